@@ -11,5 +11,4 @@ __all__ = ["anyio_backend", "process_state", "run"]
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The event loop uvicorn's applications run on."""
     return "asyncio"

@@ -21,7 +21,6 @@ _seconds = st.floats(min_value=0.001, max_value=1e6)
     ],
 )
 def test_delays_double_up_to_the_bound(backoff: Backoff, delays: list[float]) -> None:
-    """Attempt 0 is the first repetition."""
     assert [backoff.delay(attempt) for attempt in range(len(delays))] == pytest.approx(delays)
 
 
@@ -29,7 +28,6 @@ def test_delays_double_up_to_the_bound(backoff: Backoff, delays: list[float]) ->
 def test_no_delay_is_shorter_than_the_one_before_or_exceeds_the_bound(
     shortest: float, longest: float, attempt: int
 ) -> None:
-    """However many attempts there were."""
     backoff = Backoff(shortest, longest)
     delay = backoff.delay(attempt)
     following = backoff.delay(attempt + 1)
@@ -38,7 +36,6 @@ def test_no_delay_is_shorter_than_the_one_before_or_exceeds_the_bound(
 
 
 def test_burst_is_free_after_a_pause_and_the_next_token_comes_at_the_rate() -> None:
-    """Three at once, then one every half second; a pause fills the bucket again, and never beyond the burst."""
     bucket = TokenBucket(rate=2.0, burst=3)
     taken: list[float] = []
     for now in (0.0, 0.0, 0.0, 0.4, 0.5, 0.5, 1.0, 100.0, 100.0, 100.0, 100.0, 100.5):

@@ -6,7 +6,6 @@ from scheduler_core.caches import LruMap
 
 
 def test_entry_used_longest_ago_is_dropped() -> None:
-    """Reading is a use."""
     dropped: list[str] = []
     entries: LruMap[str, int] = LruMap(2, on_evict=dropped.append)
     entries.put("a", 1)
@@ -18,7 +17,6 @@ def test_entry_used_longest_ago_is_dropped() -> None:
 
 
 def test_weight_of_all_entries_is_limited() -> None:
-    """An entry that is replaced weighs nothing any more, and one that alone is too heavy stays."""
     entries: LruMap[str, str] = LruMap(5, weight=len)
     entries.put("a", "123")
     entries.put("a", "12")
@@ -29,7 +27,6 @@ def test_weight_of_all_entries_is_limited() -> None:
 
 
 def test_copy_is_independent() -> None:
-    """What is put into one is not in the other, and both know their weight."""
     entries: LruMap[str, int] = LruMap(2)
     entries.put("a", 1)
     twin = entries.copy()

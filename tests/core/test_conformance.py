@@ -29,7 +29,6 @@ RUNNER = Runner(
 
 
 def write(path: Path, *vectors: dict[str, Any]) -> str:
-    """A file of decisions, with an empty line after each."""
     path.write_text("".join(json.dumps(vector) + "\n\n" for vector in vectors))
     return str(path)
 
@@ -41,7 +40,6 @@ def write(path: Path, *vectors: dict[str, Any]) -> str:
 def test_differing_decisions_are_printed_and_counted(
     second: bool, code: int, out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code says whether there are any."""
     assert RUNNER.main([write(tmp_path / "a.jsonl", {"id": "a"}, {"id": "b", "same": second})]) == code
     assert capsys.readouterr().out == out
 
@@ -61,7 +59,6 @@ def test_differing_decisions_are_printed_and_counted(
 def test_an_error_names_the_file_and_line(
     text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line, with exit code 2."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"id": "a"}\n' + text.encode("latin-1"))
     assert RUNNER.main([str(path)]) == 2
@@ -71,7 +68,6 @@ def test_an_error_names_the_file_and_line(
 
 
 def test_files_without_any_decision_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing was checked, which is no success. One empty file among others is no error."""
     empty = write(tmp_path / "a.jsonl")
     blank = tmp_path / "b.jsonl"
     blank.write_text("\n\n")
@@ -82,14 +78,12 @@ def test_files_without_any_decision_are_an_error(tmp_path: Path, capsys: pytest.
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As bad input is."""
     assert RUNNER.main([str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl: No such file or directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("runner", [longhorn.RUNNER, generic.RUNNER], ids=["longhorn", "generic"])
 def test_help_names_the_module(runner: Runner[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """As it is called on the command line."""
     with pytest.raises(SystemExit):
         runner.main(["--help"])
     assert f"python -m {runner.module} " in capsys.readouterr().out

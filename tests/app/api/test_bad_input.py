@@ -132,7 +132,6 @@ async def _answer_of_bad_request(client: Any, path: str, content: bytes) -> Resp
 @pytest.mark.parametrize("path", ["/filter", "/explain"])
 @pytest.mark.parametrize(("body", "problem"), MALFORMED)
 async def test_a_malformed_request_is_refused_with_the_reason(path: str, body: str, problem: str) -> None:
-    """The status is 400, and the text names the field if there is one."""
     async with http_client(SMALL_SERVICE) as client:
         response = await _answer_of_bad_request(client, path, body.encode())
     assert response.status_code == 400
@@ -184,7 +183,6 @@ async def test_odd_but_valid_requests_are_answered(body: str) -> None:
 
 
 async def test_unknown_nodes_are_refused_one_by_one() -> None:
-    """An unknown node is a refusal, not an error, whatever its name."""
     names = ["unknown", "a\x00b", "x" * 10_000, "\u202e"]
     async with small_service() as client:
         response = await client.post("/filter", json=by_names(db_pod(), names))
@@ -202,7 +200,6 @@ async def test_unknown_nodes_are_refused_one_by_one() -> None:
     ],
 )
 async def test_an_ephemeral_volume_of_an_impossible_size_is_refused(size: Any, problem: str) -> None:
-    """The pod itself has the quantity, so its request is at fault."""
     spec = ephemeral_spec()
     spec["resources"]["requests"]["storage"] = size
     async with http_client(SMALL_SERVICE) as client:
@@ -214,7 +211,6 @@ async def test_an_ephemeral_volume_of_an_impossible_size_is_refused(size: Any, p
 
 @pytest.mark.parametrize("path", ["/filter", "/explain"])
 async def test_a_claim_that_does_not_exist_is_an_error_of_the_pod(path: str) -> None:
-    """The status is 200, and kube-scheduler shows the text in the pod's event."""
     async with http_client(SMALL_SERVICE) as client:
         response = await _answer_of_bad_request(client, path, json.dumps(by_names(pod("gone"))).encode())
     assert response.status_code == 200
@@ -223,7 +219,6 @@ async def test_a_claim_that_does_not_exist_is_an_error_of_the_pod(path: str) -> 
 
 @pytest.mark.parametrize("path", ["/filter", "/explain", "/preempt"])
 async def test_a_body_over_the_limit_is_refused_by_its_content_length(path: str) -> None:
-    """Nothing is read, and the connection cannot be used again."""
     app = application(settings=Settings(max_body=1000))
     async with http_client(app) as client:
         response = await client.post(path, content=b"x" * 1001)
@@ -233,7 +228,6 @@ async def test_a_body_over_the_limit_is_refused_by_its_content_length(path: str)
 
 
 async def test_a_body_over_the_limit_is_refused_while_it_is_read() -> None:
-    """A body without a length is read only up to the limit."""
     sent = 0
 
     async def chunks() -> Any:
@@ -249,7 +243,6 @@ async def test_a_body_over_the_limit_is_refused_while_it_is_read() -> None:
 
 
 async def test_a_body_of_exactly_the_limit_is_read() -> None:
-    """The limit is the largest accepted size."""
     body = json.dumps(by_names(db_pod())).encode()
     async with http_client(application(settings=Settings(max_body=len(body)))) as client:
         response = await client.post("/filter", content=body)
@@ -344,7 +337,6 @@ async def _post(path: str, body: bytes) -> Response:
 @given(body=st.binary(max_size=200))
 @example(body=b"\xef\xbb\xbf{}")
 def test_arbitrary_bytes_cause_no_server_error(path: str, body: bytes) -> None:
-    """The answer is JSON and no 5xx."""
     response = asyncio.run(_post(path, body))
     assert response.status_code < 500
     assert isinstance(response.json(), dict)
@@ -362,7 +354,6 @@ def test_arbitrary_json_causes_no_server_error(path: str, request: Any) -> None:
 @pytest.mark.parametrize("size", ["10E", "1e30", "1e999999999999"])
 @pytest.mark.parametrize("path", ["/filter", "/prioritize", "/preempt", "/explain"])
 async def test_a_size_beyond_64_bits_is_no_bad_request(path: str, size: str) -> None:
-    """The API server accepts it, so the answer is 200 and nothing is decided, as for a claim."""
     template = {"spec": {"storageClassName": "longhorn", "resources": {"requests": {"storage": size}}}}
     raw = db_pod()
     raw["spec"]["volumes"] = [{"name": "d", "ephemeral": {"volumeClaimTemplate": template}}]
@@ -375,7 +366,6 @@ async def test_a_size_beyond_64_bits_is_no_bad_request(path: str, size: str) -> 
 
 
 async def test_a_request_beyond_the_memory_budget_is_refused() -> None:
-    """With 413 if it can never be served."""
     app = application(settings=Settings(request_memory=20_000))
     async with http_client(app) as client:
         response = await client.post("/filter", json=by_names(db_pod(), [f"n{number}" for number in range(100)]))
@@ -386,7 +376,6 @@ async def test_a_request_beyond_the_memory_budget_is_refused() -> None:
 
 
 async def test_a_request_that_must_wait_for_memory_is_told_to_retry() -> None:
-    """Another request holds it."""
     app = application()
     budget = app.state.services.budget
     async with http_client(app) as client:

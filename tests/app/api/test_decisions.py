@@ -17,14 +17,12 @@ pytestmark = pytest.mark.anyio
 
 
 async def ask(client: AsyncClient, path: str, request: Object) -> Any:
-    """Asks as kube-scheduler does, and returns the decision recorded last."""
     response = await client.post(path, content=json.dumps(request).encode())
     assert response.status_code == 200
     return (await client.get("/decisions")).json()["items"][0]
 
 
 async def test_nothing_is_decided_at_first() -> None:
-    """The list is empty, and there is no further page."""
     async with small_service() as client:
         answer = (await client.get("/decisions")).json()
     assert answer == {
@@ -38,7 +36,6 @@ async def test_nothing_is_decided_at_first() -> None:
 
 @pytest.mark.parametrize("form", [by_names, by_nodes])
 async def test_a_filter_that_offers_nodes(form: Any) -> None:
-    """The offered nodes are those of the answer."""
     async with small_service() as client:
         entry = await ask(client, "/filter", form(db_pod()))
     assert entry.pop("number") > 1_700_000_000_000_000
@@ -59,14 +56,12 @@ async def test_a_filter_that_offers_nodes(form: Any) -> None:
 
 
 async def test_a_filter_that_refuses_every_node() -> None:
-    """The pod fits nowhere."""
     async with small_service() as client:
         entry = await ask(client, "/filter", by_names(db_pod(), ["node-2", "node-4"]))
     assert (entry["outcome"], entry["offered"], entry["refused"]) == ("refused", [], {REFUSED: 2})
 
 
 async def test_a_pod_that_contradicts_the_cluster() -> None:
-    """The error is the one that kube-scheduler gets."""
     async with small_service() as client:
         entry = await ask(client, "/filter", by_names(pod("no-such-claim", name="db-1")))
         answer = await client.post("/filter", json=by_names(pod("no-such-claim", name="db-1")))
@@ -90,7 +85,6 @@ async def test_refusals_that_are_only_observed() -> None:
 
 
 async def test_a_preemption() -> None:
-    """With the nodes that it proposes."""
     victims = {name: {"Pods": [], "NumPDBViolations": 0} for name in NODES}
     async with small_service() as client:
         entry = await ask(client, "/preempt", {"Pod": db_pod(), "NodeNameToMetaVictims": victims})
@@ -100,7 +94,6 @@ async def test_a_preemption() -> None:
 
 
 async def test_scores_and_explanations_are_no_decisions() -> None:
-    """They change nothing for the pod."""
     async with small_service() as client:
         for path in ("/prioritize", "/explain"):
             assert (await client.post(path, json=by_names(db_pod()))).status_code == 200
@@ -108,7 +101,6 @@ async def test_scores_and_explanations_are_no_decisions() -> None:
 
 
 async def test_pages_are_read_to_the_end() -> None:
-    """By the number of the last entry."""
     async with small_service() as client:
         for number in range(5):
             await ask(client, "/filter", by_names(db_pod(uid=f"uid-{number}")))
@@ -136,7 +128,6 @@ async def test_pages_are_read_to_the_end() -> None:
     ],
 )
 async def test_entries_are_selected(query: str, count: int) -> None:
-    """By the pod's name and namespace, and by the outcome."""
     async with small_service() as client:
         await ask(client, "/filter", by_names(db_pod()))
         await ask(client, "/filter", by_names(db_pod(), ["node-2"]))
@@ -157,7 +148,6 @@ async def test_entries_are_selected(query: str, count: int) -> None:
     ],
 )
 async def test_a_parameter_that_cannot_be_read(query: str, problem: str) -> None:
-    """The answer names it, in the form and the words of every error."""
     async with small_service() as client:
         response = await client.get(f"/decisions?{query}")
     assert response.status_code == 422
@@ -165,10 +155,6 @@ async def test_a_parameter_that_cannot_be_read(query: str, problem: str) -> None
 
 
 async def test_hostile_names_come_back_as_they_are() -> None:
-    """The answer is JSON, whatever a caller sends.
-
-    Names are cut at the length that Kubernetes allows.
-    """
     names = ["\x1b[2J", "</script><b>", "\u202etxt", "\x00", "\U0001f600", "n" * 100_000]
     async with small_service() as client:
         for name in names:

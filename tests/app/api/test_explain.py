@@ -28,7 +28,6 @@ async def _filter_and_explain(cluster: list[Object], request: Object) -> tuple[A
 
 
 async def test_the_answer_has_the_pod_its_volumes_and_every_node_in_the_order_of_the_request() -> None:
-    """A fitting node has a plan, any other its missing bytes."""
     async with small_service() as client:
         answer = (await client.post("/explain", json=by_names(db_pod(), ["node-2", "node-1"]))).json()
     assert answer["pod"] == "default/db-0"
@@ -54,7 +53,6 @@ async def test_volumes_that_may_meet_on_a_disk_are_named() -> None:
 
 
 async def test_a_volume_names_the_persistent_volume_that_its_claim_will_be_bound_to() -> None:
-    """It is empty for all others; `nodes` is null where every node has the same volume."""
     cluster = [storage_class(), longhorn_node("node-1", 200), claim("new", 10), claim("old", 50), *kept("pv", 100)]
     async with http_client(application(flat(cluster))) as client:
         answer = (await client.post("/explain", json=by_names(pod("new", "old"), ["node-1"]))).json()
@@ -63,7 +61,6 @@ async def test_a_volume_names_the_persistent_volume_that_its_claim_will_be_bound
 
 
 async def test_both_forms_get_the_same_explanation() -> None:
-    """Whole nodes and names are two forms of one request."""
     async with small_service() as client:
         names = await client.post("/explain", json=by_names(db_pod()))
         full = await client.post("/explain", json=by_nodes(db_pod()))
@@ -101,7 +98,6 @@ def clusters(draw: st.DrawFn) -> tuple[list[Object], Object]:
 
 @given(clusters())
 def test_explain_gives_the_decision_of_filter(case: tuple[list[Object], Object]) -> None:
-    """For any cluster and pod both return the same nodes and reasons."""
     filtered, explained = asyncio.run(_filter_and_explain(*case))
     nodes = explained["nodes"]
     assert [name for name, node in nodes.items() if node["fits"]] == filtered["NodeNames"]
@@ -121,7 +117,6 @@ async def test_explanations_that_wait_are_limited_in_number(monkeypatch: pytest.
 
 
 def test_the_text_of_every_node_is_made_on_its_own() -> None:
-    """It is that of the whole answer, and gives way between the nodes."""
     cluster = CrowdedCluster()
     requested = new_pod("asking")
     explanation = cluster.explain(requested)

@@ -81,7 +81,6 @@ ODD = [
 )
 @pytest.mark.parametrize("separator", [pytest.param(",", id="compact"), pytest.param(" \r\n\t,\n  ", id="spaced")])
 async def test_whole_nodes_are_echoed_byte_for_byte(items: list[str], fitting: list[int], separator: str) -> None:
-    """Each fitting node has the request's bytes and order."""
     assert await _fitting_items(items, fitting, separator) == [items[index] for index in fitting]
 
 
@@ -95,7 +94,6 @@ async def test_whole_nodes_are_echoed_byte_for_byte(items: list[str], fitting: l
     ],
 )
 async def test_bytes_that_look_like_the_nodes_do_not_mislead(before: str) -> None:
-    """The nodes are read at their place in the request, even if equal bytes precede them."""
     assert await _fitting_items(PLAIN, [0, 3, 5], before=before) == [PLAIN[0], PLAIN[3], PLAIN[5]]
 
 
@@ -128,14 +126,12 @@ def node_texts(draw: st.DrawFn) -> list[str]:
 
 @given(node_texts(), st.data())
 def test_any_nodes_are_echoed_byte_for_byte(items: list[str], data: st.DataObject) -> None:
-    """Content and notation of the nodes do not matter."""
     fitting = sorted(data.draw(st.sets(st.integers(0, len(items) - 1))))
     separator = f"{data.draw(spaces)},{data.draw(spaces)}"
     assert asyncio.run(_fitting_items(items, fitting, separator)) == [items[index] for index in fitting]
 
 
 async def test_names_come_back_in_the_order_of_the_request() -> None:
-    """Nodes that do not fit are left out."""
     async with small_service() as client:
         answer = (await client.post("/filter", json=by_names(db_pod(), ["node-3", "node-4", "node-1"]))).json()
     assert answer["NodeNames"] == ["node-3", "node-1"]
@@ -143,7 +139,6 @@ async def test_names_come_back_in_the_order_of_the_request() -> None:
 
 @pytest.mark.parametrize("form", [pytest.param(by_names, id="names"), pytest.param(by_nodes, id="full")])
 async def test_every_node_of_the_request_is_in_exactly_one_list(form: Any) -> None:
-    """A node is returned or refused, never both and never neither; FailedNodes stays empty."""
     names = [*NODES, "compute-only", "ä"]
     async with small_service() as client:
         answer = (await client.post("/filter", json=form(db_pod(), names))).json()
@@ -153,7 +148,6 @@ async def test_every_node_of_the_request_is_in_exactly_one_list(form: Any) -> No
 
 
 async def test_both_forms_get_the_same_decision() -> None:
-    """Whole nodes and names are two forms of one request."""
     async with small_service() as client:
         names = (await client.post("/filter", json=by_names(db_pod()))).json()
         full = (await client.post("/filter", json=by_nodes(db_pod()))).json()
@@ -162,7 +156,6 @@ async def test_both_forms_get_the_same_decision() -> None:
 
 
 async def test_no_candidates_get_an_empty_list() -> None:
-    """A request without nodes is answered in its own form."""
     async with small_service() as client:
         names = (await client.post("/filter", json=by_names(db_pod(), []))).json()
         full = (await client.post("/filter", json=by_nodes(db_pod(), []))).json()
@@ -171,7 +164,6 @@ async def test_no_candidates_get_an_empty_list() -> None:
 
 
 async def test_a_pod_without_longhorn_volumes_fits_everywhere() -> None:
-    """The extender refuses such a pod on no node."""
     async with small_service() as client:
         answer = (await client.post("/filter", json=by_names(pod(), ["node-4", "compute-only"]))).json()
     assert answer["NodeNames"] == ["node-4", "compute-only"]
@@ -192,7 +184,6 @@ async def test_a_missing_claim_is_answered_with_an_error_text() -> None:
 
 
 async def test_reason_texts_name_no_object() -> None:
-    """kube-scheduler counts equal texts, so no node, volume or number is in them."""
     async with small_service() as client:
         answer = (await client.post("/filter", json=by_names(db_pod()))).json()
     assert answer["FailedAndUnresolvableNodes"] == {"node-2": REFUSED, "node-4": REFUSED}
@@ -213,7 +204,6 @@ def _packing_problems(nodes: int) -> list[Any]:
 
 
 async def test_a_long_evaluation_lets_other_requests_in() -> None:
-    """While thousands of nodes are evaluated, /healthz answers; the filter is not done by then."""
     nodes = 3000
     app = application(_packing_problems(nodes))
     request = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(nodes)])
@@ -227,7 +217,6 @@ async def test_a_long_evaluation_lets_other_requests_in() -> None:
 
 
 async def test_simultaneous_requests_get_the_same_answers_as_single_ones() -> None:
-    """They share caches, and none sees another's unfinished results."""
     cluster = _packing_problems(600)
     request = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(600)])
     async with http_client(application(cluster)) as client:

@@ -43,7 +43,6 @@ class Reviewer:
         self.error: Exception | None = None
 
     async def review(self, request: AdmissionRequest) -> JsonPatch:
-        """Returns the patch."""
         self.asked.append(request)
         if self.error is not None:
             raise self.error
@@ -70,24 +69,20 @@ class Guard:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncClient]:
-        """A client of the application."""
         async with http_client(self.app) as client:
             yield client
 
     async def ask(self, body: Any = None, *, text: str | bytes | None = None) -> Response:
-        """POSTs an AdmissionReview, or other content."""
         content = json.dumps(body if body is not None else review_of(REQUEST)) if text is None else text
         async with self.client() as client:
             return await client.post("/review", content=content)
 
     def count(self, result: str) -> float:
-        """How many reviews had this result."""
         name = f"{PREFIX}_placement_guard_reviews_total"
         return self.metrics.registry.get_sample_value(name, {"result": result}) or 0.0
 
 
 def review_of(request: Any) -> dict[str, Any]:
-    """An AdmissionReview as an API server sends it."""
     return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
 
 
@@ -108,7 +103,6 @@ async def test_only_a_leader_keeps_connections(leads: bool, connection: str | No
 
 
 async def test_a_patch_is_answered_in_base64() -> None:
-    """The reviewer gets the request that was sent."""
     guard = Guard()
     guard.reviewer.patch = PATCH
     response = await guard.ask()
@@ -122,7 +116,6 @@ async def test_a_patch_is_answered_in_base64() -> None:
 
 
 async def test_without_a_patch_the_object_is_allowed_as_it_is() -> None:
-    """The API server refuses an empty patch with a type, or a type without a patch."""
     guard = Guard()
     assert (await guard.ask()).json() == ALLOWED
     assert guard.count("answered") == 1
@@ -130,7 +123,6 @@ async def test_without_a_patch_the_object_is_allowed_as_it_is() -> None:
 
 @pytest.mark.parametrize("refusals", [["not the leader"], ["", "not the leader"]], ids=["before", "meanwhile"])
 async def test_a_process_that_does_not_lead_changes_nothing(refusals: list[str]) -> None:
-    """The lead is asked for before the review and after it."""
     guard = Guard()
     guard.refusals = refusals
     guard.reviewer.patch = PATCH
@@ -142,7 +134,6 @@ async def test_a_process_that_does_not_lead_changes_nothing(refusals: list[str])
 
 @pytest.mark.parametrize(("refusal", "answered"), [("", True), ("not the leader", False)])
 async def test_a_diagnosis_gets_an_answer_of_the_leader(refusal: str, answered: bool) -> None:
-    """No placement is decided."""
     guard = Guard()
     guard.refusals = [refusal]
     replica = probe_replica("longhorn.io/v1beta2")
@@ -153,7 +144,6 @@ async def test_a_diagnosis_gets_an_answer_of_the_leader(refusal: str, answered: 
 
 
 async def test_an_error_in_the_review_leaves_the_object_alone() -> None:
-    """It is logged and counted; the next review is answered."""
     guard = Guard()
     guard.reviewer.error = KeyError("diskID")
     with capture_logs() as lines:
@@ -192,7 +182,6 @@ DEEP = "[" * 100_000 + "]" * 100_000
     ],
 )
 async def test_what_is_no_review_is_refused_in_one_line(text: str | bytes, problem: str) -> None:
-    """The API server takes it as a failure of the webhook, and ignores it."""
     guard = Guard()
     response = await guard.ask(text=text)
     assert response.status_code == 400
@@ -203,7 +192,6 @@ async def test_what_is_no_review_is_refused_in_one_line(text: str | bytes, probl
 
 
 async def test_a_body_of_more_than_a_mebibyte_is_refused() -> None:
-    """A replica has a few kilobytes."""
     guard = Guard()
     padded = {**REQUEST, "padding": "x" * MAX_BODY}
     assert (await guard.ask(review_of(padded))).status_code == 413
@@ -212,7 +200,6 @@ async def test_a_body_of_more_than_a_mebibyte_is_refused() -> None:
 
 
 async def test_reviews_share_the_memory_of_all_requests() -> None:
-    """What decoding may take is charged before it is decoded."""
     guard = Guard(memory=10_000)
     padded = {**REQUEST, "padding": "x" * 1000}
     assert (await guard.ask(review_of(padded))).status_code == 413
@@ -225,7 +212,6 @@ async def test_reviews_share_the_memory_of_all_requests() -> None:
      ("GET", "/state"), ("POST", "/filter")],
 )  # fmt: skip
 async def test_the_port_has_one_route_only(method: str, path: str) -> None:
-    """kube-scheduler's routes and the figures are elsewhere."""
     async with Guard().client() as client:
         assert (await client.request(method, path)).status_code in (404, 405)
 
@@ -239,7 +225,6 @@ JSON = st.recursive(
 
 @given(JSON)
 async def test_whatever_is_sent_is_allowed_or_refused(request: Any) -> None:
-    """No content leads to an internal error, or to an answer that rejects a placement."""
     guard = Guard()
     for body in (request, review_of(request), review_of({"uid": "u", "object": request})):
         response = await guard.ask(text=json.dumps(body))

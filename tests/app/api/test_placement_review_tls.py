@@ -36,7 +36,6 @@ class Reviewer:
     """Changes every placement in the same way."""
 
     async def review(self, request: AdmissionRequest) -> JsonPatch:
-        """Returns the patch."""
         assert request.uid == "u-1"
         return PATCH
 
@@ -48,18 +47,15 @@ class CertificateService:
         self._certificate = certificate
 
     async def run(self) -> None:
-        """Keeps the certificate current."""
         await self._certificate.run()
 
     async def drain(self) -> None:
         """Does nothing."""
 
     def log_failure(self, error: BaseException) -> None:
-        """Fails the test."""
         raise error
 
     def log_drain_failure(self, error: BaseException) -> None:
-        """Fails the test."""
         raise error
 
 
@@ -71,7 +67,6 @@ class WebhookConnection(http.client.HTTPConnection):
         self._context = context
 
     def connect(self) -> None:
-        """Connects as an API server does: to an endpoint's address, with the Service's name."""
         super().connect()
         self.sock = self._context.wrap_socket(self.sock, server_hostname=f"{NAME}.{NAMESPACE}.svc")
 
@@ -112,7 +107,6 @@ async def serve_and_ask(folder: Path) -> tuple[list[Any], float | None]:
 
 
 def test_an_api_server_gets_a_patch_over_tls(tmp_path: Path) -> None:
-    """The certificate is the one that the program made for itself, and clients trust what the program wrote."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         answers, counted = runner.run(serve_and_ask(tmp_path))
     for answer in answers:

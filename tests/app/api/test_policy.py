@@ -73,7 +73,6 @@ async def post(app: FastAPI, route: str, request: Any) -> Any:
 
 
 async def test_refusals_of_predicates_and_of_longhorn_are_answered_together(tmp_path: Path) -> None:
-    """Nodes that pass the predicates have Longhorn's own reason."""
     answer = await post(application(tmp_path, RESOURCES, LABELLED), "/filter", by_names(requesting_pod("data"), NAMES))
     assert answer == {
         "Nodes": None,
@@ -88,7 +87,6 @@ async def test_refusals_of_predicates_and_of_longhorn_are_answered_together(tmp_
 
 
 async def test_whole_nodes_get_the_same_answer_as_names(tmp_path: Path) -> None:
-    """Only the names of the sent nodes count; their fields come from the cluster."""
     request = by_nodes(requesting_pod("data"), NAMES)
     answer = await post(application(tmp_path, RESOURCES, LABELLED), "/filter", request)
     assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["b"]
@@ -97,7 +95,6 @@ async def test_whole_nodes_get_the_same_answer_as_names(tmp_path: Path) -> None:
 
 
 async def test_longhorns_rules_count_whether_or_not_the_policy_names_them(tmp_path: Path) -> None:
-    """A policy without LonghornVolumeFit takes nothing away from /filter."""
     for predicates in ([RESOURCES], [RESOURCES, {"name": "LonghornVolumeFit"}]):
         answer = await post(application(tmp_path, *predicates), "/filter", by_names(requesting_pod("data"), NAMES))
         assert answer["NodeNames"] == ["b", "d"]
@@ -105,13 +102,11 @@ async def test_longhorns_rules_count_whether_or_not_the_policy_names_them(tmp_pa
 
 
 async def test_a_policy_without_predicates_refuses_nothing(tmp_path: Path) -> None:
-    """The extender's own policy has a predicate of Longhorn's only."""
     answer = await post(application(tmp_path), "/filter", by_names(requesting_pod(), (*NAMES, "unknown")))
     assert answer["NodeNames"] == [*NAMES, "unknown"]
 
 
 async def test_a_cordoned_or_unready_node_is_not_refused(tmp_path: Path) -> None:
-    """kube-scheduler decides about those; a pod of a DaemonSet tolerates both."""
     objects = four_nodes()
     for entry in objects:
         if entry["kind"] == "Node" and entry["metadata"]["name"] == "b" and "status" in entry:
@@ -123,14 +118,12 @@ async def test_a_cordoned_or_unready_node_is_not_refused(tmp_path: Path) -> None
 
 
 async def test_an_unknown_node_is_refused(tmp_path: Path) -> None:
-    """Its capacity is unknown."""
     answer = await post(application(tmp_path, RESOURCES), "/filter", by_names(requesting_pod(), ("b", "unknown")))
     assert answer["NodeNames"] == ["b"]
     assert answer["FailedAndUnresolvableNodes"] == {"unknown": "node does not exist"}
 
 
 async def test_service_affinity_reads_services_and_pods(tmp_path: Path) -> None:
-    """The service's first pod is in zone 2; a pod of no service may go anywhere."""
     app = application(tmp_path, ZONE)
     web = await post(app, "/filter", by_names(requesting_pod(labels={"app": "web"}), NAMES))
     assert web["NodeNames"] == ["b", "c"]
@@ -139,7 +132,6 @@ async def test_service_affinity_reads_services_and_pods(tmp_path: Path) -> None:
 
 
 async def test_a_predicate_that_cannot_be_decided_is_an_error_for_the_pod(tmp_path: Path) -> None:
-    """The service's pod is on a deleted node, so the pod fits nowhere, or everywhere while refusals are only observed."""
     objects = [entry for entry in four_nodes() if entry["metadata"]["name"] != "b"]
     request = by_names(requesting_pod(labels={"app": "web"}), ("a", "c"))
     answer = await post(application(tmp_path, ZONE, objects=objects), "/filter", request)
@@ -150,7 +142,6 @@ async def test_a_predicate_that_cannot_be_decided_is_an_error_for_the_pod(tmp_pa
 
 
 async def test_every_node_fits_while_refusals_are_only_observed(tmp_path: Path) -> None:
-    """Refusals are counted: two nodes by the policy, one by Longhorn."""
     async with http_client(application(tmp_path, RESOURCES, LABELLED, observes=True)) as client:
         request = json.dumps(by_names(requesting_pod("data"), NAMES)).encode()
         answer = (await client.post("/filter", content=request)).json()
@@ -161,7 +152,6 @@ async def test_every_node_fits_while_refusals_are_only_observed(tmp_path: Path) 
 
 
 async def test_preemption_keeps_only_nodes_where_evicting_pods_may_help(tmp_path: Path) -> None:
-    """`a` is only busy; `c` has no disk, `d` no label."""
     request = {"Pod": requesting_pod("data"), "NodeNameToMetaVictims": {name: {"Pods": []} for name in NAMES}}
     answer = await post(application(tmp_path, RESOURCES, LABELLED), "/preempt", request)
     assert set(answer["NodeNameToMetaVictims"]) == {"a", "b"}
@@ -181,7 +171,6 @@ async def test_generic_and_longhorn_priorities_are_added(tmp_path: Path) -> None
 
 
 async def test_a_policy_without_longhorn_rules_resolves_no_volumes(tmp_path: Path) -> None:
-    """The claim does not exist; /filter has answered that."""
     app = application(tmp_path, priorities=[{"name": "EqualPriority", "weight": 7}])
     answer = await post(app, "/prioritize", by_names(requesting_pod("missing"), NAMES))
     assert [entry["Score"] for entry in answer] == [1, 1, 1, 1]
@@ -189,7 +178,6 @@ async def test_a_policy_without_longhorn_rules_resolves_no_volumes(tmp_path: Pat
 
 @pytest.mark.parametrize("route", ["/filter", "/prioritize"])
 async def test_a_pod_whose_requests_cannot_be_read_is_a_malformed_request(route: str, tmp_path: Path) -> None:
-    """The text names the field, which is not read without a policy file."""
     request = json.dumps(by_names(requesting_pod(cpu="much"), NAMES)).encode()
     async with http_client(application(tmp_path, RESOURCES)) as client:
         response = await client.post(route, content=request)
@@ -199,7 +187,6 @@ async def test_a_pod_whose_requests_cannot_be_read_is_a_malformed_request(route:
 
 @pytest.mark.parametrize("rule", USABLE)
 async def test_a_plugins_argument_may_be_of_any_kind(tmp_path: Path, rule: str) -> None:
-    """Predicates and priorities pass it on, and do nothing else with it."""
     own = {"name": "Own", "argument": {rule: {"names": ["a"]}}}
     app = application(tmp_path, own, priorities=[own | {"weight": 1}], plugins=["tests.worlds.awkward_plugin"])
     answer = await post(app, "/filter", by_names(requesting_pod(), NAMES))
@@ -210,7 +197,6 @@ async def test_a_plugins_argument_may_be_of_any_kind(tmp_path: Path, rule: str) 
 
 @pytest.mark.parametrize("rule", ["Raises", "Exits", "Unreadable"])
 async def test_a_plugins_rule_that_raises_is_the_error_of_the_answer(tmp_path: Path, rule: str) -> None:
-    """In one line; /prioritize scores 0."""
     app = application(
         tmp_path, {"name": rule}, priorities=[{"name": rule, "weight": 1}], plugins=["tests.worlds.awkward_plugin"]
     )

@@ -50,7 +50,6 @@ async def test_nodes_with_free_space_keep_their_victims(victims: Object) -> None
 
 
 async def test_lower_case_victims_are_read() -> None:
-    """The spelling of keys does not matter."""
     victims = {"node-1": {"pods": [{"uid": "uid-a"}], "numPDBViolations": 3}}
     assert await _preempt({"Pod": db_pod(), "NodeNameToMetaVictims": victims}) == {
         "NodeNameToMetaVictims": {"node-1": {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 3}}
@@ -58,19 +57,16 @@ async def test_lower_case_victims_are_read() -> None:
 
 
 async def test_a_pod_without_longhorn_volumes_may_preempt_anywhere() -> None:
-    """The extender leaves out no node for such a pod."""
     answer = await _preempt({"Pod": pod(), "NodeNameToMetaVictims": META_VICTIMS})
     assert answer == {"NodeNameToMetaVictims": META_VICTIMS}
 
 
 async def test_no_pod_is_evicted_for_a_pod_that_cannot_be_decided_about() -> None:
-    """A claim that does not exist leaves no node to preempt on."""
     answer = await _preempt({"Pod": pod("gone"), "NodeNameToMetaVictims": META_VICTIMS})
     assert answer == {"NodeNameToMetaVictims": {}}
 
 
 async def test_an_empty_map_is_answered_with_an_empty_map() -> None:
-    """A request without nodes is valid."""
     assert await _preempt({"Pod": db_pod(), "NodeNameToVictims": {}}) == {"NodeNameToMetaVictims": {}}
 
 
@@ -102,7 +98,6 @@ async def test_an_empty_map_is_answered_with_an_empty_map() -> None:
     ],
 )
 async def test_a_malformed_request_is_refused_with_the_reason(request_body: Object, problem: str) -> None:
-    """The status is 400, and the text names the field."""
     async with small_service() as client:
         response = await client.post("/preempt", content=json.dumps(request_body).encode())
     assert response.status_code == 400

@@ -54,13 +54,11 @@ async def prioritize(request: Any, *objects: Any, settings: Settings | None = No
 
 
 def scores(answer: Any) -> dict[str, int]:
-    """The scores by node."""
     return {entry["Host"]: entry["Score"] for entry in answer}
 
 
 @pytest.mark.parametrize("form", [by_names, by_nodes], ids=["names", "whole nodes"])
 async def test_every_node_of_the_request_has_a_score_in_the_order_of_the_request(form: Any) -> None:
-    """Both kinds of safety (8 x 10) and even disks (2 x 10) without replicas give 100 of 180, so 5; no space gives 0."""
     names = ("node-4", "node-1", "unknown", "node-3", "node-2")
     assert await prioritize(form(db_pod(), names)) == [
         {"Host": "node-4", "Score": 0},
@@ -73,7 +71,6 @@ async def test_every_node_of_the_request_has_a_score_in_the_order_of_the_request
 
 @pytest.mark.parametrize("name", ["prioritize-node-names.json", "prioritize-nodes.json"])
 async def test_the_requests_of_a_real_kube_scheduler_are_answered(name: str) -> None:
-    """They were recorded in both forms; the spelling of keys does not matter."""
     body = (RECORDED / name).read_bytes()
     lower = (
         body.replace(b'{"Pod":', b'{"pod":')
@@ -89,7 +86,6 @@ async def test_the_requests_of_a_real_kube_scheduler_are_answered(name: str) -> 
 
 
 async def test_no_nodes_get_no_scores() -> None:
-    """The answer is an empty list, not null."""
     assert await prioritize(by_names(db_pod(), ())) == []
 
 
@@ -111,7 +107,6 @@ def uneven_nodes() -> list[Object]:
 
 
 async def test_data_and_safety_weigh_more_than_even_disks() -> None:
-    """Data, of the claim that has some: 8 times 10; safe in both ways: 8 times 10; even disks: 2 times 10, 9 or 0; the sum divided by 18."""
     options = Settings(options=FilterOptions(packing=Packing.EXACT))
     by_node = scores(
         await prioritize(by_names(pod("x", "y"), ("home", "even", "uneven")), uneven_nodes(), settings=options)
@@ -120,7 +115,6 @@ async def test_data_and_safety_weigh_more_than_even_disks() -> None:
 
 
 async def test_an_unsafe_order_costs_its_share() -> None:
-    """Volume y may take the space that z needs on `tight`; the disks of `even` differ."""
     options = Settings(options=FilterOptions(packing=Packing.EXACT))
     by_node = scores(await prioritize(by_names(pod("y", "z"), ("even", "tight")), uneven_nodes(), settings=options))
     assert by_node == {"even": 5, "tight": 1}
@@ -138,7 +132,6 @@ async def test_all_nodes_have_equal_scores_for_a_pod_that_cannot_be_decided_abou
 
 
 async def test_while_refusals_are_only_observed_no_node_is_preferred() -> None:
-    """Observing changes nothing about where pods go."""
     observing = Settings(enforcement=Enforcement.OBSERVE)
     assert set(scores(await prioritize(by_names(db_pod()), settings=observing)).values()) == {0}
 
@@ -157,7 +150,6 @@ async def test_while_refusals_are_only_observed_no_node_is_preferred() -> None:
     ],
 )
 async def test_a_malformed_request_is_refused_as_by_filter(body: bytes, problem: str) -> None:
-    """The text names the field."""
     async with small_service() as client:
         for route in ("/prioritize", "/filter"):
             response = await client.post(route, content=body)
@@ -205,7 +197,6 @@ async def test_a_process_that_does_not_lead_refuses() -> None:
 
 @virtually
 async def test_filter_tells_kube_scheduler_why_it_cannot_answer() -> None:
-    """With status 200 the text reaches the pod's event; no node is returned, and nothing is offered."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not the leader, other is")
     async with http_client(service.app) as client:
         response = await client.post("/filter", json=by_names(database_pod(0), TWO_NODES))
@@ -217,7 +208,6 @@ async def test_filter_tells_kube_scheduler_why_it_cannot_answer() -> None:
 
 @virtually
 async def test_while_refusals_are_only_observed_a_process_that_may_not_decide_lets_every_node_pass() -> None:
-    """No pod waits for an extender that only observes; once it enforces, the pod waits for one that may decide."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not ready: nodes not read yet")
     service.observes = True
     async with http_client(service.app) as client:
@@ -232,7 +222,6 @@ async def test_while_refusals_are_only_observed_a_process_that_may_not_decide_le
 
 @virtually
 async def test_while_refusals_are_only_observed_preemption_is_held_up_by_no_process() -> None:
-    """Every node keeps its victims, and the next request may reach a process that may decide."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not ready: nodes not read yet")
     victims = {"a": {"Pods": [{"UID": "uid-9"}], "NumPDBViolations": 0}}
     request = {"Pod": database_pod(0), "NodeNameToMetaVictims": victims}
@@ -255,7 +244,6 @@ async def test_an_extender_that_is_switched_off_answers_no_verb() -> None:
 
 @virtually
 async def test_prioritize_makes_no_offer_and_ends_none() -> None:
-    """An existing offer stays, and does not compete with its own pod."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60), database_pod(0)))
     first = await service.post("/prioritize", 0)
     assert scores(first[1]) == {"a": 5, "b": 5}
@@ -270,7 +258,6 @@ async def test_prioritize_makes_no_offer_and_ends_none() -> None:
 
 @virtually
 async def test_offers_of_other_pods_count() -> None:
-    """An equal pod was offered both nodes, which have space for one."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60), claim("data-1", 60), database_pod(0)))
     await service.post("/filter", 0)
     _, answer = await service.post("/prioritize", 1)

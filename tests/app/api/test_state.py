@@ -54,7 +54,6 @@ PREFIX = "longhorn_scheduler_extender"
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 async def test_a_served_snapshot_is_alive_and_ready(path: str) -> None:
-    """A snapshot is complete from the start, so both say ok."""
     async with small_service() as client:
         response = await client.get(path)
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
@@ -71,7 +70,6 @@ async def test_readyz_and_state_name_objects_that_cannot_be_read() -> None:
 
 
 async def test_readyz_names_settings_that_are_refused() -> None:
-    """A misspelt key or a bad value changes nothing, and is said where a kubelet asks."""
     lifecycle = FakeLifecycle(
         refused_settings=("ConfigMap x: scheduler-extender-enforcment: there is no such setting",)
     )
@@ -81,7 +79,6 @@ async def test_readyz_names_settings_that_are_refused() -> None:
 
 
 async def test_state_shows_what_counts_on_each_disk() -> None:
-    """It has Longhorn's figures, those of decisions, and replicas not listed yet."""
     first_disk = disk(100, available=70, reserved=10, listed={"r-listed": 20}, tags=["ssd"])
     cluster = [
         longhorn_node("node-b", {"disk-1": first_disk}, zone="east", tags=["b", "a"]),
@@ -126,7 +123,6 @@ def _parse_samples(text: str) -> Samples:
 
 
 async def _samples(*requests: object) -> Samples:
-    """The metrics after some requests to /filter."""
     async with small_service() as client:
         for request in requests:
             await client.post("/filter", json=request)
@@ -134,10 +130,6 @@ async def _samples(*requests: object) -> Samples:
 
 
 async def test_the_filter_histogram_has_the_name_and_buckets_promised() -> None:
-    """Longhorn's proposal has the name.
-
-    Buckets range from half a millisecond to ten seconds.
-    """
     samples = await _samples(by_names(db_pod()), by_names(pod("gone")))
     name = f"{PREFIX}_filter_duration_seconds"
     assert samples[f"{name}_count", ()] == 2
@@ -146,7 +138,6 @@ async def test_the_filter_histogram_has_the_name_and_buckets_promised() -> None:
 
 
 async def test_verdicts_are_counted_by_reason() -> None:
-    """Every evaluated node counts once, under the name of its reason."""
     samples = await _samples(by_names(db_pod()), by_names(db_pod(), ["node-1", "compute-only"]))
     counted = {labels[0][1]: value for (name, labels), value in samples.items() if name == f"{PREFIX}_verdicts_total"}
     expected = dict.fromkeys((reason.name.lower() for reason in Reason), 0.0)
@@ -192,7 +183,6 @@ async def test_pods_sent_to_unsafe_nodes_are_counted_by_the_worst_reason() -> No
 
 
 async def test_the_metrics_have_the_space_of_every_disk() -> None:
-    """The bytes are those of /state."""
     async with small_service() as client:
         samples = _parse_samples((await client.get("/metrics")).text)
         nodes = (await client.get("/state")).json()["nodes"]
@@ -207,7 +197,6 @@ async def test_the_metrics_have_the_space_of_every_disk() -> None:
 
 
 async def test_every_route_has_the_instrumentators_metrics() -> None:
-    """prometheus-fastapi-instrumentator counts requests by handler and status."""
     samples = await _samples(by_names(db_pod()), [])
     by_status = {
         dict(labels)["status"]: value
@@ -219,7 +208,6 @@ async def test_every_route_has_the_instrumentators_metrics() -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
 async def test_documentation_needs_no_other_host(path: str) -> None:
-    """Nothing refers to another host, which a cluster may not reach."""
     async with small_service() as client:
         response = await client.get(path)
     assert response.status_code == 200
@@ -227,7 +215,6 @@ async def test_documentation_needs_no_other_host(path: str) -> None:
 
 
 async def test_the_files_of_the_documentation_are_served() -> None:
-    """These are the scripts, style sheets and icons of /docs."""
     async with small_service() as client:
         page = (await client.get("/docs")).text
         paths = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
@@ -237,7 +224,6 @@ async def test_the_files_of_the_documentation_are_served() -> None:
 
 
 async def test_every_endpoint_is_documented() -> None:
-    """The OpenAPI document lists every route."""
     async with small_service() as client:
         paths = (await client.get("/openapi.json")).json()["paths"]
     assert {"/filter", "/preempt", "/explain", "/healthz", "/readyz", "/state", "/metrics"} <= paths.keys()
@@ -253,7 +239,6 @@ async def test_every_endpoint_is_documented() -> None:
     ],
 )
 async def test_a_wrong_path_or_method_is_an_error_in_json(method: str, path: str, status: int, problem: str) -> None:
-    """The body is {"error": ...}, as for every error."""
     async with small_service() as client:
         response = await client.request(method, path)
     assert response.status_code == status
@@ -261,7 +246,6 @@ async def test_a_wrong_path_or_method_is_an_error_in_json(method: str, path: str
 
 
 async def test_a_cluster_without_longhorn_is_served_too() -> None:
-    """Nothing fits there, and everything answers."""
     async with http_client(application(kube_node("node-1"), storage_class(), small_cluster()[-1])) as client:
         assert (await client.get("/state")).json()["nodes"] == {}
         answer = (await client.post("/filter", json=by_names(db_pod(), ["node-1"]))).json()
@@ -319,19 +303,16 @@ def _live(cache: FakeStateSource, lifecycle: FakeLifecycle, metrics: Metrics | N
 
 
 async def _service(cache: FakeStateSource, outstanding: OutstandingState) -> Any:
-    """The service part of /state."""
     async with http_client(_live(cache, FakeLifecycle(outstanding))) as client:
         return (await client.get("/state")).json()["service"]
 
 
 async def test_state_of_a_snapshot_has_no_service() -> None:
-    """No process leads, and nothing is outstanding."""
     async with small_service() as client:
         assert (await client.get("/state")).json()["service"] is None
 
 
 async def test_state_of_a_live_cluster_shows_the_leader() -> None:
-    """All lists are empty without outstanding offers, as under node reservations."""
     lists = {name: list[Any]() for name in ("demands", "offers", "waiting", "misplaced", "overbooked", "stuck")}
     names = ("demandCount", "offerCount", "waitingCount", "misplacedCount", "overbookedCount", "stuckCount")
     counts = dict.fromkeys(names, 0)
@@ -390,7 +371,6 @@ def _cluster_with_problems() -> FakeStateSource:
 
 
 def _report(cache: FakeStateSource, *times: float) -> PlacementReport:
-    """The last of the reports made at these times."""
     report = PlacementReport()
     for now in times:
         report = report.update(cache.state(), Contention(), Ledger(), now)
@@ -426,7 +406,6 @@ async def test_state_lists_demand() -> None:
 
 
 async def test_state_lists_misplaced_volumes_and_stuck_pods() -> None:
-    """Each entry has its node, and how long the pod has waited."""
     cache = _cluster_with_problems()
     service = await _service(cache, OutstandingState(report=_report(cache, 100, 165)))
     assert service["misplaced"] == [{"pod": "default/db-0", "volume": "vol-x", "node": "a", "replicasOn": ["b"]}]
@@ -435,7 +414,6 @@ async def test_state_lists_misplaced_volumes_and_stuck_pods() -> None:
 
 
 async def test_state_lists_overbooked_disks() -> None:
-    """Each entry has the volumes that met, bounded, and their number."""
     names = tuple(f"vol-{number:02d}" for number in range(MAX_VOLUMES_LISTED + 1))
     disks = [Overbooked("a", f"disk-{number}", names, 5, 360) for number in range(MAX_LISTED + 1)]
     report = OverbookingReport(overbooked=tuple(disks))
@@ -453,7 +431,6 @@ async def test_state_lists_overbooked_disks() -> None:
 
 
 async def test_state_lists_offers_oldest_first() -> None:
-    """Each offer has its claims, names of nodes, and their number."""
     cache = FakeStateSource(two_nodes(), make.claim("x", 10), pod("x", name="db-0", uid="uid-0"))
     view = cache.state().view
     volumes = resolve(view.snapshot.pods["default", "db-0"], view).local
@@ -489,14 +466,12 @@ async def test_state_lists_offers_oldest_first() -> None:
 
 
 async def test_state_lists_what_is_held_for_a_preemptor() -> None:
-    """With the priority of the pods that do not get it."""
     ledger, _ = step(Ledger(), Offered(ObservedPod("uid-0"), frozenset("a"), priority=7), 100.0)
     service = await _service(FakeStateSource(two_nodes()), OutstandingState(ledger=ledger))
     assert [offer["heldFromPriority"] for offer in service["offers"]] == [7]
 
 
 async def test_state_lists_refused_pods() -> None:
-    """Each entry has the time since the refusal and its nudges."""
     waiting = (WaitingPod(make.as_pod(pod("x", name="db-0", uid="uid-0")), 12.3456, 2),)
     service = await _service(FakeStateSource(two_nodes()), OutstandingState(waiting=waiting))
     expected = {"pod": "default/db-0", "uid": "uid-0", "waitedSeconds": 12.346, "nudges": 2}
@@ -504,7 +479,6 @@ async def test_state_lists_refused_pods() -> None:
 
 
 async def test_lists_of_state_are_bounded() -> None:
-    """The counts are not bounded."""
     count = MAX_LISTED + 5
     objects = [make.claim(f"c-{number:04d}", 1) for number in range(count)]
     mounts = [pod(f"c-{number:04d}", name=f"p-{number:04d}", uid=f"u-{number}", node="a") for number in range(count)]
@@ -523,7 +497,6 @@ async def test_lists_of_state_are_bounded() -> None:
 
 
 async def test_counters_of_outcomes_exist_from_the_start() -> None:
-    """A rate over a counter that appears later misses its first increment."""
     samples = await _samples()
     labelled = {
         "nudges": ("result", ("patched", "gone", "failed")),
@@ -537,7 +510,6 @@ async def test_counters_of_outcomes_exist_from_the_start() -> None:
 
 
 async def test_counters_of_outcomes_count() -> None:
-    """Each outcome has its own label."""
     metrics = Metrics()
     metrics.count_misplaced()
     metrics.count_overbooked()
@@ -557,7 +529,6 @@ async def test_counters_of_outcomes_count() -> None:
 
 
 async def test_outstanding_numbers_are_read_when_prometheus_scrapes() -> None:
-    """Every source of demand has a sample, even those without demand."""
     metrics = Metrics()
     reads: list[Outstanding] = []
 
@@ -578,7 +549,6 @@ async def test_outstanding_numbers_are_read_when_prometheus_scrapes() -> None:
 
 
 async def test_every_metric_is_documented() -> None:
-    """docs/http-api.md has a row for each, and none for any other metric."""
     metrics = Metrics()
     metrics.outstanding(lambda: OUTSTANDING)
     metrics.caches(dict, lambda: 0.0)

@@ -64,7 +64,6 @@ async def client_of(
 
 
 async def get(path: str, *objects: Object | Iterable[Object]) -> str:
-    """The text of a page over some objects, with status 200."""
     async with client_of(*objects) as client:
         response = await client.get(path)
     assert response.status_code == 200, response.text
@@ -88,16 +87,10 @@ def nodes(number: int, disks: int = 2) -> list[Object]:
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_pages_are_valid_and_accessible(path: str) -> None:
-    """Pages keep the rules of HTML and of accessibility.
-
-    These are labels, headings in order, and heads of rows and columns. There is no inline script or style, and no other
-    server.
-    """
     assert page_problems(await get(path, SMALL)) == []
 
 
 async def test_the_first_page_has_the_cluster_in_a_few_numbers() -> None:
-    """What only a leader knows is not available over a snapshot."""
     page = read_page(await get("/", SMALL, make.claim("huge", 500), make.pod("huge", name="huge-0")))
     (glance,) = [part for part in page.all("dl") if part.attributes["class"] == "tiles"]
     tiles = {tile.one("dt").text: tile.one("dd", class_="number").text for tile in glance.all("div")}
@@ -112,7 +105,6 @@ async def test_the_first_page_has_the_cluster_in_a_few_numbers() -> None:
 
 
 async def test_waiting_pods_have_reason_closest_node_and_remedy() -> None:
-    """One that fits now says so."""
     huge = [make.claim("huge", 500), make.pod("huge", name="huge-0", uid="u2")]
     async with client_of(SMALL, huge) as client:
         page = read_page(await eventually(client, "/pods", "grow disk"))
@@ -124,7 +116,6 @@ async def test_waiting_pods_have_reason_closest_node_and_remedy() -> None:
 
 
 async def test_waiting_pods_have_ages_and_numbers_in_names_count() -> None:
-    """Pods of one age come by name."""
     times = {"wait-10": "2026-01-01T00:00:00Z", "wait-2": "2026-01-01T00:00:00Z", "wait-3": "2025-01-01T00:00:00Z"}
     pods = [make.pod("huge", name=name, uid=name) for name in times]
     for entry in pods:
@@ -137,14 +128,12 @@ async def test_waiting_pods_have_ages_and_numbers_in_names_count() -> None:
 
 
 async def test_a_disk_over_its_limit_is_marked_in_the_table_too() -> None:
-    """The bar alone shows it by its colour."""
     page = read_page(await get("/nodes/bad", make.longhorn_node("bad", {"b": make.disk(100, scheduled=120)})))
     assert rows(page, "Disks")[0][4] == "120Gi over limit"
     assert page.all("svg", role="img")[0].attributes["aria-label"].endswith(", over the limit")
 
 
 async def test_nodes_come_worst_first_with_their_disks() -> None:
-    """Each has its condition, its bars and its numbers."""
     full = make.disk(100, scheduled=120)
     half = make.disk(200, scheduled=100, reserved=20, available=160)
     page = read_page(
@@ -173,7 +162,6 @@ async def test_nodes_come_worst_first_with_their_disks() -> None:
 
 
 async def test_fifty_nodes_are_on_a_page() -> None:
-    """Links lead to the others and keep the filter."""
     async with client_of(nodes(120)) as client:
         first = read_page((await client.get("/")).text)
         last = read_page((await client.get("/?page=3")).text)
@@ -191,7 +179,6 @@ async def test_fifty_nodes_are_on_a_page() -> None:
 
 
 async def test_nodes_are_grouped_by_zone() -> None:
-    """A group's number of nodes includes those of other pages."""
     page = read_page(await get("/?group=zone&page=2", nodes(120)))
     heads = [head.text for head in page.all("th", scope="rowgroup")]
     assert [head.split(",")[0] for head in heads] == ["zone east 60 nodes", "zone west 60 nodes"]
@@ -200,17 +187,12 @@ async def test_nodes_are_grouped_by_zone() -> None:
 
 
 async def test_one_zone_can_be_shown() -> None:
-    """The page says so, and leads back to every zone."""
     page = read_page(await get("/?zone=west", nodes(4)))
     assert [row[0] for row in rows(page, "Nodes")] == ["worker-0003 west", "worker-0001 west"]
     assert "show every zone" in [link.text for link in page.all("a", href="/")]
 
 
 async def test_a_node_with_many_disks_shows_the_worst() -> None:
-    """A page of fifty nodes has room for two disks of each.
-
-    The node's own page has all.
-    """
     async with client_of(nodes(50, disks=12)) as client:
         many = read_page((await client.get("/")).text)
         own = read_page((await client.get("/nodes/worker-0007")).text)
@@ -220,7 +202,6 @@ async def test_a_node_with_many_disks_shows_the_worst() -> None:
 
 
 async def test_a_pod_has_its_explanation() -> None:
-    """The closest nodes come first, with a plan or what is missing."""
     page = read_page(await get("/pods/default/db-0", SMALL))
     assert rows(page, "Why each node")[0] == [
         "node-1",
@@ -238,7 +219,6 @@ async def test_a_pod_has_its_explanation() -> None:
 
 
 async def test_an_explanation_is_paged_and_filtered() -> None:
-    """Reasons count for all nodes, whatever page is shown."""
     objects = [*nodes(120), make.storage_class(), make.claim("c", 5000), make.pod("c", name="p")]
     page = read_page(await get("/pods/default/p?page=3", objects))
     assert len(rows(page, "Why each node")) == 20
@@ -248,10 +228,6 @@ async def test_an_explanation_is_paged_and_filtered() -> None:
 
 
 async def test_the_reasons_of_a_page_are_those_of_the_whole_decision() -> None:
-    """A home is the only offered node, on any page of candidates.
-
-    That is so also when a page without it is explained.
-    """
     homes = [make.replica("r", "vol-c", "worker-0000", size=10, disk="disk-0")]
     objects = [*nodes(60), make.storage_class(), *make.bound("c", 10), *homes, make.pod("c", name="p")]
     page = read_page(await get("/pods/default/p?page=2", objects))
@@ -259,7 +235,6 @@ async def test_the_reasons_of_a_page_are_those_of_the_whole_decision() -> None:
 
 
 async def test_a_cordoned_node_is_refused_by_kube_scheduler() -> None:
-    """It comes last, and counts among the reasons."""
     cordoned = make.kube_node("node-1")
     cordoned["spec"] = {"unschedulable": True}
     others = [entry for entry in SMALL if not (entry["kind"] == "Node" and entry["apiVersion"] == "v1")]
@@ -270,14 +245,12 @@ async def test_a_cordoned_node_is_refused_by_kube_scheduler() -> None:
 
 
 async def test_a_pod_that_cannot_be_decided_about_says_why() -> None:
-    """The page is there none the less."""
     text = await get("/pods/default/pod", SMALL, make.pod("absent"))
     assert "absent" in read_page(text).text
     assert page_problems(text) == []
 
 
 async def test_a_running_pod_leads_to_its_node() -> None:
-    """It needs no remedy."""
     page = read_page(await get("/pods/default/pod", SMALL, make.pod("data-db-0", node="node-3")))
     assert page.all("a", href="/nodes/node-3")
     assert "Where it could run" in [heading.text.split(" ●")[0] for heading in page.all("h2")]
@@ -285,7 +258,6 @@ async def test_a_running_pod_leads_to_its_node() -> None:
 
 @pytest.mark.parametrize("path", ["/pods/default/absent", "/pods/x/db-0", "/nodes/absent", "/nodes/absent/drain"])
 async def test_what_does_not_exist_is_a_page_with_status_404(path: str) -> None:
-    """It leads back to the cluster."""
     async with client_of(SMALL) as client:
         response = await client.get(path)
     assert (response.status_code, page_problems(response.text)) == (404, [])
@@ -298,7 +270,6 @@ async def test_what_does_not_exist_is_a_page_with_status_404(path: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("path", PAGES)
 async def test_a_bad_query_is_refused(path: str, query: str) -> None:
-    """The answer says what is wrong, as those of the API do."""
     async with client_of(SMALL) as client:
         response = await client.get(f"{path}?{query}")
     assert response.status_code == 400
@@ -308,14 +279,12 @@ async def test_a_bad_query_is_refused(path: str, query: str) -> None:
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 async def test_pages_are_only_read(path: str, method: str) -> None:
-    """No other method is allowed."""
     async with client_of(SMALL) as client:
         assert (await client.request(method, path)).status_code == 405
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/nodes/absent"])
 async def test_pages_allow_nothing_but_their_own_files(path: str) -> None:
-    """Nothing inline is executed, no site frames a page, nothing is cached."""
     async with client_of(SMALL) as client:
         headers = (await client.get(path)).headers
     assert headers["content-type"] == "text/html; charset=utf-8"
@@ -327,10 +296,6 @@ async def test_pages_allow_nothing_but_their_own_files(path: str) -> None:
 
 
 async def test_assets_are_kept_by_their_content() -> None:
-    """Their address changes with their content.
-
-    So a new version is never mixed with an old page.
-    """
     async with client_of(SMALL) as client:
         page = read_page((await client.get("/")).text)
         addresses = {
@@ -356,7 +321,6 @@ async def test_assets_are_kept_by_their_content() -> None:
 
 
 async def test_names_never_become_markup() -> None:
-    """Names, zones, tags and queries of any text are shown unchanged."""
     hostile_node = make.longhorn_node(HOSTILE, {HOSTILE: make.disk(tags=[HOSTILE])}, zone=HOSTILE, tags=[HOSTILE])
     pod = make.pod(HOSTILE, name=HOSTILE, namespace="x", uid=HOSTILE)
     pod["status"]["conditions"] = [
@@ -384,7 +348,6 @@ async def test_names_never_become_markup() -> None:
 
 
 async def test_decisions_are_listed_the_latest_first() -> None:
-    """Each leads to its pod, whose page lists them, too."""
     async with client_of(SMALL) as client:
         for names in (["node-1", "node-2"], ["node-4"]):
             await client.post("/filter", json=by_names(db_pod(), names))
@@ -402,7 +365,6 @@ async def test_decisions_are_listed_the_latest_first() -> None:
 
 
 async def test_a_thousand_decisions_are_paged() -> None:
-    """Fifty are on a page."""
     async with client_of(SMALL) as client:
         for _ in range(60):
             await client.post("/filter", json=by_names(db_pod(), ["node-1"]))
@@ -411,7 +373,6 @@ async def test_a_thousand_decisions_are_paged() -> None:
 
 
 async def test_the_page_can_be_switched_off() -> None:
-    """Then `/` leads to the description of the API."""
     app = application(SMALL, settings=Settings(status_page=False))
     async with http_client(app) as client:
         root = await client.get("/")
@@ -421,14 +382,12 @@ async def test_the_page_can_be_switched_off() -> None:
 
 
 async def test_pages_are_no_part_of_the_api_description() -> None:
-    """They are for people."""
     async with client_of(SMALL) as client:
         described = (await client.get("/openapi.json")).json()["paths"]
     assert not {route.path for route in router.routes if hasattr(route, "path")} & described.keys()
 
 
 async def test_no_view_of_a_large_cluster_exceeds_100_kb() -> None:
-    """1,000 nodes with four disks each, and 200 waiting pods."""
     waiting = [
         [make.claim(f"c-{index}", 5000), make.pod(f"c-{index}", name=f"p-{index}", uid=f"u-{index}")]
         for index in range(200)
@@ -449,7 +408,6 @@ class FakeLifecycle:
         self.refused_settings: list[str] = []
 
     def state(self) -> ServiceState:
-        """What /state shows."""
         return self._service
 
 
@@ -463,7 +421,6 @@ def service(**fields: object) -> ServiceState:
 
 
 def lifecycle(problem: str = "", **fields: Any) -> ExtenderLifecycle:
-    """The lifecycle of a process in a live cluster."""
     return FakeLifecycle(service(**fields), problem)  # type: ignore[return-value]
 
 
@@ -483,7 +440,6 @@ def placement_report() -> PlacementReport:
 
 
 async def test_a_leader_shows_what_it_watches() -> None:
-    """Stuck pods, misplaced volumes, waiting times and the age of caches."""
     outstanding = OutstandingState(
         report=placement_report(), waiting=[WaitingPod(Pod("default", "db-0", "uid-db-0"), 200.0, 1)]
     )
@@ -506,7 +462,6 @@ async def test_a_leader_shows_what_it_watches() -> None:
 
 
 async def test_a_follower_says_that_it_does_not_answer() -> None:
-    """Its own caches are shown; what only a leader knows is not."""
     fields: dict[str, Any] = {"answering": False, "refusal": "not the leader, pod-2 is", "leader": "pod-2"}
     async with client_of(SMALL, lifecycle=lifecycle(**fields)) as client:
         text = (await client.get("/")).text
@@ -516,7 +471,6 @@ async def test_a_follower_says_that_it_does_not_answer() -> None:
 
 
 async def test_a_process_that_is_not_ready_shows_the_problem() -> None:
-    """The problem is that of /readyz, the status 503."""
     async with client_of(SMALL, lifecycle=lifecycle("nodes not listed yet", answering=False)) as client:
         responses = [await client.get(path) for path in PAGES]
     assert {response.status_code for response in responses} == {503}
@@ -525,7 +479,6 @@ async def test_a_process_that_is_not_ready_shows_the_problem() -> None:
 
 
 async def test_settings_and_objects_that_cannot_be_read_are_named() -> None:
-    """They explain why something is decided differently."""
     fields: dict[str, Any] = {
         "refused_settings": ["x must be a number"],
         "unreadable": ["nodes: Node a"],
@@ -539,7 +492,6 @@ async def test_settings_and_objects_that_cannot_be_read_are_named() -> None:
 
 
 async def test_promised_space_that_was_taken_is_counted() -> None:
-    """It explains why a pod waits that was offered a node."""
     activity = GuardActivity(outcomes={"promised-space-taken": 2})
     guard = PlacementGuardState("enforce", published=True, problem="no answer", activity=activity)
     async with client_of(SMALL, lifecycle=lifecycle(guard=guard)) as client:
@@ -548,7 +500,6 @@ async def test_promised_space_that_was_taken_is_counted() -> None:
 
 
 async def test_the_loss_of_nodes_is_shown() -> None:
-    """Nodes whose loss is not predicted yet have no answer."""
     outcomes = [
         NodeLossOutcome("node-1", orders=3, pods=0, volumes=0, problems={}),
         NodeLossOutcome("node-2", orders=3, pods=1, volumes=0, problems={"pod default/a-0 finds no node: x": 2}),
@@ -607,10 +558,6 @@ async def eventually(client: AsyncClient, path: str, text: str) -> str:
 
 
 async def test_a_pod_that_fits_nowhere_has_remedies() -> None:
-    """The first one is in the list, too.
-
-    The commands are on the pod's page.
-    """
     cordoned = make.longhorn_node("spare", 200, allow=False)
     waiting = [make.claim("large", 150), make.pod("large", name="large-0")]
     async with client_of(small_cluster(), cordoned, make.kube_node("spare"), waiting) as client:
@@ -631,7 +578,6 @@ async def test_a_pod_that_fits_nowhere_has_remedies() -> None:
     ],
 )
 async def test_a_drain_says_what_leaves(size: int, answer: str, placed: str) -> None:
-    """Its only harm can be a pod that finds no other node."""
     volume = [*make.bound("m", size), make.replica("r", "vol-m", "node-1", size=size)]
     runs = make.pod("m", name="m-0", node="node-1", phase="Running")
     runs["metadata"]["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "m", "uid": "u"}]
@@ -655,7 +601,6 @@ async def test_a_drain_says_what_leaves(size: int, answer: str, placed: str) -> 
     ],
 )
 async def test_a_drain_names_the_command_that_compares_everything(*, live: bool, command: str) -> None:
-    """It reads what the process of the page does not watch."""
     state: dict[str, Any] = {"lifecycle": lifecycle()} if live else {}
     async with client_of(small_cluster(), **state) as client:
         page = read_page(await eventually(client, "/nodes/node-1/drain", "What leaves"))
@@ -663,7 +608,6 @@ async def test_a_drain_names_the_command_that_compares_everything(*, live: bool,
 
 
 async def test_a_pod_without_a_controller_holds_up_a_drain() -> None:
-    """Kubectl refuses to delete it."""
     async with client_of(small_cluster(), make.pod("data-db-0", name="lone", node="node-1")) as client:
         text = await eventually(client, "/nodes/node-1/drain", "Answer")
         text = await eventually(client, "/nodes/node-1/drain", "has no controller")

@@ -48,7 +48,6 @@ main()
 
 
 def imported(*arguments: str) -> set[str]:
-    """The packages that a command line imports."""
     done = subprocess.run(
         [sys.executable, "-c", _IMPORTED, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -57,7 +56,6 @@ def imported(*arguments: str) -> set[str]:
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
 def test_the_programs_own_options_import_no_command(option: str) -> None:
-    """They need neither the models of answers nor the rules."""
     modules = imported(option)
     assert modules & {*SLOW, "pydantic", "rich", "yaml", "msgspec", "asyncio"} == set()
     assert {name for name in modules if name.startswith("app.cli.")} == {
@@ -69,7 +67,6 @@ def test_the_programs_own_options_import_no_command(option: str) -> None:
 
 
 def test_the_completion_of_a_commands_name_imports_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell asks for it at every press of a key."""
     monkeypatch.setenv("_LONGHORN_EXTENDER_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "longhorn-extender wa")
     monkeypatch.setenv("COMP_CWORD", "1")
@@ -79,7 +76,6 @@ def test_the_completion_of_a_commands_name_imports_no_command(monkeypatch: pytes
 
 
 def test_explain_imports_what_it_shows() -> None:
-    """The Kubernetes client, logs and the server are for other commands, predictions for pods that fit nowhere."""
     modules = imported("explain", "--snapshot", EXAMPLE)
     assert modules & {*SLOW, "asyncio"} == set()
     assert not any(name.startswith("scheduler_core.predict") for name in modules)
@@ -104,7 +100,6 @@ def test_commands_that_log_say_so() -> None:
 
 
 def test_the_help_lists_commands_by_what_they_are_for(run: Run) -> None:
-    """Each is a row below its heading."""
     lines = run("--help").out.splitlines()
     shown: dict[str, list[str]] = {}
     for line in lines[lines.index("Run:") :]:
@@ -117,7 +112,6 @@ def test_the_help_lists_commands_by_what_they_are_for(run: Run) -> None:
 
 @pytest.mark.parametrize(("name", "text"), [pair for group in COMMANDS.values() for pair in group.items()])
 def test_a_commands_row_is_its_own_summary(name: str, text: str) -> None:
-    """The table has the words of the command, perhaps fewer of them."""
     command = load_command(name.partition(" ")[0])
     if " " in name:
         command = command.commands[name.partition(" ")[2]]
@@ -127,20 +121,17 @@ def test_a_commands_row_is_its_own_summary(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["compare", "version"])
 def test_commands_that_went_are_unknown(run: Run, name: str) -> None:
-    """`--version` prints the version; the figures of compare are in `make e2e-report`."""
     result = run(name)
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"longhorn-extender: No such command '{name}'")
 
 
 def test_a_misspelt_command_gets_a_proposal(run: Run) -> None:
-    """Though no command was imported."""
     assert "Did you mean 'headroom'?" in run("headrom").err
 
 
 @pytest.mark.parametrize("name", ["serve", "schedule", "disk-schedule", "snapshot"])
 def test_the_old_name_of_longhorns_namespace_is_taken_and_hidden(run: Run, name: str) -> None:
-    """`-n` and --namespace are the workload's in every command that has one."""
     command = load_command(name)
     page = run(name, "--help").out
     assert "--longhorn-namespace" in page
@@ -152,7 +143,6 @@ def test_the_old_name_of_longhorns_namespace_is_taken_and_hidden(run: Run, name:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if " " not in name])
 def test_n_is_the_namespace_of_workloads(name: str) -> None:
-    """And --longhorn-namespace that of Longhorn, wherever there is one."""
     options = {option: parameter for parameter in load_command(name).params for option in parameter.opts}
     assert options.get("-n") is options.get("--namespace")
     assert "--namespace" not in options or "--longhorn-namespace" in options
@@ -169,7 +159,6 @@ def test_n_is_the_namespace_of_workloads(name: str) -> None:
 )
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.4, 0.8])
 def test_ctrl_c_is_one_line(arguments: list[str], seconds: float) -> None:
-    """Whatever is imported, read or computed, from the program's first line on."""
     with subprocess.Popen(
         [sys.executable, "-c", _STARTED, *arguments],
         cwd=ROOT,
@@ -187,7 +176,6 @@ def test_ctrl_c_is_one_line(arguments: list[str], seconds: float) -> None:
 
 
 def test_an_interruption_that_python_drops_ends_the_program() -> None:
-    """As one in the callback of a weak reference, which imports have."""
     code = "import sys, weakref; from app.cli import main, commands\n"
     code += "class Held: pass\n"
     code += "def interrupt(_): raise KeyboardInterrupt\n"

@@ -42,14 +42,12 @@ REFUSALS = {
 
 
 def explain(run: Run, case: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the answer about a case."""
     result = run("explain", "--snapshot", str(FOLDER / f"{case}.json"), "--pod", "default/p", "-o", "json")
     return result.code, json.loads(result.out)
 
 
 @pytest.mark.parametrize(("case", "nodes"), ANSWERS.items(), ids=ANSWERS.keys())
 def test_each_node_has_the_right_answer(run: Run, case: str, nodes: dict[str, str]) -> None:
-    """With the reason that is true."""
     code, answer = explain(run, case)
     assert answer["nodes"].keys() == nodes.keys()
     for name, expected in nodes.items():
@@ -61,14 +59,12 @@ def test_each_node_has_the_right_answer(run: Run, case: str, nodes: dict[str, st
 
 @pytest.mark.parametrize(("case", "reason"), REFUSALS.items(), ids=REFUSALS.keys())
 def test_a_volume_that_longhorn_refuses_is_a_reason(run: Run, case: str, reason: str) -> None:
-    """The pod fits nowhere, as /filter says with the same sentence."""
     code, answer = explain(run, case)
     assert (code, answer["nodes"]) == (1, {})
     assert reason in answer["error"]
 
 
 def test_the_reason_is_printed_instead_of_a_table(run: Run) -> None:
-    """It is about no node."""
     result = run("explain", "--snapshot", str(FOLDER / "xfs-small.json"), "--pod", "default/p")
     assert result.err == ""
     assert result.out.splitlines()[0] == "pod default/p"
@@ -76,6 +72,5 @@ def test_the_reason_is_printed_instead_of_a_table(run: Run) -> None:
 
 
 def test_every_case_has_an_answer() -> None:
-    """Those of sharded volumes are tested with these."""
     cases = {path.stem for path in FOLDER.glob("*.json")}
     assert {case for case in cases if not case.startswith("sharded-")} == ANSWERS.keys() | REFUSALS.keys()

@@ -42,7 +42,6 @@ def extender_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def ask(process: SnapshotProcess, request: Any) -> None:
-    """Sends a question of kube-scheduler."""
     connection = process.connect()
     connection.request("POST", "/filter", json.dumps(request))
     assert connection.getresponse().status == 200
@@ -59,10 +58,6 @@ def lines(text: str) -> list[str]:
 
 
 def test_the_table_has_the_latest_first(extender_url: str, run: Run) -> None:
-    """Each has the offered nodes, or why there are none.
-
-    No name changes the terminal.
-    """
     result = run("decisions", "--url", extender_url)
     name = r"\x1b[2J\x1b]0;title\x07\u202e"
     assert (result.code, result.err) == (0, "")
@@ -87,21 +82,18 @@ def test_the_table_has_the_latest_first(extender_url: str, run: Run) -> None:
     ],
 )
 def test_decisions_are_selected(extender_url: str, run: Run, arguments: list[str], names: list[str]) -> None:
-    """By pod, namespace and outcome; each pod is named once."""
     result = run("decisions", "--url", extender_url, "-o", "name", *arguments)
     assert (result.code, result.out.splitlines(), result.err) == (0, names, "")
 
 
 @pytest.mark.parametrize("name", ["a&limit=1", "a b", "a%2Fb", "ä", "#", HOSTILE])
 def test_every_name_can_be_asked_for(extender_url: str, run: Run, name: str) -> None:
-    """It is one parameter of the request, whatever it contains."""
     result = run("decisions", "--url", extender_url, f"pod/{name}", "-o", "json")
     assert result.code == 0
     assert [entry["pod"] for entry in json.loads(result.out)["items"]] == ([f"shop/{name}"] if name == HOSTILE else [])
 
 
 def test_json_is_the_answer_of_the_leader(extender_url: str, run: Run) -> None:
-    """With its kind, as every JSON of the program."""
     answer = json.loads(run("decisions", "--url", extender_url, "-o", "json", "--limit", "1").out)
     assert (answer["apiVersion"], answer["kind"], answer["recorded"]) == ("longhorn-extender/v1", "DecisionList", 4)
     assert answer["nextBefore"] == answer["items"][0]["number"]
@@ -124,7 +116,6 @@ def test_json_is_the_answer_of_the_leader(extender_url: str, run: Run) -> None:
     ],
 )
 def test_bad_input_is_one_line(run: Run, arguments: list[str], problem: str) -> None:
-    """It says what is wrong and what to do."""
     result = run("decisions", "--url", "http://127.0.0.1:1", *arguments)
     assert (result.code, result.out, result.err) == (2, "", f"longhorn-extender: {problem}\n")
 
@@ -141,7 +132,6 @@ def test_bad_input_is_one_line(run: Run, arguments: list[str], problem: str) -> 
 async def test_another_server_is_named_as_such(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, body: bytes, problem: str
 ) -> None:
-    """Whatever it answers, and however much."""
     monkeypatch.setattr("app.extender.process_call._MAX_BODY", 1000)
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -181,7 +171,6 @@ class Api(FakeApi):
         )
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answers one request."""
         if "/proxy/" not in request.path:
             return await super().handle(request)
         self.proxied.append((request.path, dict(request.query)))
@@ -189,13 +178,11 @@ class Api(FakeApi):
 
 
 async def decide(api: Api, folder: Path, run: Run, *arguments: str) -> Any:
-    """Runs the command against an API server."""
     async with serve(api.handle, folder) as kubeconfig:
         return await run_in_thread(run, "decisions", "--kubeconfig", str(kubeconfig), *arguments)
 
 
 async def test_the_leader_is_called_through_the_api_server(tmp_path: Path, run: Run) -> None:
-    """The pod that holds the Lease is called, with the given parameters."""
     api = Api()
     result = await decide(api, tmp_path, run, "pod/a&b%2F c", "-n", "shop")
     assert (result.code, result.out, result.err) == (0, "nothing is decided yet\n", "")
@@ -204,7 +191,6 @@ async def test_the_leader_is_called_through_the_api_server(tmp_path: Path, run: 
 
 
 async def test_without_a_leader_there_are_no_decisions(tmp_path: Path, run: Run) -> None:
-    """The line names what to look at."""
     result = await decide(Api(holder="three"), tmp_path, run)
     assert (result.code, result.out) == (2, "")
     assert result.err == (
@@ -214,7 +200,6 @@ async def test_without_a_leader_there_are_no_decisions(tmp_path: Path, run: Run)
 
 
 async def test_an_extender_with_tls_is_not_called(tmp_path: Path, run: Run) -> None:
-    """The API server has no certificate to show."""
     api = Api(port="https")
     result = await decide(api, tmp_path, run)
     assert (result.code, api.proxied) == (2, [])
@@ -222,7 +207,6 @@ async def test_an_extender_with_tls_is_not_called(tmp_path: Path, run: Run) -> N
 
 
 async def test_a_refusal_by_the_api_server_is_one_line(tmp_path: Path, run: Run) -> None:
-    """Without a traceback."""
     api = Api()
     api.always["list"] = failing(403, "pods is forbidden", "Forbidden")
     result = await decide(api, tmp_path, run)
@@ -231,10 +215,6 @@ async def test_a_refusal_by_the_api_server_is_one_line(tmp_path: Path, run: Run)
 
 
 def test_watching_ends_with_a_signal(extender_url: str, tmp_path: Path) -> None:
-    """On a terminal the table is shown again and again.
-
-    Ctrl-C ends it, and is no failure.
-    """
     main, terminal = pty.openpty()
     command = [EXTENDER, "decisions", "--watch", "--interval", "0.5", "--url", extender_url]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "30"}
@@ -260,7 +240,6 @@ def test_watching_ends_with_a_signal(extender_url: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_later_is_said_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    """Such as between two leaders; then the table is shown again."""
     steps: Iterator[Any] = iter(["first", CoreError("no pod leads"), "third"])
 
     def draw() -> Any:
@@ -283,8 +262,6 @@ def test_what_cannot_be_read_later_is_said_on_the_screen(capsys: pytest.CaptureF
 
 
 def test_what_cannot_be_read_at_first_is_an_error() -> None:
-    """Nothing is shown then."""
-
     def draw() -> Any:
         raise CoreError("no pod leads")
 
@@ -311,5 +288,4 @@ def test_a_screen_takes_as_many_lines_as_it_has(
 
 @pytest.mark.parametrize("text", ["orders-0", "ä ü 漢", "a/b:c"])
 def test_ordinary_texts_stay(text: str) -> None:
-    """Only control characters are escaped."""
     assert printable(text) == text

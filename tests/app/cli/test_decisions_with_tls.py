@@ -55,12 +55,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsService]:
 
 
 def words(options: dict[str, str]) -> list[str]:
-    """Options as words of a command line."""
     return [word for option in options.items() for word in option]
 
 
 def test_a_caller_with_a_certificate_gets_decisions(service: TlsService, run: Run) -> None:
-    """Over a connection whose server is verified, by the name in its certificate."""
     result = run("decisions", *words(service.files), "-o", "json")
     assert (result.code, result.err) == (0, "")
     assert json.loads(result.out)["kind"] == "DecisionList"
@@ -75,7 +73,6 @@ def test_a_caller_with_a_certificate_gets_decisions(service: TlsService, run: Ru
     ],
 )
 def test_every_option_is_needed(service: TlsService, run: Run, missing: list[str], problem: str) -> None:
-    """Nothing is sent to a server that is not verified, and a caller without a certificate has no answer."""
     options = {name: value for name, value in service.files.items() if name not in missing}
     result = run("decisions", *words(options))
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
@@ -83,7 +80,6 @@ def test_every_option_is_needed(service: TlsService, run: Run, missing: list[str
 
 
 def test_a_certificate_of_another_authority_has_no_answer(service: TlsService, run: Run) -> None:
-    """The extender refuses it."""
     other = service.stranger.client("stranger")
     options = service.files | {"--cert-file": str(other.certificate), "--key-file": str(other.key)}
     result = run("decisions", *words(options))
@@ -101,7 +97,6 @@ def test_a_certificate_of_another_authority_has_no_answer(service: TlsService, r
 def test_a_file_that_cannot_be_used_is_named(
     service: TlsService, run: Run, tmp_path: Path, option: str, problem: str
 ) -> None:
-    """Before anything is sent."""
     file = tmp_path / "empty"
     file.write_text("")
     result = run("decisions", *words(service.files | {option: str(file)}))

@@ -29,7 +29,6 @@ FOLDER = MANIFESTS / "disk-schedule"
     ],
 )
 def test_bad_input_ends_with_one_line_and_exit_code_2(run: Run, arguments: list[str], problem: str) -> None:
-    """Nothing is started."""
     result = run("disk-schedule", "--port", "0", *arguments)
     assert result.code == 2
     assert problem in result.err
@@ -46,7 +45,6 @@ def test_both_folders_have_account_role_policy_and_pods(folder: Path) -> None:
 
 
 def test_the_mirror_may_only_write_disk_schedules_and_its_lease() -> None:
-    """Its Role does not rely on what the program does."""
     role = documents(FOLDER / "mirror/role.yaml")[0]
     resources = {resource for verb, _, resource, _ in permissions(role) if verb not in ("get", "list", "watch")}
     assert resources == {"diskschedules", "diskschedules/status", "leases"}
@@ -54,7 +52,6 @@ def test_the_mirror_may_only_write_disk_schedules_and_its_lease() -> None:
 
 
 def test_the_program_accepts_the_command_line_of_the_manifest() -> None:
-    """It has this command, these flags and variables, and this port."""
     command = load_command("disk-schedule")
     flags = {option for parameter in command.params for option in parameter.opts}
     verb, *arguments = CONTAINER["args"]
@@ -66,14 +63,12 @@ def test_the_program_accepts_the_command_line_of_the_manifest() -> None:
 
 
 def test_the_images_tag_is_the_projects_version() -> None:
-    """A release must change both."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     (kustomization,) = documents(FOLDER / "parts/kustomization.yaml")
     assert kustomization["images"] == [{"name": CONTAINER["image"], "newTag": version}]
 
 
 def test_the_flags_are_documented() -> None:
-    """docs/disk-schedule.md lists them."""
     text = (ROOT / "docs/disk-schedule.md").read_text()
     command = load_command("disk-schedule")
     named = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}

@@ -96,7 +96,6 @@ async def serving(api: Api, folder: Path) -> AsyncIterator[str]:
 
 
 async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run: Run) -> None:
-    """An empty cluster lacks the extender."""
     async with serving(Api(), tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig)
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
@@ -114,7 +113,6 @@ async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run:
 async def test_warnings_alone_fail_with_strict_only(
     tmp_path: Path, run: Run, severity: str, strict: bool, code: int
 ) -> None:
-    """A script stops at an error, and at a warning if it asks for it."""
     finding = Finding(Severity(severity), "x", check="pods")
     arguments = ["--strict"] if strict else []
     async with serving(Api(), tmp_path) as kubeconfig:
@@ -148,10 +146,6 @@ async def test_the_settings_are_read_without_a_process_that_answers(
 
 @pytest.mark.parametrize("ready", [True, False])
 async def test_with_tls_a_process_is_asked_by_its_port_for_probes(tmp_path: Path, run: Run, ready: bool) -> None:
-    """It answers no other call of the API server.
-
-    The API server has no certificate to show.
-    """
     api = Api()
     ports = [{"name": "http", "containerPort": 9504}, {"name": "probes", "containerPort": 9508}]
     metadata = {"name": "one", "namespace": NAMESPACE, "labels": LABELS}
@@ -180,7 +174,6 @@ async def test_with_tls_a_process_is_asked_by_its_port_for_probes(tmp_path: Path
 
 
 async def test_json_has_the_findings_in_order(tmp_path: Path, run: Run) -> None:
-    """With their kind, as every JSON of the program."""
     async with serving(Api(), tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
     answer = json.loads(result.out)
@@ -194,7 +187,6 @@ async def test_json_has_the_findings_in_order(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("refused", ["", *PROBE_KINDS])
 async def test_whatever_the_probe_has_created_is_deleted(tmp_path: Path, run: Run, refused: str) -> None:
-    """Also if something of it is refused, and in the reverse order."""
     api = Api()
     api.condition = CALL_FAILED
     api.refuse = {refused}
@@ -206,7 +198,6 @@ async def test_whatever_the_probe_has_created_is_deleted(tmp_path: Path, run: Ru
 
 
 async def test_without_a_policy_a_pod_without_the_resource_is_tried_as_well(tmp_path: Path, run: Run) -> None:
-    """Both probes are removed."""
     api = Api()
     api.condition = CALL_FAILED
     api.policy = False
@@ -217,7 +208,6 @@ async def test_without_a_policy_a_pod_without_the_resource_is_tried_as_well(tmp_
 
 
 async def test_pods_of_the_second_kube_scheduler_are_found(tmp_path: Path, run: Run) -> None:
-    """By spec.schedulerName; a finished pod needs no kube-scheduler any more."""
     api = Api()
     spec = {"schedulerName": "longhorn-scheduler"}
     api.add("/api/v1/pods", {"metadata": {"name": "db-0", "namespace": "shop"}, "spec": spec})
@@ -233,7 +223,6 @@ async def test_pods_of_the_second_kube_scheduler_are_found(tmp_path: Path, run: 
 
 @pytest.mark.parametrize("policy", [True, False], ids=["one probe", "two probes"])
 async def test_a_signal_while_the_probe_is_removed_lets_the_removal_end(tmp_path: Path, policy: bool) -> None:
-    """However often it is sent."""
     api = Api()
     api.condition = CALL_FAILED
     api.policy = policy
@@ -281,7 +270,6 @@ async def test_what_cannot_be_removed_is_named(tmp_path: Path, run: Run) -> None
 async def test_the_placement_guard_is_tried_by_a_dry_run(
     tmp_path: Path, run: Run, answered: bool, proxy: Behaviour | None, says: str
 ) -> None:
-    """Without an answer, the API server's own call of the leader's port tells why."""
     api = Api()
     guard = f"{NAME}-placement-guard"
     api.add("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", {"metadata": {"name": guard}})
@@ -310,7 +298,6 @@ async def test_the_placement_guard_is_tried_by_a_dry_run(
 
 
 async def test_what_may_not_be_read_is_a_finding(tmp_path: Path, run: Run) -> None:
-    """The other checks go on."""
     api = Api()
     answer = api.handle
 
@@ -326,7 +313,6 @@ async def test_what_may_not_be_read_is_a_finding(tmp_path: Path, run: Run) -> No
 
 @pytest.mark.parametrize(("pod", "severity"), [("db-0", "warning"), ("longhorn-extender-doctor-0a1b2c3d", "ok")])
 async def test_events_of_probes_do_not_count(tmp_path: Path, run: Run, pod: str, severity: str) -> None:
-    """They stay for an hour, and describe the cluster as it was."""
     api = Api()
     event = {
         "metadata": {"name": "a", "namespace": "shop"},
@@ -345,13 +331,11 @@ async def test_events_of_probes_do_not_count(tmp_path: Path, run: Run, pod: str,
     "arguments", [["--kubeconfig", "/no/such/file"], ["--url", "10.0.0.1"], ["--probe-timeout", "0"]]
 )
 def test_bad_input_is_one_line(run: Run, arguments: list[str]) -> None:
-    """On standard error, with exit code 2."""
     result = run("doctor", *arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
 
 
 async def test_an_api_server_that_does_not_answer_is_one_line(tmp_path: Path, run: Run) -> None:
-    """There is no cluster to diagnose."""
     async with serve(failing(500, "down"), tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--kubeconfig", str(kubeconfig))
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)

@@ -76,7 +76,6 @@ def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 
 
 def doctor(stack: Stack, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """The exit code, and what is to be mended, by check."""
     code, findings = run_doctor(stack.cluster, *arguments)
     return code, {entry["check"]: entry for entry in findings if entry["severity"] in ("warning", "error")}
 
@@ -96,13 +95,11 @@ def leftovers(stack: Stack, *resources: Resource) -> list[str]:
 
 
 def test_all_is_well(stack: Stack) -> None:
-    """Every check has found nothing, and the probe is removed."""
     assert doctor(stack) == (0, {})
     assert leftovers(stack) == []
 
 
 def test_every_check_has_been_made(stack: Stack) -> None:
-    """None is skipped, and kube-scheduler's requests have names."""
     _, findings = run_doctor(stack.cluster)
     assert {entry["severity"] for entry in findings} == {"ok"}
     (requests,) = [entry["what"] for entry in findings if entry["check"] == "requests"]
@@ -110,16 +107,11 @@ def test_every_check_has_been_made(stack: Stack) -> None:
 
 
 def test_the_probe_works_in_a_given_namespace(stack: Stack) -> None:
-    """It leaves nothing there."""
     assert doctor(stack, "--probe-namespace", "default") == (0, {})
     assert leftovers(stack) == []
 
 
 def test_the_leaders_decisions_are_read_through_the_api_server(stack: Stack) -> None:
-    """kube-scheduler's question about the probe is the latest of its pod.
-
-    The cluster's own rows need no extender.
-    """
     assert doctor(stack) == (0, {})
     kubeconfig = ("--kubeconfig", str(stack.cluster.kubeconfig), "-o", "json")
     answers = {}
@@ -137,13 +129,11 @@ def test_the_leaders_decisions_are_read_through_the_api_server(stack: Stack) -> 
 
 
 def test_it_must_not_be_uninstalled_while_it_is_registered(stack: Stack) -> None:
-    """The probe pod is still refused by the extender."""
     code, problems = doctor(stack, "--uninstall")
     assert (code, list(problems)) == (1, ["uninstall"])
 
 
 def test_a_scheduler_that_does_not_exist_says_nothing(stack: Stack) -> None:
-    """It is a warning."""
     code, problems = doctor(stack, "--scheduler-name", "other", "--probe-timeout", "2")
     assert (code, list(problems)) == (0, ["registration"])
     assert "other has said nothing" in problems["registration"]["what"]
@@ -153,7 +143,6 @@ def test_a_scheduler_that_does_not_exist_says_nothing(stack: Stack) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_probe_is_removed(stack: Stack, number: signal.Signals) -> None:
-    """The program says so in one line."""
     command = [EXTENDER, "doctor", "--kubeconfig", str(stack.cluster.kubeconfig), "--scheduler-name", "other"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_until("the probe", lambda: any(name.startswith(TAG) for name in leftovers(stack, PODS)))
@@ -164,7 +153,6 @@ def test_an_interrupted_probe_is_removed(stack: Stack, number: signal.Signals) -
 
 
 def test_mistakes_in_the_cluster_are_found(stack: Stack) -> None:
-    """Each by its own check."""
     api = stack.cluster.api
     role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{SERVICE}"
     rules = api.get(role)["rules"]
@@ -290,7 +278,6 @@ MISTAKES: dict[str, Callable[[Stack], AbstractContextManager[None]]] = {
 
 @pytest.mark.parametrize("check", MISTAKES)
 def test_a_finding_goes_with_its_fact(stack: Stack, check: str) -> None:
-    """One fact is changed, and changed back."""
     arguments = ["--no-probe", *(["--uninstall"] if check == "requesting-pods" else [])]
     with MISTAKES[check](stack):
         assert check in doctor(stack, *arguments)[1]
@@ -298,7 +285,6 @@ def test_a_finding_goes_with_its_fact(stack: Stack, check: str) -> None:
 
 
 def test_what_the_credentials_may_not_read_is_a_finding(stack: Stack) -> None:
-    """Those of the extender itself may read less than an administrator's."""
     command = [EXTENDER, "doctor", "--no-probe", "--kubeconfig", str(stack.account), "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     findings = [entry for entry in json.loads(done.stdout)["findings"] if entry["check"] == "facts"]
@@ -309,7 +295,6 @@ def test_what_the_credentials_may_not_read_is_a_finding(stack: Stack) -> None:
 
 
 def test_a_placement_guard_that_the_api_server_does_not_reach_is_found(stack: Stack) -> None:
-    """First it calls a port that the Service does not have; then the leader's pod has one on which nothing listens."""
     api = stack.cluster.api
     path = MUTATING_WEBHOOKS.path(name=PLACEMENT_GUARD.name)
     webhook, standby = api.get(path)["webhooks"]
@@ -359,10 +344,6 @@ def test_the_printed_configuration_registers_the_extender(stack: Stack, tmp_path
 
 
 def test_an_extender_that_is_not_registered_is_found(stack: Stack, tmp_path: Path) -> None:
-    """kube-scheduler chooses a node for the probe pod.
-
-    Then the extender can be uninstalled.
-    """
     plain = tmp_path / "plain.yaml"
     plain.write_text(DEFAULT)
     stack.use_scheduler_config(plain)
@@ -378,7 +359,6 @@ def test_an_extender_that_is_not_registered_is_found(stack: Stack, tmp_path: Pat
 
 
 def test_a_cluster_without_kube_scheduler_is_found(stack: Stack) -> None:
-    """The probe pod is removed although nothing has looked at it."""
     process = stack.cluster.processes[SCHEDULER]
     process.stop()
     try:

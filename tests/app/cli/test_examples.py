@@ -46,7 +46,6 @@ def _verdicts(pod: Pod, snapshot: Snapshot, nodes: tuple[str, ...] = ()) -> dict
 
 
 def _explain(example: str, source: Path | str, nodes: tuple[str, ...] = ()) -> dict[str, Verdict]:
-    """The verdicts of explain about a pod, given as a file or by the name it has in the example's snapshot."""
     return _verdicts(*load_pod(str(source), _snapshot(example)), nodes)
 
 
@@ -63,7 +62,6 @@ def _longhorn_nodes() -> set[str]:
 
 
 def _nodes_with_replica(example: str, pod: str) -> set[str]:
-    """The nodes with a replica of a pod's volumes."""
     view = View.of(_snapshot(example), NOW)
     volumes = {claim.spec.volume_name for claim in view.snapshot.claims.values() if claim.name.endswith(f"-{pod}")}
     return {replica.node_id for volume in volumes for replica in view.replicas_of(volume)}
@@ -184,7 +182,6 @@ def test_the_pending_pod_of_the_mixed_cluster_has_many_reasons() -> None:
 
 
 def test_on_one_node_the_claims_fit_only_split_over_two_disks() -> None:
-    """east-1 and north-2 take all claims on one disk, east-2 needs its hard disk for the data and its SSD for the wal."""
     verdicts = _explain("mixed-cluster", "shop/orders-0")
     disks = {disk.uuid: disk.name for disk in _snapshot("mixed-cluster").longhorn_nodes["east-2"].disks}
     plan = {volume: disks[uuid] for volume, uuid in verdicts["east-2"].plan.items()}
@@ -204,7 +201,6 @@ def test_enough_space_in_total_is_not_enough() -> None:
 
 
 def test_the_example_request_of_serve_is_about_the_pod_with_three_claims() -> None:
-    """`serve` prints a request about the first pending pod that has claims, by namespace and name: orders-0."""
     pods = _snapshot("mixed-cluster").pods.values()
     assert min(pod.key for pod in pods if pod.volumes and not pod.node_name) == "shop/orders-0"
 
@@ -217,12 +213,10 @@ def test_data_that_has_to_be_copied_needs_available_space() -> None:
 
 
 def test_an_evicting_replica_does_not_hold_its_pod_back() -> None:
-    """returns-0's only replica is being evicted from the cordoned west-1: that node is no home."""
     assert _explain("mixed-cluster", "shop/returns-0")["west-1"].reason is Reason.NODE_CORDONED
 
 
 def test_a_v2_volume_needs_a_block_disk_and_its_engine() -> None:
-    """Of the three nodes that run the v2 engine, east-1 has no block disk."""
     verdicts = _explain("mixed-cluster", PODS / "v2.yaml")
     assert _fitting(verdicts) == {"north-2", "north-3"}
     assert verdicts["east-1"].reason is Reason.DISK_TYPE
@@ -231,21 +225,18 @@ def test_a_v2_volume_needs_a_block_disk_and_its_engine() -> None:
 
 
 def test_a_shared_volume_needs_no_local_space() -> None:
-    """An RWX volume comes from its share-manager: every Longhorn node fits, full, cordoned or without disks."""
     verdicts = _explain("mixed-cluster", PODS / "rwx.yaml")
     assert _fitting(verdicts) == _longhorn_nodes()
     assert {verdicts[node].reason for node in _longhorn_nodes()} == {Reason.ATTACHABLE}
 
 
 def test_a_strict_local_volume_ties_its_pod_to_one_node() -> None:
-    """Only the node with the replica fits; if it is not among the candidates, no node does."""
     assert _fitting(_explain("mixed-cluster", PODS / "strict-local.yaml")) == {"north-2"}
     elsewhere = _explain("mixed-cluster", PODS / "strict-local.yaml", ("east-1", "east-2"))
     assert set(_reasons(elsewhere).values()) == {Reason.STRICT_LOCAL_ELSEWHERE}
 
 
 def test_a_deployment_follows_the_pod_that_uses_its_claim() -> None:
-    """A rolling update's new pod fits only where the old pod holds the ReadWriteOnce claim: on a node without disks."""
     verdicts = _explain("mixed-cluster", PODS / "deployment.yaml")
     assert verdicts["west-2"].reason is Reason.ATTACHABLE
     assert {verdict.reason for node, verdict in verdicts.items() if node != "west-2"} == {Reason.CLAIM_IN_USE}
@@ -259,14 +250,12 @@ def test_an_ephemeral_volume_counts_before_its_claim_exists() -> None:
 
 
 def test_a_pod_without_volumes_fits_everywhere() -> None:
-    """Without Longhorn volumes there is no objection to any node, the control plane included."""
     verdicts = _explain("mixed-cluster", PODS / "plain.yaml")
     assert set(_reasons(verdicts).values()) == {Reason.NO_VOLUMES}
     assert "cp-1" in verdicts
 
 
 def test_the_goals_use_longhorns_exact_space() -> None:
-    """In the goals' clusters nothing is reserved and over-provisioning is 100 %: a full disk is full to the byte."""
     for example in NAMES[:4]:
         snapshot = _snapshot(example)
         assert snapshot.settings is not None
@@ -276,7 +265,6 @@ def test_the_goals_use_longhorns_exact_space() -> None:
 
 @pytest.mark.parametrize("example", NAMES)
 def test_storage_scheduled_is_the_sum_of_the_listed_sizes(example: str) -> None:
-    """A disk's storageScheduled is the sum of its scheduledReplica and scheduledBackingImage, as Longhorn adds it up."""
     for node, disk in _disks(_snapshot(example)):
         listed = sum(disk.scheduled_replicas.values()) + sum(disk.scheduled_backing_images.values())
         assert disk.storage_scheduled == listed, (node.name, disk.name)
@@ -284,7 +272,6 @@ def test_storage_scheduled_is_the_sum_of_the_listed_sizes(example: str) -> None:
 
 @pytest.mark.parametrize("example", NAMES)
 def test_listed_replicas_and_backing_images_exist(example: str) -> None:
-    """Every scheduledReplica is a replica of that size on that disk; every scheduledBackingImage has its copy there."""
     snapshot = _snapshot(example)
     for node, disk in _disks(snapshot):
         for name, size in disk.scheduled_replicas.items():
@@ -308,7 +295,6 @@ def test_placed_replicas_are_listed(example: str) -> None:
 
 @pytest.mark.parametrize("example", NAMES)
 def test_conditions_agree_with_the_numbers(example: str) -> None:
-    """A disk is Schedulable as long as more than the minimum is available, a node unless it is cordoned."""
     snapshot = _snapshot(example)
     settings = Settings.read(snapshot.settings or {})
     for node, disk in _disks(snapshot):
@@ -321,7 +307,6 @@ def test_conditions_agree_with_the_numbers(example: str) -> None:
 
 @pytest.mark.parametrize("example", NAMES)
 def test_claims_lead_to_volumes(example: str) -> None:
-    """Every bound claim names a PersistentVolume whose Longhorn volume has as many replicas as it wants."""
     snapshot = _snapshot(example)
     view = View.of(snapshot, NOW)
     for claim in snapshot.claims.values():
@@ -335,7 +320,6 @@ def test_claims_lead_to_volumes(example: str) -> None:
 
 @pytest.mark.parametrize("readme", READMES)
 def test_the_output_in_a_readme_is_that_of_explain(readme: str) -> None:
-    """Every command of a README names existing files, and the answer under it is the one the product gives."""
     commands = list(_explain_commands(EXAMPLES / readme))
     assert commands
     for example, pod, nodes, lines in commands:
@@ -350,14 +334,12 @@ def test_the_output_in_a_readme_is_that_of_explain(readme: str) -> None:
 
 @pytest.mark.parametrize("readme", ["README.md", *READMES])
 def test_links_lead_to_files(readme: str) -> None:
-    """Every link of a README leads to a file or folder of the examples."""
     path = EXAMPLES / readme
     targets = re.findall(r"\]\(([^)]+)\)", path.read_text())
     assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
 def test_the_index_names_every_example() -> None:
-    """examples/README.md has a row for each folder, and each manifest of the mixed cluster is in its README."""
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
     assert folders == {*NAMES, "dev", "plugin", "policies"}
     assert folders == set(re.findall(r"\]\(([\w-]+)/\)", (EXAMPLES / "README.md").read_text()))

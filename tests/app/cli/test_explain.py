@@ -20,7 +20,6 @@ GI = 1024**3
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> str:
-    """The small cluster with the pod db-0 as a snapshot file."""
     return _write(tmp_path / "snapshot.json", [*small_cluster(), db_pod()])
 
 
@@ -44,7 +43,6 @@ def _fitting(answer: Any) -> list[str]:
 
 
 def test_the_table_has_volumes_nodes_and_reasons(run: Run, snapshot: str) -> None:
-    """It ends with the number of fitting nodes; -o wide has the plan."""
     result = run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "wide")
     lines = [line.rstrip() for line in result.out.splitlines()]
     assert lines[:4] == [
@@ -65,7 +63,6 @@ def test_the_table_has_volumes_nodes_and_reasons(run: Run, snapshot: str) -> Non
 
 
 def test_the_table_names_the_existing_volume_that_a_claim_will_be_bound_to(run: Run, tmp_path: Path) -> None:
-    """And the nodes, where it is not the same everywhere."""
     objects = [storage_class(), claim("data", 50), pod("data", name="db-0"), *kept("pv", 100, node="a")]
     objects += [raw for name in "ab" for raw in (longhorn_node(name, 200), kube_node(name, node=name))]
     result = run("explain", "--snapshot", _write(tmp_path / "cluster.json", objects), "--pod", "db-0")
@@ -76,7 +73,6 @@ def test_the_table_names_the_existing_volume_that_a_claim_will_be_bound_to(run: 
 
 
 def test_a_claim_with_a_missing_storage_class_is_listed_as_such(run: Run, tmp_path: Path) -> None:
-    """The decision leaves it out, so every node fits."""
     objects = [longhorn_node("a"), claim("data", 50, storage_class="gone"), pod("data", name="db-0")]
     arguments = ["explain", "--snapshot", _write(tmp_path / "cluster.json", objects), "--pod", "db-0"]
     assert run(*arguments).out.splitlines()[1:3] == [
@@ -89,7 +85,6 @@ def test_a_claim_with_a_missing_storage_class_is_listed_as_such(run: Run, tmp_pa
 
 
 def test_json_has_its_documented_shape(run: Run, snapshot: str) -> None:
-    """Programs may rely on its keys."""
     answer = _explain_json(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
     assert answer["pod"] == "default/db-0"
     assert [volume["size"] for volume in answer["volumes"]] == [50 * GI]
@@ -104,7 +99,6 @@ def test_json_has_its_documented_shape(run: Run, snapshot: str) -> None:
 
 
 def test_yaml_has_the_same_content_as_json(run: Run, snapshot: str) -> None:
-    """Only the notation differs."""
     as_json = run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json")
     as_yaml = run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "yaml")
     assert yaml.safe_load(as_yaml.out) == json.loads(as_json.out)
@@ -115,12 +109,10 @@ def test_yaml_has_the_same_content_as_json(run: Run, snapshot: str) -> None:
     ("node", "code"), [pytest.param("node-1", 0, id="fits"), pytest.param("node-4", 1, id="does not fit")]
 )
 def test_the_exit_code_tells_whether_some_node_fits(run: Run, snapshot: str, output: str, node: str, code: int) -> None:
-    """It is 0 or 1 in every output format."""
     assert run("explain", "--snapshot", snapshot, "--pod", "db-0", "--node", node, "-o", output).code == code
 
 
 def test_nodes_may_be_given_even_unknown_ones(run: Run, snapshot: str) -> None:
-    """An unknown node is refused, and a repeated node counts once."""
     names = ["node-3", "[/red]", ":cow:", "node-3"]
     result = run(
         "explain", "--snapshot", snapshot, "--pod", "db-0", *(part for name in names for part in ("--node", name))
@@ -132,7 +124,6 @@ def test_nodes_may_be_given_even_unknown_ones(run: Run, snapshot: str) -> None:
 
 @pytest.mark.parametrize("name", ["db-0", "default/db-0"])
 def test_a_pod_of_the_snapshot_may_be_named(run: Run, snapshot: str, name: str) -> None:
-    """The namespace is optional."""
     assert _explain_json(run("explain", "--snapshot", snapshot, "--pod", name, "-o", "json"))["pod"] == "default/db-0"
 
 
@@ -149,20 +140,17 @@ def test_a_name_in_two_namespaces_must_be_given_in_full(run: Run, tmp_path: Path
 
 
 def test_a_pod_may_be_a_file(run: Run, snapshot: str, tmp_path: Path) -> None:
-    """Such a pod need not be in the cluster."""
     file = _first(tmp_path / "pod.yaml", pod("data-db-0", name="new"))
     assert _explain_json(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))["pod"] == "default/new"
 
 
 def test_a_pods_file_may_have_its_claims(run: Run, snapshot: str, tmp_path: Path) -> None:
-    """They count as if they were in the cluster."""
     file = _write(tmp_path / "pod.json", [claim("extra", 95), pod("extra", name="new")])
     assert _fitting(_explain_json(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))) == ["node-1"]
 
 
 @pytest.mark.parametrize("stdin_for", ["--snapshot", "--pod"])
 def test_a_dash_reads_standard_input(run: Run, snapshot: str, tmp_path: Path, stdin_for: str) -> None:
-    """Either file may come through a pipe."""
     files = {"--snapshot": snapshot, "--pod": _first(tmp_path / "pod.yaml", db_pod())}
     content = Path(files[stdin_for]).read_bytes()
     files[stdin_for] = "-"
@@ -197,7 +185,6 @@ def test_a_workloads_pod_template_is_explained(
 def test_a_stateful_sets_claim_templates_become_the_claims_of_its_first_pod(
     run: Run, snapshot: str, tmp_path: Path
 ) -> None:
-    """Claims that do not exist yet are made from the templates."""
     templates = [claim("data", 60), claim("log", 40)]
     spec = {"template": {"spec": {}}, "volumeClaimTemplates": templates}
     stateful_set = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "new"}, "spec": spec}
@@ -212,7 +199,6 @@ def test_a_stateful_sets_claim_templates_become_the_claims_of_its_first_pod(
 
 
 def test_a_snapshot_without_kubernetes_nodes_has_longhorns_nodes(run: Run, tmp_path: Path) -> None:
-    """A support bundle may lack the core objects."""
     objects = [longhorn_node("only"), storage_class(), claim("data-db-0"), db_pod()]
     snapshot = _write(tmp_path / "snapshot.json", objects)
     answer = _explain_json(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
@@ -220,7 +206,6 @@ def test_a_snapshot_without_kubernetes_nodes_has_longhorns_nodes(run: Run, tmp_p
 
 
 def test_lines_in_a_pipe_are_not_cut(run: Run, tmp_path: Path) -> None:
-    """Each node has one line for grep, however long its name is."""
     name = "n" * 300
     objects = [longhorn_node(name, 1), storage_class(), claim("data-db-0"), db_pod()]
     result = run("explain", "--snapshot", _write(tmp_path / "snapshot.json", objects), "--pod", "db-0", "-o", "wide")
@@ -254,7 +239,6 @@ def test_lines_in_a_pipe_are_not_cut(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_command_line_is_an_error_of_one_line(run: Run, arguments: list[str], problem: str) -> None:
-    """The exit code is 2, and standard output stays empty."""
     result = run(*arguments)
     assert (result.code, result.out) == (2, "")
     (line,) = result.err.splitlines()
@@ -264,7 +248,6 @@ def test_a_wrong_command_line_is_an_error_of_one_line(run: Run, arguments: list[
 
 @pytest.mark.parametrize("host", ["256.256.256.256", "a" * 70, "no host"])
 def test_a_host_without_a_free_port_is_an_error_of_one_line(run: Run, snapshot: str, host: str) -> None:
-    """The line names host and port."""
     result = run("serve", "--snapshot", snapshot, "--host", host, "--port", "0")
     assert result.code == 2
     (line,) = result.err.splitlines()
@@ -273,7 +256,6 @@ def test_a_host_without_a_free_port_is_an_error_of_one_line(run: Run, snapshot: 
 
 @pytest.mark.parametrize("command", [[], ["explain"], ["serve"]])
 def test_every_command_has_help_without_colours(run: Run, command: list[str]) -> None:
-    """In a pipe the help is plain text."""
     result = run(*command, "--help")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"Usage: {' '.join(['longhorn-extender', *command])} ")
@@ -281,14 +263,12 @@ def test_every_command_has_help_without_colours(run: Run, command: list[str]) ->
 
 
 def test_without_a_command_the_help_is_shown(run: Run) -> None:
-    """The exit code is 2, and standard error lists the commands."""
     result = run()
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith("Usage: longhorn-extender ")
 
 
 def test_the_version_is_printed(run: Run) -> None:
-    """Scripts can read it."""
     result = run("--version")
     assert (result.code, result.err) == (0, "")
     assert result.out.strip().replace(".", "").isdigit()
@@ -296,7 +276,6 @@ def test_the_version_is_printed(run: Run) -> None:
 
 @pytest.mark.e2e
 def test_the_installed_program_prints_no_colours_into_a_pipe(snapshot: str) -> None:
-    """The console script works, and its table is plain text in a pipe."""
     command = [EXTENDER, "explain", "--snapshot", snapshot, "--pod", "db-0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -306,7 +285,6 @@ def test_the_installed_program_prints_no_colours_into_a_pipe(snapshot: str) -> N
 @pytest.mark.smoke
 @pytest.mark.e2e
 def test_a_closed_pipe_is_no_error(snapshot: str) -> None:
-    """`explain | head` ends without a message."""
     command = f"{EXTENDER} explain --snapshot {snapshot} --pod db-0 -o json | head -n 0"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
@@ -330,7 +308,6 @@ class TestVolume:
         return str(file)
 
     def test_the_table_names_rule_and_numbers(self, run: Run, volume_with_replica: str) -> None:
-        """Every node has a line with the rule that decided."""
         result = run("explain", "--snapshot", volume_with_replica, "--volume", "v")
         assert result.code == 0
         lines = {line.split()[0]: line for line in result.out.splitlines() if line.startswith("node-")}
@@ -342,21 +319,18 @@ class TestVolume:
 
     @pytest.mark.parametrize("output", ["json", "yaml"])
     def test_json_has_every_rule(self, run: Run, volume_with_replica: str, output: str) -> None:
-        """Candidates precede the rules of every node and disk."""
         result = run("explain", "--snapshot", volume_with_replica, "--volume", "v", "-o", output, "--node", "node-2")
         answer = yaml.safe_load(result.out)
         assert [entry["node"] for entry in answer["candidates"]] == ["node-2"]
         assert list(answer["nodes"]) == ["node-2"]
 
     def test_without_a_candidate_the_exit_code_is_one(self, run: Run, volume_with_replica: str) -> None:
-        """Longhorn's own reasons are printed."""
         text = Path(volume_with_replica).read_text().replace('"53687091200"', '"536870912000"', 1)
         Path(volume_with_replica).write_text(text)
         result = run("explain", "--snapshot", volume_with_replica, "--volume", "v")
         assert (result.code, "Longhorn itself reports insufficient storage" in result.out) == (1, True)
 
     def test_an_unknown_volume_is_bad_input(self, run: Run, volume_with_replica: str) -> None:
-        """The line names some volumes that exist."""
         result = run("explain", "--snapshot", volume_with_replica, "--volume", "w")
         assert (result.code, result.err.count("\n")) == (2, 1)
         assert "no volumes.longhorn.io w" in result.err
@@ -377,34 +351,29 @@ def demanded(tmp_path: Path) -> str:
 
 
 def test_space_that_another_pod_will_take_counts(run: Run, demanded: str) -> None:
-    """As in /filter; the pod and its volume are named."""
     result = run("explain", "--snapshot", demanded, "--pod", "shop/second", "-o", "wide")
     assert result.code == 1
     assert "counted with first of pod shop/first (40Gi)" in result.out
 
 
 def test_json_lists_the_volumes_of_other_pods_that_count(run: Run, demanded: str) -> None:
-    """With the pod, the volume, and the size in bytes."""
     answer = _explain_json(run("explain", "--snapshot", demanded, "--pod", "shop/second", "-o", "json"))
     [competing] = answer["nodes"]["node-1"]["competing"]
     assert competing == {"pod": "shop/first", "claim": "shop/first", "volume": "first", "size": 40 * GI}
 
 
 def test_alone_leaves_other_pods_out(run: Run, demanded: str) -> None:
-    """Then the pod fits, and no volume of another pod is listed."""
     answer = _explain_json(run("explain", "--snapshot", demanded, "--pod", "shop/second", "--alone", "-o", "json"))
     assert (_fitting(answer), answer["nodes"]["node-1"]["competing"]) == (["node-1"], [])
 
 
 def test_explain_and_schedule_agree_about_a_snapshot(run: Run, demanded: str) -> None:
-    """Both count what the bound pod will take."""
     explanation = run("explain", "--snapshot", demanded, "--pod", "shop/second")
     schedule = run("schedule", "--snapshot", demanded)
     assert (explanation.code, schedule.code) == (1, 1)
 
 
 def test_the_table_names_the_largest_volumes_of_other_pods_only(run: Run, tmp_path: Path) -> None:
-    """The others are counted."""
     objects = [
         kube_node("node-1"),
         longhorn_node("node-1", 500),
@@ -421,7 +390,6 @@ def test_the_table_names_the_largest_volumes_of_other_pods_only(run: Run, tmp_pa
 
 
 def test_serve_alone_needs_a_snapshot(run: Run) -> None:
-    """In a cluster the demand of other pods always counts."""
     result = run("serve", "--alone")
     assert result.code == 2
     assert "--alone needs --snapshot" in result.err

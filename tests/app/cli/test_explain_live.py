@@ -38,7 +38,6 @@ async def live_cluster(folder: Path, objects: list[Object], api: FakeApi | None 
 
 
 async def run_in_thread(run: Run, *arguments: str) -> Result:
-    """Runs the program next to the fake API server."""
     async with asyncio.timeout(60):
         return await asyncio.to_thread(run, *arguments)
 
@@ -71,10 +70,6 @@ def constrained_cluster() -> list[Object]:
 
 
 async def test_a_snapshot_has_what_kube_scheduler_filters_by(tmp_path: Path, run: Run) -> None:
-    """`explain` prints the same for the file and for the cluster.
-
-    Affinity between pods of other namespaces is included.
-    """
     file = tmp_path / "snapshot.yaml"
     api = FakeApi()
     shop = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop", "labels": {"team": "x", "cost": "9"}}}
@@ -91,7 +86,6 @@ async def test_a_snapshot_has_what_kube_scheduler_filters_by(tmp_path: Path, run
 
 
 async def test_namespaces_that_may_not_be_listed_are_a_warning(tmp_path: Path, run: Run) -> None:
-    """Only an affinity that selects namespaces needs them."""
     api = FakeApi()
     listed = api.handle
 
@@ -118,10 +112,6 @@ async def test_a_wrong_namespace_of_longhorn_is_a_warning(tmp_path: Path, run: R
 
 @pytest.mark.parametrize("name", ["deploy/web", "deployments/web", "Deployment/web"])
 async def test_a_workload_is_read_from_the_cluster(tmp_path: Path, run: Run, name: str) -> None:
-    """It is in the namespace of -n.
-
-    The pod is the first that its template makes.
-    """
     template = {"spec": {"nodeSelector": {"disk": "fast"}, "containers": []}}
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "shop"}}
     api = FakeApi()
@@ -136,7 +126,6 @@ async def test_a_workload_is_read_from_the_cluster(tmp_path: Path, run: Run, nam
 
 
 async def test_a_daemon_sets_pod_tolerates_a_cordon(tmp_path: Path, run: Run) -> None:
-    """As its controller lets it; a Deployment's does not."""
     cordoned = two_nodes()
     for raw in cordoned:
         if raw["kind"] == "Node" and raw["apiVersion"] == "v1":

@@ -20,7 +20,6 @@ from tests.worlds.service import db_pod, small_cluster
 
 
 def write(folder: Path, objects: Iterable[Object]) -> str:
-    """A snapshot file with these objects."""
     file = folder / "snapshot.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
     return str(file)
@@ -54,7 +53,6 @@ def snapshot(tmp_path: Path) -> str:
 
 
 def test_a_cordoned_node_is_not_counted(run: Run, snapshot: str) -> None:
-    """The column says why; Longhorn's answer stays visible."""
     result = run("explain", "--snapshot", snapshot, "db-0")
     rows = {line.split()[0]: line for line in result.out.splitlines() if line}
     assert rows["a"].split()[:5] == ["a", "no", "node", "is", "unschedulable"]
@@ -64,7 +62,6 @@ def test_a_cordoned_node_is_not_counted(run: Run, snapshot: str) -> None:
 
 
 def test_json_has_both_answers_beside_the_stable_keys(run: Run, snapshot: str) -> None:
-    """`fits` is what the table says, and `reason` that of the first that refuses."""
     answer = json.loads(run("explain", "--snapshot", snapshot, "db-0", "-o", "json").out)
     assert (answer["apiVersion"], answer["kind"], answer["pod"]) == (
         "longhorn-extender/v1", "PodExplanation", "shop/db-0",
@@ -101,7 +98,6 @@ def _printed(run: Run, question: Sequence[Path], output: str) -> tuple[int, str]
     "question", QUESTIONS, ids=lambda question: " ".join(file.parent.name + "/" + file.name for file in question)
 )
 def test_table_json_yaml_names_and_exit_code_agree_about_every_example(run: Run, question: Sequence[Path]) -> None:
-    """What fits is the same in all of them: nodes for a pod, pods for a list."""
     code, text = _printed(run, question, "json")
     answer = json.loads(text)
     items = answer.get("items", [answer])
@@ -154,13 +150,11 @@ def test_a_node_without_longhorns_csi_driver_does_not_fit(
 
 
 def test_a_pod_without_longhorn_volumes_needs_no_driver(run: Run, tmp_path: Path) -> None:
-    """Nothing has to be attached."""
     objects = [*two_nodes()[:-2], pod(name="plain", namespace="shop"), csi_node("a", "other")]
     assert run("explain", "--snapshot", write(tmp_path, objects), "plain", "-o", "name").out == "node/a\nnode/b\n"
 
 
 def test_all_nodes_leaves_kube_scheduler_out(run: Run, snapshot: str) -> None:
-    """Then the cordoned node counts."""
     result = run("explain", "--snapshot", snapshot, "db-0", "--all-nodes")
     assert result.out.endswith("2 of 2 nodes fit\n")
     answer = json.loads(run("explain", "--snapshot", snapshot, "db-0", "--all-nodes", "-o", "json").out)
@@ -168,12 +162,10 @@ def test_all_nodes_leaves_kube_scheduler_out(run: Run, snapshot: str) -> None:
 
 
 def test_no_node_that_passes_both_is_exit_code_one(run: Run, snapshot: str) -> None:
-    """Although Longhorn's disks have room."""
     assert run("explain", "--snapshot", snapshot, "db-0", "--node", "a").code == 1
 
 
 def test_the_node_affinity_of_a_bound_volume_counts(run: Run, tmp_path: Path) -> None:
-    """Of a volume of another driver, too."""
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["w"]}]}]
     bound = claim("data", 1, bound=True, storage_class="local", namespace="shop")
     persistent = {
@@ -204,7 +196,6 @@ def test_the_node_affinity_of_a_bound_volume_counts(run: Run, tmp_path: Path) ->
     ],
 )
 def test_a_pod_is_named_as_for_kubectl(run: Run, tmp_path: Path, arguments: list[str]) -> None:
-    """Each of these is about the same pod."""
     spec = {"template": {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}}}
     stateful_set = {
         "apiVersion": "apps/v1",
@@ -264,10 +255,6 @@ def test_explain_of_a_workload_says_which_pod_it_shows(
 
 
 def test_of_a_stateful_set_that_the_file_lacks_the_first_waiting_pod_is_taken(run: Run, tmp_path: Path) -> None:
-    """A StatefulSet determines the names of its pods.
-
-    It is missing in `kubectl get pods` alone, and in files of an earlier version of `snapshot`.
-    """
     others = [
         pod(name=name, namespace="shop", node=node) for name, node in (("db-1", "b"), ("db-10", ""), ("db-2", ""))
     ]
@@ -277,7 +264,6 @@ def test_of_a_stateful_set_that_the_file_lacks_the_first_waiting_pod_is_taken(ru
 
 
 def test_of_a_claims_pods_one_that_waits_is_asked_about(run: Run, tmp_path: Path) -> None:
-    """The other one has its node already."""
     pods = [pod("data", name=name, namespace="shop", node=node) for name, node in (("db-0", "a"), ("db-1", ""))]
     snapshot = write(tmp_path, [*two_nodes()[:-1], *pods])
     answer = json.loads(run("explain", "--snapshot", snapshot, "--claim", "shop/data", "-o", "json").out)
@@ -285,7 +271,6 @@ def test_of_a_claims_pods_one_that_waits_is_asked_about(run: Run, tmp_path: Path
 
 
 def test_a_claim_without_a_pod_is_asked_about_alone(run: Run, tmp_path: Path) -> None:
-    """As if a pod mounted it and nothing else."""
     snapshot = write(tmp_path, two_nodes()[:-1])
     answer = json.loads(run("explain", "--snapshot", snapshot, "--claim", "shop/data", "-o", "json").out)
     assert [volume["claim"] for volume in answer["volumes"]] == ["shop/data"]
@@ -305,7 +290,6 @@ def test_a_claim_without_a_pod_is_asked_about_alone(run: Run, tmp_path: Path) ->
     ],
 )
 def test_a_wrong_name_is_an_error_of_one_line(run: Run, snapshot: str, arguments: list[str], problem: str) -> None:
-    """The line says what was sought where."""
     result = run("explain", "--snapshot", snapshot, *arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert problem in result.err
@@ -318,10 +302,6 @@ def test_a_node_that_does_not_exist_is_refused_with_a_warning(run: Run, snapshot
 
 
 def test_without_a_pod_all_waiting_pods_are_listed(run: Run, tmp_path: Path) -> None:
-    """The exit code is 1 if one of them has no node.
-
-    Pods that run are left out.
-    """
     objects = [
         *two_nodes(cordoned("a")),
         claim("large", 500, namespace="shop"),
@@ -339,13 +319,11 @@ def test_without_a_pod_all_waiting_pods_are_listed(run: Run, tmp_path: Path) -> 
 
 
 def test_a_namespace_narrows_the_waiting_pods(run: Run, snapshot: str) -> None:
-    """Where none waits, that is said, and the exit code is 0."""
     result = run("explain", "--snapshot", snapshot, "-n", "other")
     assert (result.code, result.out) == (0, "no pod waits for a node\n")
 
 
 def test_a_waiting_pod_that_cannot_be_decided_about_has_the_reason(run: Run, tmp_path: Path) -> None:
-    """The others are explained none the less."""
     objects = [*two_nodes(), pod("missing", name="db-1", namespace="shop")]
     result = run("explain", "--snapshot", write(tmp_path, objects))
     (line,) = [line for line in result.out.splitlines() if line.startswith("shop/db-1")]
@@ -354,13 +332,11 @@ def test_a_waiting_pod_that_cannot_be_decided_about_has_the_reason(run: Run, tmp
 
 
 def test_name_prints_the_nodes_that_fit(run: Run, snapshot: str) -> None:
-    """In kubectl's form, one per line."""
     assert run("explain", "--snapshot", snapshot, "db-0", "-o", "name").out == "node/b\n"
 
 
 @pytest.mark.parametrize(("nodes", "rows"), [(29, 29), (30, 2)])
 def test_equal_refusals_share_a_row_from_thirty_nodes_on(run: Run, tmp_path: Path, nodes: int, rows: int) -> None:
-    """Fitting nodes have a row each, and -o wide has all."""
     names = [f"n-{number:02}" for number in range(nodes - 1)]
     objects = [raw for name in names for raw in (kube_node(name), longhorn_node(name, 10))]
     objects += two_nodes()[1:2] + two_nodes()[3:]
@@ -374,7 +350,6 @@ def test_equal_refusals_share_a_row_from_thirty_nodes_on(run: Run, tmp_path: Pat
 
 
 def test_a_row_of_nodes_with_long_names_has_one_name(run: Run, tmp_path: Path) -> None:
-    """Others are counted."""
     objects = [kube_node(f"worker-{number:02}.example.com") for number in range(30)]
     snapshot = write(tmp_path, [*objects, storage_class(), claim("x", 1), pod("x", name="db-0")])
     out = run("explain", "--snapshot", snapshot, "db-0").out
@@ -382,14 +357,12 @@ def test_a_row_of_nodes_with_long_names_has_one_name(run: Run, tmp_path: Path) -
 
 
 def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes standard output a terminal of 80 columns."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")  # which has no colours
 
 
 def test_the_table_fits_a_terminal_of_80_columns(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts take several lines; further lines of a volume are indented."""
     use_terminal(monkeypatch)
     lines = run("explain", "--snapshot", write(tmp_path, [*small_cluster(), db_pod()]), "db-0").out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -403,7 +376,6 @@ def test_the_table_fits_a_terminal_of_80_columns(run: Run, tmp_path: Path, monke
 def test_the_wide_table_has_one_line_per_node_on_a_terminal(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of kubectl."""
     use_terminal(monkeypatch)
     snapshot = write(tmp_path, [*small_cluster(), db_pod()])
     lines = run("explain", "--snapshot", snapshot, "db-0", "-o", "wide").out.splitlines()
@@ -412,7 +384,6 @@ def test_the_wide_table_has_one_line_per_node_on_a_terminal(
 
 
 def test_a_long_name_of_a_node_stays_whole(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the lines are longer than the terminal."""
     use_terminal(monkeypatch)
     name = "ip-192-168-112-34.eu-central-1.compute.internal"
     objects = [kube_node(name), longhorn_node(name), pod(name="db-0")]
@@ -421,12 +392,10 @@ def test_a_long_name_of_a_node_stays_whole(run: Run, tmp_path: Path, monkeypatch
 
 
 def test_no_line_in_a_pipe_is_padded(run: Run, tmp_path: Path) -> None:
-    """Lines end where their text ends."""
     out = run("explain", "--snapshot", write(tmp_path, [*small_cluster(), db_pod()]), "db-0", "-o", "wide").out
     assert [line for line in out.splitlines() if line != line.rstrip()] == []
 
 
 def test_namespaces_of_a_live_cluster_do_not_disturb_decisions() -> None:
-    """Only affinity between pods reads them."""
     namespace: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
     assert as_snapshot([kube_node("a"), namespace]) == as_snapshot([kube_node("a")])

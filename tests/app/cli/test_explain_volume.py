@@ -12,12 +12,10 @@ VOLUME = volume("v", 50, locality="disabled", actual=10, numberOfReplicas=2)
 
 
 def explanation(*objects: Object) -> VolumeExplanation:
-    """The explanation of volume v."""
     return explain_volume(view(VOLUME, *objects), "v")
 
 
 def test_every_disk_shows_the_rules_it_passed_with_their_numbers() -> None:
-    """Both space rules show what they compared."""
     answer = explanation(longhorn_node("n1", {"d1": disk(100, scheduled=20, available=80)}))
     (entry,) = answer.nodes["n1"].disks.values()
     assert (entry.candidate, entry.uuid) == (True, "n1-d1")
@@ -38,7 +36,6 @@ def test_every_disk_shows_the_rules_it_passed_with_their_numbers() -> None:
     ],
 )
 def test_the_first_rule_that_fails_ends_the_list(node: Object, rule: str) -> None:
-    """Rules after it are not evaluated, as in Longhorn."""
     answer = explanation(node)
     entry = answer.nodes["n1"]
     (rules, *_) = [
@@ -53,14 +50,12 @@ def test_the_first_rule_that_fails_ends_the_list(node: Object, rule: str) -> Non
 
 
 def test_anti_affinity_keeps_replicas_apart() -> None:
-    """A node with a replica is refused; the other is the only candidate and is chosen."""
     answer = explanation(longhorn_node("n1"), longhorn_node("n2"), replica("r1", "v", "n1", size=50))
     assert answer.nodes["n1"].rules[-1].rule == "node has a replica of the volume"
     assert [(entry.node, entry.chosen) for entry in answer.candidates] == [("n2", "the only candidate")]
 
 
 def test_an_unplaced_replica_is_explained() -> None:
-    """Its own fields count, such as the node it must be on."""
     answer = explanation(longhorn_node("n1"), longhorn_node("n2"), replica("r1", "v", size=50, hardNodeAffinity="n2"))
     assert (answer.next_replica, [entry.node for entry in answer.candidates]) == ("r1", ["n2"])
     assert answer.nodes["n1"].rules[-1].rule == "replica must be on another node"
@@ -74,12 +69,10 @@ def test_longhorns_own_reasons_are_reported() -> None:
 
 
 def test_a_volume_with_data_locality_waits_for_its_attachment() -> None:
-    """Longhorn places a best-effort or strict-local volume only once its node is known."""
     answer = explain_volume(view(volume("v"), longhorn_node("n1")), "v")
     assert answer.waits_for_attachment
 
 
 def test_an_unknown_volume_is_named() -> None:
-    """The message names some volumes that exist."""
     with pytest.raises(CoreError, match=r"no volumes\.longhorn\.io w in the snapshot; there are v"):
         explain_volume(view(VOLUME), "w")

@@ -48,7 +48,6 @@ def cluster(tmp_path: Path) -> str:
 
 
 def test_the_table_says_how_many_fit_and_why_no_more(run: Run, cluster: str, tmp_path: Path) -> None:
-    """Node a takes one volume of 40 Gi, and b two."""
     file = _write(tmp_path / "web.json", workload())
     result = run("headroom", file, "--snapshot", cluster, "--orders", "2")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
@@ -60,7 +59,6 @@ def test_the_table_says_how_many_fit_and_why_no_more(run: Run, cluster: str, tmp
 
 
 def test_json_is_stable(run: Run, cluster: str, tmp_path: Path) -> None:
-    """Its keys are those of docs/planning.md."""
     file = _write(tmp_path / "web.json", workload())
     answer = json.loads(run("headroom", file, "--snapshot", cluster, "--orders", "2", "-o", "json").out)
     assert list(answer) == [
@@ -79,20 +77,17 @@ def test_json_is_stable(run: Run, cluster: str, tmp_path: Path) -> None:
 def test_the_exit_code_says_whether_enough_fit(
     run: Run, cluster: str, tmp_path: Path, at_least: str, code: int
 ) -> None:
-    """Three fit."""
     file = _write(tmp_path / "web.json", workload())
     assert run("headroom", file, "--snapshot", cluster, "--at-least", at_least).code == code
 
 
 def test_none_fits(run: Run, cluster: str, tmp_path: Path) -> None:
-    """A volume is larger than every disk."""
     result = run("headroom", _write(tmp_path / "web.json", workload(size="400Gi")), "--snapshot", cluster)
     assert result.code == 1
     assert result.out.splitlines()[-1].startswith("0 more pods of ")
 
 
 def test_a_limit_that_is_reached_is_said(run: Run, cluster: str, tmp_path: Path) -> None:
-    """More pods may fit than were tried."""
     file = _write(tmp_path / "web.json", workload("Deployment"))
     result = run("headroom", file, "--snapshot", cluster, "--limit", "4")
     assert result.out.splitlines()[-1] == f"at least 4 more pods of {file} fit, in 5 orders"
@@ -100,13 +95,11 @@ def test_a_limit_that_is_reached_is_said(run: Run, cluster: str, tmp_path: Path)
 
 @pytest.mark.parametrize("template", ["sts/db", "db-0", "pod/db-0"])
 def test_a_stateful_set_of_the_cluster_goes_on_with_its_next_pod(run: Run, cluster: str, template: str) -> None:
-    """Its pod says how large claims are: five of 30 Gi fit."""
     answer = json.loads(run("headroom", template, "--snapshot", cluster, "--orders", "1", "-o", "json").out)
     assert (answer["least"], answer["refused"]["pod"]) == (5, "default/db-6")
 
 
 def test_copies_of_a_pod_without_a_controller_have_claims_of_their_own(run: Run, cluster: str, tmp_path: Path) -> None:
-    """A claim that several nodes may mount is shared."""
     file = _write(tmp_path / "pod.json", pod("data", name="job"), claim("data", 40))
     answer = json.loads(run("headroom", file, "--snapshot", cluster, "--orders", "1", "-o", "json").out)
     assert answer["least"] == 3
@@ -118,7 +111,6 @@ def test_copies_of_a_pod_without_a_controller_have_claims_of_their_own(run: Run,
 
 
 def test_pods_of_a_deployment_share_its_claims(run: Run, tmp_path: Path) -> None:
-    """The second pod runs on the node of the first."""
     objects = (growing_class(), node("a"), node("b"), claim("data", 40))
     bound = owned_pod("data", name="web-1-x", owner="ReplicaSet")
     file = _write(tmp_path / "snapshot.json", *objects, bound)
@@ -139,7 +131,6 @@ def test_pods_of_a_deployment_share_its_claims(run: Run, tmp_path: Path) -> None
     ],
 )
 def test_bad_input_ends_with_2(run: Run, cluster: str, arguments: tuple[str, ...], problem: str) -> None:
-    """One line says what is wrong."""
     result = run("headroom", *arguments, "--snapshot", cluster)
     assert result.code == 2
     assert problem in result.err
@@ -147,12 +138,10 @@ def test_bad_input_ends_with_2(run: Run, cluster: str, arguments: tuple[str, ...
 
 
 def test_a_daemon_set_has_no_headroom(run: Run, cluster: str, tmp_path: Path) -> None:
-    """It has one pod on every node."""
     result = run("headroom", _write(tmp_path / "ds.json", workload("DaemonSet")), "--snapshot", cluster)
     assert result.code == 2
     assert "is a DaemonSet" in result.err
 
 
 def test_standard_input_is_read_once(run: Run) -> None:
-    """It cannot be both the template and the snapshot."""
     assert "only once" in run("headroom", "-", "--snapshot", "-").err

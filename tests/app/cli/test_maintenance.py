@@ -29,7 +29,6 @@ def cluster(tmp_path: Path) -> str:
 
 
 def test_an_order_of_all_nodes_ends_with_0(run: Run, cluster: str) -> None:
-    """The table has one line per drain."""
     result = run("maintenance", "--snapshot", cluster, "--rebuild-rate", "100Mi", "--orders", "2")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert result.code == 0
@@ -51,13 +50,11 @@ def test_the_wait_before_a_rebuild_is_said(run: Run, tmp_path: Path) -> None:
 
 
 def test_only_the_named_nodes_are_drained(run: Run, cluster: str) -> None:
-    """A node that is named twice is drained once."""
     answer = json.loads(run("maintenance", "c", "a", "c", "--snapshot", cluster, "-o", "json").out)
     assert [step["node"] for step in answer["steps"]] == ["c", "a"]
 
 
 def test_json_is_stable(run: Run, cluster: str) -> None:
-    """Its keys are those of docs/planning.md."""
     answer = json.loads(run("maintenance", "a", "--snapshot", cluster, "--orders", "2", "-o", "json").out)
     assert list(answer) == [
         "apiVersion", "kind", "orders", "seed", "rate", "succeeds", "exhaustive", "tries", "steps", "failed", "notes",
@@ -70,7 +67,6 @@ def test_json_is_stable(run: Run, cluster: str) -> None:
 
 
 def test_a_node_that_is_blocked_in_any_order_ends_with_1(run: Run, tmp_path: Path) -> None:
-    """The others are in the order."""
     objects = (growing_class(), node("a"), node("b"), pod(name="bare", node="a", phase="Running"))
     file = _write(tmp_path / "bare.json", *objects)
     result = run("maintenance", "--snapshot", file, "--orders", "2")
@@ -82,10 +78,6 @@ def test_a_node_that_is_blocked_in_any_order_ends_with_1(run: Run, tmp_path: Pat
 
 
 def test_where_no_drain_fits_every_order_was_tried(run: Run, tmp_path: Path) -> None:
-    """Neither node takes the other one's volume.
-
-    The table says what happens first.
-    """
     nodes = [*node("a", 50, listed={"db-0-a": 40}), *node("b", 50, listed={"db-1-b": 40})]
     file = _write(tmp_path / "full.json", growing_class(), nodes, running("db-0", "a", 40), running("db-1", "b", 40))
     result = run("maintenance", "--snapshot", file, "--orders", "2")
@@ -107,7 +99,6 @@ def test_where_no_drain_fits_every_order_was_tried(run: Run, tmp_path: Path) -> 
     ],
 )
 def test_bad_input_ends_with_2(run: Run, cluster: str, arguments: tuple[str, ...], problem: str) -> None:
-    """One line says what is wrong."""
     result = run("maintenance", *arguments, "--snapshot", cluster)
     assert result.code == 2
     assert problem in result.err

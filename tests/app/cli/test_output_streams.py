@@ -45,7 +45,6 @@ SERVING: Final = {"serve", "disk-schedule"}
 
 
 def commands() -> dict[str, Any]:
-    """Every command by its name on the command line."""
     names = [name for commands in COMMANDS.values() for name in commands]
     return {name: _command(*name.split()) for name in names}
 
@@ -68,14 +67,12 @@ def warn_first(callback: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def _warning_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes every command that may log do so."""
     for name, command in commands().items():
         if may_log(name):
             monkeypatch.setattr(command, "callback", warn_first(command.callback))
 
 
 def may_log(command: str) -> bool:
-    """Whether a command imports something that logs."""
     return command.partition(" ")[0] in LOGGING
 
 
@@ -92,20 +89,17 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def assert_streams(result: Result, parse: Callable[[str], Any] = json.loads, *, logged: bool = False) -> None:
-    """The result is on standard output, and a warning that is logged on standard error."""
     assert result.code in {0, 1}, result.err
     assert parse(result.out)
     assert ("something is odd" in result.err) == logged
 
 
 def test_every_command_is_tried() -> None:
-    """A new command needs an entry."""
     assert set(commands()) == FILE_COMMANDS.keys() | OTHER_COMMANDS | SERVING
 
 
 @pytest.mark.parametrize("command", FILE_COMMANDS)
 def test_a_command_that_reads_files_prints_its_result_alone(run: Run, files: dict[str, str], command: str) -> None:
-    """Its own warnings about the files are on standard error, too."""
     arguments = [files.get(argument, argument) for argument in FILE_COMMANDS[command]]
     result = run(*command.split(), *arguments, "-o", "json")
     assert_streams(result, logged=may_log(command))
@@ -113,13 +107,11 @@ def test_a_command_that_reads_files_prints_its_result_alone(run: Run, files: dic
 
 
 def test_the_file_for_kube_scheduler_is_alone(run: Run) -> None:
-    """It is YAML; what to do with it is on standard error."""
     result = run("scheduler-config", "--platform", "kubeadm", "--url-prefix", "http://10.0.0.1:9504")
     assert_streams(result, yaml.safe_load)
 
 
 async def test_a_written_snapshot_is_alone(run: Run, tmp_path: Path) -> None:
-    """It is a file for other commands."""
     async with live_cluster(tmp_path, [storage_class()]) as kubeconfig:
         # Another test of this process may have configured it.
         structlog.reset_defaults()
@@ -128,7 +120,6 @@ async def test_a_written_snapshot_is_alone(run: Run, tmp_path: Path) -> None:
 
 
 async def test_a_diagnosis_is_alone(run: Run, tmp_path: Path) -> None:
-    """There is no extender in this cluster."""
     async with serving(Api(), tmp_path) as kubeconfig:
         assert_streams(
             await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json"), logged=True
@@ -136,13 +127,11 @@ async def test_a_diagnosis_is_alone(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_decisions_are_alone(run: Run, tmp_path: Path) -> None:
-    """A process is asked for them."""
     with serve_snapshot(tmp_path) as process:
         assert_streams(run("decisions", "--url", f"http://127.0.0.1:{process.port}", "-o", "json"))
 
 
 def test_what_a_plugin_logs_and_prints_is_no_result(tmp_path: Path) -> None:
-    """Its traceback is printed once, and not for each of six pods."""
     plugin = tmp_path / "noisy.py"
     plugin.write_text(
         "from scheduler_core.generic.plugin_rules import PredicatePlugin\n"
@@ -177,7 +166,6 @@ def test_what_a_plugin_logs_and_prints_is_no_result(tmp_path: Path) -> None:
 def test_a_value_that_cannot_be_read_is_refused_in_the_programs_words(
     run: Run, arguments: list[str], problem: str
 ) -> None:
-    """Those of the library that reads options name its types."""
     result = run(*arguments)
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"longhorn-extender: Invalid value for {problem}")
@@ -186,6 +174,5 @@ def test_a_value_that_cannot_be_read_is_refused_in_the_programs_words(
 def test_a_variable_that_cannot_be_read_is_refused_in_the_programs_words(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As options are."""
     monkeypatch.setenv("LONGHORN_EXTENDER_STATUS_PAGE", "maybe")
     assert "'LONGHORN_EXTENDER_STATUS_PAGE'): expected true or false; see" in run("serve").err

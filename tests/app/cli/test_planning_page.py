@@ -22,6 +22,5 @@ SHOWN = re.findall(
 def test_the_page_shows_what_the_command_prints(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: str, output: str
 ) -> None:
-    """The same seed gives the same output."""
     monkeypatch.chdir(ROOT)
     assert run(*shlex.split(command)).out.rstrip() == output.rstrip()

@@ -14,7 +14,6 @@ from tests.worlds.command_line import Run
 
 @pytest.mark.parametrize("path", sorted(POLICIES.glob("*.json")), ids=lambda path: path.name)
 def test_every_example_can_be_used(run: Run, path: Path) -> None:
-    """It has no warning, and the table has a row for each rule."""
     result = run("policy", "check", str(path))
     assert (result.code, result.err) == (0, "")
     policy = json.loads(path.read_text())
@@ -23,7 +22,6 @@ def test_every_example_can_be_used(run: Run, path: Path) -> None:
 
 
 def test_the_rules_of_a_plugin_are_listed(run: Run) -> None:
-    """Without the plugin the policy cannot be used."""
     example = POLICIES.parent / "plugin"
     command = ("policy", "check", str(example / "policy.json"))
     result = run(*command, "--plugin", str(example / "max_pods.py"), "-o", "json")
@@ -34,7 +32,6 @@ def test_the_rules_of_a_plugin_are_listed(run: Run) -> None:
 
 
 def test_each_rule_is_listed_with_what_it_reads(run: Run, tmp_path: Path) -> None:
-    """The keys are documented."""
     file = tmp_path / "policy.json"
     zone = {"name": "Zone", "argument": {"labelsPresence": {"labels": ["zone"], "presence": True}}}
     priorities = [{"name": "SelectorSpreadPriority", "weight": 2}, {"name": "LonghornOrderSafe", "weight": 1}]
@@ -63,7 +60,6 @@ def test_without_a_command_the_help_is_printed(run: Run) -> None:
 
 
 def test_warnings_are_no_errors(run: Run, tmp_path: Path) -> None:
-    """They are on standard error, and in the data."""
     file = tmp_path / "policy.json"
     file.write_text("null")
     result = run("policy", "check", str(file), "-o", "json")
@@ -80,7 +76,6 @@ def test_warnings_are_no_errors(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used_ends_with_exit_code_2(run: Run, tmp_path: Path, text: str, problem: str) -> None:
-    """One line says what is wrong, and where."""
     file = tmp_path / "policy.json"
     file.write_text(text)
     result = run("policy", "check", str(file))

@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_first_result_is_as_in_the_readme(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The README's explain command prints the README's lines, in that order; an ellipsis replaces the other lines."""
     monkeypatch.chdir(ROOT)
     blocks = re.findall(
         r"```console\n\$ \.venv/bin/longhorn-extender (.*?)\n(.*?)```", (ROOT / "README.md").read_text(), re.S

@@ -34,7 +34,6 @@ def cluster_objects() -> list[Object]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """A snapshot file of these objects."""
     return _write(tmp_path / "snapshot.json", cluster_objects())
 
 
@@ -46,10 +45,6 @@ def waiting(tmp_path: Path) -> str:
 
 
 def test_the_plan_is_printed_with_its_commands(cluster: str, run: Run) -> None:
-    """One move empties the node a.
-
-    The table says from where to where, and what it leads to.
-    """
     result = run("rebalance", "--snapshot", cluster)
     assert result.code == 0
     lines = result.out.splitlines()
@@ -71,7 +66,6 @@ def test_the_plan_makes_a_waiting_pod_fit(waiting: str, run: Run) -> None:
 
 
 def test_json_and_yaml_are_stable(cluster: str, run: Run) -> None:
-    """Their keys are those of docs/rebalance.md."""
     result = run("rebalance", "--snapshot", cluster, "--longhorn-namespace", "longhorn-system", "-o", "json")
     answer = json.loads(result.out)
     assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "Rebalance")
@@ -115,13 +109,11 @@ def test_json_and_yaml_are_stable(cluster: str, run: Run) -> None:
 def test_the_exit_code_says_whether_there_is_a_plan(
     options: list[str], code: int, last: str, cluster: str, run: Run
 ) -> None:
-    """A size that is reached already needs none."""
     result = run("rebalance", "--snapshot", cluster, "--goal", "largest-volume=longhorn", *options)
     assert (result.code, result.out.splitlines()[-1]) == (code, f"largest volume of longhorn: {last}")
 
 
 def test_a_pod_that_no_move_helps_has_no_plan(tmp_path: Path, run: Run) -> None:
-    """kube-scheduler's own filters refuse it everywhere."""
     pod = owned_pod("data-web-0", name="web-0")
     pod["spec"]["nodeSelector"] = {"disk": "none"}
     result = run(
@@ -132,7 +124,6 @@ def test_a_pod_that_no_move_helps_has_no_plan(tmp_path: Path, run: Run) -> None:
 
 
 def test_what_is_not_predicted_is_noted(tmp_path: Path, run: Run) -> None:
-    """Auto-balance may move other replicas."""
     file = _write(tmp_path / "s.json", cluster_objects(), setting("replica-auto-balance", "best-effort"))
     assert "note: replica-auto-balance is on" in run("rebalance", "--snapshot", file).out
 
@@ -148,7 +139,6 @@ def test_a_volume_that_waits_for_the_freed_space_prevents_the_move(tmp_path: Pat
 
 
 def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan in docs/rebalance.md, line by line."""
     root = Path(__file__).parents[3]
     monkeypatch.chdir(root)
     page = (root / "docs/rebalance.md").read_text()
@@ -168,7 +158,6 @@ def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.Mo
     ],
 )
 def test_bad_input_is_one_clear_line(options: list[str], error: str, cluster: str, run: Run) -> None:
-    """With exit code 2."""
     result = run("rebalance", "--snapshot", cluster, *options)
     assert result.code == 2
     assert error in result.err
@@ -176,7 +165,6 @@ def test_bad_input_is_one_clear_line(options: list[str], error: str, cluster: st
 
 
 def test_one_of_several_classes_must_be_named(tmp_path: Path, run: Run) -> None:
-    """The error names them; the default class needs no name."""
     gold = {**growing_class(), "metadata": {"name": "gold"}}
     file = _write(tmp_path / "s.json", cluster_objects(), gold)
     result = run("rebalance", "--snapshot", file)

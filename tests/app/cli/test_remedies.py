@@ -26,14 +26,12 @@ LARGE = "examples/mixed-cluster/pods/large.yaml"
 
 
 def write(folder: Path, *objects: Any) -> str:
-    """A snapshot file of some objects."""
     file = folder / "snapshot.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
     return str(file)
 
 
 def world(**fields: Any) -> list[Object]:
-    """A pod that needs 40Gi, and a node with 100Gi."""
     node = longhorn_node("a", {"disk-1": disk(100, **fields)})
     return [kube_node("a"), node, storage_class(), claim("data", 40), pod("data", name="db", uid="uid-db")]
 
@@ -58,10 +56,6 @@ def evicted_node() -> list[Object]:
 
 
 def selective() -> list[Object]:
-    """The same with a StorageClass whose tags the node lacks.
-
-    The disk lacks them, too.
-    """
     objects = world(tags=("hdd",))
     objects[2] = storage_class(diskSelector="ssd,fast")
     return objects
@@ -93,10 +87,6 @@ CLUSTERS = [
 def test_the_printed_commands_make_explain_say_that_the_pod_fits(
     run: Run, tmp_path: Path, objects: list[Object], text: str
 ) -> None:
-    """They are applied to the objects of the snapshot.
-
-    Longhorn's node controller then writes the conditions.
-    """
     snapshot = write(tmp_path, objects)
     assert run("explain", "--snapshot", snapshot, "db").code == 1
     result = run("remedies", "--snapshot", snapshot, "db", "--limit", "1")
@@ -112,7 +102,6 @@ def test_the_printed_commands_make_explain_say_that_the_pod_fits(
 
 
 def test_the_remedies_of_the_example_work(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the two that are commands makes explain name a node."""
     monkeypatch.chdir(ROOT)
     answer = json.loads(run("remedies", "--snapshot", MIXED, LARGE, "-o", "json").out)
     commands = [remedy["steps"][0]["commands"] for remedy in answer["remedies"] if remedy["steps"][0]["commands"]]
@@ -125,7 +114,6 @@ def test_the_remedies_of_the_example_work(run: Run, tmp_path: Path, monkeypatch:
 
 
 def test_the_documented_output_is_that_of_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/remedies.md shows it for a pod of the mixed cluster."""
     monkeypatch.chdir(ROOT)
     text = (ROOT / "docs/remedies.md").read_text()
     [(command, printed)] = re.findall(r"```console\n\$ \.venv/bin/longhorn-extender (.*?)\n(.*?)```", text, re.DOTALL)
@@ -133,7 +121,6 @@ def test_the_documented_output_is_that_of_the_command(run: Run, monkeypatch: pyt
 
 
 def test_json_and_yaml_are_stable(run: Run, tmp_path: Path) -> None:
-    """The keys are those of docs/remedies.md; sizes are bytes."""
     snapshot = write(tmp_path, world(scheduled=70))
     answer = json.loads(run("remedies", "--snapshot", snapshot, "db", "-o", "json").out)
     assert list(answer) == ["apiVersion", "kind", "pod", "fits", "remedies", "complete"]
@@ -161,13 +148,11 @@ def test_json_and_yaml_are_stable(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_pod_that_fits_needs_no_remedy(run: Run, tmp_path: Path) -> None:
-    """The exit code is 0."""
     result = run("remedies", "--snapshot", write(tmp_path, world()), "db")
     assert (result.code, result.out) == (0, "pod default/db fits as it is\n")
 
 
 def test_where_nothing_helps_that_is_said(run: Run, tmp_path: Path) -> None:
-    """A node without disks has nothing to change."""
     node = longhorn_node("a", {})
     objects = [kube_node("a"), node, storage_class(), claim("data", 40), pod("data", name="db", uid="uid-db")]
     result = run("remedies", "--snapshot", write(tmp_path, objects), "db")
@@ -184,7 +169,6 @@ def test_where_nothing_helps_that_is_said(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run: Run, tmp_path: Path, arguments: list[str], problem: str) -> None:
-    """The line names what is wrong."""
     snapshot = write(tmp_path, world(), pod("missing", name="claimless"))
     result = run("remedies", "--snapshot", snapshot, *arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
@@ -192,7 +176,6 @@ def test_bad_input_is_one_line_and_exit_code_2(run: Run, tmp_path: Path, argumen
 
 
 def test_explain_prints_the_first_remedy_of_a_pod_that_fits_nowhere(run: Run, tmp_path: Path) -> None:
-    """In the table and as a key of its JSON."""
     snapshot = write(tmp_path, world(allow=False))
     table = run("explain", "--snapshot", snapshot, "db").out
     assert "cheapest remedy: allow scheduling on disk a/disk-1" in table
@@ -202,20 +185,17 @@ def test_explain_prints_the_first_remedy_of_a_pod_that_fits_nowhere(run: Run, tm
 
 @pytest.mark.parametrize("option", [["--alone"], ["--all-nodes"], ["--node", "a"]])
 def test_explain_seeks_no_remedy_for_a_narrower_question(run: Run, tmp_path: Path, option: list[str]) -> None:
-    """A remedy is about the whole cluster, with all rules and pods."""
     result = run("explain", "--snapshot", write(tmp_path, world(allow=False)), "db", *option, "-o", "json")
     assert (result.code, json.loads(result.out)["remedy"]) == (1, None)
 
 
 def test_explain_has_no_remedy_for_a_pod_that_fits(run: Run, tmp_path: Path) -> None:
-    """The key is there, with null."""
     result = run("explain", "--snapshot", write(tmp_path, world()), "db", "-o", "json")
     assert (result.code, json.loads(result.out)["remedy"]) == (0, None)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 5])
 def test_explain_prints_as_many_remedies_as_are_asked_for(run: Run, number: int) -> None:
-    """Those of `remedies`, whose example has five; the last line names the command with theirs."""
     example = ROOT / "examples/mixed-cluster"
     arguments = ("--snapshot", str(example / "snapshot.yaml"), str(example / "pods/large.yaml"))
     answer = json.loads(run("explain", *arguments, "--remedies", str(number), "-o", "json").out)

@@ -44,5 +44,4 @@ class Word(Enum):
     ],
 )
 def test_an_answer_as_json_has_it(value: Any, data: Any) -> None:
-    """Programs read the same keys, whatever the core calls the fields of a class."""
     assert plain_data(value) == data

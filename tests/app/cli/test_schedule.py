@@ -42,7 +42,6 @@ def node(name: str, cpu: str = "4", **labels: str) -> Object:
 
 
 def pod(name: str, cpu: str = "1", **spec: Any) -> Object:
-    """A pending pod."""
     container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
     metadata = {"namespace": "shop", "name": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container], **spec}}
@@ -62,7 +61,6 @@ def schedule(run: Run, tmp_path: Path) -> Any:
 
 
 def test_each_decision_counts_the_pods_bound_before(schedule: Any) -> None:
-    """Each node takes one of three pods, and the answer has the third with its reasons."""
     objects = [node("a", "3"), node("b", "3"), *(pod(f"web-{number}", "2") for number in range(3))]
     code, answer = schedule(objects)
     assert code == 1
@@ -75,7 +73,6 @@ def test_each_decision_counts_the_pods_bound_before(schedule: Any) -> None:
 
 
 def test_the_answer_has_the_documented_keys(schedule: Any) -> None:
-    """Callers rely on them."""
     code, answer = schedule([node("a"), pod("web"), pod("stuck", "9")])
     assert code == 1
     assert {key: [sorted(entry) for entry in entries] for key, entries in answer.items()} == {
@@ -85,7 +82,6 @@ def test_the_answer_has_the_documented_keys(schedule: Any) -> None:
 
 
 def test_the_answer_explains_the_node_of_a_bound_pod(schedule: Any, tmp_path: Path) -> None:
-    """It has unweighted scores, the number of equally good nodes, and refusals by reason."""
     file = tmp_path / "policy.json"
     zone = {"labelPreference": {"label": "zone", "presence": True}}
     priorities = [{"name": "EqualPriority", "weight": 1}, {"name": "Zoned", "weight": 2, "argument": zone}]
@@ -135,7 +131,6 @@ def test_a_pod_that_cannot_be_decided_gets_the_problem_as_message(schedule: Any,
 def test_without_an_available_node_the_message_counts_cordoned_nodes(
     schedule: Any, unready: list[str], message: str
 ) -> None:
-    """Without any node it has no count."""
     cordoned = [node(name) | {"spec": {"unschedulable": True}} for name in unready]
     _, answer = schedule([*cordoned, pod("web")])
     assert [entry["message"] for entry in answer["unschedulable"]] == [message]
@@ -161,7 +156,6 @@ def test_a_snapshot_without_pending_pods_causes_a_warning(run: Run, arguments: l
 
 
 def test_pods_are_ordered_by_priority_and_age(schedule: Any) -> None:
-    """The node takes two of three pods."""
     old = pod("z-old", "2")
     urgent = pod("urgent", "2", priority=1)
     old["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
@@ -170,7 +164,6 @@ def test_pods_are_ordered_by_priority_and_age(schedule: Any) -> None:
 
 
 def test_only_pending_pods_are_scheduled(schedule: Any) -> None:
-    """Bound, finished, deleted and gated pods are ignored."""
     deleted = pod("deleted")
     finished = pod("finished")
     deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -181,7 +174,6 @@ def test_only_pending_pods_are_scheduled(schedule: Any) -> None:
 
 
 def test_a_scheduler_name_selects_that_schedulers_pods(schedule: Any) -> None:
-    """Without a name all pods are scheduled."""
     objects = [node("a"), pod("mine", schedulerName="mine"), pod("others")]
     _, answer = schedule(objects, "--scheduler-name", "mine")
     assert [entry["pod"] for entry in answer["bindings"]] == ["shop/mine"]
@@ -189,7 +181,6 @@ def test_a_scheduler_name_selects_that_schedulers_pods(schedule: Any) -> None:
 
 
 def test_the_same_seed_gives_the_same_answer(run: Run) -> None:
-    """Different seeds select different nodes; thirteen are equally good at first."""
     command = ["schedule", "--snapshot", CLUSTER, "-o", "json"]
     answers = [run(*command, "--seed", str(seed)).out for seed in (1, 1, 2, 3, 4)]
     assert answers[0] == answers[1]
@@ -198,7 +189,6 @@ def test_the_same_seed_gives_the_same_answer(run: Run) -> None:
 
 
 def test_a_policy_spreads_a_service_over_racks(run: Run) -> None:
-    """All pods get one region and zone; racks differ by one pod at most."""
     policy = str(POLICIES / "region-zone-rack.json")
     result = run("schedule", "--snapshot", CLUSTER, "--policy", policy, "-o", "json")
     nodes = [entry["node"] for entry in json.loads(result.out)["bindings"]]
@@ -230,7 +220,6 @@ def test_longhorn_rules_count_the_volumes_of_pods_bound_before(schedule: Any) ->
 
 
 def test_the_message_names_a_missing_claim(schedule: Any) -> None:
-    """It is the pod's only reason."""
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]
     objects = flat([node("a")], [longhorn_node("a", 100)], [pod("db", volumes=volumes)])
     code, answer = schedule(objects, "--policy", str(POLICIES / "extender.json"))
@@ -239,14 +228,12 @@ def test_the_message_names_a_missing_claim(schedule: Any) -> None:
 
 
 def test_pods_without_volumes_pass_longhorns_rules(schedule: Any) -> None:
-    """They need no disk space."""
     objects = flat([node("a")], [longhorn_node("a", 100)], [pod("web")])
     code, answer = schedule(objects, "--policy", str(POLICIES / "extender.json"))
     assert (code, [entry["node"] for entry in answer["bindings"]]) == (0, ["a"])
 
 
 def test_the_table_counts_and_gives_reasons(run: Run) -> None:
-    """Its last line has the totals."""
     nodes = yaml.safe_dump_all([node("a"), pod("web"), pod("stuck", "9")]).encode()
     result = run("schedule", "--snapshot", "-", stdin=nodes)
     assert result.code == 1
@@ -256,7 +243,6 @@ def test_the_table_counts_and_gives_reasons(run: Run) -> None:
 
 
 def test_a_snapshot_without_capacities_causes_a_warning(run: Run) -> None:
-    """No pod fits on any node, and the reasons do not show why."""
     raw = yaml.safe_dump_all([kube_node("a"), pod("web")]).encode()
     result = run("schedule", "--snapshot", "-", stdin=raw)
     assert result.code == 1
@@ -264,7 +250,6 @@ def test_a_snapshot_without_capacities_causes_a_warning(run: Run) -> None:
 
 
 def test_a_policy_that_reads_no_resources_needs_no_capacities(run: Run, tmp_path: Path) -> None:
-    """Missing capacities refuse no pod then, so there is no warning."""
     policy = tmp_path / "policy.json"
     rules = {"predicates": [{"name": "PodFitsPorts"}], "priorities": [{"name": "EqualPriority", "weight": 1}]}
     policy.write_text(json.dumps(rules))
@@ -298,7 +283,6 @@ def test_a_policy_that_reads_no_resources_needs_no_capacities(run: Run, tmp_path
     ],
 )
 def test_bad_input_ends_with_one_line_and_exit_code_2(run: Run, arguments: list[str], problem: str) -> None:
-    """The line names the problem."""
     result = run("schedule", *arguments)
     assert result.code == 2
     assert problem in result.err.splitlines()[-1]
@@ -336,7 +320,6 @@ def test_the_lease_name_comes_from_the_flag_or_the_environment(
 
 
 def test_a_cordoned_home_does_not_exclude_other_nodes(run: Run) -> None:
-    """Longhorn's rules see only nodes that pass all other rules."""
     snapshot = str(POLICIES.parent / "goal-3-drain" / "snapshot.yaml")
     result = run("schedule", "--snapshot", snapshot, "--policy", str(POLICIES / "extender.json"), "-o", "json")
     assert result.code == 0
@@ -344,7 +327,6 @@ def test_a_cordoned_home_does_not_exclude_other_nodes(run: Run) -> None:
 
 
 def test_the_documented_output_is_what_the_command_prints(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of docs/generic-scheduler.md prints the lines below it."""
     root = POLICIES.parents[1]
     monkeypatch.chdir(root)
     text = (root / "docs" / "generic-scheduler.md").read_text()
@@ -356,7 +338,6 @@ def test_the_documented_output_is_what_the_command_prints(run: Run, monkeypatch:
 
 
 def test_every_option_is_documented() -> None:
-    """docs/generic-scheduler.md lists the flags in the program's order, with their defaults."""
     command = load_command("schedule")
     flags = [parameter for parameter in command.params if parameter.name != "help"]
     rows = re.findall(
@@ -371,7 +352,6 @@ def test_every_option_is_documented() -> None:
 
 @pytest.fixture
 def odd_objects() -> list[Object]:
-    """A pod with overhead, and one with a toleration, on a tainted node."""
     tainted = node("a") | {"spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}}
     return [tainted, pod("odd", overhead={"cpu": "1"}), pod("tolerant", tolerations=[{"operator": "Exists"}])]
 
@@ -379,7 +359,6 @@ def odd_objects() -> list[Object]:
 def test_constraints_that_the_policy_does_not_read_are_listed_by_default(
     run: Run, odd_objects: list[Object], tmp_path: Path
 ) -> None:
-    """The pods are placed; standard error has a warning for each."""
     file = tmp_path / "snapshot.yaml"
     file.write_text(yaml.safe_dump_all(odd_objects))
     result = run("schedule", "--snapshot", str(file), "-o", "json")
@@ -413,7 +392,6 @@ def test_with_ignore_nothing_is_said_about_them(schedule: Any, odd_objects: list
 
 
 def test_a_plugin_adds_rules_that_the_policy_names(run: Run) -> None:
-    """At most two pods of the namespace on a node, and nodes with few pods first."""
     example = POLICIES.parent / "plugin"
     options = ("--policy", str(example / "policy.json"), "--plugin", str(example / "max_pods.py"))
     result = run("schedule", "--snapshot", str(POLICIES / "cluster.yaml"), *options, "-o", "json")
@@ -423,7 +401,6 @@ def test_a_plugin_adds_rules_that_the_policy_names(run: Run) -> None:
 
 
 def test_a_plugin_that_does_not_exist_is_one_line(run: Run) -> None:
-    """It names the plugin."""
     options = ("--policy", str(POLICIES / "default.json"), "--plugin", "no.such_module")
     result = run("schedule", "--snapshot", str(POLICIES / "cluster.yaml"), *options)
     assert result.code == 2

@@ -28,13 +28,11 @@ SECOND = MANIFESTS / "overlays/second-scheduler/config/kube-scheduler.yaml"
 
 
 def service(cluster_ip: str = "10.43.12.34", port_name: str = "http") -> Object:
-    """The extender's Service."""
     metadata = {"name": NAME, "namespace": "longhorn-system"}
     return {"metadata": metadata, "spec": {"clusterIP": cluster_ip, "ports": [{"name": port_name, "port": 9504}]}}
 
 
 def static_pod(*command: str) -> Object:
-    """kube-scheduler's mirror pod."""
     metadata = {"name": "kube-scheduler-cp-1", "namespace": "kube-system", "labels": {"component": "kube-scheduler"}}
     return {"metadata": metadata, "spec": {"containers": [{"command": ["kube-scheduler", *command]}]}}
 
@@ -79,7 +77,6 @@ def expected_file(name: str, kubeconfig: str, *, scores: bool = False) -> Any:
 )
 @pytest.mark.parametrize(("pods", "name"), [("requesting", "recommended-managed.yaml"), ("all", "recommended.yaml")])
 def test_it_prints_the_recommended_files(run: Run, platform: str, kubeconfig: str, pods: str, name: str) -> None:
-    """With the platform's kubeconfig; the steps are not part of the file."""
     result = run("scheduler-config", "--platform", platform, "--pods", pods, "--url-prefix", ADDRESS)
     assert (result.code, yaml.safe_load(result.out)) == (0, expected_file(name, kubeconfig))
     path = result.out.splitlines()[0].split()[1]
@@ -88,7 +85,6 @@ def test_it_prints_the_recommended_files(run: Run, platform: str, kubeconfig: st
 
 
 def test_for_talos_it_prints_a_patch_of_the_machine_configuration(run: Run) -> None:
-    """Talos sets kube-scheduler's kubeconfig itself."""
     result = run("scheduler-config", "--platform", "talos", "--url-prefix", ADDRESS)
     expected = expected_file("recommended-managed.yaml", "")
     del expected["clientConnection"]["kubeconfig"]
@@ -97,31 +93,24 @@ def test_for_talos_it_prints_a_patch_of_the_machine_configuration(run: Run) -> N
 
 
 def test_scores_are_asked_for_on_demand(run: Run) -> None:
-    """With the verb and the weight that the file has commented out."""
     result = run("scheduler-config", "--platform", "kubeadm", "--scores", "--url-prefix", ADDRESS)
     scored = expected_file("recommended-managed.yaml", "/etc/kubernetes/scheduler.conf", scores=True)
     assert yaml.safe_load(result.out) == scored
 
 
 def test_a_second_schedulers_file_is_that_of_its_overlay(run: Run) -> None:
-    """It is read without a cluster: its pods use cluster DNS."""
     result = run("scheduler-config", "--platform", "second-scheduler")
     assert (result.code, yaml.safe_load(result.out)) == (0, documents(SECOND)[0])
     assert "kubectl apply -k manifests/overlays/scheduler-name-policy" in result.err
 
 
 def expected_with_tls() -> Any:
-    """recommended-managed-tls.yaml with a cluster's address."""
     config = expected_file("recommended-managed-tls.yaml", "/etc/kubernetes/scheduler.conf")
     config["extenders"][0]["urlPrefix"] = ADDRESS.replace("http:", "https:")
     return config
 
 
 async def test_with_tls_it_prints_the_file_for_it(tmp_path: Path, run: Run) -> None:
-    """The Service's port has the name for it, or --tls is given.
-
-    The certificates are copied first.
-    """
     command = ("scheduler-config", "--platform", "kubeadm", "--kubeconfig")
     async with cluster(tmp_path, [], service(port_name="https")) as kubeconfig:
         by_name = await run_in_thread(run, *command, kubeconfig)
@@ -133,7 +122,6 @@ async def test_with_tls_it_prints_the_file_for_it(tmp_path: Path, run: Run) -> N
 
 
 def test_a_second_scheduler_with_tls_reads_its_certificate_from_a_mounted_secret(run: Run) -> None:
-    """Every other line is that of its overlay."""
     result = run("scheduler-config", "--platform", "second-scheduler", "--tls")
     config = yaml.safe_load(result.out)
     called, unused = config["extenders"]
@@ -151,7 +139,6 @@ def test_a_second_scheduler_with_tls_reads_its_certificate_from_a_mounted_secret
 
 
 def test_tls_contradicts_an_address_without_it(run: Run) -> None:
-    """One line says so."""
     result = run("scheduler-config", "--platform", "k3s", "--url-prefix", ADDRESS, "--tls")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
 
@@ -160,7 +147,6 @@ def test_tls_contradicts_an_address_without_it(run: Run) -> None:
     "flag", [["--kubeconfig=/somewhere/scheduler.conf"], ["--v=2", "--kubeconfig", "/somewhere/scheduler.conf"]]
 )
 async def test_address_and_kubeconfig_are_read_from_the_cluster(tmp_path: Path, run: Run, flag: list[str]) -> None:
-    """The Service's clusterIP, and the flag of kube-scheduler's static pod."""
     async with cluster(tmp_path, [static_pod(*flag)], service()) as kubeconfig:
         result = await run_in_thread(run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig)
     assert yaml.safe_load(result.out) == expected_file("recommended-managed.yaml", "/somewhere/scheduler.conf")
@@ -204,7 +190,6 @@ async def test_an_extender_on_its_nodes_loopback_is_called_there(
 
 
 def test_the_host_network_overlay_has_these_arguments() -> None:
-    """Its pod is recognised by them."""
     (kustomization,) = documents(MANIFESTS / "overlays/host-network/kustomization.yaml")
     spec = yaml.safe_load(kustomization["patches"][0]["patch"])["spec"]["template"]["spec"]
     assert spec["hostNetwork"] is True
@@ -212,7 +197,6 @@ def test_the_host_network_overlay_has_these_arguments() -> None:
 
 
 async def test_without_the_right_to_read_pods_the_service_is_called(tmp_path: Path, run: Run) -> None:
-    """Its address is read already."""
     api = FakeApi()
     api.add(SERVICES, service())
 
@@ -227,7 +211,6 @@ async def test_without_the_right_to_read_pods_the_service_is_called(tmp_path: Pa
 
 
 async def test_an_address_of_ipv6_is_in_brackets(tmp_path: Path, run: Run) -> None:
-    """As in every URL; without a static pod the platform's kubeconfig counts."""
     async with cluster(tmp_path, [], service("fd00::9")) as kubeconfig:
         result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
     config = yaml.safe_load(result.out)
@@ -244,7 +227,6 @@ async def test_an_address_of_ipv6_is_in_brackets(tmp_path: Path, run: Run) -> No
     ],
 )
 async def test_the_policy_is_that_of_the_clusters_version(tmp_path: Path, run: Run, version: str, step: str) -> None:
-    """Older versions of Kubernetes have none."""
     async with cluster(tmp_path, [], service(), version=version) as kubeconfig:
         result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
     lines = [line.strip() for line in result.err.splitlines() if "ask-policy" in line or "in each pod" in line]
@@ -254,14 +236,12 @@ async def test_the_policy_is_that_of_the_clusters_version(tmp_path: Path, run: R
 
 
 def test_without_a_cluster_the_policy_of_each_version_is_named(run: Run) -> None:
-    """Its version is not known."""
     result = run("scheduler-config", "--platform", "k3s", "--url-prefix", ADDRESS)
     assert "  kubectl apply -k manifests/overlays/ask-policy\n" in result.err
     assert "ask-policy-v1beta1 on Kubernetes 1.34 and 1.35" in result.err
 
 
 async def test_flags_override_what_is_read(tmp_path: Path, run: Run) -> None:
-    """The kubeconfig of kube-scheduler on its node."""
     async with cluster(tmp_path, [static_pod("--kubeconfig=/a")], service()) as kubeconfig:
         result = await run_in_thread(
             run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig, "--scheduler-kubeconfig", "/b"
@@ -278,7 +258,6 @@ async def test_a_configuration_that_is_there_already_is_named(tmp_path: Path, ru
 
 @pytest.mark.parametrize("cluster_ip", ["", "None"])
 async def test_a_service_without_an_address_is_bad_input(tmp_path: Path, run: Run, cluster_ip: str) -> None:
-    """One line says what to do."""
     async with cluster(tmp_path, [], service(cluster_ip)) as kubeconfig:
         result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
@@ -286,7 +265,6 @@ async def test_a_service_without_an_address_is_bad_input(tmp_path: Path, run: Ru
 
 
 async def test_a_cluster_without_the_service_is_bad_input(tmp_path: Path, run: Run) -> None:
-    """One line says what to do."""
     async with cluster(tmp_path, []) as kubeconfig:
         result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
@@ -305,6 +283,5 @@ async def test_a_cluster_without_the_service_is_bad_input(tmp_path: Path, run: R
     ],
 )
 def test_bad_input_is_one_line(run: Run, arguments: list[str]) -> None:
-    """On standard error, with exit code 2."""
     result = run("scheduler-config", *arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)

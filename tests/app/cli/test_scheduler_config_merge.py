@@ -37,7 +37,6 @@ OWN = "managedResources: [{name: longhorn.io/scheduler-extender}]"
 
 
 def merge(run: Run, file: Path, text: str, *options: str) -> Result:
-    """Prints the merged file."""
     file.write_text(text)
     arguments = ["--platform", "kubeadm", "--url-prefix", ADDRESS, "--merge", str(file), *options]
     return run("scheduler-config", *arguments)
@@ -66,7 +65,6 @@ def wanted(run: Run, *options: str) -> Any:
     ],
 )
 def test_every_other_line_stays(run: Run, tmp_path: Path, text: str, others: int, options: tuple[str, ...]) -> None:
-    """The same file again changes nothing."""
     file = tmp_path / "config.yaml"
     result = merge(run, file, text, *options)
     assert result.code == 0, result.err
@@ -114,7 +112,6 @@ def test_every_other_line_stays(run: Run, tmp_path: Path, text: str, others: int
     ],
 )
 def test_what_cannot_be_merged_is_one_line(run: Run, tmp_path: Path, text: str, problem: str) -> None:
-    """It names the file."""
     file = tmp_path / "config.yaml"
     result = merge(run, file, text)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
@@ -123,7 +120,6 @@ def test_what_cannot_be_merged_is_one_line(run: Run, tmp_path: Path, text: str, 
 
 
 def test_a_file_that_cannot_be_read_is_one_line(run: Run, tmp_path: Path) -> None:
-    """Nor is one with other letters."""
     file = tmp_path / "config.yaml"
     file.write_bytes(b"\xff")
     for path, problem in ((tmp_path / "absent", "No such file or directory"), (file, "is not UTF-8")):

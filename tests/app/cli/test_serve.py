@@ -25,7 +25,6 @@ LIMIT = 1 << 20
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SnapshotProcess]:
-    """One service for all tests that leave it service."""
     with serve_snapshot(tmp_path_factory.mktemp("serve"), "--max-body", "1Mi", "--log-format", "json") as service:
         yield service
 
@@ -61,7 +60,6 @@ CLOSE = "Connection: close"
     ],
 )
 def test_a_connection_stays_open_after_a_bad_request(service: SnapshotProcess, bad: bytes, status: int) -> None:
-    """kube-scheduler's keep-alive connection serves the next request."""
     good = _request("POST", "/filter", REQUEST, CLOSE)
     answers = _exchange(service, bad, good).split(b"HTTP/1.1 ")[1:]
     assert [int(answer[:3]) for answer in answers] == [status, 200]
@@ -79,20 +77,17 @@ def test_a_connection_stays_open_after_a_bad_request(service: SnapshotProcess, b
     ],
 )
 def test_a_caller_uses_one_of_the_services_names(service: SnapshotProcess, host: str, status: int) -> None:
-    """A browser that another site's name led here reads nothing."""
     request = f"GET /state HTTP/1.1\r\nHost: {host}\r\n{CLOSE}\r\n\r\n".encode()
     assert _exchange(service, request).startswith(b"HTTP/1.1 %d " % status)
 
 
 def test_head_has_no_body(service: SnapshotProcess) -> None:
-    """It has the status and the headers of GET."""
     head, _, body = _exchange(service, _request("HEAD", "/", b"", CLOSE)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK")
     assert (b"x-frame-options: DENY" in head, body) == (True, b"")
 
 
 def test_a_connection_serves_many_requests(service: SnapshotProcess) -> None:
-    """The requests have both forms."""
     connection = service.connect()
     for request in [by_names(db_pod()), by_nodes(db_pod())] * 5:
         connection.request("POST", "/filter", json.dumps(request))
@@ -102,7 +97,6 @@ def test_a_connection_serves_many_requests(service: SnapshotProcess) -> None:
 
 
 def test_a_connection_serves_large_bodies_one_after_the_other(service: SnapshotProcess) -> None:
-    """The bytes of one do not count for the next."""
     connection = service.connect()
     for _ in range(3):
         connection.request("POST", "/filter", json.dumps(by_names(db_pod(annotations={"text": "x" * 900_000}))))
@@ -147,13 +141,11 @@ def test_a_body_over_the_limit_ends_the_connection(service: SnapshotProcess, hea
 
 
 def test_a_client_may_close_the_connection(service: SnapshotProcess) -> None:
-    """The whole answer precedes the close."""
     answer = _exchange(service, _request("POST", "/filter", REQUEST, CLOSE))
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["NodeNames"] == FITTING
 
 
 def test_a_caller_that_hangs_up_does_not_affect_others(service: SnapshotProcess) -> None:
-    """It sends half a request; the next request is served."""
     with socket.create_connection(("127.0.0.1", service.port)) as connection:
         connection.sendall(_request("POST", "/filter", REQUEST)[:-10])
     assert b"200 OK" in _exchange(service, _request("POST", "/filter", REQUEST, CLOSE))
@@ -164,7 +156,6 @@ def test_a_caller_that_hangs_up_does_not_affect_others(service: SnapshotProcess)
     "number", [pytest.param(signal.SIGTERM, id="SIGTERM"), pytest.param(signal.SIGINT, id="SIGINT")]
 )
 def test_a_signal_ends_the_service_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """The exit code is 0 despite a keep-alive connection, and all log lines are JSON."""
     with serve_snapshot(tmp_path) as service:
         connection = service.connect()
         connection.request("POST", "/filter", REQUEST)
@@ -186,7 +177,6 @@ def test_a_signal_ends_the_service_cleanly(tmp_path: Path, number: signal.Signal
 def test_only_a_repeated_interrupt_cuts_an_accepted_request_off(
     tmp_path: Path, second: signal.Signals, answers: bool
 ) -> None:
-    """A wrapper may send SIGTERM twice; a person who presses Ctrl-C again wants the process to end."""
     request = _request("POST", "/filter", REQUEST, CLOSE)
     with serve_snapshot(tmp_path) as service, socket.create_connection(("127.0.0.1", service.port)) as connection:
         connection.sendall(request[:-10])
@@ -221,7 +211,6 @@ def _wait_until_closed(service: SnapshotProcess) -> None:
 
 @pytest.mark.smoke
 def test_the_printed_curl_command_works(tmp_path: Path) -> None:
-    """The welcome has a request as kube-scheduler sends it, about a pod of the snapshot."""
     with serve_snapshot(tmp_path, objects=[*small_cluster(), db_pod()]) as service:
         assert service.process.stderr is not None
         command = next(line for line in service.process.stderr if "curl" in line)
@@ -237,7 +226,6 @@ def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.smoke
 def test_a_port_in_use_is_an_error_of_one_line(service: SnapshotProcess, tmp_path: Path) -> None:
-    """The exit code is 2, and the line names a remedy."""
     file = tmp_path / "snapshot.yaml"
     file.write_text("apiVersion: v1\nkind: List\nitems: []\n")
     done = _serve("--snapshot", str(file), "--port", str(service.port))
@@ -249,7 +237,6 @@ def test_a_port_in_use_is_an_error_of_one_line(service: SnapshotProcess, tmp_pat
 
 
 def test_announcing_a_large_body_takes_no_memory(tmp_path: Path) -> None:
-    """Callers that send little of a large body cannot exhaust the memory."""
     head = f"POST /filter HTTP/1.1\r\nHost: localhost\r\nContent-Length: {256 << 20}\r\n\r\n".encode()
     with serve_snapshot(tmp_path) as service, ExitStack() as connections:
         before = _resident_megabytes(service)

@@ -26,14 +26,12 @@ def parameters(file: Path, *arguments: str) -> dict[str, Any]:
 
 
 def write(folder: Path, text: str) -> Path:
-    """A configuration file."""
     file = folder / "config.yaml"
     file.write_text(text)
     return file
 
 
 def test_the_help_shows_few_flags_and_the_others_work(run: Run, tmp_path: Path) -> None:
-    """Every one of them is a key of the file, too."""
     shown = re.findall(r"^  (?:-h, )?(--[a-z-]+)", run("serve", "--help").out, re.MULTILINE)
     assert "--config" in shown
     assert len(shown) <= MAX_SHOWN
@@ -43,7 +41,6 @@ def test_the_help_shows_few_flags_and_the_others_work(run: Run, tmp_path: Path) 
 
 
 def test_values_of_a_file_are_those_of_flags(tmp_path: Path) -> None:
-    """Numbers, switches and lists; texts as a ConfigMap has them, which takes no boolean for `off`."""
     file = write(
         tmp_path,
         "port: 9600\nnudge: false\nstale-after: 30\nplugin: one.py\nallowed-host: [a.example, b.example]\n"
@@ -59,7 +56,6 @@ def test_values_of_a_file_are_those_of_flags(tmp_path: Path) -> None:
 def test_a_variable_goes_before_the_file_and_a_flag_before_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As everywhere."""
     file = write(tmp_path, "port: 9600\nhost: 192.0.2.1\npacking: exact\n")
     monkeypatch.setenv("LONGHORN_EXTENDER_HOST", "192.0.2.2")
     monkeypatch.setenv("LONGHORN_EXTENDER_PORT", "9601")
@@ -68,7 +64,6 @@ def test_a_variable_goes_before_the_file_and_a_flag_before_both(
 
 
 def test_the_data_of_the_installed_config_map_is_such_a_file(tmp_path: Path) -> None:
-    """Its keys are the settings that may also change at run time."""
     data = yaml.safe_load((ROOT / "manifests/access/configmap.yaml").read_text())["data"]
     values = parameters(write(tmp_path, yaml.safe_dump(data)))
     assert data
@@ -76,7 +71,6 @@ def test_the_data_of_the_installed_config_map_is_such_a_file(tmp_path: Path) -> 
 
 
 def test_every_setting_of_the_config_map_is_a_key() -> None:
-    """A new one gets a flag, too."""
     keys = {config_key(each.name) for each in load_command("serve").params}
     names = {value for name, value in vars(settings).items() if name.isupper() and isinstance(value, str)}
     assert {name for name in names if name.startswith(("scheduler-extender-", "placement-guard"))} <= keys
@@ -112,7 +106,6 @@ def test_every_setting_of_the_config_map_is_a_key() -> None:
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(run: Run, tmp_path: Path, text: str, problem: str) -> None:
-    """It names the file and the key, and nothing is served."""
     file = write(tmp_path, text)
     result = run("serve", "--config", str(file))
     assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
@@ -120,12 +113,10 @@ def test_a_file_that_cannot_be_used_is_one_line(run: Run, tmp_path: Path, text: 
 
 
 def test_a_file_that_cannot_be_read_is_one_line(run: Run, tmp_path: Path) -> None:
-    """As any other file."""
     result = run("serve", "--config", str(tmp_path / "none"))
     assert result.err == f"longhorn-extender: {tmp_path}/none: cannot be read: No such file or directory\n"
 
 
 def test_a_wrong_flag_names_the_flag_although_there_is_a_file(run: Run, tmp_path: Path) -> None:
-    """The file is right."""
     result = run("serve", "--config", str(write(tmp_path, json.dumps({"host": "::"}))), "--port", "x")
     assert result.err.startswith("longhorn-extender: Invalid value for '--port'")

@@ -38,7 +38,6 @@ class TlsService:
     caller: ssl.SSLContext
 
     def connect(self) -> ssl.SSLSocket:
-        """A new connection, whose handshake is finished."""
         connection = socket.create_connection(("127.0.0.1", self.running.port), timeout=20)
         return self.caller.wrap_socket(connection, server_hostname=SERVER_HOST)
 
@@ -73,7 +72,6 @@ def service(tmp_path: Path) -> Iterator[TlsService]:
 
 @pytest.mark.e2e
 def test_a_connection_serves_many_requests(service: TlsService) -> None:
-    """The handshake is made once."""
     with closing(service.connect()) as connection:
         for _ in range(20):
             assert json.loads(service.ask(connection).read())["NodeNames"] == FITTING
@@ -81,7 +79,6 @@ def test_a_connection_serves_many_requests(service: TlsService) -> None:
 
 @pytest.mark.e2e
 def test_the_limits_of_heads_and_bodies_hold(service: TlsService) -> None:
-    """The answer arrives although the connection ends."""
     with closing(service.connect()) as connection:
         assert service.ask(connection, REQUEST, f"X: {'x' * MAX_HEAD_BYTES}").status == 431
     with closing(service.connect()) as connection:
@@ -101,7 +98,6 @@ def test_callers_that_only_connect_leave_room_for_one_with_a_certificate(service
 
 @pytest.mark.e2e
 def test_a_signal_ends_the_service_cleanly_with_an_open_connection(service: TlsService) -> None:
-    """As without TLS."""
     with closing(service.connect()) as connection:
         service.ask(connection).read()
         service.running.process.send_signal(signal.SIGTERM)
@@ -112,7 +108,6 @@ def test_a_signal_ends_the_service_cleanly_with_an_open_connection(service: TlsS
 @pytest.mark.smoke
 @pytest.mark.e2e
 def test_a_renewed_certificate_needs_no_restart(service: TlsService, tmp_path: Path) -> None:
-    """New connections get it, and an open one goes on."""
     successor = CertificateAuthority.create(tmp_path / "successor", "successor")
     pair = successor.client("renewed")
     with closing(service.connect()) as former:
@@ -149,7 +144,6 @@ def until_answered(service: TlsService) -> None:
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, run: Run, flags: list[str], problem: str) -> None:
-    """On standard error, with exit code 2, before anything is served."""
     authority = CertificateAuthority.create(tmp_path)
     authority.server("server", [SERVER_HOST])
     authority.client("client")

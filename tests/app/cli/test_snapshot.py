@@ -165,7 +165,6 @@ def cluster_with_secrets() -> list[Object]:
 @pytest.mark.e2e
 @pytest.mark.parametrize("form", ["yaml", "json"])
 async def test_no_secret_is_written(form: str, tmp_path: Path) -> None:
-    """Everything that decisions read is written."""
     async with served_cluster(tmp_path, cluster_with_secrets()) as kubeconfig:
         result = await run_process("snapshot", "--kubeconfig", kubeconfig, "-o", form)
     assert (result.code, result.err) == (0, "")
@@ -185,7 +184,6 @@ async def test_no_secret_is_written(form: str, tmp_path: Path) -> None:
 async def test_the_file_gives_the_same_decisions_as_the_cluster(
     form: str, tmp_path: Path, run_command: RunCommand
 ) -> None:
-    """`explain` prints the same for both."""
     file = tmp_path / "snapshot"
     async with served_cluster(tmp_path, cluster_with_secrets()) as kubeconfig:
         written = await run_command("snapshot", "--kubeconfig", kubeconfig, "-o", form, "-f", str(file))
@@ -219,7 +217,6 @@ ODD_TEXTS = (
 
 
 async def test_texts_that_look_like_other_types_stay_texts(tmp_path: Path, run_command: RunCommand) -> None:
-    """In YAML a commit's hash may look like a number."""
     file = tmp_path / "snapshot.yaml"
     node = make.kube_node("a", **{f"label-{index}": text for index, text in enumerate(ODD_TEXTS)})
     async with served_cluster(tmp_path, two_nodes()[2:], node, make.claim("data-0", 10), database_pod(0)) as kubeconfig:
@@ -229,7 +226,6 @@ async def test_texts_that_look_like_other_types_stay_texts(tmp_path: Path, run_c
 
 
 async def test_an_unreadable_object_is_left_out_and_named(tmp_path: Path, run_command: RunCommand) -> None:
-    """The file can be read without it."""
     file = tmp_path / "snapshot.yaml"
     bad = make.claim("bad", "much")
     async with served_cluster(tmp_path, two_nodes(), make.claim("data-0", 10), database_pod(0), bad) as kubeconfig:
@@ -240,7 +236,6 @@ async def test_an_unreadable_object_is_left_out_and_named(tmp_path: Path, run_co
 
 
 async def test_a_missing_optional_kind_is_no_warning(tmp_path: Path, run_command: RunCommand) -> None:
-    """Backing images are new in Longhorn, and DiskSchedules are optional."""
     api = FakeApi()
     api.missing.add(PATHS["longhorn.io", "BackingImage"])
     async with served_cluster(tmp_path, two_nodes(), api=api) as kubeconfig:
@@ -249,10 +244,6 @@ async def test_a_missing_optional_kind_is_no_warning(tmp_path: Path, run_command
 
 
 async def test_disruption_budgets_are_written_if_they_may_be_listed(tmp_path: Path, run_command: RunCommand) -> None:
-    """Without the permission a warning says what follows.
-
-    Everything else is written.
-    """
     file = tmp_path / "snapshot.yaml"
     api = FakeApi()
     api.add(DISRUPTION_BUDGETS, disruption_budget(maxUnavailable=1))
@@ -268,7 +259,6 @@ async def test_disruption_budgets_are_written_if_they_may_be_listed(tmp_path: Pa
 
 
 async def test_csi_nodes_are_written_if_they_may_be_listed(tmp_path: Path, run_command: RunCommand) -> None:
-    """Without the permission every node counts as one with the driver."""
     file = tmp_path / "snapshot.yaml"
     api = FakeApi()
     api.add(CSI_NODES, csi_node("a", "driver.longhorn.io"))
@@ -312,7 +302,6 @@ def ordered_cluster(*stored: Object) -> list[Object]:
 async def test_a_drain_reads_the_pod_management_policy(
     stored: list[Object], outcome: str, tmp_path: Path, run_command: RunCommand
 ) -> None:
-    """Of the live cluster, and of a snapshot of it."""
     file = str(tmp_path / "snapshot.yaml")
     verbs = ("--lose", "a", "--drain", "b", "--orders", "3", "-o", "json")
     async with served_cluster(tmp_path, ordered_cluster(*stored)) as kubeconfig:
@@ -325,7 +314,6 @@ async def test_a_drain_reads_the_pod_management_policy(
 
 
 async def test_stateful_sets_that_may_not_be_listed_are_a_warning(tmp_path: Path, run_command: RunCommand) -> None:
-    """Their pods count as created in order; everything else is predicted, and the snapshot is written."""
     file = str(tmp_path / "snapshot.yaml")
     api = forbidding(FakeApi(), STATEFUL_SETS.path())
     objects = ordered_cluster(stateful_set("db", 2, podManagementPolicy="Parallel"))
@@ -343,7 +331,6 @@ async def test_stateful_sets_that_may_not_be_listed_are_a_warning(tmp_path: Path
 
 
 async def test_a_workload_of_a_snapshot_has_its_template(tmp_path: Path, run_command: RunCommand) -> None:
-    """It is scaled although it has no pod; its claims, requests and constraints are those of the cluster."""
     file = str(tmp_path / "snapshot.yaml")
     stored = stateful_set("web", 0, "30Gi", podManagementPolicy="Parallel")
     stored["spec"]["template"]["spec"] |= {"nodeSelector": {"topology.kubernetes.io/zone": "z"}}
@@ -360,7 +347,6 @@ async def test_a_workload_of_a_snapshot_has_its_template(tmp_path: Path, run_com
 
 
 async def failure(run_command: RunCommand, *arguments: str) -> str:
-    """The one line that a command fails with."""
     result = await run_command(*arguments)
     assert (result.code, result.out) == (2, "")
     assert result.err.count("\n") == 1
@@ -392,7 +378,6 @@ async def test_every_failure_is_one_line(command: list[str], tmp_path: Path, run
 
 
 async def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, run_command: RunCommand) -> None:
-    """The line has the reason."""
     async with served_cluster(tmp_path, two_nodes()) as kubeconfig:
         result = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", f"{tmp_path}/no/file")
     problem = f"longhorn-extender: {tmp_path}/no/file: cannot be written: No such file or directory"

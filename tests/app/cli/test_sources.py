@@ -23,13 +23,11 @@ COMMANDS: Final = (*PREDICTIONS, ("top",), ("waiting",), ("explain",))
 
 
 def _outcome(run: Run, command: tuple[str, ...], file: Path | str) -> tuple[int, str, str]:
-    """The exit code and the output of a command that reads a file."""
     result = run(*command, "--snapshot", str(file))
     return result.code, result.out, result.err
 
 
 def _refusal(file: Path | str, problem: str) -> tuple[int, str, str]:
-    """The outcome of a command that cannot use a file."""
     return 2, "", f"longhorn-extender: {file}: {problem}\n"
 
 
@@ -59,7 +57,6 @@ def test_a_file_without_objects_is_bad_input(
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_a_file_that_cannot_be_read_is_bad_input(run: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
-    """It does not exist, or is a folder."""
     assert _outcome(run, command, "/no/such/file") == _refusal(
         "/no/such/file", "cannot be read: No such file or directory"
     )

@@ -55,7 +55,6 @@ def with_disk_keys(value: Any) -> Any:
 
 @pytest.fixture(scope="module", params=[with_names, with_disk_keys])
 def names(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What commands name: the example as a file with hostile names or hostile keys of disks, a pod and a node of it."""
     file = tmp_path_factory.mktemp("hostile") / "snapshot.json"
     file.write_text(json.dumps(request.param(yaml.load(EXAMPLE.read_text(), yaml.CSafeLoader))))  # is safe
     suffix = HOSTILE if request.param is with_names else ""
@@ -96,7 +95,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch, process_state: None) -> Callable[[
 
 
 def assert_plain(output: str) -> None:
-    """Every character of an output is visible as itself, but for what rich sends."""
     plain = OWN_SEQUENCES.sub("", output)
     assert {letter for letter in plain if unicodedata.category(letter) in INVISIBLE and letter != "\n"} == set()
     assert "\u3164" not in plain
@@ -127,7 +125,6 @@ def assert_plain(output: str) -> None:
 def test_answers_about_a_hostile_snapshot_leave_the_terminal_alone(
     command: Command, names: dict[str, str], terminal: Callable[[Command], str]
 ) -> None:
-    """Warnings, progress, tables, names and YAML."""
     output = terminal([part.format(**names) for part in command] + ["--snapshot", names["snapshot"]])
     assert "Traceback" not in output
     assert_plain(output)
@@ -154,27 +151,23 @@ COMMANDS: dict[str, Command] = {
 
 
 def test_every_command_is_tried() -> None:
-    """A new command is added to the table above."""
     assert set(COMMANDS) == set(cli.commands)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_error_lines_leave_the_terminal_alone(command: str, terminal: Callable[[Command], str]) -> None:
-    """Every command names an argument that it cannot use."""
     output = terminal([command, *COMMANDS[command]])
     assert "pwn" in output
     assert_plain(output)
 
 
 def test_json_has_escapes_of_its_own(names: dict[str, str], terminal: Callable[[Command], str]) -> None:
-    """A program reads the names as they are."""
     output = terminal(["top", "disks", "-o", "json", "--snapshot", names["snapshot"]])
     assert_plain(output)
     assert any(HOSTILE in entry["node"] + entry["disk"] for entry in json.loads(output)["items"])
 
 
 def test_yaml_has_escapes_of_its_own(names: dict[str, str], terminal: Callable[[Command], str]) -> None:
-    """A program reads the names as they are."""
     output = terminal(["top", "disks", "-o", "yaml", "--snapshot", names["snapshot"]])
     assert any(HOSTILE in entry["node"] + entry["disk"] for entry in yaml.safe_load(output)["items"])
 

@@ -32,14 +32,12 @@ HOSTILE = "\x1b[2J\u202e"
 
 
 def write(folder: Path, *objects: Object | list[Object]) -> str:
-    """Writes a snapshot file."""
     file = folder / "snapshot.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": make.flat(*objects)}))
     return str(file)
 
 
 def rows(text: str) -> list[str]:
-    """The lines of an output, with single spaces."""
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
@@ -58,7 +56,6 @@ def shop(*more: Object | list[Object]) -> list[Object]:
 
 
 def test_the_example_begins_with_its_numbers(run: Run) -> None:
-    """Then the nodes follow, the worst first, as the page shows them."""
     result = run("top", "--snapshot", EXAMPLE)
     lines = rows(result.out)
     assert (result.code, result.err) == (0, "")
@@ -75,7 +72,6 @@ def test_the_example_begins_with_its_numbers(run: Run) -> None:
 
 
 def test_disks_are_shown_one_by_one(run: Run) -> None:
-    """A limit says how many are left out."""
     lines = rows(run("top", "disks", "--snapshot", EXAMPLE, "--limit", "1").out)
     assert lines[4:] == [
         "NODE DISK ZONE STATE WRITTEN SCHEDULED PROMISED FREE RESERVED SIZE",
@@ -99,13 +95,11 @@ def test_disks_are_shown_one_by_one(run: Run) -> None:
     ],
 )
 def test_rows_are_selected_and_sorted(run: Run, arguments: list[str], names: list[str]) -> None:
-    """By zone and by a number; each node is named once."""
     result = run("top", *arguments, "--snapshot", EXAMPLE, "-o", "name")
     assert (result.code, result.out.splitlines()) == (0, [f"node/{name}" for name in names])
 
 
 def test_a_zone_has_a_line_with_its_sum(tmp_path: Path, run: Run) -> None:
-    """Its rows follow it."""
     lines = rows(run("top", "--snapshot", write(tmp_path, shop()), "--group-by", "zone").out)
     assert lines[5:9] == [
         "zone x 1 node 0 0 0 100Gi 0 100Gi",
@@ -117,7 +111,6 @@ def test_a_zone_has_a_line_with_its_sum(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(("subject", "kind"), [("nodes", "NodeUsageList"), ("disks", "DiskUsageList")])
 def test_json_has_bytes(tmp_path: Path, run: Run, subject: str, kind: str) -> None:
-    """With its kind, the cluster's numbers and the zones' sums."""
     answer = json.loads(run("top", subject, "--snapshot", write(tmp_path, shop()), "--zone", "x", "-o", "json").out)
     space = {"maximum": 100 * GI, "reserved": 0, "scheduled": 0, "promised": 0, "free": 100 * GI, "written": 0}
     row: dict[str, Any] = {"node": "large", "zone": "x", "closedBy": "", "space": space}
@@ -143,7 +136,6 @@ def test_json_has_bytes(tmp_path: Path, run: Run, subject: str, kind: str) -> No
 
 
 async def test_a_live_cluster_is_read(tmp_path: Path, run: Run) -> None:
-    """Without an extender; the answers are those of its snapshot."""
     file = write(tmp_path, shop())
     async with live_cluster(tmp_path, shop()) as kubeconfig:
         live = [
@@ -156,7 +148,6 @@ async def test_a_live_cluster_is_read(tmp_path: Path, run: Run) -> None:
 
 
 def test_an_empty_cluster_has_no_rows(tmp_path: Path, run: Run) -> None:
-    """It says so."""
     file = write(tmp_path, make.kube_node("n"))
     result = run("top", "--snapshot", file)
     assert (result.code, rows(result.out)) == (
@@ -173,7 +164,6 @@ def test_an_empty_cluster_has_no_rows(tmp_path: Path, run: Run) -> None:
 
 
 def test_trouble_is_counted(tmp_path: Path, run: Run) -> None:
-    """Closed, full and failed nodes are counted, and misplaced pods."""
     volume = [
         make.claim("x", 10, bound=True),
         make.persistent_volume("x", uid="uid-x"),
@@ -202,14 +192,12 @@ def test_trouble_is_counted(tmp_path: Path, run: Run) -> None:
     ],
 )
 def test_bad_input_is_one_line(run: Run, command: list[str], problem: str) -> None:
-    """It says what is wrong and what to do."""
     result = run(*command, "--snapshot", EXAMPLE)
     assert (result.code, result.out, result.err) == (2, "", f"longhorn-extender: {problem}\n")
 
 
 @pytest.mark.parametrize("command", ["top", "waiting"])
 def test_standard_input_cannot_be_watched(run: Run, command: str) -> None:
-    """It ends once it is read."""
     result = run(command, "--snapshot", "-", "--watch", stdin=b"{}")
     assert (result.code, result.err) == (
         2,
@@ -218,7 +206,6 @@ def test_standard_input_cannot_be_watched(run: Run, command: str) -> None:
 
 
 def space(maximum: int, reserved: int, scheduled: int, promised: int, free: int) -> DiskUsage:
-    """A disk's space."""
     return DiskUsage("n", "n", maximum, reserved, scheduled, promised, free, written=0, closed_by=None)
 
 
@@ -249,10 +236,6 @@ def on_terminal(answer: UsageList, width: int) -> list[str]:
     ],
 )
 def test_a_bar_shows_shares_of_the_size(sizes: tuple[int, int, int, int, int], bar: str) -> None:
-    """It has scheduled, promised, free and reserved bytes.
-
-    With over-provisioning it shows shares of their sum.
-    """
     disk = space(*(size * GI for size in sizes))
     (line,) = [line for line in on_terminal(usage(disk), 200) if line.startswith("n ")]
     assert line[line.rindex("Gi") + 2 :].strip() == bar
@@ -260,7 +243,6 @@ def test_a_bar_shows_shares_of_the_size(sizes: tuple[int, int, int, int, int], b
 
 @pytest.mark.parametrize("width", range(20, 200, 12))
 def test_a_bar_takes_the_width_that_is_left(width: int) -> None:
-    """No line is longer than the terminal, if the other columns fit."""
     lines = on_terminal(usage(space(GI, 0, GI, 0, 0)), width)
     table = [line for line in lines if line.startswith(("NODE", "n "))]
     assert max(map(len, table)) <= max(width, 75)
@@ -268,7 +250,6 @@ def test_a_bar_takes_the_width_that_is_left(width: int) -> None:
 
 
 def test_names_do_not_change_the_terminal(tmp_path: Path, run: Run) -> None:
-    """Control characters are escaped."""
     row = WaitingRow(Pod(HOSTILE, HOSTILE, created=HOSTILE), nodes=1, reasons={HOSTILE: 1}, error=HOSTILE)
     text = io.StringIO()
     print_waiting(WaitingPods(1, [row], {}), EscapingConsole(file=text, width=200), NOW)
@@ -278,7 +259,6 @@ def test_names_do_not_change_the_terminal(tmp_path: Path, run: Run) -> None:
 
 
 def test_no_pod_waits(tmp_path: Path, run: Run) -> None:
-    """Exit code 0 says so, too."""
     result = run("waiting", "--snapshot", write(tmp_path, make.longhorn_node("n")))
     assert (result.code, result.out, result.err) == (0, "no pod with claims waits for a node\n", "")
 
@@ -286,7 +266,6 @@ def test_no_pod_waits(tmp_path: Path, run: Run) -> None:
 def test_a_waiting_pod_has_its_age_reasons_and_a_closest_node(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node that lacks the fewest bytes."""
     monkeypatch.setattr("app.cli.waiting.now", lambda: NOW)
     claim = make.claim("big", 120)
     result = run("waiting", "--snapshot", write(tmp_path, shop(claim, make.pod("big", name="big"))))
@@ -299,7 +278,6 @@ def test_a_waiting_pod_has_its_age_reasons_and_a_closest_node(
 
 
 def test_remedies_are_sought_for_some_pods(tmp_path: Path, run: Run) -> None:
-    """The oldest that fit nowhere; the others have none."""
     big = [[make.claim(f"big-{number}", 120), make.pod(f"big-{number}", name=f"big-{number}")] for number in range(3)]
     file = write(tmp_path, shop(*big))
     for count in range(4):
@@ -310,7 +288,6 @@ def test_remedies_are_sought_for_some_pods(tmp_path: Path, run: Run) -> None:
 
 
 def test_a_node_that_kube_scheduler_refuses_is_not_the_closest(tmp_path: Path, run: Run) -> None:
-    """Its reason is counted with Longhorn's."""
     objects = shop(make.claim("big", 120), make.pod("big", name="big"))
     for raw in objects:
         if raw["kind"] == "Node" and raw["metadata"]["name"] == "large" and raw["apiVersion"] == "v1":
@@ -322,7 +299,6 @@ def test_a_node_that_kube_scheduler_refuses_is_not_the_closest(tmp_path: Path, r
 
 
 def test_a_pod_that_cannot_be_decided_about_says_why(tmp_path: Path, run: Run) -> None:
-    """The other pods are shown all the same."""
     result = run("waiting", "--snapshot", write(tmp_path, shop(make.pod("absent", name="lost"))), "-o", "json")
     answer = json.loads(result.out)
     assert (answer["apiVersion"], answer["kind"], answer["count"]) == ("longhorn-extender/v1", "WaitingPodList", 2)
@@ -342,13 +318,11 @@ def test_a_pod_that_cannot_be_decided_about_says_why(tmp_path: Path, run: Run) -
     ],
 )
 def test_waiting_pods_are_selected(run: Run, arguments: list[str], code: int, names: list[str]) -> None:
-    """By namespace, the oldest first."""
     result = run("waiting", "--snapshot", EXAMPLE, "-o", "name", *arguments)
     assert (result.code, result.out.splitlines()) == (code, names)
 
 
 def test_waiting_agrees_with_explain(run: Run) -> None:
-    """Both decide as /filter."""
     pods = json.loads(run("waiting", "--snapshot", EXAMPLE, "-o", "json").out)["items"]
     for entry in pods:
         nodes = json.loads(run("explain", entry["pod"], "--snapshot", EXAMPLE, "-o", "json").out)["nodes"].values()
@@ -358,7 +332,6 @@ def test_waiting_agrees_with_explain(run: Run) -> None:
 
 @pytest.mark.parametrize("command", ["top", "waiting"])
 def test_the_documentation_shows_what_is_printed(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """In this order; an ellipsis replaces other lines."""
     monkeypatch.setattr("app.cli.waiting.now", lambda: NOW)
     monkeypatch.chdir(Path(EXAMPLE).parents[2])
     text = Path("docs/operations.md").read_text()

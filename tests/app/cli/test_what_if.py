@@ -36,13 +36,11 @@ def _write(file: Path, *objects: Any) -> str:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """A snapshot file: db-0 runs on a, and b has room."""
     objects = (growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     return _write(tmp_path / "snapshot.json", *objects)
 
 
 def test_a_drain_that_succeeds_ends_with_0(run: Run, cluster: str) -> None:
-    """The table has the pod, the drain, the disks, the rebuild's time."""
     result = run("what-if", "--snapshot", cluster, "--drain", "a", "--rebuild-rate", "100Mi")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert result.code == 0
@@ -54,7 +52,6 @@ def test_a_drain_that_succeeds_ends_with_0(run: Run, cluster: str) -> None:
 
 
 def test_a_drain_without_room_ends_with_1(run: Run, cluster: str) -> None:
-    """The pod waits, and the table says why."""
     result = run("what-if", "--snapshot", cluster, "--lose", "b/disk-1", "--drain", "a")
     assert result.code == 1
     assert "never" in result.out
@@ -75,7 +72,6 @@ def test_the_last_line_names_every_failure(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_lost_volume_names_the_pods_that_use_it(run: Run, cluster: str) -> None:
-    """They run on, and their data is gone."""
     verbs = ("--snapshot", cluster, "--lose", "a/disk-1", "--orders", "3")
     [volume] = json.loads(run("what-if", *verbs, "-o", "json").out)["volumes"]
     assert (volume["name"], volume["pods"]) == ("vol-data-db-0", ["default/db-0"])
@@ -83,7 +79,6 @@ def test_a_lost_volume_names_the_pods_that_use_it(run: Run, cluster: str) -> Non
 
 
 def test_a_pod_that_is_bound_without_running_is_told_apart(run: Run, tmp_path: Path) -> None:
-    """Its volume is faulted once the drained node goes down: in the table, the last line, the report and JSON."""
     objects = (node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a", locality="disabled"))
     file = _write(tmp_path / "remote.json", growing_class(), *objects, setting("node-drain-policy", "always-allow"))
     report = tmp_path / "report.html"
@@ -97,7 +92,6 @@ def test_a_pod_that_is_bound_without_running_is_told_apart(run: Run, tmp_path: P
 
 
 def test_an_expansion_is_refused_at_the_claim(run: Run, cluster: str, tmp_path: Path) -> None:
-    """The output, the report and JSON name Longhorn's webhook and its reason."""
     report = tmp_path / "report.html"
     verbs = ("--snapshot", cluster, "--expand", "data-db-0=90Gi", "--orders", "2")
     text = " ".join(run("what-if", *verbs, "--html", str(report)).out.split())
@@ -110,7 +104,6 @@ def test_an_expansion_is_refused_at_the_claim(run: Run, cluster: str, tmp_path: 
 
 
 def test_a_drain_says_when_longhorn_rebuilds(run: Run, tmp_path: Path) -> None:
-    """In the table, below it, in the report and in JSON: not before replica-replenishment-wait-interval has passed."""
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
     pods = running("db-0", "b", replicas=["a", "b"], locality="disabled")
     file = _write(tmp_path / "remote.json", growing_class(), nodes, pods)
@@ -128,7 +121,6 @@ def test_a_drain_says_when_longhorn_rebuilds(run: Run, tmp_path: Path) -> None:
 
 
 def test_json_is_stable(run: Run, cluster: str) -> None:
-    """Its keys are those of docs/what-if.md."""
     result = run("what-if", "--snapshot", cluster, "--drain", "a", "--orders", "3", "--seed", "7", "-o", "json")
     answer = json.loads(result.out)
     assert list(answer) == [
@@ -166,7 +158,6 @@ def test_json_is_stable(run: Run, cluster: str) -> None:
     ],
 )
 def test_verbs_are_combined(run: Run, cluster: str, verbs: tuple[str, ...], code: int) -> None:
-    """The exit code says whether everything always gets its place."""
     assert run("what-if", "--snapshot", cluster, "--orders", "5", *verbs).code == code
 
 
@@ -184,10 +175,6 @@ def test_options_count_in_the_order_of_the_command_line(run: Run, cluster: str) 
 
 @pytest.mark.parametrize("has_stateful_set", [True, False])
 def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, has_stateful_set: bool) -> None:
-    """Its pods are of its template, or of one of its pods.
-
-    The latter is so where the file has no StatefulSet.
-    """
     objects = (storage_class(), node("a", listed={"db-0-a": 40}), node("b"), running("db-0", "a", 40))
     file = _write(tmp_path / "snapshot.json", *objects, *([stateful_set("db", 1)] if has_stateful_set else []))
     result = run("what-if", "--snapshot", file, "--scale", "sts/db=5", "-o", "json")
@@ -237,7 +224,6 @@ def test_the_last_number_of_pods_counts(run: Run, tmp_path: Path, verbs: tuple[s
 
 
 def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path) -> None:
-    """As many pods as it says are placed, like the cluster's own."""
     manifest = tmp_path / "web.yaml"
     manifest.write_text(yaml.safe_dump_all([stateful_set("web", 2, "20Gi")]))
     result = run("what-if", "--snapshot", cluster, "--apply", str(manifest), "-o", "json")
@@ -271,7 +257,6 @@ def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path)
     ],
 )
 def test_bad_input_is_one_line(run: Run, cluster: str, verbs: tuple[str, ...], error: str) -> None:
-    """Exit code 2, and nothing on standard output."""
     result = run("what-if", "--snapshot", cluster, *verbs)
     assert (result.code, result.out) == (2, "")
     assert error in result.err
@@ -279,7 +264,6 @@ def test_bad_input_is_one_line(run: Run, cluster: str, verbs: tuple[str, ...], e
 
 
 def test_an_object_without_a_namespace_gets_the_option_s(run: Run, cluster: str, tmp_path: Path) -> None:
-    """As with `kubectl apply --namespace`."""
     web = stateful_set("web", 1, "20Gi")
     del web["metadata"]["namespace"]
     manifest = _write(tmp_path / "web.json", web)
@@ -288,14 +272,12 @@ def test_an_object_without_a_namespace_gets_the_option_s(run: Run, cluster: str,
 
 
 def test_a_pod_that_exists_is_not_placed_again(run: Run, cluster: str, tmp_path: Path) -> None:
-    """Applying it changes nothing."""
     manifest = _write(tmp_path / "pod.json", pod(name="db-0"))
     result = run("what-if", "--snapshot", cluster, "--apply", manifest, "-o", "json")
     assert json.loads(result.out)["pods"] == []
 
 
 def test_kinds_that_decisions_do_not_read_are_skipped(run: Run, cluster: str, tmp_path: Path) -> None:
-    """A note names them."""
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
     manifest = _write(tmp_path / "web.json", service, stateful_set("web", 1, "20Gi"))
     answer = json.loads(run("what-if", "--snapshot", cluster, "--apply", manifest, "-o", "json").out)
@@ -304,7 +286,6 @@ def test_kinds_that_decisions_do_not_read_are_skipped(run: Run, cluster: str, tm
 
 
 def test_a_workload_without_a_number_of_pods_keeps_it(run: Run, tmp_path: Path) -> None:
-    """A new one has one pod."""
     objects = (storage_class(), node("a", listed={"db-0-a": 30, "db-1-a": 30}), node("b"))
     file = _write(tmp_path / "snapshot.json", *objects, running("db-0", "a"), running("db-1", "a"))
     applied = [stateful_set(name, 0, "5Gi") for name in ("db", "web")]
@@ -327,7 +308,6 @@ def test_standard_input_is_read_once(run: Run, sources: tuple[str, ...]) -> None
 
 
 def test_an_applied_pod_with_a_node_is_refused(run: Run, cluster: str, tmp_path: Path) -> None:
-    """No scheduler decides about it."""
     manifest = _write(tmp_path / "pod.json", pod(name="fixed", node="b"))
     result = run("what-if", "--snapshot", cluster, "--apply", manifest)
     assert (result.code, result.out) == (2, "")
@@ -335,7 +315,6 @@ def test_an_applied_pod_with_a_node_is_refused(run: Run, cluster: str, tmp_path:
 
 
 def test_a_source_without_controllers_says_so(run: Run, tmp_path: Path) -> None:
-    """Such pods hold up a drain, so the note explains why."""
     bare = owned_pod(name="db-0", node="a")
     del bare["metadata"]["ownerReferences"]
     file = _write(tmp_path / "snapshot.json", storage_class(), node("a"), node("b"), bare)
@@ -345,7 +324,6 @@ def test_a_source_without_controllers_says_so(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_output(run: Run) -> None:
-    """In every process, whatever order its hash maps have."""
     arguments = (
         "what-if",
         "--snapshot",
@@ -367,7 +345,6 @@ def test_the_same_seed_gives_the_same_output(run: Run) -> None:
 
 
 def test_the_mixed_cluster_loses_volumes_with_its_zone_north(run: Run) -> None:
-    """Those with one replica there; the others are rebuilt."""
     result = run("what-if", "--snapshot", MIXED, "--lose", "zone=north", "--orders", "5", "-o", "json")
     volumes = json.loads(result.out)["volumes"]
     lost = [entry for entry in volumes if entry["problem"] == "no replica with its data is left"]
@@ -376,7 +353,6 @@ def test_the_mixed_cluster_loses_volumes_with_its_zone_north(run: Run) -> None:
 
 
 def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The drain in docs/what-if.md, line by line."""
     root = Path(__file__).parents[3]
     monkeypatch.chdir(root)
     page = (root / "docs/what-if.md").read_text()
@@ -398,10 +374,6 @@ def budget_cluster(tmp_path: Path) -> str:
 
 
 def test_the_steps_of_an_order_show_a_drain_under_a_budget(run: Run, budget_cluster: str) -> None:
-    """Both pods never wait at once, and in the end none does.
-
-    Then as much is free as before.
-    """
     result = run("what-if", "--snapshot", budget_cluster, "--drain", "a", "-o", "json")
     order = json.loads(result.out)["shownOrder"]
     steps = order["steps"]
@@ -415,7 +387,6 @@ def test_the_steps_of_an_order_show_a_drain_under_a_budget(run: Run, budget_clus
 
 
 def test_the_steps_are_those_of_the_first_order_that_fails(run: Run, budget_cluster: str) -> None:
-    """One of the pods gets no node."""
     verbs = ("--drain", "a", "--set", "storage-over-provisioning-percentage=50")
     result = run("what-if", "--snapshot", budget_cluster, *verbs, "-o", "json")
     order = json.loads(result.out)["shownOrder"]
@@ -443,16 +414,11 @@ def test_what_would_help_is_printed_with_its_commands(run: Run, tmp_path: Path) 
 
 
 def test_without_a_failure_nothing_would_help(run: Run, cluster: str) -> None:
-    """No remedy is searched for."""
     answer = json.loads(run("what-if", "--snapshot", cluster, "--drain", "a", "-o", "json").out)
     assert answer["shownOrder"]["remedies"] == []
 
 
 def test_a_budget_of_a_file_is_applied(run: Run, budget_cluster: str, tmp_path: Path) -> None:
-    """A budget of a file holds up the drain.
-
-    It gets the namespace of --namespace, and replaces the one of the snapshot.
-    """
     budget = disruption_budget(maxUnavailable=0)
     del budget["metadata"]["namespace"]
     (tmp_path / "budget.json").write_text(json.dumps(budget))
@@ -468,7 +434,6 @@ def test_a_budget_of_a_file_is_applied(run: Run, budget_cluster: str, tmp_path: 
 
 @pytest.mark.parametrize("count", ["two", "1.5%", "-1", -1])
 def test_a_budget_with_a_wrong_number_is_refused(run: Run, tmp_path: Path, count: str | int) -> None:
-    """The file, the object and the field are named."""
     file = _write(tmp_path / "snapshot.json", node("a"), disruption_budget(minAvailable=count))
     result = run("what-if", "--snapshot", file)
     assert (result.code, result.out) == (2, "")
@@ -477,7 +442,6 @@ def test_a_budget_with_a_wrong_number_is_refused(run: Run, tmp_path: Path, count
 
 
 def test_without_a_verb_it_is_about_the_pods_that_wait(run: Run) -> None:
-    """Both of the mixed cluster's find a node."""
     result = run("what-if", "--snapshot", MIXED, "--orders", "5", "-o", "json")
     assert {entry["pod"]: entry["origin"] for entry in json.loads(result.out)["pods"]} == {
         "shop/orders-0": "waiting",

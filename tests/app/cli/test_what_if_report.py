@@ -34,20 +34,16 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes an element."""
         self.elements.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        """Notes a text."""
         self.text.append(data)
 
     def all(self, *tags: str) -> list[dict[str, str | None]]:
-        """The attributes of all elements of some names."""
         return [attributes for tag, attributes in self.elements if tag in tags]
 
     @property
     def words(self) -> str:
-        """All text, with single spaces."""
         return " ".join(" ".join(self.text).split())
 
 
@@ -70,17 +66,12 @@ def cluster(tmp_path: Path) -> str:
 
 @pytest.fixture
 def report(run: Run, cluster: str, tmp_path: Path) -> Page:
-    """The report of a prediction in which no part is empty."""
     file = tmp_path / "report.html"
     assert run("what-if", "--snapshot", cluster, *VERBS, "--html", str(file)).code == 1
     return Page(file.read_text())
 
 
 def test_the_report_shows_what_the_table_shows(report: Page) -> None:
-    """It has every part of the table, the steps and the notes.
-
-    The parts are verbs, source, outcome, pods with the unlucky order, drains, volumes and disks.
-    """
     for text in (
         "What-if: --drain a, --lose c",
         "snapshot <i>&.json",
@@ -109,10 +100,6 @@ def test_the_report_needs_nothing_else(report: Page) -> None:
 
 
 def test_the_report_can_be_read_without_seeing_it(report: Page) -> None:
-    """Headings, tables and plots are named and in order.
-
-    Tables have captions and header cells, plots have titles and descriptions, and an id is unique.
-    """
     levels = [int(tag[1]) for tag, _ in report.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1 == levels.count(1)
     assert all(after - before <= 1 for before, after in pairwise(levels))
@@ -129,12 +116,10 @@ def test_the_report_can_be_read_without_seeing_it(report: Page) -> None:
 
 
 def test_names_are_escaped(report: Page) -> None:
-    """They are text, whatever is in them."""
     assert report.all("i") == []
 
 
 def test_the_report_is_the_same_for_the_same_seed(run: Run, cluster: str, tmp_path: Path) -> None:
-    """But for the time when it was made."""
     texts = []
     for number in range(2):
         run("what-if", "--snapshot", cluster, *VERBS, "--html", str(tmp_path / f"{number}.html"))
@@ -143,7 +128,6 @@ def test_the_report_is_the_same_for_the_same_seed(run: Run, cluster: str, tmp_pa
 
 
 def test_a_report_without_pods_has_no_empty_parts(run: Run, tmp_path: Path) -> None:
-    """Nothing waits, nothing moves."""
     file = tmp_path / "empty.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(node("a"))}))
     assert run("what-if", "--snapshot", str(file), "--html", str(tmp_path / "empty.html")).code == 0
@@ -164,7 +148,6 @@ def test_a_report_without_pods_has_no_empty_parts(run: Run, tmp_path: Path) -> N
 def test_a_file_that_cannot_be_written_is_bad_input(
     run: Run, cluster: str, tmp_path: Path, place: str, problem: str
 ) -> None:
-    """One line says why."""
     result = run("what-if", "--snapshot", cluster, "--html", str(tmp_path / place))
     assert (result.code, result.out) == (2, "")
     assert problem in result.err
@@ -173,7 +156,6 @@ def test_a_file_that_cannot_be_written_is_bad_input(
 
 @given(st.lists(st.lists(st.integers(0, 2**60), min_size=1, max_size=40), min_size=1, max_size=3))
 def test_every_point_of_a_plot_is_within_its_axes(values: list[list[int]]) -> None:
-    """And the axes name values around all of them."""
     plot = line_plot("plot", [Series(str(number), list(enumerate(each))) for number, each in enumerate(values)])
     for line in plot.lines:
         points = [tuple(map(float, pair.split(","))) for pair in line.points.split()]
@@ -194,19 +176,16 @@ def test_every_point_of_a_plot_is_within_its_axes(values: list[list[int]]) -> No
     ],
 )
 def test_the_axis_has_round_values(values: list[int], ticks: list[str]) -> None:
-    """They begin at 0 unless all values are far from it."""
     assert [tick.text for tick in line_plot("plot", [Series("a", list(enumerate(values)))]).y_ticks] == ticks
 
 
 def test_bytes_have_round_values_of_their_unit() -> None:
-    """Of 1024, not of 1000."""
     plot = line_plot("plot", [Series("a", [(0, 0), (1, 178 * 1024**3)])], format_bytes)
     assert [tick.text for tick in plot.y_ticks] == ["0", "100Gi", "200Gi"]
     assert plot.description == "a: 0 at first, 178Gi in the end, at least 0, at most 178Gi."
 
 
 def test_the_bars_of_a_disk_have_one_scale() -> None:
-    """The mark is the limit, which an overbooked disk goes beyond."""
     before, after = size_bar(50, 50, 100, 200), size_bar(100, 200, 100, 200)
     assert (before.least, before.limit) == (60, 120)
     assert (after.least, after.most, after.limit) == (120, 240, 120)

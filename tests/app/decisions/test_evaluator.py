@@ -27,7 +27,6 @@ NODES = [f"node-{number}" for number in range(600)]
 
 @pytest.mark.parametrize("runner", [DecisionThread(), OnCallersThread()])
 async def test_a_decision_in_the_middle_of_an_explanation_changes_neither(runner: DecisionRunner) -> None:
-    """Each of them counts the demand of its own moment, whatever the other has cached, and decisions go first."""
     source = FakeStateSource(storage_class(), claim("a", 10), engines(NODES), [longhorn_node(name) for name in NODES])
     alone = Evaluator(source, FilterOptions())
     evaluator = Evaluator(source, FilterOptions(), runner)
@@ -64,7 +63,6 @@ async def test_the_class_of_a_claim_that_was_fetched_is_fetched_too() -> None:
 
 
 def test_explanations_have_caches_of_their_own() -> None:
-    """Decisions run in the middle of them, and what a cache has is not whole there."""
     source = FakeStateSource(storage_class())
     contenders = competing(source.state())
     explained = Evaluator(source, FilterOptions()).explained(contenders)

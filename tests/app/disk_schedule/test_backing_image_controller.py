@@ -56,17 +56,14 @@ def image(*, spec: Object | None = None, status: Object | None = None, **metadat
 
 
 def test_a_new_image_that_no_disk_can_take_is_requeued(tmp_path: Path) -> None:
-    """No watch reports that a disk can take it."""
     assert reconcile(tmp_path, image()) == (Requeue.WAITING, [])
 
 
 def test_an_image_whose_first_copy_is_being_made_waits_for_an_event(tmp_path: Path) -> None:
-    """An event reports when it has a size."""
     assert reconcile(tmp_path, image(spec={"diskFileSpecMap": {"n-disk-1": {}}})) == (None, [])
 
 
 def test_an_unreadable_image_that_is_deleted_loses_its_finalizer(tmp_path: Path) -> None:
-    """Its fault does not matter any more."""
     deleted = "2026-01-01T00:00:00Z"
     add_schedule_in_deletion = image(status={"realSize": -1}, finalizers=["a/b", FINALIZER], deletionTimestamp=deleted)
     result, [body] = reconcile(tmp_path, add_schedule_in_deletion)
@@ -75,7 +72,6 @@ def test_an_unreadable_image_that_is_deleted_loses_its_finalizer(tmp_path: Path)
 
 
 def test_an_unreadable_image_is_an_error(tmp_path: Path) -> None:
-    """The controller decides nothing about it."""
     with pytest.raises(UnreadableError, match=r"backing image i cannot be read: .*realSize"):
         reconcile(tmp_path, image(status={"realSize": -1}))
 
@@ -96,7 +92,6 @@ def test_no_copy_is_requested_of_a_disk_schedule_in_deletion(tmp_path: Path, req
 
 
 def test_a_place_without_disk_schedule_stays_while_a_node_cannot_be_read(tmp_path: Path) -> None:
-    """That node may list the disk."""
     placed = image(spec={"diskFileSpecMap": {"d": {}}}, status={"realSize": 5})
 
     def add_unreadable_node(world: World) -> None:
@@ -108,7 +103,6 @@ def test_a_place_without_disk_schedule_stays_while_a_node_cannot_be_read(tmp_pat
 
 
 def test_an_image_with_an_unreadable_number_of_copies_is_refused_and_counted(tmp_path: Path) -> None:
-    """The mirror does not need the number, and still records where the image is."""
     odd = image(spec={"minNumberOfCopies": -1})
     metrics = ControllerMetrics()
 

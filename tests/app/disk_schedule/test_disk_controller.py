@@ -20,7 +20,6 @@ FITTING = {"storageScheduled": 5, "storageAvailable": 5}
 
 
 def schedule_of(scheduled: int, available: int | None, reason: str = "") -> DiskSchedule:
-    """A DiskSchedule with these sizes in its status."""
     conditions = (Condition("Schedulable", "False" if reason else "True", reason),)
     return DiskSchedule(
         "d", status=DiskScheduleStatus(storage_scheduled=scheduled, storage_available=available, conditions=conditions)
@@ -29,19 +28,16 @@ def schedule_of(scheduled: int, available: int | None, reason: str = "") -> Disk
 
 @pytest.mark.parametrize("reason", ["OverAllocated", "DiskPressure", "DiskNotReady", "NodeUnreadable"])
 def test_a_disk_with_more_scheduled_than_available_is_over_allocated_whatever_its_condition(reason: str) -> None:
-    """The condition of a disk that is too full may report pressure instead."""
     assert over_allocated(schedule_of(7, 5, reason))
     assert not over_allocated(schedule_of(5, 5, reason))
 
 
 @pytest.mark.parametrize("reason", ["NodeMissing", "DiskMissing", "DiskReplaced", "BeingDeleted"])
 def test_a_disk_that_may_grant_nothing_is_not_over_allocated(reason: str) -> None:
-    """Its available size is 0, and its allocations stay."""
     assert not over_allocated(schedule_of(7, 0, reason))
 
 
 def test_before_the_first_decision_no_disk_is_over_allocated() -> None:
-    """The available size is unknown."""
     assert not over_allocated(schedule_of(7, None))
 
 

@@ -45,8 +45,6 @@ def assert_as_computed_from_all(world: World) -> None:
 
 
 def test_the_index_follows_every_event(tmp_path: Path) -> None:
-    """Objects appear in any order, change, move and go."""
-
     def check(world: World) -> None:
         caches = world.watches
         copied = image("i", 3, disks=[UUID])
@@ -74,8 +72,6 @@ def test_the_index_follows_every_event(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_is_about_to_be_placed_counts_until_the_cache_says_where_it_is(tmp_path: Path) -> None:
-    """Other workers then choose other disks."""
-
     def check(world: World) -> None:
         caches = world.watches
         put(caches.nodes, builders.longhorn_node("n", 100))
@@ -91,8 +87,6 @@ def test_a_replica_that_is_about_to_be_placed_counts_until_the_cache_says_where_
 
 
 def test_a_replica_that_cannot_be_read_is_still_known_to_its_volume_and_on_its_disk(tmp_path: Path) -> None:
-    """By its label, and by where it was."""
-
     def check(world: World) -> None:
         world.replica("r", "v", size=5)
         before = world.watches.disks.occupancy(UUID)

@@ -21,12 +21,10 @@ Change = tuple[str, str | Fault | None, str | Fault | None]
 
 
 def object_at(version: int, value: str, name: str = "a") -> InformerObject[str]:
-    """An object of this version."""
     return InformerObject(name, str(version), value)
 
 
 def subscribed_informer() -> tuple[Informer[str], list[Change]]:
-    """An informer, and the changes that it reports."""
     changes: list[Change] = []
     informer = Informer[str](lambda _: "decoded")
     informer.subscribe(lambda *change: changes.append(change))
@@ -34,7 +32,6 @@ def subscribed_informer() -> tuple[Informer[str], list[Change]]:
 
 
 def test_a_list_reports_new_changed_and_deleted_objects() -> None:
-    """Unchanged objects are not reported, whatever their version."""
     informer, changes = subscribed_informer()
     informer.replace({"a": object_at(1, "x"), "b": object_at(1, "y", "b"), "c": object_at(1, "z", "c")})
     del changes[:]
@@ -54,7 +51,6 @@ def test_a_new_version_of_an_unreadable_object_is_reported_even_with_the_same_fa
 
 
 def test_the_answer_to_a_write_counts_before_its_watch_event() -> None:
-    """Later events of older versions do not undo it."""
     informer, changes = subscribed_informer()
     informer.replace({"a": object_at(5, "old")})
     informer.store_written(object_at(9, "written"))
@@ -65,7 +61,6 @@ def test_the_answer_to_a_write_counts_before_its_watch_event() -> None:
 
 
 def test_the_answer_to_a_write_does_not_restore_a_deleted_object() -> None:
-    """It was deleted while the answer was on its way."""
     informer, _ = subscribed_informer()
     informer.replace({"a": object_at(5, "old")})
     informer.change("a", None)
@@ -74,7 +69,6 @@ def test_the_answer_to_a_write_does_not_restore_a_deleted_object() -> None:
 
 
 def test_a_copy_of_all_objects_does_not_change() -> None:
-    """A decision reads one state."""
     informer, _ = subscribed_informer()
     informer.replace({"a": object_at(5, "old")})
     before = informer.all()
@@ -83,7 +77,6 @@ def test_a_copy_of_all_objects_does_not_change() -> None:
 
 
 def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
-    """It is neither forgotten nor an error that ends the watch."""
     raw = {"metadata": {"name": "r", "resourceVersion": "7"}, "spec": {"volumeSize": "-5"}}
     key, decoded = Informer(read_replica).decode(json.dumps(raw).encode())
     assert key == "r"
@@ -93,7 +86,6 @@ def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
 
 
 def test_what_this_process_wrote_is_not_decoded_again() -> None:
-    """The watch delivers the version before the last write late, too; any other version is decoded."""
     informer, _ = subscribed_informer()
     informer.replace({"a": object_at(5, "old")})
     informer.store_written(object_at(6, "written"))
@@ -106,7 +98,6 @@ def test_what_this_process_wrote_is_not_decoded_again() -> None:
 
 
 def test_an_object_that_was_deleted_is_decoded_again() -> None:
-    """Its successor is another object."""
     informer, _ = subscribed_informer()
     informer.replace({"a": object_at(5, "old")})
     informer.store_written(object_at(6, "written"))
@@ -115,7 +106,6 @@ def test_an_object_that_was_deleted_is_decoded_again() -> None:
 
 
 def test_kept_bytes_are_the_object_without_managed_fields() -> None:
-    """Every other field stays as it is, also an unknown one."""
     metadata = {"name": "v", "labels": {"a": "b"}}
     raw = {"metadata": metadata, "spec": {"size": "10", "unknown": [1, None]}, "status": {}}
     managed = {**raw, "metadata": {**metadata, "managedFields": [{"manager": "it"}]}}
@@ -125,7 +115,6 @@ def test_kept_bytes_are_the_object_without_managed_fields() -> None:
 
 
 def test_a_volume_is_read_with_its_condition() -> None:
-    """The controller notices an edit of the condition."""
     raw = {"metadata": {"name": "v"}, "spec": {"size": "10"}}
     plain = read_volume(json.dumps(raw).encode())
     status = {"conditions": [{"type": "DiskAllocation", "status": "True"}]}
@@ -133,7 +122,6 @@ def test_a_volume_is_read_with_its_condition() -> None:
 
 
 def test_images_and_disk_schedules_have_a_fault_per_field() -> None:
-    """Both are read field by field."""
     image = read_image(json.dumps({"metadata": {"name": "i"}, "spec": {"minNumberOfCopies": -1}}).encode())
     assert not isinstance(image, Fault)
     assert [fault.field for fault in image.copies.faults] == ["spec.minNumberOfCopies"]
@@ -144,7 +132,6 @@ def test_images_and_disk_schedules_have_a_fault_per_field() -> None:
 
 @pytest.mark.parametrize(("elapsed", "remaining"), [(0, 300.0), (100, 200.0), (300, 0.0), (1000, 0.0)])
 def test_a_request_for_an_unknown_object_waits(elapsed: float, remaining: float) -> None:
-    """The wait begins when the object is first missed."""
     now = [50.0]
     orphans = OrphanRequests(300, lambda: now[0])
     assert orphans.remaining_wait("r") == 300
@@ -153,7 +140,6 @@ def test_a_request_for_an_unknown_object_waits(elapsed: float, remaining: float)
 
 
 def test_a_request_for_a_deleted_object_does_not_wait() -> None:
-    """A repeated request does not wait either."""
     now = [50.0]
     orphans = OrphanRequests(300, lambda: now[0])
     orphans.mark_deleted("r")
@@ -167,7 +153,6 @@ def test_a_request_for_a_deleted_object_does_not_wait() -> None:
 
 
 def test_a_request_that_is_withdrawn_late_does_not_wait() -> None:
-    """The deletion is forgotten by then, but the request existed before."""
     now = [50.0]
     orphans = OrphanRequests(300, lambda: now[0])
     orphans.mark_deleted("r")
@@ -177,7 +162,6 @@ def test_a_request_that_is_withdrawn_late_does_not_wait() -> None:
 
 
 def test_deletions_are_remembered_for_a_limited_time() -> None:
-    """A process sees many of them."""
     now = [50.0]
     orphans = OrphanRequests(300, lambda: now[0])
     for name in ("a", "b", "a", "c"):

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_process_that_is_stopped_logs_it_and_no_longer_counts_as_working() -> None:
-    """A term of work ends with the reason in the log, and the gauge at 0."""
     metrics = ControllerMetrics()
     lifecycle = DiskScheduleLifecycle(
         cast("KubeClient", None),

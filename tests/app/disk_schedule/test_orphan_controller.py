@@ -76,7 +76,6 @@ def withdrawn(folder: Path, *, works: bool, late: bool = False) -> set[str]:
 def test_requests_for_a_replica_and_an_image_that_are_deleted_are_withdrawn_at_once(
     tmp_path: Path, *, late: bool
 ) -> None:
-    """This holds for a request made after the deletion, too."""
     assert withdrawn(tmp_path, works=True, late=late) == {"replicas", "backingImages"}
 
 

@@ -56,28 +56,23 @@ class Server:
 
     @property
     def requests(self) -> dict[str, int]:
-        """The requests for replicas."""
         return dict(self.body["spec"]["replicas"])
 
     def cached(self) -> DiskSchedule:
-        """What the cache has."""
         value = self.cache.value("u")
         assert isinstance(value, DiskSchedule)
         return value
 
 
 def request(name: str, size: int) -> SetRequirement:
-    """A change of a replica's request."""
     return SetRequirement("u", RequestKind.REPLICA, name, size)
 
 
 def annotate(body: Object) -> None:
-    """A change that concerns no request."""
     body["metadata"]["annotations"] = {"count": "1"}
 
 
 async def is_gone(_: SetRequirement) -> bool:
-    """No object of a request is on the disk."""
     return False
 
 
@@ -91,8 +86,6 @@ async def change(server: Server, *writes: SetRequirement) -> list[BaseException 
 
 
 def test_changes_of_one_disk_that_wait_are_written_together_and_never_conflict() -> None:
-    """The first is under way while the others come."""
-
     async def run() -> Server:
         server = Server()
         assert await change(server, *(request(f"r{number}", 5) for number in range(20))) == [None] * 20
@@ -104,8 +97,6 @@ def test_changes_of_one_disk_that_wait_are_written_together_and_never_conflict()
 
 
 def test_a_foreign_writer_that_is_faster_several_times_does_not_hold_up_a_change() -> None:
-    """The change is applied to the version that was faster, at once."""
-
     async def run() -> Server:
         server = Server()
         server.foreign = [annotate] * 5
@@ -135,8 +126,6 @@ def test_a_change_decided_from_another_answer_fails_as_a_conflict_and_others_suc
 
 
 def test_a_writer_that_is_always_faster_ends_in_a_conflict() -> None:
-    """The key is then requeued; other disks are not affected."""
-
     async def run() -> tuple[Server, list[BaseException | None]]:
         server = Server()
         server.foreign = [annotate] * 100
@@ -148,8 +137,6 @@ def test_a_writer_that_is_always_faster_ends_in_a_conflict() -> None:
 
 
 def test_a_status_is_decided_again_from_the_version_that_was_faster() -> None:
-    """It never answers a spec that is not there any more."""
-
     async def run() -> tuple[Server, list[int]]:
         server = Server(a=5)
         seen: list[int] = []
@@ -167,8 +154,6 @@ def test_a_status_is_decided_again_from_the_version_that_was_faster() -> None:
 
 
 def test_a_request_as_wanted_already_is_not_written() -> None:
-    """Neither is a withdrawal from a DiskSchedule that is gone; a new request there has to be decided again."""
-
     async def run() -> tuple[Server, list[BaseException | None]]:
         server = Server(r=5)
         writer = ScheduleWriter(server.cache, server.put, is_gone)
@@ -185,8 +170,6 @@ def test_a_request_as_wanted_already_is_not_written() -> None:
 
 
 def test_an_object_is_read_after_each_version_from_which_its_request_is_withdrawn() -> None:
-    """It is placed there again after the first reading, and its request is as before: the withdrawal is left out."""
-
     async def run() -> tuple[Server, list[int]]:
         server = Server(r=5)
         readings: list[int] = []

@@ -46,13 +46,11 @@ def reconcile(folder: Path, nodes: list[Object]) -> tuple[Requeue | None, list[O
 
 @pytest.mark.parametrize("listed", [False, True], ids=["a node that cannot be read", "a node that lists it"])
 def test_a_place_without_disk_schedule_stays_while_a_node_may_list_its_disk(tmp_path: Path, *, listed: bool) -> None:
-    """A node that cannot be read may list it."""
     nodes = [builders.longhorn_node("n")] if listed else [BAD_NODE]
     assert reconcile(tmp_path, nodes) == (Requeue.WAITING, [])
 
 
 def test_a_place_without_disk_schedule_is_cleared_if_no_node_lists_its_disk(tmp_path: Path) -> None:
-    """The replica never ran, so it may go elsewhere."""
     result, [body] = reconcile(tmp_path, [])
     assert (result, body["spec"]["diskID"]) == (Requeue.WAITING, "")
 
@@ -70,8 +68,6 @@ def held_disk(reason: str) -> Object:
 def test_a_replica_leaves_held_bytes_only_if_its_disk_is_gone_still(
     tmp_path: Path, reason: str, disk: list[str]
 ) -> None:
-    """The cache says that it is gone; the DiskSchedule is read again before the place is given up, and keeps the request."""
-
     async def reconcile_volume() -> list[Object]:
         api = RecordingApi()
         api.version = 1_000_000  # newer than the cache

@@ -82,8 +82,6 @@ def test_a_changed_disk_schedule_wakes_controllers(
 
 
 def test_a_disk_that_moves_to_another_node_wakes_the_volumes_of_its_replicas(tmp_path: Path) -> None:
-    """Their condition says whether the replica is on the disk's node."""
-
     def schedule(node: str) -> Callable[[World], None]:
         return lambda world: world.schedule(
             "n-disk-1", spec={**REQUESTS, "nodeID": node}, status={"replicas": {"r": SCHEDULED}}
@@ -94,8 +92,6 @@ def test_a_disk_that_moves_to_another_node_wakes_the_volumes_of_its_replicas(tmp
 
 
 def test_a_node_whose_space_changes_wakes_its_disks_and_a_new_disk_wakes_node_sync(tmp_path: Path) -> None:
-    """No other controller is woken."""
-
     def node(**more: Any) -> Callable[[World], None]:
         raw = builders.longhorn_node("n", **more)
         return lambda world: put(world.watches.nodes, raw)
@@ -114,14 +110,12 @@ def test_a_replica_wakes_its_volume_and_its_own_controller_only_when_it_is_delet
 
 
 def test_an_unchanged_object_wakes_no_controller(tmp_path: Path) -> None:
-    """A new version has the same content."""
     assert reconciled_keys(tmp_path, lambda world: world.replica("r", "v")) == set()
 
 
 def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_the_mirror_of_its_disks(
     tmp_path: Path,
 ) -> None:
-    """Only the DiskSchedule shows where it is."""
     deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     keys = reconciled_keys(
         tmp_path,
@@ -132,7 +126,6 @@ def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_the_mirr
 
 
 def test_an_unreadable_image_that_is_deleted_wakes_the_mirror_of_its_disks(tmp_path: Path) -> None:
-    """Only the DiskSchedule shows where it is. Its volumes wait for it."""
     bad = {"metadata": {"name": "i"}, "spec": {}, "status": {"realSize": -1}}
     keys = reconciled_keys(
         tmp_path,
@@ -143,8 +136,6 @@ def test_an_unreadable_image_that_is_deleted_wakes_the_mirror_of_its_disks(tmp_p
 
 
 def test_a_volume_delivered_after_its_replica_wakes_the_image_it_is_made_from(tmp_path: Path) -> None:
-    """A volume without an image wakes only its own controller."""
-
     def replica(world: World) -> None:
         world.replica("late-r", "late")
 

@@ -7,7 +7,6 @@ from tests.worlds.service import NODES, db_pod, small_service
 
 
 def test_callers_are_counted_by_address_and_form() -> None:
-    """With the age of the last request."""
     time = [10.0]
     callers = RecentCallers(lambda: time[0])
     for whole_nodes in (False, False, True):
@@ -20,7 +19,6 @@ def test_callers_are_counted_by_address_and_form() -> None:
 
 
 def test_the_latest_callers_are_remembered() -> None:
-    """Any client may call; the memory is bounded."""
     callers = RecentCallers()
     for number in range(2 * MAX_CALLERS):
         callers.record(f"10.0.0.{number:03}", whole_nodes=False)
@@ -29,7 +27,6 @@ def test_the_latest_callers_are_remembered() -> None:
 
 
 async def test_state_shows_the_form_of_a_request() -> None:
-    """One with names, and one with whole nodes."""
     async with small_service() as client:
         await client.post("/filter", json={"Pod": db_pod(), "NodeNames": list(NODES)})
         items = [{"metadata": {"name": name}} for name in NODES]

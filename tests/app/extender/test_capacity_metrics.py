@@ -27,7 +27,6 @@ def series(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
 
 
 def test_every_disk_and_class_has_its_series() -> None:
-    """An open disk has no reason."""
     metrics = Metrics()
     metrics.capacity(lambda: make.state(NODES, make.storage_class()))
     assert series(metrics, "disk_free_bytes") == {
@@ -42,7 +41,6 @@ def test_every_disk_and_class_has_its_series() -> None:
 
 
 def test_disks_can_be_left_out() -> None:
-    """They have most of the series; nodes and StorageClasses keep theirs."""
     metrics = Metrics()
     metrics.capacity(lambda: make.state(NODES, make.storage_class()), with_disks=False)
     text = generate_latest(metrics.registry).decode()
@@ -60,7 +58,6 @@ def test_a_process_that_does_not_lead_has_no_such_series() -> None:
 
 
 def test_the_state_is_read_once_per_scrape() -> None:
-    """Registering the metrics reads nothing."""
     reads: list[int] = []
 
     def read() -> ClusterState:
@@ -75,7 +72,6 @@ def test_the_state_is_read_once_per_scrape() -> None:
 
 
 def test_the_time_of_the_last_request_is_known() -> None:
-    """Before the first one it is 0; a request that cannot be decided counts, too."""
     metrics = Metrics()
     assert series(metrics, "last_filter_request_timestamp_seconds") == {(): 0}
     metrics.count_undecided()
@@ -83,7 +79,6 @@ def test_the_time_of_the_last_request_is_known() -> None:
 
 
 def test_counters_have_no_twin_of_their_creation_time() -> None:
-    """The version of the program is a label of a series of its own."""
     text = generate_latest(Metrics().registry).decode()
     assert "_created" not in text
     assert f'{PREFIX}_build_info{{version="' in text

@@ -40,7 +40,6 @@ class World:
         self.now = datetime.now(UTC)
 
     def read(self) -> CertificateFiles:
-        """The files as they are now."""
         return CertificateFiles(self.secret.files, self.metrics, lambda: self.now)
 
     def reload(self, files: CertificateFiles) -> list[str]:
@@ -50,7 +49,6 @@ class World:
         return [f"{line['log_level']}: {line.get('problem', '')}" for line in lines]
 
     def metric(self, name: str, **labels: str) -> float:
-        """The value of a metric."""
         value = self.metrics.registry.get_sample_value(f"{PREFIX}_{name}", labels)
         assert value is not None, name
         return value
@@ -66,43 +64,36 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A Secret that can be used."""
     return World(tmp_path)
 
 
 def test_a_caller_with_a_certificate_of_the_authority_is_let_in(world: World) -> None:
-    """It verifies the server's certificate, too."""
     assert shake_hands_in_memory(world.read().context, world.caller(world.client), SERVER_HOST) == "TLSv1.3"
 
 
 def test_a_caller_without_a_certificate_is_refused_in_the_handshake(world: World) -> None:
-    """No byte of a request is read before."""
     with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
         shake_hands_in_memory(world.read().context, world.caller(None), SERVER_HOST)
 
 
 def test_a_certificate_of_another_authority_is_refused(world: World) -> None:
-    """Also if it names the same user."""
     other = CertificateAuthority.create(world.folder / "other", "first").client("kube-scheduler")
     with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
         shake_hands_in_memory(world.read().context, world.caller(other), SERVER_HOST)
 
 
 def test_the_servers_own_certificate_is_no_callers(world: World) -> None:
-    """Its purpose is another one, although the same authority signed it."""
     with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
         shake_hands_in_memory(world.read().context, world.caller(world.server), SERVER_HOST)
 
 
 def test_without_authorities_every_caller_is_let_in(world: World) -> None:
-    """It still verifies the server."""
     files = TlsFiles(world.secret.files.certificate, world.secret.files.private_key)
     context = CertificateFiles(files, world.metrics, lambda: world.now).context
     assert shake_hands_in_memory(context, world.caller(None), SERVER_HOST) == "TLSv1.3"
 
 
 def only_version(caller: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
-    """A caller that offers one version of TLS, with every cipher that there is for it."""
     caller.set_ciphers("ALL:@SECLEVEL=0")
     caller.minimum_version = version
     caller.maximum_version = version
@@ -111,7 +102,6 @@ def only_version(caller: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLCont
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
 def test_tls_before_1_2_is_refused(world: World) -> None:
-    """The caller offers 1.1 only."""
     with pytest.raises(ssl.SSLError):
         shake_hands_in_memory(
             world.read().context, only_version(world.caller(world.client), ssl.TLSVersion.TLSv1_1), SERVER_HOST
@@ -119,13 +109,11 @@ def test_tls_before_1_2_is_refused(world: World) -> None:
 
 
 def test_tls_1_2_is_accepted(world: World) -> None:
-    """The caller offers nothing newer."""
     caller = only_version(world.caller(world.client), ssl.TLSVersion.TLSv1_2)
     assert shake_hands_in_memory(world.read().context, caller, SERVER_HOST) == "TLSv1.2"
 
 
 def test_a_replaced_certificate_is_used_and_its_end_is_shown(world: World) -> None:
-    """One authority after another, without a time in which neither works."""
     files = world.read()
     before = world.metric("tls_certificate_expiry_timestamp_seconds")
     successor = CertificateAuthority.create(world.folder / "successor", "second")
@@ -144,7 +132,6 @@ def test_a_replaced_certificate_is_used_and_its_end_is_shown(world: World) -> No
 
 
 def test_unchanged_files_change_nothing(world: World) -> None:
-    """The kubelet switches its link also when nothing but another key of the Secret changed."""
     files = world.read()
     context = files.context
     world.secret.write_pair(world.server, world.authority)
@@ -164,7 +151,6 @@ BAD = {
 def test_a_bad_file_keeps_the_certificate_before_and_is_counted_once(
     world: World, changes: dict[str, bytes], problem: str
 ) -> None:
-    """The log has one error, without a word of the key."""
     files = world.read()
     context = files.context
     good = {name: (world.secret.folder / name).read_bytes() for name in ("tls.crt", "tls.key", "ca.crt")}
@@ -213,7 +199,6 @@ def test_a_certificate_that_becomes_valid_later_is_used_then(world: World) -> No
 
 
 def test_callers_are_shut_out_although_the_servers_certificate_has_expired(world: World) -> None:
-    """Only the authorities have changed."""
     files = world.read()
     world.now += YEAR
     world.secret.write_pair(world.server, CertificateAuthority.create(world.folder / "other", "other"))
@@ -223,7 +208,6 @@ def test_callers_are_shut_out_although_the_servers_certificate_has_expired(world
 
 
 def test_an_authority_that_another_one_signed_is_trusted(world: World) -> None:
-    """The file says which authorities may sign callers, and the one above is not in it."""
     intermediate = CertificateAuthority.create(world.folder / "intermediate", "second", issuer=world.authority)
     world.secret.write_pair(world.server, intermediate)
     caller = world.caller(intermediate.client("kube-scheduler"))
@@ -231,7 +215,6 @@ def test_an_authority_that_another_one_signed_is_trusted(world: World) -> None:
 
 
 def test_an_expired_certificate_is_no_reason_not_to_start(world: World) -> None:
-    """It is logged, and its end is in the metric; a renewed one is used at once."""
     world.now += YEAR
     with capture_logs() as lines:
         world.read()
@@ -242,7 +225,6 @@ def test_an_expired_certificate_is_no_reason_not_to_start(world: World) -> None:
 
 
 def test_files_that_cannot_be_used_prevent_the_start(world: World) -> None:
-    """The text names the file."""
     world.secret.write({"tls.crt": b""})
     with pytest.raises(CertificateError, match=r"secret/tls\.key: cannot be read|tls\.crt holds no certificate"):
         world.read()

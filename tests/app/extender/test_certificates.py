@@ -36,7 +36,6 @@ KEYS = (AUTHORITIES_KEY, AUTHORITY_KEY_KEY, CHAIN_KEY, SERVING_KEY_KEY)
 
 
 def test_a_client_with_the_bundle_accepts_the_server() -> None:
-    """A real handshake, under the strictest rules that OpenSSL has."""
     made = issue(HOST, datetime.now(UTC))
     assert shake_hands(made.serving, made.bundle, HOST) == made.serving.certificate.serial_number
 
@@ -49,14 +48,12 @@ def test_a_client_with_the_bundle_accepts_the_server() -> None:
     ],
 )
 def test_other_clients_refuse_the_server(bundle: bytes, host: str) -> None:
-    """The authority and the name both count."""
     made = issue(HOST, datetime.now(UTC))
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(made.serving, bundle or made.bundle, host)
 
 
 def test_a_renewed_authority_and_the_previous_one_are_trusted_together() -> None:
-    """Servers change one after the other, and clients accept all of them."""
     now = datetime.now(UTC)
     before = issue(HOST, now - timedelta(days=60))
     after = before.renew_authority(HOST, now)
@@ -74,7 +71,6 @@ def test_an_expired_authority_is_not_trusted_any_more() -> None:
 
 
 def test_a_clock_that_is_behind_accepts_a_new_certificate() -> None:
-    """It is valid from an hour before it was made."""
     assert MADE.serving.problem(HOST, NOW - CLOCK_SKEW) == ""
     assert "is not valid before" in MADE.serving.problem(HOST, NOW - CLOCK_SKEW - timedelta(seconds=1))
 
@@ -97,12 +93,10 @@ SECOND = timedelta(seconds=1)
     ],
 )
 def test_what_is_due_follows_from_the_age(certificates: Certificates, age: timedelta, due: Due) -> None:
-    """Two thirds of a life, as usual for certificates that are renewed by a program."""
     assert certificates.due(HOST, NOW + age) is due
 
 
 def test_nothing_is_due_after_a_renewal() -> None:
-    """The serving certificate never outlives its authority."""
     late = NOW + AUTHORITY_VALIDITY - timedelta(days=1)
     assert MADE.renew_serving(HOST, late).serving.expires == MADE.authorities[0].not_valid_after_utc
     for now in (NOW + SERVING_VALIDITY, late):
@@ -111,7 +105,6 @@ def test_nothing_is_due_after_a_renewal() -> None:
 
 
 def test_what_is_written_to_a_secret_is_read_from_it() -> None:
-    """Keys and authorities are the same."""
     renewed = MADE.renew_authority(HOST, NOW)
     decoded = decode_certificates(renewed.encode())
     assert decoded.encode() == renewed.encode()
@@ -137,13 +130,11 @@ def test_what_is_written_to_a_secret_is_read_from_it() -> None:
     ],
 )
 def test_certificates_that_do_not_belong_together_are_refused(edit: dict[str, bytes], problem: str) -> None:
-    """The text names the entry."""
     with pytest.raises(CertificateError, match=problem):
         decode_certificates({**MADE.encode(), **edit})
 
 
 def test_an_authority_of_others_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """An administrator's own certificates are never replaced."""
     authority = CertificateAuthority.create(tmp_path_factory.mktemp("pki"))
     pair = authority.server("guard", (HOST,))
     data = {CHAIN_KEY: pair.certificate.read_bytes(), SERVING_KEY_KEY: pair.key.read_bytes()}
@@ -155,7 +146,6 @@ def test_an_authority_of_others_is_refused(tmp_path_factory: pytest.TempPathFact
 
 @given(st.sampled_from(KEYS), st.integers(0, 4000), st.binary(min_size=1, max_size=4))
 def test_a_damaged_secret_is_refused_and_its_keys_are_quoted_nowhere(key: str, place: int, damage: bytes) -> None:
-    """Whatever bytes are overwritten, there is one kind of error, or the content is as good as before."""
     data = MADE.encode()
     place %= len(data[key])
     data[key] = data[key][:place] + damage + data[key][place + len(damage) :]
@@ -179,13 +169,11 @@ def test_no_representation_holds_a_key() -> None:
 
 
 def test_a_wildcard_is_good_for_the_name() -> None:
-    """cert-manager signs what an administrator asks for."""
     wildcard = issue("*.longhorn-system.svc", NOW).serving
     assert wildcard.problem(HOST, NOW) == ""
     assert "is for *.longhorn-system.svc, not for" in wildcard.problem("a.other.svc", NOW)
 
 
 def test_the_authority_can_sign_no_other_authority() -> None:
-    """A stolen key is good for serving certificates only."""
     constraints = MADE.authorities[0].extensions.get_extension_for_class(x509.BasicConstraints)
     assert (constraints.critical, constraints.value.ca, constraints.value.path_length) == (True, True, 0)

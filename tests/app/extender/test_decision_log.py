@@ -39,7 +39,6 @@ def log_of(*results: tuple[str, DecisionResult]) -> DecisionLog:
 
 
 def pods(log: DecisionLog, query: DecisionQuery | None = None) -> list[str]:
-    """The pods of a page, in its order."""
     return [f"{entry.namespace}/{entry.pod}" for entry in log.page(query or DecisionQuery()).entries]
 
 
@@ -54,10 +53,6 @@ def mixed_log() -> DecisionLog:
 
 
 def test_an_entry_has_what_was_decided() -> None:
-    """It has the number of nodes, and which were offered or refused.
-
-    The refused ones are sorted by reason.
-    """
     result = DecisionResult(5, 2, ["node-2", "node-1"], {"full": 1, "cordoned": 2}, "", 0.0012345, observed=True)
     (entry,) = log_of(("shop/orders-0", result)).page(DecisionQuery()).entries
     assert (entry.time, entry.verb, entry.namespace, entry.pod, entry.uid) == (
@@ -73,7 +68,6 @@ def test_an_entry_has_what_was_decided() -> None:
 
 
 def test_the_latest_come_first() -> None:
-    """Whichever pod they are about."""
     assert pods(mixed_log()) == ["a/x", "a/y", "b/x", "a/x"]
 
 
@@ -92,12 +86,10 @@ def test_the_latest_come_first() -> None:
     ids=str,
 )
 def test_a_query_selects(query: DecisionQuery, expected: list[str]) -> None:
-    """By namespace, by name and by outcome."""
     assert pods(mixed_log(), query) == expected
 
 
 def test_pages_continue_where_the_last_one_ended() -> None:
-    """Also if a decision is recorded between two pages."""
     times = (NOW + timedelta(seconds=number) for number in range(6))
     log = DecisionLog(lambda: next(times))
     for name in "abcde":
@@ -111,13 +103,11 @@ def test_pages_continue_where_the_last_one_ended() -> None:
 
 
 def test_a_full_page_may_be_the_last_one() -> None:
-    """It names no next page then."""
     assert mixed_log().page(DecisionQuery(limit=4)).next_before is None
 
 
 @pytest.mark.parametrize("step", [timedelta(0), timedelta(seconds=-1)])
 def test_numbers_grow(step: timedelta) -> None:
-    """Even if the clock stands still or is set back."""
     times = (NOW + number * step for number in range(10))
     log = DecisionLog(lambda: next(times))
     for _ in range(10):
@@ -128,7 +118,6 @@ def test_numbers_grow(step: timedelta) -> None:
 
 
 def test_the_oldest_are_forgotten() -> None:
-    """They still count."""
     log = DecisionLog()
     for number in range(MAX_DECISIONS + 7):
         log.record("filter", Pod("shop", f"pod-{number}"), DecisionResult(1))
@@ -138,7 +127,6 @@ def test_the_oldest_are_forgotten() -> None:
 
 
 def test_only_some_of_the_nodes_that_fit_are_read() -> None:
-    """Their number has no limit."""
     names = iter([f"node-{number}" for number in range(5000)])
     (entry,) = log_of(("shop/x", DecisionResult(5000, 5000, names))).page(DecisionQuery()).entries
     assert entry.offered == tuple(f"node-{number}" for number in range(MAX_OFFERED))
@@ -155,19 +143,11 @@ def test_the_most_frequent_reasons_are_kept() -> None:
 
 
 def long(letter: str) -> Callable[[int], str]:
-    """Returns a maker of texts of a million characters.
-
-    Each text is different at its end.
-    """
     return lambda number: f"{letter * 1_000_000}{number}"
 
 
 @pytest.mark.parametrize("letter", ["x", "\U0001f600", "\x1b"])
 def test_long_texts_are_cut(letter: str) -> None:
-    """Callers may send names of any length.
-
-    Memory is bounded all the same.
-    """
     text = long(letter)
     result = DecisionResult(99, 50, map(text, range(50)), {text(number): 1 for number in range(10)}, text(0))
     log = DecisionLog()

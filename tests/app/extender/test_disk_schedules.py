@@ -23,7 +23,6 @@ SCHEDULES = PATHS["longhorn.io", "DiskSchedule"]
 
 
 async def test_state_shows_what_is_scheduled_and_pending_on_a_disk() -> None:
-    """A rejected request counts as neither; a disk without a DiskSchedule has null."""
     schedule = disk_schedule(
         replicas={"r": 30, "growing": 15, "pending": 7, "rejected": 60},
         answers={"r": ("scheduled", 30), "growing": ("scheduled", 10), "rejected": ("rejected", 0)},
@@ -38,7 +37,6 @@ async def test_state_shows_what_is_scheduled_and_pending_on_a_disk() -> None:
 
 
 def test_disk_schedules_of_a_snapshot_file_count(tmp_path: Path) -> None:
-    """They cause no warning about ignored objects."""
     file = tmp_path / "snapshot.json"
     items = [make.longhorn_node("n"), disk_schedule(replicas={"r": 30})]
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
@@ -50,7 +48,6 @@ def test_disk_schedules_of_a_snapshot_file_count(tmp_path: Path) -> None:
 async def test_a_cluster_has_no_disk_schedules_until_their_definition_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are optional; they count from their installation to their deletion."""
     monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 0.1)
     api = FakeApi()
     api.missing.add(SCHEDULES)

@@ -24,7 +24,6 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
-    """An API server."""
     with control_plane.borrow() as started:
         yield started
 
@@ -43,23 +42,19 @@ class Namespace:
         )
 
     def publisher(self, address: str = "10.1.2.3", node: str = "node-1") -> EndpointPublisher:
-        """The publisher of one process."""
         endpoint = Endpoint.at(address, 9504, node)
         return EndpointPublisher(self._client, self.name, endpoint, lambda: self.may_lead)
 
     def slice(self) -> dict[str, Any]:
-        """The slice as it is now."""
         current: dict[str, Any] = self.api.get(self.path)
         return current
 
     def addresses(self) -> list[str]:
-        """The addresses in the slice."""
         return [address for endpoint in self.slice()["endpoints"] or () for address in endpoint["addresses"]]
 
 
 @pytest.fixture
 async def namespace(cluster: DevCluster) -> AsyncIterator[Namespace]:
-    """A namespace of its own for each test."""
     client = await KubeClient.connect(str(cluster.kubeconfig))
     yield Namespace(cluster, client)
     await client.close()
@@ -67,7 +62,6 @@ async def namespace(cluster: DevCluster) -> AsyncIterator[Namespace]:
 
 @pytest.mark.smoke
 async def test_the_first_leader_creates_the_slice(namespace: Namespace) -> None:
-    """It is compared as the API server prints it."""
     assert await namespace.publisher().publish()
     current = namespace.slice()
     assert current["metadata"]["labels"] == {
@@ -80,7 +74,6 @@ async def test_the_first_leader_creates_the_slice(namespace: Namespace) -> None:
 
 
 async def test_publishing_again_writes_nothing(namespace: Namespace) -> None:
-    """The version stays the same."""
     publisher = namespace.publisher()
     await publisher.publish()
     before = namespace.slice()["metadata"]["resourceVersion"]
@@ -89,7 +82,6 @@ async def test_publishing_again_writes_nothing(namespace: Namespace) -> None:
 
 
 async def test_a_successor_replaces_the_endpoint_and_keeps_foreign_labels(namespace: Namespace) -> None:
-    """One write does both, so the slice is never empty."""
     await namespace.publisher("10.1.2.4").publish()
     namespace.api.patch(namespace.path, {"metadata": {"labels": {"team": "storage"}}})
     uid = namespace.slice()["metadata"]["uid"]
@@ -100,7 +92,6 @@ async def test_a_successor_replaces_the_endpoint_and_keeps_foreign_labels(namesp
 
 
 async def test_withdrawing_leaves_an_empty_slice_and_can_be_repeated(namespace: Namespace) -> None:
-    """It works even if nothing was published before."""
     publisher = namespace.publisher()
     await publisher.withdraw()
     await publisher.publish()
@@ -112,7 +103,6 @@ async def test_withdrawing_leaves_an_empty_slice_and_can_be_repeated(namespace: 
 
 
 async def test_the_leader_empties_a_slice_wherever_it_points(namespace: Namespace) -> None:
-    """A process that does not lead leaves it to the leader; without a slice there is nothing to empty."""
     publisher = namespace.publisher("10.1.2.4")
     assert await publisher.empty()
     await namespace.publisher("10.1.2.5").publish()
@@ -131,7 +121,6 @@ async def test_the_leader_empties_a_slice_wherever_it_points(namespace: Namespac
 
 
 async def test_an_endpoint_with_a_second_address_is_replaced(namespace: Namespace) -> None:
-    """kube-proxy uses the first address only; other proxies use all."""
     publisher = namespace.publisher()
     await publisher.publish()
     namespace.api.patch(namespace.path, {"endpoints": [{"addresses": ["10.1.2.3", "10.1.2.9"], "nodeName": "node-1"}]})
@@ -149,7 +138,6 @@ async def test_withdrawing_leaves_a_successors_slice_alone(namespace: Namespace)
 
 
 async def test_a_follower_writes_nothing(namespace: Namespace) -> None:
-    """`publish` returns that it did not."""
     await namespace.publisher("10.1.2.4").publish()
     namespace.may_lead = False
     assert not await namespace.publisher("10.1.2.5").publish()
@@ -159,7 +147,6 @@ async def test_a_follower_writes_nothing(namespace: Namespace) -> None:
 async def test_a_leader_overtaken_between_reading_and_writing_does_not_overwrite(
     namespace: Namespace, cluster: DevCluster
 ) -> None:
-    """The successor writes after the former leader has read the slice and still leads."""
     client = await KubeClient.connect(str(cluster.kubeconfig))
     await namespace.publisher("10.1.2.4").publish()
     calls = []
@@ -178,7 +165,6 @@ async def test_a_leader_overtaken_between_reading_and_writing_does_not_overwrite
 
 
 async def test_a_leader_tries_again_after_a_conflict(namespace: Namespace, cluster: DevCluster) -> None:
-    """The slice is read and compared again."""
     client = await KubeClient.connect(str(cluster.kubeconfig))
     await namespace.publisher("10.1.2.4").publish()
     calls = []
@@ -196,7 +182,6 @@ async def test_a_leader_tries_again_after_a_conflict(namespace: Namespace, clust
 
 
 async def test_a_leader_of_the_other_ip_family_creates_a_new_slice(namespace: Namespace) -> None:
-    """The address type of a slice cannot be changed."""
     await namespace.publisher().publish()
     assert await namespace.publisher("2001:DB8::7").publish()
     assert namespace.slice()["addressType"] == "IPv6"
@@ -205,6 +190,5 @@ async def test_a_leader_of_the_other_ip_family_creates_a_new_slice(namespace: Na
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "pod-1", ""])
 async def test_an_address_that_cannot_be_published_is_refused_at_once(namespace: Namespace, address: str) -> None:
-    """The refusal does not wait for an election."""
     with pytest.raises(CoreError, match="the leader's address"):
         namespace.publisher(address)

@@ -53,7 +53,6 @@ class SlowEvaluator(Evaluator):
     error: Exception | None = None
 
     async def run(self, work: Callable[[], Any], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> Any:
-        """Waits, then computes or fails."""
         await asyncio.sleep(self.seconds)
         if self.error is not None:
             raise self.error
@@ -102,11 +101,9 @@ class World:
         self.evaluator.follow_guard(lambda: self.guard.proven, lambda: self.guard.allowances)
 
     def contenders(self) -> Contenders:
-        """All demand of the state, and the offers that the test made."""
         return make.competing(self.cache.state(), self.ledger) if self.competes else NO_CONTENDERS
 
     async def recorded(self, node: str) -> Contenders:
-        """The same, with the recorded offers."""
         assert node == NODE
         return make.competing(self.cache.state(), self.record)
 
@@ -143,26 +140,22 @@ class World:
         self.cache.put(raw)
 
     async def prove(self) -> None:
-        """One placement is answered and shown."""
         await self.disk(ON_B)
         self.show(ON_A, ON_A)
         assert self.guard.proven
 
     def counted(self, name: str, **labels: str) -> float | None:
-        """A counter's value."""
         return self.metrics.registry.get_sample_value(f"{PREFIX}_placement_guard_{name}_total", labels)
 
 
 @pytest.fixture(autouse=True)
 def logs() -> Iterator[list[Any]]:
-    """Keeps the log out of the output."""
     with capture_logs() as lines:
         yield lines
 
 
 @virtually
 async def test_a_choice_that_would_break_the_plan_is_changed() -> None:
-    """And counted."""
     world = World()
     assert await world.disk(ON_B) == "a"
     assert world.counted("placements", outcome="changed") == 1
@@ -170,7 +163,6 @@ async def test_a_choice_that_would_break_the_plan_is_changed() -> None:
 
 @virtually
 async def test_placements_at_the_same_time_see_each_other() -> None:
-    """No watch has shown the first one yet."""
     world = World()
     assert (await world.disk(ON_B), await world.disk(Y_ON_B)) == ("a", "b")
     assert [entry.disk for entry in world.guard.activity.awaited] == ["n-a", "n-b"]
@@ -178,7 +170,6 @@ async def test_placements_at_the_same_time_see_each_other() -> None:
 
 @virtually
 async def test_observing_changes_nothing_and_counts_what_enforcing_would_change() -> None:
-    """Longhorn's choice is what takes space then."""
     world = World(GuardMode.OBSERVE)
     assert await world.disk(ON_B) == "b"
     assert world.counted("placements", outcome="changed") == 1
@@ -187,7 +178,6 @@ async def test_observing_changes_nothing_and_counts_what_enforcing_would_change(
 
 @virtually
 async def test_a_dry_run_is_answered_and_not_remembered() -> None:
-    """Nothing will be written."""
     world = World()
     assert await world.disk(ON_B, dryRun=True) == "a"
     assert world.guard.activity.awaited == ()
@@ -196,8 +186,6 @@ async def test_a_dry_run_is_answered_and_not_remembered() -> None:
 
 @pytest.mark.parametrize("cause", ["off", "no reservations"])
 def test_nothing_is_changed_while_the_guard_may_not_decide(cause: str) -> None:
-    """Longhorn's choice is written."""
-
     @virtually
     async def check() -> None:
         world = World()
@@ -221,7 +209,6 @@ async def test_a_process_that_does_not_lead_keeps_the_same_plan() -> None:
 
 @virtually
 async def test_a_standby_keeps_the_offers_that_the_leader_recorded() -> None:
-    """Volume x may go to b if nothing else is to come; the leader has offered b to another pod."""
     world = World()
     world.leads = False
     world.cache.remove(*waiting_volume("y", 20, age=1))
@@ -245,7 +232,6 @@ async def test_a_standby_reads_what_another_process_answered() -> None:
 
 @virtually
 async def test_what_cannot_be_read_is_decided_by_what_the_watches_show() -> None:
-    """Longhorn waits for the answer."""
     world = World()
     world.leads = False
     world.written = ApiError("GET replicas", 0, "", "no answer")
@@ -295,7 +281,6 @@ async def test_a_leader_reads_what_was_written_after_it_stood_still() -> None:
 
 @virtually
 async def test_a_decision_that_takes_too_long_is_given_up() -> None:
-    """The API server does not wait longer; the placement counts as bypassed once it is shown."""
     world = World()
     world.evaluator.seconds = 2 * ANSWER_SECONDS
     assert await world.disk(ON_B) == "b"
@@ -307,7 +292,6 @@ async def test_a_decision_that_takes_too_long_is_given_up() -> None:
 
 @virtually
 async def test_after_a_decision_that_took_too_long_the_guard_reads_what_was_written() -> None:
-    """A standby was asked about it."""
     world = World()
     world.evaluator.seconds = 2 * ANSWER_SECONDS
     await world.disk(ON_B)
@@ -318,7 +302,6 @@ async def test_after_a_decision_that_took_too_long_the_guard_reads_what_was_writ
 
 @virtually
 async def test_a_guard_that_decides_nothing_reads_nothing() -> None:
-    """Without reservations nothing is promised."""
     world = World()
     world.leads = False
     world.competes = False
@@ -328,7 +311,6 @@ async def test_a_guard_that_decides_nothing_reads_nothing() -> None:
 
 @virtually
 async def test_a_replica_that_is_deleted_takes_no_space() -> None:
-    """Not even for the minute that an answer counts."""
     world = World()
     await world.disk(ON_B)
     world.cache.remove(make.replica("r-x", "vol-x", size=10, healthy=False))
@@ -337,7 +319,6 @@ async def test_a_replica_that_is_deleted_takes_no_space() -> None:
 
 @virtually
 async def test_a_placement_that_passes_a_guard_by_that_is_off_unproves_it() -> None:
-    """Switched on again, it is proven by the next answer."""
     world = World()
     await world.prove()
     world.mode = GuardMode.OFF
@@ -361,7 +342,6 @@ async def test_invented_reviews_make_the_guard_write_no_wrong_disk() -> None:
 
 @virtually
 async def test_after_an_error_the_guard_reads_what_was_written() -> None:
-    """A standby was asked."""
     world = World()
     world.evaluator.error = RuntimeError("a defect")
     with pytest.raises(RuntimeError, match="a defect"):
@@ -373,8 +353,6 @@ async def test_after_an_error_the_guard_reads_what_was_written() -> None:
 
 @pytest.mark.parametrize(("behind", "node"), [(False, "m"), (True, NODE)])
 def test_a_replica_is_moved_to_another_node_only_by_a_leader_that_has_seen_all_answers(behind: bool, node: str) -> None:
-    """What other processes do there is not read: disk b is promised to y, and m has the only other disk."""
-
     @virtually
     async def check() -> None:
         other = make.longhorn_node("m", {"c": make.disk(10)})
@@ -395,7 +373,6 @@ def test_a_replica_is_moved_to_another_node_only_by_a_leader_that_has_seen_all_a
 
 @virtually
 async def test_an_update_of_another_shape_is_left_alone() -> None:
-    """It is counted, and passes the guard by."""
     world = World()
     assert await world.disk(replace(ON_B, disk_path="")) == "b"
     assert world.counted("placements", outcome="refused-shape") == 1
@@ -403,7 +380,6 @@ async def test_an_update_of_another_shape_is_left_alone() -> None:
 
 @virtually
 async def test_the_guard_is_proven_by_a_placement_that_a_watch_shows_as_answered() -> None:
-    """Then `auto` offers every node with a packing."""
     world = World()
     packing = [world.evaluator.options.packing]
     await world.prove()
@@ -414,7 +390,6 @@ async def test_the_guard_is_proven_by_a_placement_that_a_watch_shows_as_answered
 
 @virtually
 async def test_a_guard_that_cannot_be_reached_is_not_proven() -> None:
-    """A certificate in trouble is known before the first placement passes the guard by."""
     world = World()
     await world.prove()
     world.obstacle = "the certificate has expired"
@@ -426,7 +401,6 @@ async def test_a_guard_that_cannot_be_reached_is_not_proven() -> None:
 
 @virtually
 async def test_a_placement_that_passes_the_guard_by_unproves_it_at_once() -> None:
-    """The next one that is answered and shown proves it again."""
     world = World()
     await world.prove()
     world.cache.put(make.replica("r-other", "vol-other", healthy=False, size=5))
@@ -439,7 +413,6 @@ async def test_a_placement_that_passes_the_guard_by_unproves_it_at_once() -> Non
 
 @virtually
 async def test_auto_does_not_rely_on_the_guard_while_a_disk_has_a_disk_schedule() -> None:
-    """There the guard leaves placements alone."""
     world = World()
     await world.prove()
     assert world.evaluator.options.guarded
@@ -450,7 +423,6 @@ async def test_auto_does_not_rely_on_the_guard_while_a_disk_has_a_disk_schedule(
 
 @virtually
 async def test_a_placement_that_another_process_answered_proves_the_guard_too() -> None:
-    """The object says what was answered."""
     world = World()
     world.leads = False
     world.show(ON_B, ON_B)
@@ -459,7 +431,6 @@ async def test_a_placement_that_another_process_answered_proves_the_guard_too() 
 
 @virtually
 async def test_a_change_that_is_found_otherwise_ends_changing() -> None:
-    """The guard observes until the process starts again."""
     world = World()
     world.show(Y_ON_B, Y_ON_B)
     assert world.guard.proven
@@ -472,7 +443,6 @@ async def test_a_change_that_is_found_otherwise_ends_changing() -> None:
 
 @virtually
 async def test_a_placement_that_is_never_written_stops_taking_space() -> None:
-    """Longhorn gave it up."""
     world = World()
     await world.disk(ON_B)
     task = asyncio.create_task(world.guard.run())
@@ -483,7 +453,6 @@ async def test_a_placement_that_is_never_written_stops_taking_space() -> None:
 
 @virtually
 async def test_an_offer_that_is_made_meanwhile_is_kept_too() -> None:
-    """Volume x may go to b if nothing else is to come; while the guard decides, b is offered to another pod."""
     world = World()
     world.cache.remove(*waiting_volume("y", 20, age=1))
     world.cache.put(make.claim("z", 20), make.pod("z", name="pod-z", uid="uid-pod-z"))
@@ -496,7 +465,6 @@ async def test_an_offer_that_is_made_meanwhile_is_kept_too() -> None:
 
 @virtually
 async def test_a_pod_does_not_get_a_node_where_an_allowed_placement_leaves_it_no_space() -> None:
-    """Not only once a watch shows it: volume x takes b, which the pod needs."""
     world = World()
     world.cache.remove(*waiting_volume("y", 20, age=1))
     world.cache.put(make.claim("z", 20), make.pod("z", name="pod-z", uid="uid-pod-z"))

@@ -60,7 +60,6 @@ class Candidate:
         await self.certificate.check()
 
     async def serial(self, bundle: bytes, *, strict: bool = True) -> int:
-        """The serial number that this candidate shows to a client with this bundle."""
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=self.context)
         async with server:
             port = server.sockets[0].getsockname()[1]
@@ -68,7 +67,6 @@ class Candidate:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What its server uses."""
         return self.certificate.context
 
 
@@ -81,13 +79,11 @@ class World:
         self.api = api
 
     async def candidate(self, *, leads: bool = True) -> Candidate:
-        """A new candidate."""
         client = await KubeClient.connect(str(self._kubeconfig))
         self._clients.append(client)
         return Candidate(client, leads=leads)
 
     async def close(self) -> None:
-        """Closes all connections."""
         for client in self._clients:
             await client.close()
 
@@ -106,7 +102,6 @@ async def running_world(folder: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """A new world for each test."""
     async with running_world(tmp_path) as running:
         yield running
 
@@ -124,7 +119,6 @@ async def test_the_leader_makes_the_certificate_and_clients_trust_it(world: Worl
 
 
 async def test_checking_again_writes_nothing(world: World) -> None:
-    """Both objects are as they should be."""
     leader = await world.candidate()
     await leader.check()
     del world.api.writes[:]
@@ -133,7 +127,6 @@ async def test_checking_again_writes_nothing(world: World) -> None:
 
 
 async def test_another_candidate_serves_the_same_certificate_and_writes_nothing(world: World) -> None:
-    """It may lead soon."""
     leader = await world.candidate()
     follower = await world.candidate(leads=False)
     await follower.check()
@@ -147,7 +140,6 @@ async def test_another_candidate_serves_the_same_certificate_and_writes_nothing(
 
 
 async def test_while_the_guard_is_off_nothing_is_read_or_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the overlay there are no permissions for it. Switched on, it begins at once."""
     monkeypatch.setattr(guard_certificate, "_IDLE_INTERVAL", 0.01)
     leader = await world.candidate()
     leader.wanted = False
@@ -161,7 +153,6 @@ async def test_while_the_guard_is_off_nothing_is_read_or_written(world: World, m
 
 
 async def test_a_new_leader_checks_at_once(world: World) -> None:
-    """A process that leads for the first time does not wait for the interval."""
     candidate = await world.candidate(leads=False)
     running = asyncio.create_task(candidate.certificate.run())
     await until("the first check", lambda: world.api.requests == 1)
@@ -194,7 +185,6 @@ async def test_the_serving_certificate_is_renewed_after_two_thirds_of_its_life(w
 
 
 async def test_a_certificate_that_expired_while_no_process_ran_is_renewed_at_start(world: World) -> None:
-    """A candidate that does not lead says why it cannot serve; the leader makes a new one."""
     world.api.data = issue(HOST, datetime.now(UTC) - timedelta(days=100)).encode()
     follower = await world.candidate(leads=False)
     await follower.check()
@@ -207,7 +197,6 @@ async def test_a_certificate_that_expired_while_no_process_ran_is_renewed_at_sta
 
 
 async def test_a_certificate_that_cannot_be_renewed_is_served_until_it_expires(world: World) -> None:
-    """The API server may not answer for weeks."""
     leader = await world.candidate()
     await leader.check()
     world.api.always["GET", SECRET] = failing(503, "no")
@@ -220,7 +209,6 @@ async def test_a_certificate_that_cannot_be_renewed_is_served_until_it_expires(w
 
 
 async def test_a_new_authority_is_trusted_before_it_signs_what_is_served(world: World) -> None:
-    """No client refuses a server at any time, and the previous authority stays trusted."""
     leader = await world.candidate()
     leader.time -= AUTHORITY_VALIDITY * 2 / 3 + timedelta(days=1)
     await leader.check()
@@ -270,7 +258,6 @@ async def test_an_authority_that_was_announced_by_a_former_leader_is_forgotten(w
 
 
 async def test_without_any_usable_certificate_a_new_authority_is_used_at_once(world: World) -> None:
-    """Nothing works anyway until it is."""
     leader = await world.candidate()
     world.api.data = issue(HOST, leader.time - AUTHORITY_VALIDITY - timedelta(days=1)).encode()
     await leader.check()
@@ -280,7 +267,6 @@ async def test_without_any_usable_certificate_a_new_authority_is_used_at_once(wo
 
 
 async def test_a_ca_bundle_that_was_edited_is_written_again_and_nothing_else_is(world: World) -> None:
-    """Other webhooks of the configuration and other fields stay."""
     leader = await world.candidate()
     await leader.check()
     bundle = world.api.bundle
@@ -296,7 +282,6 @@ async def test_a_ca_bundle_that_was_edited_is_written_again_and_nothing_else_is(
 async def test_a_secret_that_holds_something_else_is_never_overwritten(
     world: World, tmp_path: Path, content: str
 ) -> None:
-    """The problem names the Secret and the entry; with an empty Secret everything is made anew."""
     made = issue(HOST, datetime.now(UTC)).encode()
     authority = CertificateAuthority.create(tmp_path / "pki")
     pair = authority.server("guard", (HOST,))
@@ -320,7 +305,6 @@ async def test_a_secret_that_holds_something_else_is_never_overwritten(
 
 
 async def test_cert_managers_secret_is_only_read(world: World, tmp_path: Path) -> None:
-    """cert-manager renews it, and its injector writes the caBundle."""
     authority = CertificateAuthority.create(tmp_path / "pki")
     pair = authority.server("guard", (HOST,))
     raw = world.api.objects[SECRET]
@@ -346,7 +330,6 @@ async def test_cert_managers_secret_is_only_read(world: World, tmp_path: Path) -
 async def test_a_missing_webhook_is_a_problem_of_the_leader_with_cert_manager_too(
     world: World, tmp_path: Path, leads: bool, problem: str
 ) -> None:
-    """cert-manager writes the caBundle of the webhooks that are there, and adds none."""
     authority = CertificateAuthority.create(tmp_path / "pki")
     pair = authority.server("guard", (HOST,))
     world.api.objects[SECRET]["metadata"]["annotations"] = {CERT_MANAGER: "guard"}
@@ -363,7 +346,6 @@ async def test_a_missing_webhook_is_a_problem_of_the_leader_with_cert_manager_to
 async def test_a_missing_object_is_a_problem_that_names_the_manifests(
     world: World, missing: str, written: list[str]
 ) -> None:
-    """The program may not create them; a server without a caBundle is served none the less."""
     raw = world.api.objects.pop(missing)
     leader = await world.candidate()
     await leader.check()
@@ -387,7 +369,6 @@ async def test_a_configuration_without_a_webhook_is_a_problem(world: World, webh
 
 @pytest.mark.parametrize("path", [SECRET, CONFIGURATION])
 async def test_a_leader_overtaken_between_reading_and_writing_does_not_overwrite(world: World, path: str) -> None:
-    """The successor's write changes the version."""
     leader = await world.candidate()
     if path == CONFIGURATION:
         await leader.check()
@@ -411,7 +392,6 @@ async def test_a_leader_overtaken_between_reading_and_writing_does_not_overwrite
 
 
 async def test_a_process_that_lost_the_lead_meanwhile_does_not_write(world: World) -> None:
-    """The lead is asked for after the read."""
     leader = await world.candidate()
     leader.next_answers = [True, False]
     await leader.check()
@@ -420,7 +400,6 @@ async def test_a_process_that_lost_the_lead_meanwhile_does_not_write(world: Worl
 
 
 async def test_an_api_server_that_does_not_answer_is_a_problem(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next check comes sooner."""
     monkeypatch.setattr(guard_certificate, "CALL_SECONDS", 0.1)
     world.api.always["GET", SECRET] = silent
     leader = await world.candidate()
@@ -429,7 +408,6 @@ async def test_an_api_server_that_does_not_answer_is_a_problem(world: World, mon
 
 
 async def test_no_log_line_and_no_problem_holds_a_key(world: World) -> None:
-    """Not even if the API server quotes what it refuses."""
     quoted: list[str] = []
 
     async def quote(request: web.Request) -> web.StreamResponse:

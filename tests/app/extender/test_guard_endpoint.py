@@ -26,20 +26,17 @@ class FakePublisher:
         self.error: ApiError | None = None
 
     async def publish(self) -> bool:
-        """Points the Service here."""
         self.story.append("published")
         if self.error is not None:
             raise self.error
         return True
 
     async def withdraw(self) -> None:
-        """Points the Service nowhere, if it points here."""
         self.story.append("withdrawn")
         if self.error is not None:
             raise self.error
 
     async def empty(self) -> bool:
-        """Points the Service nowhere, wherever it points."""
         self.story.append("emptied")
         if self.error is not None:
             raise self.error
@@ -71,19 +68,16 @@ class World:
 
     @property
     def story(self) -> list[str]:
-        """What was published."""
         return self.publisher.story
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed call is repeated at once."""
     monkeypatch.setattr(endpoint_publisher, "RETRY_INTERVAL", 0.0)
 
 
 @pytest.mark.parametrize("mode", [GuardMode.OBSERVE, GuardMode.ENFORCE])
 async def test_a_guard_that_is_switched_on_is_published_once(mode: GuardMode) -> None:
-    """Until the interval is over, nothing is read again."""
     world = World()
     for _ in range(3):
         await world.endpoint.keep(1, mode)
@@ -115,7 +109,6 @@ async def test_the_slice_of_a_guard_that_is_off_is_emptied() -> None:
 
 
 async def test_an_empty_slice_is_checked_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the guard is off or has no certificate."""
     monkeypatch.setattr(endpoint_publisher, "RECHECK_INTERVAL", 0.0)
     world = World()
     world.certificate.ready = False
@@ -125,7 +118,6 @@ async def test_an_empty_slice_is_checked_at_an_interval(monkeypatch: pytest.Monk
 
 
 async def test_switching_off_empties_the_slice() -> None:
-    """Switched on again, it is published again."""
     world = World()
     for mode in (GuardMode.ENFORCE, GuardMode.OFF, GuardMode.OFF, GuardMode.OBSERVE):
         await world.endpoint.keep(1, mode)
@@ -148,7 +140,6 @@ async def test_without_a_certificate_that_is_accepted_the_slice_is_empty() -> No
 
 
 async def test_a_certificate_with_a_problem_that_still_holds_is_published() -> None:
-    """The API server did not answer a check; the guard goes on."""
     world = World()
     world.certificate.problem = "no answer"
     await world.endpoint.keep(1, GuardMode.ENFORCE)
@@ -165,7 +156,6 @@ async def test_a_certificate_with_a_problem_that_still_holds_is_published() -> N
     ],
 )
 async def test_what_cannot_be_called_is_not_published(world: World, problem: str) -> None:
-    """The problem is logged once and shown for as long as it lasts, unless the guard is off."""
     with capture_logs() as lines:
         for _ in range(2):
             await world.endpoint.keep(1, GuardMode.ENFORCE)
@@ -198,7 +188,6 @@ async def test_a_slice_that_cannot_be_written_is_tried_again() -> None:
 async def test_a_process_that_does_not_lead_is_published_as_the_standby(
     mode: GuardMode, ready: bool, story: list[str]
 ) -> None:
-    """API servers call it if the leader does not answer. Another process's slice is left alone."""
     world = World()
     world.leads = False
     world.certificate.ready = ready
@@ -209,7 +198,6 @@ async def test_a_process_that_does_not_lead_is_published_as_the_standby(
 
 
 async def test_a_standby_that_takes_over_leads_the_other_port_here() -> None:
-    """The standby's port leads here until its successor takes it."""
     world = World()
     world.leads = False
     await world.endpoint.keep(None, GuardMode.ENFORCE)
@@ -221,7 +209,6 @@ async def test_a_standby_that_takes_over_leads_the_other_port_here() -> None:
 
 
 async def test_a_process_that_ends_is_removed_from_both_ports() -> None:
-    """Whichever leads here."""
     world = World()
     world.leads = False
     await world.endpoint.keep(None, GuardMode.ENFORCE)
@@ -230,7 +217,6 @@ async def test_a_process_that_ends_is_removed_from_both_ports() -> None:
 
 
 async def test_a_leader_that_ends_is_removed_though_it_leads_no_more() -> None:
-    """The Lease is released first."""
     world = World()
     await world.endpoint.keep(1, GuardMode.ENFORCE)
     world.leads = False

@@ -55,12 +55,10 @@ class FakeCache:
         self.run_fails = asyncio.Event()
 
     async def run(self) -> None:
-        """Runs until cancelled, or fails."""
         await self.run_fails.wait()
         raise RuntimeError("a fault")
 
     async def wait_for_sync(self) -> None:
-        """Never returns: the heap of the tests is not to be frozen."""
         await asyncio.Event().wait()
 
     async def catch_up(self) -> None:
@@ -69,12 +67,10 @@ class FakeCache:
         await self.caught_up.wait()
 
     async def reach(self, versions: Mapping[str, str], seconds: float) -> bool:
-        """Whether these are the versions of this cache."""
         assert seconds > 0
         return versions == self.versions
 
     def state(self) -> ClusterState:
-        """A cluster with two pods."""
         pods = [make.pod("data-0", name="db-0"), make.pod("data-1", name="db-1")]
         return make.state(pods)
 
@@ -92,7 +88,6 @@ class FakeStore:
         self.error: Exception | None = None
 
     async def read(self) -> HandoverRecord | None:
-        """Returns the record."""
         if self.error is not None:
             raise self.error
         return self.record
@@ -106,7 +101,6 @@ class FakeConfigMap:
         self.data: dict[str, str] = {ENABLED: "true"}
 
     async def run(self) -> None:
-        """Does nothing until cancelled."""
         await asyncio.Event().wait()
 
 
@@ -130,17 +124,14 @@ class FakeElector:
         """Does nothing."""
 
     def enable(self, enabled: bool) -> None:
-        """Notes whether to compete."""
         if enabled != self.enabled:
             self.story.append("competes" if enabled else "competes-no-more")
         self.enabled = enabled
 
     def leading(self) -> bool:
-        """Whether this process has won and still competes."""
         return self.won and self.enabled
 
     def win(self) -> None:
-        """Wins the lead in a new term."""
         self.won = True
         self.term += 1
 
@@ -178,16 +169,13 @@ class FakePublisher:
         self.story.append(f"{self._name}{event}")
 
     async def publish(self) -> bool:
-        """Points the Service here."""
         await self._call("published")
         return True
 
     async def withdraw(self) -> None:
-        """Points the Service nowhere, if it points here."""
         await self._call("withdrawn")
 
     async def empty(self) -> bool:
-        """Points the Service nowhere, wherever it points."""
         await self._call("emptied")
         return True
 
@@ -224,7 +212,6 @@ class FakeReservations:
         self.hands_over = True
 
     def reserved_nodes(self) -> frozenset[str]:
-        """Returns no node."""
         return frozenset()
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
@@ -236,7 +223,6 @@ class FakeReservations:
         self.story.append("adopted")
 
     async def settle(self) -> bool:
-        """Waits for the last pod."""
         await self.free.wait()
         self.story.append("settled")
         return self.hands_over
@@ -254,16 +240,13 @@ class FakeLeaderTask:
         self.story = story
 
     async def run(self) -> None:
-        """Runs until cancelled."""
         self.story.append("task-runs")
         await asyncio.Event().wait()
 
     def adopt(self) -> None:
-        """Begins."""
         self.story.append("task-begins")
 
     def clear(self) -> None:
-        """Ends."""
         self.story.append("task-ends")
 
 
@@ -300,21 +283,17 @@ class World:
         self._has_failed = False
 
     def run(self) -> None:
-        """Starts the process."""
         self._task = asyncio.create_task(self.lifecycle.run())
 
     async def drain(self) -> None:
-        """Stops the process in order."""
         await self.lifecycle.drain()
 
     def failure(self) -> str:
-        """The error that ended the process."""
         self._has_failed = True
         assert self._task is not None
         return type(self._task.exception()).__name__ if self._task.done() else ""
 
     def win(self) -> None:
-        """Wins the election, in a new term."""
         self.elector.win()
 
     def lose(self, holder: str = "other") -> None:
@@ -323,7 +302,6 @@ class World:
         self.elector.holder = "" if holder == "nobody" else holder
 
     def elector_dies(self) -> None:
-        """The elector's thread ends."""
         self.elector.alive = False
 
     def undisturbed(self, seconds: float) -> None:
@@ -331,16 +309,13 @@ class World:
         self.elector.undisturbed = seconds
 
     def configure(self, **data: str) -> None:
-        """Changes entries of the ConfigMap."""
         names = {"enabled": ENABLED, "guard": PLACEMENT_GUARD}
         self.config_map.data = self.config_map.data | {names[key]: value for key, value in data.items()}
 
     def cache_problem(self, problem: str = "") -> None:
-        """Watches are not complete, or stale."""
         self.cache.problem = problem
 
     def crash(self) -> None:
-        """The caches fail."""
         self.cache.run_fails.set()
 
     def hold(self, what: str) -> None:
@@ -361,65 +336,51 @@ class World:
             (self.cache.caught_up if what == "catching-up" else self.reservations.free).set()
 
     def offers_cannot_be_handed_over(self) -> None:
-        """The record cannot be written."""
         self.reservations.hands_over = False
 
     def service(self, state: str, *, guard: str = "") -> None:
-        """The API server refuses to change a Service, does not answer, or works."""
         publisher = self.guard_publisher if guard else self.publisher
         publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not") if state == "refused" else None
         publisher.hangs = state == "hangs"
 
     def happened(self) -> list[str]:
-        """What has happened since the last time."""
         story = list(self.story)
         self.story.clear()
         return story
 
     def refusal(self) -> str:
-        """Why no new request is accepted."""
         return self.lifecycle.refusal()
 
     def late_refusal(self) -> str:
-        """Why no accepted request is answered."""
         return self.lifecycle.late_refusal()
 
     def answered_when_cleared(self) -> bool:
-        """Whether accepted requests were still answered when the offers were forgotten."""
         return self.reservations.refusal_when_cleared == ""
 
     def competing(self) -> bool:
-        """Whether this process competes for the Lease."""
         return self.elector.enabled
 
     def leading(self) -> bool:
-        """Whether this process has the Lease."""
         return self.elector.leading()
 
     def quiet_for(self) -> float:
-        """How long ago the last leader may have answered, which the reservations adopt with."""
         return self.reservations.undisturbed
 
     def catch_ups(self) -> int:
-        """How often this process has caught up."""
         return self.cache.catch_ups
 
     def service_calls(self) -> int:
-        """How often this process has tried to change the Service."""
         return self.publisher.calls
 
     def heartbeat(self) -> float | None:
-        """The metric that says whether this process answers."""
         return self.metrics.registry.get_sample_value(f"{PREFIX}_heartbeat", {"node": "host"})
 
     def guard(self) -> list[str]:
-        """The mode of the placement guard, whether it is published, and its problem."""
         state = self.lifecycle.state().guard
         assert state is not None
         return [state.mode, "published" if state.published else "", state.problem]
 
     async def end(self) -> None:
-        """Ends the process, which must not have ended by itself."""
         if self._task is not None:
             assert self._has_failed or not self._task.done(), self._task
             self._task.cancel()
@@ -588,30 +549,25 @@ GUARD = {
 
 @pytest.mark.parametrize("timeline", rows(TAKING_OVER))
 def test_a_process_answers_once_it_has_taken_over(timeline: str) -> None:
-    """It competes, catches up and adopts first."""
     play(World, timeline)
 
 
 @pytest.mark.parametrize("timeline", rows(LOSING))
 def test_a_process_that_must_not_answer_gives_up_its_lead(timeline: str) -> None:
-    """In an order in which no two processes answer."""
     play(World, timeline)
 
 
 @pytest.mark.parametrize("timeline", rows(DRAINING))
 def test_a_process_that_ends_hands_over(timeline: str) -> None:
-    """In bounded time."""
     play(World, timeline)
 
 
 @pytest.mark.parametrize("timeline", rows(GUARD))
 def test_the_placement_guard_follows_the_lead(timeline: str) -> None:
-    """It has a Service of its own."""
     play(World, timeline)
 
 
 async def test_settings_come_from_the_first_source_that_has_them() -> None:
-    """The order is ConfigMap, Setting, environment and defaults, for each setting by itself."""
     world = World({ENABLED: "false", POD_SCHEDULING_TIMEOUT: "1", NODE_RESERVATION_TIMEOUT: "2"})
     world.config_map.data = {POD_SCHEDULING_TIMEOUT: "3"}
     world.cache.settings = {POD_SCHEDULING_TIMEOUT: "4", ENABLED: "true", "other": "x"}
@@ -628,7 +584,6 @@ async def test_settings_come_from_the_first_source_that_has_them() -> None:
 
 
 async def test_a_change_of_the_enforcement_counts_at_once() -> None:
-    """The ConfigMap decides before the flag; no process has to be restarted."""
     world = World({ENFORCEMENT: "enforce"})
     for mode in (Enforcement.OBSERVE, Enforcement.ENFORCE):
         world.config_map.data = {ENFORCEMENT: mode.value}
@@ -636,7 +591,6 @@ async def test_a_change_of_the_enforcement_counts_at_once() -> None:
 
 
 async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabled() -> None:
-    """The refusal is that it is not ready."""
     world = World()
     world.config_map.data = {}
     world.config_map.problem = "ConfigMap not read yet"
@@ -650,7 +604,6 @@ async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabl
 
 
 async def test_a_process_that_does_not_lead_reviews_placements_unless_it_is_disabled_or_not_ready() -> None:
-    """kube-scheduler's requests it refuses."""
     world = World()
     assert (world.lifecycle.review_refusal(), bool(world.lifecycle.refusal())) == ("", True)
     world.cache.problem = "nodes not listed yet"
@@ -660,7 +613,6 @@ async def test_a_process_that_does_not_lead_reviews_placements_unless_it_is_disa
 
 
 async def test_trouble_is_not_over_while_a_setting_is_refused() -> None:
-    """It is once the setting is mended."""
     world = World()
     events = []
     for problem, enabled in (("not read yet", "true"), ("", "yes please"), ("", "true")):
@@ -673,7 +625,6 @@ async def test_trouble_is_not_over_while_a_setting_is_refused() -> None:
 
 
 def record_of(*pods: str, final: bool = True, versions: dict[str, str] | None = None) -> HandoverRecord:
-    """A record with offers to these pods."""
     head = RecordHead("other", 1, final=final, versions=versions or {"pods": "10"})
     return HandoverRecord(
         head, tuple(RecordedOffer(Offered(ObservedPod(name, "default", name), frozenset()), 1.0) for name in pods), 1
@@ -724,8 +675,6 @@ def test_a_new_leader_catches_up_with_the_record_of_the_previous_leader(
 def test_without_a_usable_record_a_new_leader_waits_as_if_the_previous_one_had_just_answered(
     error: Exception, undisturbed: float, counted: float
 ) -> None:
-    """A released Lease says that there is a record."""
-
     def prepare(world: World) -> None:
         world.store.error = error
         world.elector.undisturbed = undisturbed

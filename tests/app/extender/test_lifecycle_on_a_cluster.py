@@ -68,7 +68,6 @@ def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
 
 
 def reported_nodes(cluster: DevCluster) -> list[str]:
-    """The Longhorn nodes whose disk is in their status."""
     nodes = cluster.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]
     return [node["metadata"]["name"] for node in nodes if (node.get("status") or {}).get("diskStatus")]
 
@@ -106,11 +105,9 @@ class Candidate:
             connection.close()
 
     def filter(self, pod: Object, seconds: float = 15) -> tuple[int, Any, http.client.HTTPMessage]:
-        """Sends /filter for a pod."""
         return self.request("/filter", {"Pod": pod, "Nodes": None, "NodeNames": list(NODES)}, seconds)
 
     def answers(self) -> bool:
-        """Whether it answers kube-scheduler's verbs."""
         try:
             return is_filtered(*self.filter({"metadata": {"name": "probe"}}, 1)[:2])
         except OSError:
@@ -128,11 +125,9 @@ class Candidate:
         return str(answer["error"])
 
     def state(self) -> Any:
-        """What /state shows of the service."""
         return self.request("/state")[1]["service"]
 
     def metric(self, name: str) -> list[str]:
-        """The samples of a metric."""
         return re.findall(rf"^{PREFIX}_{name}\S* \S+$", self.request("/metrics")[1], re.M)
 
 
@@ -187,13 +182,11 @@ def put(cluster: DevCluster, resource: Any, body: Object, name: str = NAME) -> N
 
 
 def set_config(cluster: DevCluster, **data: str) -> None:
-    """Makes these the only data of the ConfigMap."""
     current = cluster.api.get(CONFIG_MAPS.path(NAMESPACE, NAME)).get("data") or {}
     put(cluster, CONFIG_MAPS, {"data": {**dict.fromkeys(current), **data}})
 
 
 def holder(cluster: DevCluster) -> str:
-    """The holder of the Lease."""
     return str(cluster.api.get(LEASES.path(NAMESPACE, NAME))["spec"].get("holderIdentity") or "")
 
 
@@ -225,10 +218,6 @@ def create_pod_with_claim(cluster: DevCluster, name: str) -> Object:
 def test_the_extender_is_enabled_and_disabled_while_it_runs(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """ConfigMap, Longhorn's Setting or environment enable it.
-
-    Disabled it gives up Lease and traffic.
-    """
     set_config(cluster)
     candidate = start(1)
     refusal = "scheduler-extender-enabled is false (the default; see docs/configuration.md)"
@@ -265,10 +254,6 @@ def test_the_extender_is_enabled_and_disabled_while_it_runs(
 def test_a_leader_that_hands_over_answers_accepted_requests(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """After SIGTERM it answers within two seconds.
-
-    Followers refuse every verb and are healthy.
-    """
     set_config(cluster, **{ENABLED: "true", POD_SCHEDULING_TIMEOUT: "2"})
     leader = start(1, "--reservation", "node")
     until("a leader", leader.answers)
@@ -306,10 +291,6 @@ def test_a_leader_that_hands_over_answers_accepted_requests(
 def test_the_space_of_disks_is_current_without_any_request(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """With --reservation node nothing reads the state between requests.
-
-    Nodes and StorageClasses can be reported alone.
-    """
     set_config(cluster, **{ENABLED: "true"})
     leader = start(1, "--reservation", "node")
     until("a leader", leader.answers)
@@ -337,7 +318,6 @@ def test_the_space_of_disks_is_current_without_any_request(
 
 @pytest.mark.smoke
 def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """It takes less than the two seconds of the design."""
     leader = start(1)
     until("a leader", leader.answers)
     follower = start(2)
@@ -354,7 +334,6 @@ def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[
 
 @pytest.mark.smoke
 def test_a_killed_leader_is_succeeded_within_its_lease(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """The successor waits for nothing else."""
     leader = start(1)
     until("a leader", leader.answers)
     follower = start(2)
@@ -369,7 +348,6 @@ def test_a_killed_leader_is_succeeded_within_its_lease(cluster: DevCluster, star
 
 
 def test_a_leader_whose_lease_was_stolen_stops_answering(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """It answers again once it has acquired the Lease again."""
     leader = start(1)
     until("a leader", leader.answers)
     pod = create_pod_with_claim(cluster, "stolen")
@@ -386,7 +364,6 @@ def test_a_leader_whose_lease_was_stolen_stops_answering(cluster: DevCluster, st
 def test_a_leader_without_an_api_server_stops_answering_until_it_is_back(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """It stops within the renewal deadline, and recovers without a restart."""
     leader = start(1)
     until("a leader", leader.answers)
     server = cluster.processes["kube-apiserver"]
@@ -405,7 +382,6 @@ def test_a_leader_without_an_api_server_stops_answering_until_it_is_back(
 def test_a_process_started_without_an_api_server_waits_for_it(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """It is not ready, and says why."""
     server = cluster.processes["kube-apiserver"]
     server.kill()
     try:
@@ -421,10 +397,6 @@ def test_a_process_started_without_an_api_server_waits_for_it(
 def test_a_snapshot_gives_the_same_decisions_as_the_live_service(
     cluster: DevCluster, start: Callable[..., Candidate], tmp_path: Path
 ) -> None:
-    """`/explain` and `explain` of cluster and snapshot agree.
-
-    They run with the extender's own permissions. `explain` adds keys to those of `/explain`.
-    """
     leader = start(1)
     until("a leader", leader.answers)
     pod = create_pod_with_claim(cluster, "explained")
@@ -453,7 +425,6 @@ def test_a_snapshot_gives_the_same_decisions_as_the_live_service(
 
 
 def test_two_signals_end_the_process_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """The second ends the hand-over."""
     set_config(cluster, **{ENABLED: "true", POD_SCHEDULING_TIMEOUT: "60"})
     leader = start(1)
     until("a leader", leader.answers)
@@ -465,7 +436,6 @@ def test_two_signals_end_the_process_at_once(cluster: DevCluster, start: Callabl
 
 
 def test_a_missing_cluster_is_an_error_of_one_line(tmp_path: Path, cluster: DevCluster) -> None:
-    """The exit code is that of bad input."""
     process = Process(
         "none", [EXTENDER, "serve", "--port", "0", "--kubeconfig", str(tmp_path / "no")], tmp_path / "log"
     )

@@ -51,14 +51,12 @@ class World:
         return {name: outcome.safe for name, outcome in self.losses.latest.items()}
 
     def samples(self) -> dict[str, float]:
-        """The metric, by node."""
         families = [each for each in self.metrics.registry.collect() if each.name == f"{PREFIX}_node_safe_to_lose"]
         return {sample.labels["node"]: sample.value for family in families for sample in family.samples}
 
 
 @virtually
 async def test_a_leader_predicts_every_node() -> None:
-    """The only replica is on a."""
     world = World()
     assert await world.after(5, world.losses.adopt) == {"a": False, "b": True}
     assert world.losses.latest["a"].problems["volume vol-data-db-0 loses its data"] == world.losses.latest["a"].orders
@@ -67,7 +65,6 @@ async def test_a_leader_predicts_every_node() -> None:
 
 @virtually
 async def test_the_fullest_nodes_are_predicted_first() -> None:
-    """They are the ones that an administrator has to know about."""
     world = World()
     world.cache.put(*node("c", listed={"x": 60}))
     order: list[str] = []
@@ -84,7 +81,6 @@ async def test_the_fullest_nodes_are_predicted_first() -> None:
 
 @virtually
 async def test_the_end_is_estimated_by_the_work_of_the_latest_predictions() -> None:
-    """One second each: the first nodes get a third of the time, the others a tenth."""
     assert await estimates_with(first_nodes=100) == [0, 6, 3]
     assert await estimates_with(first_nodes=2) == [0, 14, 11]
 
@@ -153,7 +149,6 @@ async def test_a_prediction_ends_with_the_leadership() -> None:
 
 @virtually
 async def test_a_changed_state_is_predicted_again() -> None:
-    """The pod and its volume are gone, and so is b."""
     world = World()
 
     def change() -> None:
@@ -165,7 +160,6 @@ async def test_a_changed_state_is_predicted_again() -> None:
 
 @virtually
 async def test_an_unchanged_state_is_not_predicted_again() -> None:
-    """The outcomes are the very same."""
     world = World()
     before: list[object] = []
     await world.after(ROUND_INTERVAL + 5, world.losses.adopt, lambda: before.append(world.losses.latest["a"]))
@@ -183,7 +177,6 @@ async def test_a_large_cluster_has_no_outcomes() -> None:
 
 @virtually
 async def test_a_fault_of_a_prediction_leaves_its_node_out() -> None:
-    """The task goes on with the others."""
     world = World()
 
     def fail(cluster: PredictedCluster, name: str, *rest: Any) -> Any:

@@ -32,11 +32,9 @@ class World(NodeReservationWorld):
             self.verbs = self.verbs_with(lambda: self.refusal, lambda: "")
 
     def create_big(self, number: int) -> None:
-        """Creates a pod whose volume fits nowhere."""
         self.cache.put(make.claim(f"data-{number}", 1000), database_pod(number))
 
     def create_claim(self, number: int) -> None:
-        """Creates the claim of a pod that does not exist."""
         self.cache.put(make.claim(f"data-{number}", 10))
 
     def create_unseen(self, number: int, of: str = "pod") -> None:
@@ -48,19 +46,15 @@ class World(NodeReservationWorld):
         self.cache.fetch_seconds = 0.5
 
     def show(self, number: int, node: str = "", **fields: Any) -> None:
-        """Delivers a pod of this name by the watch."""
         self.cache.put(database_pod(number, "" if node == "none" else node, **fields))
 
     def delete(self, number: int) -> None:
-        """Deletes a pod."""
         self.cache.remove(database_pod(number))
 
     def select(self, number: int, node: str) -> None:
-        """Selects a node for a pod's claim."""
         self.cache.put(claim_with_node(number, node))
 
     def reserved(self) -> frozenset[str]:
-        """The reserved nodes."""
         return self.reservations.reserved_nodes()
 
     def waits_for_pods(self, scheduled: str) -> list[float]:
@@ -73,7 +67,6 @@ class World(NodeReservationWorld):
         return self.observations(RESERVATION_WAIT, replicas_scheduled=scheduled)
 
     def seconds_of_reservations(self, scheduled: str) -> float:
-        """How long these were, in all."""
         return self.total(RESERVATION_WAIT, replicas_scheduled=scheduled)
 
     async def filter_and_hang_up(self, number: int) -> None:
@@ -98,7 +91,6 @@ class World(NodeReservationWorld):
         return [reason.name for reason in (await self.decide(make.as_pod(make.pod(name="free")))).reasons]
 
     async def filter_together(self, *numbers: int) -> list[list[str]]:
-        """Sends several /filter at once."""
         return list(await asyncio.gather(*(self.filter(number) for number in numbers)))
 
     async def reasons(self, number: int, verb: str = "filter") -> list[str]:
@@ -112,29 +104,23 @@ class World(NodeReservationWorld):
         return fitting_nodes(await self.preempt(number))
 
     async def adopt(self) -> None:
-        """Takes over."""
         await self.reservations.adopt(float("inf"))
 
     async def settle(self) -> None:
-        """Drains."""
         await self.reservations.settle()
 
     def refuse(self, reason: str = "") -> None:
-        """This process must not answer."""
         self.refusal = reason
 
     def lose_lead(self) -> None:
-        """Another process leads."""
         self.refuse("follower")
         self.reservations.clear()
 
     def idle(self) -> None:
-        """Asserts that no node is reserved, and no pod is waited for."""
         assert self.reserved() == frozenset()
         assert self.cache.listeners == {}
 
     async def end(self) -> None:
-        """Loses the lead, and asserts that nothing is left behind."""
         self.reservations.clear()
         await asyncio.sleep(0.001)
         await self.assert_idle()
@@ -357,25 +343,21 @@ LEADERSHIP = {
 
 @pytest.mark.parametrize("timeline", rows(WAITING, THE_POD))
 def test_one_request_is_answered_at_a_time(timeline: str) -> None:
-    """The next one waits for the pod of the last one."""
     play(World, timeline)
 
 
 @pytest.mark.parametrize("timeline", rows(RESERVING))
 def test_a_node_is_reserved_until_its_replicas_are_placed(timeline: str) -> None:
-    """No other pod fits there meanwhile."""
     play(World, timeline)
 
 
 @pytest.mark.parametrize("timeline", rows(LEADERSHIP))
 def test_reservations_follow_the_lead(timeline: str) -> None:
-    """A process that does not lead reserves nothing; a new leader adopts what the cluster shows."""
     play(World, timeline)
 
 
 @virtually
 async def test_a_node_is_reserved_until_all_replicas_are_listed() -> None:
-    """The reservation outlives the placement until Longhorn's node lists the replicas."""
     world = NodeReservationWorld()
     world.cache.put(
         make.claim("logs-0", 10), make.claim("data-0", 10), make.pod("data-0", "logs-0", name="db-0", uid="u")
@@ -402,7 +384,6 @@ async def test_a_node_is_reserved_until_all_replicas_are_listed() -> None:
 
 @virtually
 async def test_losing_the_lead_right_after_an_answer_releases_the_lock() -> None:
-    """The wait is cancelled before it has begun."""
     world = NodeReservationWorld()
     world.create(0, 1)
     await world.filter(0)
@@ -413,7 +394,6 @@ async def test_losing_the_lead_right_after_an_answer_releases_the_lock() -> None
 
 @virtually
 async def test_both_histograms_have_both_labels_from_the_start() -> None:
-    """A rate over a series that appears later misses its first observation."""
     registry: CollectorRegistry = NodeReservationWorld().metrics.registry
     for metric, label in ((SCHEDULING_WAIT, "pod_scheduled"), (RESERVATION_WAIT, "replicas_scheduled")):
         assert [registry.get_sample_value(f"{metric}_count", {label: value}) for value in ("true", "false")] == [

@@ -37,15 +37,12 @@ class Reservations(RuleBasedStateMachine):
         self.existing: set[int] = set()
 
     async def begin(self) -> NodeReservationWorld:
-        """Creates the world on the runner's loop."""
         return NodeReservationWorld()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Runs the loop until the coroutine is done."""
         return self.runner.run(coroutine)
 
     async def turn(self, seconds: float = 0.0) -> None:
-        """Waits, and lets every task that is ready run."""
         await asyncio.sleep(seconds)
         for _ in range(30):  # timers that are due at the same moment start further tasks
             await asyncio.sleep(0)
@@ -79,7 +76,6 @@ class Reservations(RuleBasedStateMachine):
 
     @rule(number=PODS)
     def create(self, number: int) -> None:
-        """An unbound pod is created, in place of an existing one."""
         self.existing.add(number)
         self.step(lambda: self.world.create(number))
 
@@ -102,44 +98,37 @@ class Reservations(RuleBasedStateMachine):
 
     @rule(number=PODS)
     def hang_up(self, number: int) -> None:
-        """A caller hangs up."""
         self.hung_up.add(number)
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        """The server cancels a request."""
         task = data.draw(st.sampled_from(sorted(self.requests, key=lambda task: task.get_name())))
         self.step(task.cancel)
 
     @precondition(lambda self: self.existing)
     @rule(data=st.data(), node=NAMES)
     def bind(self, data: st.DataObject, node: str) -> None:
-        """kube-scheduler binds a pod."""
         number = data.draw(st.sampled_from(sorted(self.existing)))
         self.step(lambda: self.world.bind(number, node))
 
     @precondition(lambda self: self.existing)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        """A pod is deleted."""
         number = data.draw(st.sampled_from(sorted(self.existing)))
         self.existing.discard(number)
         self.step(lambda: self.world.cache.remove(database_pod(number)))
 
     @rule(number=PODS, node=NAMES)
     def provision(self, number: int, node: str) -> None:
-        """Longhorn places a replica."""
         self.step(lambda: self.world.provision(number, node))
 
     @rule(node=NAMES, numbers=st.sets(PODS))
     def list_replicas(self, node: str, numbers: set[int]) -> None:
-        """Longhorn's node lists the replicas on it."""
         self.step(lambda: self.world.list_replicas(node, *sorted(numbers)))
 
     @rule(seconds=PAUSES)
     def wait(self, seconds: float) -> None:
-        """Time passes."""
         self.step(seconds=seconds)
 
     @rule()

@@ -117,17 +117,14 @@ class World:
         return outcome
 
     def count_nudge(self, result: str) -> None:
-        """The metric."""
         self.results.append(result)
 
     @property
     def names(self) -> list[str]:
-        """The patched pods, in order."""
         return [name for name, _, _ in self.patches]
 
     @property
     def remembered_pods(self) -> list[str]:
-        """The names of the remembered pods."""
         return [entry.pod.name for entry in self.nudger.waiting]
 
     def fill(self, *names: str, space: float = 0) -> None:
@@ -136,26 +133,21 @@ class World:
             self.cache.put(make.longhorn_node(name, {"disk-1": make.disk(100, scheduled=100 - space)}))
 
     def create(self, number: int, size: float = 60) -> None:
-        """Creates a pod and its unbound claim."""
         self.cache.put(make.claim(f"data-{number}", size), database_pod(number))
 
     def refuse(self, *numbers: int) -> None:
-        """Reports that /filter has refused the pods."""
         for number in numbers:
             self.nudger.note_refusal(make.as_pod(database_pod(number)), list(NODES))
 
     def create_and_refuse(self, *numbers: int, size: float = 60) -> None:
-        """Creates pods, and reports that /filter has refused them."""
         for number in numbers:
             self.create(number, size)
         self.refuse(*numbers)
 
     async def filter(self, number: int) -> Decision:
-        """Sends /filter for the pod of this number."""
         return await self.offers.filter(make.as_pod(database_pod(number)), NODES, caller_waits)
 
     def requested(self, *numbers: int) -> None:
-        """Reports that /filter is asked about the pods."""
         for number in numbers:
             self.nudger.note_request(make.as_pod(database_pod(number)))
 
@@ -177,81 +169,62 @@ class World:
         self.cache.put(raw)
 
     def select(self, number: int, node: str = "") -> None:
-        """Selects a node for a pod's claim, or none any more."""
         self.cache.put(claim_with_node(number, node, 60))
 
     def create_claim(self, number: int, *, storage_class: str = "longhorn") -> None:
-        """Creates or changes a pod's claim alone."""
         self.cache.put(make.claim(f"data-{number}", 60, storage_class=storage_class))
 
     def create_class(self, name: str) -> None:
-        """Creates a StorageClass."""
         self.cache.put(make.storage_class(name))
 
     def delete_claim(self, number: int) -> None:
-        """Deletes a pod's claim."""
         self.cache.remove(make.claim(f"data-{number}", 60))
 
     def delete(self, number: int) -> None:
-        """Deletes a pod."""
         self.cache.remove(database_pod(number))
 
     def show(self, number: int, node: str = "", **fields: Any) -> None:
-        """Delivers a pod by the watch."""
         self.cache.put(database_pod(number, node, **fields))
 
     def bind_during_the_next_evaluation(self, number: int, node: str) -> None:
-        """kube-scheduler is faster."""
         self.evaluator.after_filter = lambda: self.show(number, node)
 
     def pods_ask_when_nudged(self) -> None:
-        """kube-scheduler sends /filter after each nudge."""
         self.on_patched = self.nudger.note_request
 
     def next_patch_finds_no_pod(self) -> None:
-        """The pod is gone by then."""
         self.patch_outcomes.append(False)
 
     def hold_patches_of(self, number: int) -> None:
-        """The API server does not answer patches of this pod."""
         self.slow_pods.add(f"db-{number}")
 
     def nudged(self) -> list[str]:
-        """The nudged pods, in order."""
         return self.names
 
     def nudged_first(self) -> list[str]:
-        """The nudged pods by their first nudges."""
         return list(dict.fromkeys(self.names))
 
     def counted(self) -> list[str]:
-        """What the metrics counted."""
         return self.results
 
     def remembered(self) -> list[str]:
-        """The remembered pods."""
         return self.remembered_pods
 
     def evaluations(self) -> int:
-        """How many evaluations the nudger has made."""
         return len(self.evaluator.evaluated)
 
     def contenders_reads(self) -> int:
-        """How often the nudger has read the contenders since the last time."""
         number = len(self.contenders_read)
         self.contenders_read.clear()
         return number
 
     def oldest_wait(self) -> float:
-        """How long the pod waits that was refused first."""
         return self.nudger.oldest_wait
 
     def fetched(self) -> list[str]:
-        """The objects that were read from the API server."""
         return self.cache.fetched
 
     def offers_outstanding(self) -> int:
-        """How many offers count against requests."""
         return self.offers.ledger.outstanding
 
     async def ask(self, number: int) -> list[bool]:
@@ -259,15 +232,12 @@ class World:
         return [reason.fits for reason in (await self.filter(number)).reasons]
 
     def adopt(self) -> None:
-        """Takes over."""
         self.nudger.adopt()
 
     def clear(self) -> None:
-        """Loses the lead."""
         self.nudger.clear()
 
     def run(self) -> None:
-        """Starts the nudger."""
         self._task = asyncio.create_task(self.nudger.run())
 
     async def end(self) -> None:
@@ -283,7 +253,6 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Runs the nudger, and asserts that it leaves no task behind."""
         self.run()
         yield
         await self.end()
@@ -490,25 +459,21 @@ FORGETTING = {
 
 @pytest.mark.parametrize("timeline", rows(FITTING))
 def test_refused_pods_that_fit_are_nudged(timeline: str) -> None:
-    """As many as fit together."""
     play(World, timeline)
 
 
 @pytest.mark.parametrize("timeline", rows(WHEN))
 def test_pods_are_reviewed_and_nudged_at_intervals(timeline: str) -> None:
-    """Changes and time cause reviews; nudges have a back-off."""
     play(World, timeline)
 
 
 @pytest.mark.parametrize("timeline", rows(FORGETTING))
 def test_pods_that_need_no_nudge_are_forgotten(timeline: str) -> None:
-    """Others stay remembered."""
     play(World, timeline)
 
 
 @virtually
 async def test_a_refused_pod_that_fits_again_is_nudged_once() -> None:
-    """The nudge comes in the next turn, with the time in UTC."""
     world = World()
     async with world.running():
         world.create_and_refuse(0)
@@ -527,7 +492,6 @@ async def test_a_refused_pod_that_fits_again_is_nudged_once() -> None:
 
 @virtually
 async def test_a_nudge_is_logged_with_its_pod_and_its_wait() -> None:
-    """Each nudge has one line."""
     world = World()
     with capture_logs() as logs:
         async with world.running():
@@ -542,7 +506,6 @@ async def test_a_nudge_is_logged_with_its_pod_and_its_wait() -> None:
 
 @virtually
 async def test_a_pod_that_keeps_being_refused_is_nudged_less_and_less_often() -> None:
-    """The back-off doubles from one second to a minute."""
     world = World()
     async with world.running():
 
@@ -591,7 +554,6 @@ REFUSED = make.as_pod(database_pod(0))
 
 
 def api_that_refuses(status: int) -> FakeApi:
-    """An API server that refuses a patch with this status and serves pods."""
     api = FakeApi()
     api.collections[PATH]
     api.plans["get"] = [failing(status)]
@@ -600,7 +562,6 @@ def api_that_refuses(status: int) -> FakeApi:
 
 @pytest.mark.parametrize("status", [404, 409, 422])
 async def test_a_patch_finds_that_the_pod_is_gone(status: int, tmp_path: Path) -> None:
-    """The name is free, or a new pod has it."""
     for objects in ([], [database_pod(0, uid="uid-of-another")]):
         api = api_that_refuses(status)
         api.add(PATH, *objects)
@@ -610,7 +571,6 @@ async def test_a_patch_finds_that_the_pod_is_gone(status: int, tmp_path: Path) -
 
 @pytest.mark.parametrize("status", [403, 409, 422, 500])
 async def test_a_patch_that_fails_while_the_pod_exists_is_an_error(status: int, tmp_path: Path) -> None:
-    """A webhook, other writers or the server may cause it."""
     api = api_that_refuses(status)
     api.add(PATH, database_pod(0))
     async with connect_client(api, tmp_path) as client:
@@ -620,7 +580,6 @@ async def test_a_patch_that_fails_while_the_pod_exists_is_an_error(status: int, 
 
 
 async def test_a_patch_is_an_error_if_it_is_unknown_whether_the_pod_exists(tmp_path: Path) -> None:
-    """The error is that of the GET."""
     api = api_that_refuses(409)
     api.plans["get"].append(failing(503))
     async with connect_client(api, tmp_path) as client:
@@ -630,7 +589,6 @@ async def test_a_patch_is_an_error_if_it_is_unknown_whether_the_pod_exists(tmp_p
 
 
 async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path: Path) -> None:
-    """A merge patch leaves everything else unchanged."""
     bodies: list[Any] = []
 
     async def take(request: web.Request) -> web.StreamResponse:
@@ -647,7 +605,6 @@ async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path
 
 @virtually
 async def test_a_failed_patch_is_repeated_after_the_back_off_and_logged_once_per_kind() -> None:
-    """Neither a refusal nor a time-out ends the loop."""
     world = World()
     forbidden = ApiError("PATCH", 403, "Forbidden", "no")
     world.patch_outcomes = [forbidden, forbidden, ApiError("PATCH", 0, "", "no answer"), forbidden]
@@ -666,7 +623,6 @@ async def test_a_failed_patch_is_repeated_after_the_back_off_and_logged_once_per
 
 @virtually
 async def test_a_thousand_different_pods_are_evaluated_in_turns() -> None:
-    """Each pod is evaluated once after one change."""
     world = World()
     for number in range(1000):
         world.create(number, 10 + number / 100)
@@ -681,7 +637,6 @@ async def test_a_thousand_different_pods_are_evaluated_in_turns() -> None:
 
 @virtually
 async def test_changes_during_a_round_count_in_the_next_round() -> None:
-    """The first pods of a long round were evaluated before the change."""
     world = World()
     for number in range(2 * MAX_DECISIONS):
         world.create(number, 60 + number / 100)
@@ -700,7 +655,6 @@ async def test_changes_during_a_round_count_in_the_next_round() -> None:
 
 @virtually
 async def test_a_bounded_number_of_pods_is_remembered_those_refused_first() -> None:
-    """A requested pod frees its place for another pod."""
     world = World()
     for number in range(MAX_REMEMBERED + 10):
         world.nudger.note_refusal(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES))
@@ -712,7 +666,6 @@ async def test_a_bounded_number_of_pods_is_remembered_those_refused_first() -> N
 
 
 def test_equal_candidate_lists_are_stored_once() -> None:
-    """A refused pod has as many candidates as the cluster has nodes."""
     refused_pods = RefusedPods()
     for number in range(MAX_REMEMBERED):
         refused_pods.remember(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES), 0.0)
@@ -722,7 +675,6 @@ def test_equal_candidate_lists_are_stored_once() -> None:
 
 @virtually
 async def test_a_refused_pod_is_nudged_requested_and_offered_a_node() -> None:
-    """After the offer nothing more happens."""
     world = World()
     world.offers.subscribe(world.nudger)
     world.create(0)

@@ -36,7 +36,6 @@ async def test_all_names_fit() -> None:
 
 
 async def test_all_whole_nodes_fit() -> None:
-    """They come back as they were sent."""
     items = [kube_node(name) for name in NODES]
     answer, _ = await post("/filter", {"Pod": db_pod(), "Nodes": {"items": items}})
     assert answer["Nodes"]["items"] == items
@@ -50,7 +49,6 @@ async def test_a_pod_that_would_have_been_refused_everywhere_is_counted() -> Non
 
 
 async def test_a_pod_that_cannot_be_decided_about_fits_everywhere() -> None:
-    """It is in the log, and counted as an error."""
     others = [entry for entry in small_cluster() if entry["kind"] != "PersistentVolumeClaim"]
     answer, metrics = await post("/filter", {"Pod": db_pod(), "NodeNames": list(NODES)}, others, claim("other"))
     assert answer["NodeNames"] == list(NODES)
@@ -59,13 +57,11 @@ async def test_a_pod_that_cannot_be_decided_about_fits_everywhere() -> None:
 
 
 async def test_preemption_keeps_every_node() -> None:
-    """The victims stay, too."""
     victims = {name: {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 0} for name in NODES}
     answer, _ = await post("/preempt", {"Pod": db_pod(), "NodeNameToMetaVictims": victims})
     assert sorted(answer["NodeNameToMetaVictims"]) == sorted(NODES)
 
 
 async def test_explain_shows_refusals() -> None:
-    """Each has its reason."""
     answer, _ = await post("/explain", {"Pod": db_pod(), "NodeNames": list(NODES)})
     assert [entry["fits"] for entry in answer["nodes"].values()] == [True, False, True, False]

@@ -38,7 +38,6 @@ class FakeLeadership:
         self.leads = True
 
     def leading(self) -> bool:
-        """Whether it leads."""
         return self.leads
 
 
@@ -60,7 +59,6 @@ class ConfigMapServer:
         self.conflicts = 0
 
     def put(self, data: bytes) -> None:
-        """Another process writes the record."""
         self.data = b64encode(data).decode()
         self.version += 1
 
@@ -102,18 +100,15 @@ async def store_of(server: ConfigMapServer, folder: Path) -> AsyncIterator[tuple
 
 
 def offered(ledger: Ledger, number: int) -> Ledger:
-    """The ledger after another offer."""
     pod = ObservedPod(f"uid-{number}", "default", f"web-{number}")
     return step(ledger, Offered(pod, frozenset("ab"), ("volume",)), time.monotonic())[0]
 
 
 def encoded(head: RecordHead) -> bytes:
-    """The record of one offer."""
     return encode_record(offered(Ledger(), 0), head, time.monotonic()).data
 
 
 async def test_offers_are_recorded_as_they_are_made_three_times_a_second_at_most(tmp_path: Path) -> None:
-    """A write has all offers up to it."""
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
         store.adopt()
@@ -131,7 +126,6 @@ async def test_offers_are_recorded_as_they_are_made_three_times_a_second_at_most
 
 
 async def test_the_end_of_an_offer_is_not_urgent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is recorded with the next offer, or some seconds later."""
     monkeypatch.setattr("app.extender.offer_store._ENDS_INTERVAL", 1.0)
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
@@ -147,7 +141,6 @@ async def test_the_end_of_an_offer_is_not_urgent(tmp_path: Path, monkeypatch: py
 
 
 async def test_nothing_is_recorded_before_this_process_answers_nor_after(tmp_path: Path) -> None:
-    """The record of another leader must stay."""
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
         store.note(offered(Ledger(), 0))
@@ -160,7 +153,6 @@ async def test_nothing_is_recorded_before_this_process_answers_nor_after(tmp_pat
 
 
 async def test_the_final_record_says_what_the_leader_had_seen(tmp_path: Path) -> None:
-    """After it nothing more is written."""
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
         store.adopt()
@@ -174,7 +166,6 @@ async def test_the_final_record_says_what_the_leader_had_seen(tmp_path: Path) ->
 
 
 async def test_a_write_after_another_process_wrote_is_repeated(tmp_path: Path) -> None:
-    """A conflict only says that the version is old."""
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
         assert await store.read() is None
@@ -193,7 +184,6 @@ async def test_a_former_leader_writes_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_missing_config_map_does_not_stop_the_leader(tmp_path: Path) -> None:
-    """It answers, and is not handed over."""
     server = ConfigMapServer()
     server.exists = False
     async with store_of(server, tmp_path) as (store, _):
@@ -208,7 +198,6 @@ async def test_a_missing_config_map_does_not_stop_the_leader(tmp_path: Path) -> 
 async def test_an_api_server_that_hangs_delays_the_end_by_seconds_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pod has to end in time."""
     monkeypatch.setattr("app.extender.offer_store.FINAL_SECONDS", 0.2)
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
@@ -231,7 +220,6 @@ async def test_a_final_record_is_repeated_after_a_call_without_an_answer(
 
 
 async def test_the_record_of_the_last_leader_is_read(tmp_path: Path) -> None:
-    """The Lease named it, or was released by it."""
     server = ConfigMapServer()
     server.put(encoded(RecordHead("extender-1", 7)))
     async with store_of(server, tmp_path) as (store, leadership):
@@ -290,7 +278,6 @@ async def test_the_record_of_an_earlier_leader_is_neither_final_nor_complete(tmp
 
 
 async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
-    """Whatever a person wrote there."""
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
         server.put(b"not JSON")
@@ -302,7 +289,6 @@ async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_process_that_does_not_lead_reads_the_offers_that_the_leader_recorded_last(tmp_path: Path) -> None:
-    """None without a record, and none that cannot be read; the next write is based on no version that was read so."""
     server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
         assert list(await store.read_offers()) == []

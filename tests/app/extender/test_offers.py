@@ -55,7 +55,6 @@ class InterruptedEvaluator(Evaluator):
         self.interruptions: list[Callable[[], None]] = []
 
     async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
-        """Decides, then calls the next interruption."""
         decision = await super().filter_without_fetch(pod, candidates, contenders)
         if self.interruptions:
             self.interruptions.pop(0)()
@@ -74,7 +73,6 @@ class RestlessStateSource(FakeStateSource):
         super().__init__(*objects)
 
     def state(self) -> ClusterState:
-        """Makes the next change, and returns the state with it."""
         if self.changes:
             self.put(self.changes.pop(0))
         return super().state()
@@ -95,7 +93,6 @@ class FakeOfferStore(OfferStore):
         """Does nothing."""
 
     async def write_final(self, ledger: Ledger) -> bool:
-        """Keeps the ledger."""
         self.final = ledger
         return not self._fails
 
@@ -147,7 +144,6 @@ class World:
     def create(
         self, number: int, size: int = 60, *, priority: int | None = None, storage_class: str = "longhorn"
     ) -> None:
-        """Creates a pod and its unbound claim."""
         if priority is not None:
             self._priorities[number] = priority
         self.cache.put(make.claim(f"data-{number}", size, storage_class=storage_class))
@@ -162,15 +158,12 @@ class World:
             self.cache.put(*objects.values())
 
     def create_claim(self, number: int) -> None:
-        """Creates the claim of a pod that does not exist."""
         self.cache.put(make.claim(f"data-{number}", 60))
 
     def forget_claim(self, number: int) -> None:
-        """A watch has not delivered a pod's claim yet."""
         self.cache.remove(make.claim(f"data-{number}", 60))
 
     def fetches_take(self, seconds: float) -> None:
-        """Slows the API server down."""
         self.cache.fetch_seconds = seconds
 
     def _put_pod(self, number: int, raw: Object) -> None:
@@ -190,7 +183,6 @@ class World:
         self.cache.put(claim)
 
     def nominate(self, number: int, node: str = "", **condition: Any) -> None:
-        """Nominates a node in a pod's status, with a condition of type PodScheduled."""
         self._put_pod(number, nominated_pod(number, node, **condition))
 
     def refuse(self, number: int, node: str = "", *, message: str = "no") -> None:
@@ -198,30 +190,24 @@ class World:
         self.nominate(number, node, reason="Unschedulable", message=message)
 
     def bind(self, number: int, node: str) -> None:
-        """Binds a pod."""
         self.cache.put(database_pod(number, node=node))
 
     def finish(self, number: int) -> None:
-        """Ends a pod's containers."""
         self.cache.put(database_pod(number, phase="Failed"))
 
     def show(self, number: int, uid: str = "") -> None:
-        """Delivers a pod of this name by the watch."""
         self.cache.put(database_pod(number, uid=uid))
 
     def delete(self, number: int) -> None:
-        """Deletes a pod."""
         self.cache.remove(database_pod(number))
 
     async def decide(
         self, number: int, nodes: Sequence[str] = NODES, hung_up: HungUp = caller_waits, uid: str = ""
     ) -> Decision:
-        """Sends /filter for the pod of this number."""
         raw = self._pods.get(number) or database_pod(number)
         return await self.decide_pod(database_pod(number, uid=uid) if uid else raw, nodes, hung_up)
 
     async def decide_pod(self, raw: Object, nodes: Sequence[str] = NODES, hung_up: HungUp = caller_waits) -> Decision:
-        """Sends /filter for a pod."""
         return (await self.verbs.filter(make.as_pod(raw), nodes, hung_up)).decision
 
     async def filter(self, number: int, *nodes: str, uid: str = "") -> list[str]:
@@ -229,7 +215,6 @@ class World:
         return fitting_nodes(await self.decide(number, nodes or NODES, uid=uid))
 
     async def filter_nominated(self, number: int, node: str) -> list[str]:
-        """Sends /filter for a pod that is nominated for this one node."""
         return fitting_nodes(await self.decide_pod(nominated_pod(number, node), [node]))
 
     async def filter_and_hang_up(self, number: int, *, after: int = 0) -> None:
@@ -242,7 +227,6 @@ class World:
         await self.decide(number, hung_up=has_hung_up)
 
     async def filter_together(self, *numbers: int) -> list[list[str]]:
-        """Sends several /filter at once."""
         return list(await asyncio.gather(*(self.filter(number) for number in numbers)))
 
     async def reasons(self, number: int, *nodes: str) -> list[str]:
@@ -255,17 +239,14 @@ class World:
         return fitting_nodes(await self.verbs.preempt(make.as_pod(raw), nodes))
 
     def offer(self, number: int) -> list[str]:
-        """The nodes of the pod's offer."""
         offer = self.offers.ledger.offer_of(f"uid-{number}")
         return sorted(offer.nodes) if offer else []
 
     def offer_number(self, number: int) -> int:
-        """The number of the pod's offer: how many were made until then."""
         offer = self.offers.ledger.offer_of(f"uid-{number}")
         return offer.number if offer else 0
 
     def outstanding(self) -> int:
-        """How many offers are outstanding."""
         return self.offers.ledger.outstanding
 
     def ended_offers(self, scheduled: str) -> float:
@@ -274,7 +255,6 @@ class World:
         return self.metrics.registry.get_sample_value(f"{SCHEDULING_WAIT}_count", labels) or 0.0
 
     def fetched(self) -> list[str]:
-        """The objects that were read from the API server."""
         return self.cache.fetched
 
     async def adopt(self, undisturbed: float) -> None:
@@ -282,7 +262,6 @@ class World:
         await self.offers.adopt(undisturbed, self.record)
 
     async def settle(self) -> bool:
-        """Drains."""
         return await self.offers.settle()
 
     def handed_over(self) -> list[str]:
@@ -291,18 +270,15 @@ class World:
         return ["no record"] if final is None else sorted(final.offers) or ["no offer"]
 
     def restart(self, *, killed: str = "") -> None:
-        """Begins as a new leader in the same cluster, with the previous one's record."""
         head = RecordHead("leader", 1, final=not killed)
         self.record = decode_record(encode_record(self.offers.ledger, head, self.loop.time()).data)
         self.offers.clear()
         self._begin()
 
     def clear(self) -> None:
-        """Loses the lead."""
         self.offers.clear()
 
     def idle(self) -> None:
-        """Asserts that no offer is outstanding, and no pod is watched."""
         assert self.offers.ledger.outstanding == 0
         assert self.cache.listeners == {}
 
@@ -610,30 +586,25 @@ PREEMPTION = {
 
 @pytest.mark.parametrize("timeline", rows(MAKING, WAITING))
 def test_a_request_is_answered_with_an_offer(timeline: str) -> None:
-    """The answer says which nodes are offered, and when."""
     play(World, timeline)
 
 
 @pytest.mark.parametrize("timeline", rows(ENDING))
 def test_an_offer_ends_with_its_reason(timeline: str) -> None:
-    """A decision, the pod's end or time ends it."""
     play(World, timeline)
 
 
 @pytest.mark.parametrize("timeline", rows(TAKE_OVER, HAND_OVER))
 def test_offers_outlive_a_change_of_the_leader(timeline: str) -> None:
-    """A leader hands its offers over, and its successor restores them."""
     play(World, timeline)
 
 
 @pytest.mark.parametrize("timeline", rows(PREEMPTION))
 def test_preemption_holds_the_room_it_makes(timeline: str) -> None:
-    """Until the nomination goes."""
     play(World, timeline)
 
 
 def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_path: Path) -> None:
-    """The policy prefers b; a has more free space."""
     argument = {"labelPreference": {"label": "gold", "presence": True}}
     priority = {"name": "PreferGold", "weight": 10, "argument": argument}
 
@@ -652,7 +623,6 @@ def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_pa
 
 
 def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
-    """Space alone then decides which nodes are offered."""
     plugin = tmp_path / "broken_priority.py"
     plugin.write_text(
         "from scheduler_core.generic.plugin_rules import PriorityPlugin\n"
@@ -675,7 +645,6 @@ def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
 
 @virtually
 async def test_a_node_that_fills_up_during_the_evaluation_is_not_offered() -> None:
-    """The pod is evaluated again from the newer state."""
     world = World()
     world.create(0, 60)
     world.evaluator.interruptions = [lambda: world.resize("a", space=10)]
@@ -686,7 +655,6 @@ async def test_a_node_that_fills_up_during_the_evaluation_is_not_offered() -> No
 
 @virtually
 async def test_nodes_that_do_not_stop_changing_are_left_out() -> None:
-    """Only nodes that were evaluated as they are now are offered."""
     cache = RestlessStateSource(two_nodes())
     world = World(cache=cache)
     world.create(0, 60)
@@ -711,7 +679,6 @@ def volume_with_replica(number: int, size: int, node: str) -> list[Object]:
 
 @virtually
 async def test_replicas_that_exist_do_not_count_in_an_offer() -> None:
-    """Only its second volume of 30 Gi takes space; 60 of 100 Gi are its own replica."""
     world = World()
     world.cache.put(
         *volume_with_replica(0, 60, "a"), make.claim("more", 30), make.pod("data-0", "more", name="db-0", uid="uid-0")
@@ -727,7 +694,6 @@ async def test_replicas_that_exist_do_not_count_in_an_offer() -> None:
 
 @virtually
 async def test_an_offer_and_the_demand_of_the_same_volume_count_once() -> None:
-    """The volume has another name once its claim is bound."""
     world = World()
     world.create(0, 40)
     world.select(0, "a", 40)
@@ -748,7 +714,6 @@ async def test_an_offer_and_the_demand_of_the_same_volume_count_once() -> None:
 
 @virtually
 async def test_an_offer_made_the_moment_the_last_one_ends_is_watched() -> None:
-    """kube-scheduler's first back-off is as long as an offer of an unschedulable pod lasts."""
     world = World()
     world.create(0, 60)
     await world.filter(0)
@@ -764,7 +729,6 @@ async def test_an_offer_made_the_moment_the_last_one_ends_is_watched() -> None:
 
 @virtually
 async def test_an_answer_that_is_refused_at_the_last_moment_leaves_no_offer() -> None:
-    """kube-scheduler gets the reason instead of nodes."""
     world = World()
     world.create(0, 60)
 
@@ -778,7 +742,6 @@ async def test_an_answer_that_is_refused_at_the_last_moment_leaves_no_offer() ->
 
 @virtually
 async def test_an_evaluation_that_began_in_an_earlier_lead_makes_no_offer() -> None:
-    """The offers of that lead are forgotten."""
     world = World()
     world.create(0, 60)
     world.evaluator.interruptions = [world.offers.clear]
@@ -795,21 +758,17 @@ class Journal:
         self.entries: list[str] = []
 
     def note_request(self, pod: Pod) -> None:
-        """Records a request."""
         self.entries.append(f"{pod.name} requested")
 
     def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
-        """Records a refusal."""
         self.entries.append(f"{pod.name} refused on {' '.join(candidates)}")
 
     def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
-        """Records a decision."""
         self.entries.append(f"{pod.name} goes to {node}, offered at {offered_at:g} s")
 
 
 @virtually
 async def test_requests_refusals_and_decisions_are_observed() -> None:
-    """Observers get the pod each time."""
     world = World()
     journal = Journal()
     world.offers.subscribe(journal, journal)
@@ -831,7 +790,6 @@ async def test_requests_refusals_and_decisions_are_observed() -> None:
 
 @virtually
 async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> None:
-    """A policy refused all nodes, so Longhorn's objects cannot change that."""
     world = World()
     journal = Journal()
     world.offers.subscribe(journal, journal)
@@ -858,7 +816,6 @@ async def test_while_refusals_are_only_observed_no_pod_counts_as_refused() -> No
 
 @virtually
 async def test_restored_offers_keep_different_persistent_volumes() -> None:
-    """The first pod's is not free for the second."""
     world = World(cache=FakeStateSource([*two_nodes(), *make.kept("pv-s", 20, "a"), *make.kept("pv-m", 30, "a")]))
     for number in (0, 1):
         world.create(number, 10)
@@ -875,7 +832,6 @@ async def test_restored_offers_keep_different_persistent_volumes() -> None:
 
 @virtually
 async def test_preemption_may_choose_another_node_than_before() -> None:
-    """The hold follows the nomination, where that comes before any other change of the pod."""
     world = World()
     world.create(0)
     world.refuse(0, "a")

@@ -8,7 +8,6 @@ from tests.manifests.load import CLUSTER_PERMISSIONS, NAMESPACE_PERMISSIONS
 
 
 def test_they_are_what_the_manifests_grant() -> None:
-    """Each in all namespaces or in Longhorn's, as its role is."""
     granted = {(permission, True) for permission in CLUSTER_PERMISSIONS}
     granted |= {(permission, False) for permission in NAMESPACE_PERMISSIONS}
     assert {(as_tuple(entry), entry.everywhere) for entry in PERMISSIONS} == granted
@@ -16,5 +15,4 @@ def test_they_are_what_the_manifests_grant() -> None:
 
 
 def as_tuple(permission: Permission) -> tuple[str, str, str, str]:
-    """A permission as the manifests' tests write it."""
     return (permission.verb, permission.group, permission.resource, permission.name)

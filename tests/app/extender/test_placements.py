@@ -50,7 +50,6 @@ class World:
         self.cache.subscribe("replicas", self.placements.note_delivery)
 
     def contenders(self) -> Contenders:
-        """All demand, if there is a contention."""
         if self._contention is None:
             return NO_CONTENDERS
         return make.competing(self.cache.state(), contention=self._contention)
@@ -66,15 +65,12 @@ class World:
         )
 
     def place(self, number: int, node: str, *, healthy: bool = False) -> None:
-        """Places the replica of the pod's volume, as Longhorn does."""
         self.cache.put(make.replica(f"r-{number}", f"vol-data-{number}", node, size=10, healthy=healthy))
 
     def list_replica(self, number: int, node: str) -> None:
-        """Lists the replica in the status of Longhorn's node."""
         self.cache.put(make.longhorn_node(node, {"disk-1": make.disk(100, listed={f"r-{number}": 10})}))
 
     def decide(self, number: int, node: str) -> None:
-        """Reports kube-scheduler's decision, a second after the offer."""
         self.placements.note_decision(make.as_pod(database_pod(number)), node, self.loop.time() - 1)
 
     def ended_waits(self, placed: str) -> tuple[float, float]:
@@ -87,20 +83,16 @@ class World:
 
     @property
     def misplacements(self) -> float | None:
-        """How many were counted."""
         return self.metrics.registry.get_sample_value(f"{PREFIX}_misplacements_total")
 
     @property
     def overbookings(self) -> float | None:
-        """How many were counted."""
         return self.metrics.registry.get_sample_value(f"{PREFIX}_overbookings_total")
 
     def place_at_once(self, size: float, *volumes: str) -> None:
-        """Places volumes on the disk of node a."""
         self.cache.put(*(make.replica(f"r-{name}", name, "a", size=size, healthy=False) for name in volumes))
 
     def log_lines(self, event: str) -> list[EventDict]:
-        """The log's lines about an event."""
         return [line for line in self.logs if line["event"] == event]
 
 
@@ -110,7 +102,6 @@ class InterruptedContention(Contention):
     interruption: Callable[[], None]
 
     def competitors(self, *args: Any) -> Any:
-        """Calls the interruption, then evaluates."""
         self.interruption()
         return super().competitors(*args)
 
@@ -130,7 +121,6 @@ async def leading(world: World | None = None) -> AsyncIterator[World]:
 
 @virtually
 async def test_a_report_is_made_once_a_second_however_many_pods_are_followed() -> None:
-    """Followed pods are checked more often."""
     async with leading() as world:
         world.bind(0, "a")
         world.decide(0, "a")
@@ -144,7 +134,6 @@ async def test_a_report_is_made_once_a_second_however_many_pods_are_followed() -
 
 @virtually
 async def test_a_pod_is_placed_when_longhorn_lists_its_volumes_on_its_node() -> None:
-    """The seconds since the decision are observed and logged."""
     async with leading() as world:
         world.decide(0, "a")
         await asyncio.sleep(2)
@@ -165,7 +154,6 @@ async def test_a_pod_is_placed_when_longhorn_lists_its_volumes_on_its_node() -> 
 
 @virtually
 async def test_a_pod_whose_second_volume_is_missing_is_not_placed_yet() -> None:
-    """All of its local volumes must be on the node."""
     async with leading() as world:
         world.bind(0, "a")
         world.bind(1, "a")
@@ -180,7 +168,6 @@ async def test_a_pod_whose_second_volume_is_missing_is_not_placed_yet() -> None:
 
 @virtually
 async def test_the_order_of_watch_events_does_not_matter() -> None:
-    """The node lists the replica before the watch delivers the replica."""
     async with leading() as world:
         world.bind(0, "a")
         world.list_replica(0, "a")
@@ -193,7 +180,6 @@ async def test_the_order_of_watch_events_does_not_matter() -> None:
 
 @virtually
 async def test_a_deleted_pod_is_not_followed_any_more() -> None:
-    """This holds from the moment of its deletion."""
     async with leading() as world:
         world.bind(0, "a")
         world.decide(0, "a")
@@ -208,8 +194,6 @@ async def test_a_deleted_pod_is_not_followed_any_more() -> None:
     "pod", [pytest.param({"deleting": True}, id="being deleted"), pytest.param({"phase": "Failed"}, id="failed")]
 )
 def test_a_pod_that_has_ended_is_not_followed_any_more(pod: dict[str, Any]) -> None:
-    """It will not use its volumes any more."""
-
     async def scenario() -> None:
         async with leading() as world:
             world.bind(0, "a", **pod)
@@ -222,7 +206,6 @@ def test_a_pod_that_has_ended_is_not_followed_any_more(pod: dict[str, Any]) -> N
 
 @virtually
 async def test_a_successor_of_the_same_name_is_not_the_pod() -> None:
-    """The pod that kube-scheduler decided about is gone."""
     async with leading() as world:
         world.bind(0, "a")
         world.decide(0, "a")
@@ -244,7 +227,6 @@ async def test_a_pod_that_no_watch_has_delivered_yet_is_not_gone() -> None:
 
 @virtually
 async def test_a_pod_that_is_bound_to_another_node_is_not_placed() -> None:
-    """The node that it is bound to counts."""
     async with leading() as world:
         world.cache.put(database_pod(0))
         world.decide(0, "a")
@@ -256,7 +238,6 @@ async def test_a_pod_that_is_bound_to_another_node_is_not_placed() -> None:
 
 @virtually
 async def test_a_pod_that_is_not_placed_in_five_minutes_is_given_up() -> None:
-    """Longhorn may never find space."""
     async with leading() as world:
         world.bind(0, "a")
         world.decide(0, "a")
@@ -270,7 +251,6 @@ async def test_a_pod_that_is_not_placed_in_five_minutes_is_given_up() -> None:
 
 @virtually
 async def test_the_same_decision_again_does_not_restart_the_wait() -> None:
-    """The time since the first report counts."""
     async with leading() as world:
         world.bind(0, "a")
         world.place(0, "a")
@@ -284,7 +264,6 @@ async def test_the_same_decision_again_does_not_restart_the_wait() -> None:
 
 @virtually
 async def test_a_decision_for_another_node_ends_the_first_wait() -> None:
-    """kube-scheduler has tried again."""
     async with leading() as world:
         world.cache.put(database_pod(0))
         world.decide(0, "a")
@@ -310,7 +289,6 @@ async def test_a_pod_whose_volumes_only_prefer_their_node_is_placed_at_once() ->
 
 @virtually
 async def test_a_misplaced_volume_is_logged_and_counted_once() -> None:
-    """It may stay misplaced for long."""
     async with leading() as world:
         world.bind(0, "a")
         world.place(0, "b")
@@ -327,8 +305,6 @@ async def test_a_misplaced_volume_is_logged_and_counted_once() -> None:
 
 @pytest.mark.parametrize("contention", [None, Contention()], ids=["reservations off", "reservations on"])
 def test_outstanding_demand_is_reported_in_numbers(contention: Contention | None) -> None:
-    """It need not compete with any pod."""
-
     async def scenario() -> None:
         async with leading(World(contention=contention)) as world:
             world.bind(0, "a")
@@ -346,7 +322,6 @@ def test_outstanding_demand_is_reported_in_numbers(contention: Contention | None
 
 @virtually
 async def test_an_overbooked_disk_is_counted_and_logged_once() -> None:
-    """The log has the moments at which the watch delivered the placements, not those of the reports."""
     async with leading() as world:
         await asyncio.sleep(0.1)
         world.place_at_once(60, "x")
@@ -363,7 +338,6 @@ async def test_an_overbooked_disk_is_counted_and_logged_once() -> None:
 
 @virtually
 async def test_a_mended_disk_remains_counted() -> None:
-    """It is only no longer among those that are overbooked."""
     async with leading() as world:
         await asyncio.sleep(0.1)
         world.place_at_once(60, "x", "y")
@@ -375,7 +349,6 @@ async def test_a_mended_disk_remains_counted() -> None:
 
 @virtually
 async def test_a_log_line_names_a_limited_number_of_volumes() -> None:
-    """Their number is logged too."""
     async with leading() as world:
         await asyncio.sleep(0.1)
         names = [f"v-{number:02d}" for number in range(60)]
@@ -387,7 +360,6 @@ async def test_a_log_line_names_a_limited_number_of_volumes() -> None:
 
 @virtually
 async def test_a_new_leader_counts_no_disk_that_was_overbooked_before() -> None:
-    """The previous leader counted it."""
     world = World()
     async with leading(world):
         await asyncio.sleep(0.1)
@@ -401,7 +373,6 @@ async def test_a_new_leader_counts_no_disk_that_was_overbooked_before() -> None:
 
 @virtually
 async def test_a_report_on_disks_during_which_the_lead_is_lost_is_dropped() -> None:
-    """It is made in another thread."""
     world = World()
     evaluator = Evaluator(world.cache, FilterOptions(), LaterRunner())
     world.placements = Placements(world.cache, evaluator, world.contenders, world.metrics, world.loop.time)
@@ -449,7 +420,6 @@ async def test_losing_the_lead_forgets_everything() -> None:
 
 @virtually
 async def test_a_report_during_which_the_lead_is_lost_is_dropped() -> None:
-    """Reports are made in another thread."""
     contention = InterruptedContention()
     world = World(contention=contention)
     contention.interruption = world.placements.clear
@@ -481,7 +451,6 @@ async def test_rounds_that_take_long_leave_most_of_the_time_to_decisions() -> No
 
 
 def test_a_pod_is_checked_only_when_something_has_changed_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longhorn may take minutes to place a burst of pods."""
     checks: list[str] = []
 
     def note_check(pod: Pod, node: str, view: View, *, require_best_effort: bool) -> tuple[str, ...]:
@@ -508,7 +477,6 @@ def test_a_pod_is_checked_only_when_something_has_changed_for_it(monkeypatch: py
 
 @virtually
 async def test_checking_many_pods_lets_other_tasks_run() -> None:
-    """Each check takes longer than a time slice."""
     world = World()
     ticks = count()
     evaluator = Evaluator(world.cache, FilterOptions())

@@ -21,7 +21,6 @@ FINE = {name: Tally(clusters=1, usable_nodes=5, placed=10) for name in WAYS} | {
 
 @cache
 def outcome_of(seed: int, way: Way) -> BurstOutcome:
-    """What comes of the burst on the cluster of this seed."""
     return run_burst(TightCluster.draw(seed), way)
 
 
@@ -37,7 +36,6 @@ def test_with_the_guard_nothing_goes_wrong(seed: int, watch_seconds: float) -> N
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_the_guard_more_nodes_are_usable_than_order_safe_ones(seed: int) -> None:
-    """And at least as many pods get a node."""
     guarded = outcome_of(seed, GUARDED)
     order_safe = outcome_of(seed, Way(Packing.ORDER_SAFE))
     assert guarded.placed >= order_safe.placed
@@ -46,7 +44,6 @@ def test_with_the_guard_more_nodes_are_usable_than_order_safe_ones(seed: int) ->
 
 
 def test_auto_is_exact_while_the_guard_is_proven() -> None:
-    """Every pod is offered the same nodes."""
     assert outcome_of(1, Way(Packing.AUTO, guard=True)) == outcome_of(1, GUARDED)
 
 
@@ -58,13 +55,11 @@ def test_without_the_guard_disks_are_overbooked() -> None:
 
 
 def test_a_burst_is_the_same_each_time() -> None:
-    """Its seed decides everything."""
     assert run_burst(TightCluster.draw(2), GUARDED) == outcome_of(2, GUARDED)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pods_need_more_than_a_tight_cluster_has(seed: int) -> None:
-    """Its disks are 60 to 95 % full, and so every way fills it as far as it can."""
     cluster = TightCluster.draw(seed)
     disks = [disk for node in cluster.nodes.values() for disk in node]
     assert 8 <= len(cluster.nodes) <= 12
@@ -73,7 +68,6 @@ def test_pods_need_more_than_a_tight_cluster_has(seed: int) -> None:
 
 
 def test_the_report_accepts_what_is_expected() -> None:
-    """Nothing wrong with the guard and with stale-safe, something wrong with exact."""
     assert tight_nodes.failures(FINE) == []
 
 
@@ -89,5 +83,4 @@ def test_the_report_accepts_what_is_expected() -> None:
     ],
 )
 def test_the_report_fails_if_something_else_happens(way: str, tally: Tally) -> None:
-    """It names what."""
     assert tight_nodes.failures(FINE | {way: tally})

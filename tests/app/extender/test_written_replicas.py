@@ -34,7 +34,6 @@ async def test_the_replicas_that_the_label_names_are_read_and_a_damaged_one_is_l
 
 
 async def test_an_api_server_that_refuses_is_an_error(tmp_path: Path) -> None:
-    """The guard then decides by what its watches show."""
     async with serve(failing(403), tmp_path) as kubeconfig:
         client = await KubeClient.connect(str(kubeconfig))
         with pytest.raises(ApiError):

@@ -31,7 +31,6 @@ PATH = "/api/v1/nodes"
 
 @asynccontextmanager
 async def client_of(handler: Any, folder: Path) -> AsyncIterator[KubeClient]:
-    """A client of a server that answers every request with the handler."""
     async with serve(handler, folder) as kubeconfig, connect_by_kubeconfig(kubeconfig) as client:
         yield client
 
@@ -61,7 +60,6 @@ async def refusal(client: KubeClient, **options: Any) -> ApiError:
      (500, "unreachable"), (503, "unreachable")],
 )  # fmt: skip
 async def test_a_refusal_has_its_kind_and_the_servers_message(status: int, true: str, tmp_path: Path) -> None:
-    """It has exactly one of the kinds that callers distinguish."""
     text = 'nodes is forbidden: User "it" cannot list resource "nodes"'
     async with client_of(failing(status, text, "Because"), tmp_path) as client:
         error = await refusal(client)
@@ -73,8 +71,6 @@ async def test_a_refusal_has_its_kind_and_the_servers_message(status: int, true:
 
 @pytest.mark.parametrize("body", ["<html>\n<b>Bad\nGateway</b>", "", "{", '{"message": 3}', "[]"])
 async def test_an_error_without_a_status_shows_the_body(body: str, tmp_path: Path) -> None:
-    """A proxy's page is cut to one line."""
-
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(status=502, text=body)
 
@@ -83,7 +79,6 @@ async def test_an_error_without_a_status_shows_the_body(body: str, tmp_path: Pat
 
 
 async def test_a_refused_connection_is_an_error_with_address_and_cause(tmp_path: Path) -> None:
-    """The port has no listener."""
     async with connect_by_kubeconfig(write_kubeconfig(tmp_path, "http://127.0.0.1:9")) as client:
         error = await refusal(client)
     assert (error.status, error.unreachable) == (0, True)
@@ -91,7 +86,6 @@ async def test_a_refused_connection_is_an_error_with_address_and_cause(tmp_path:
 
 
 async def test_a_host_that_does_not_resolve_is_an_error(tmp_path: Path) -> None:
-    """The line has the address."""
     async with connect_by_kubeconfig(write_kubeconfig(tmp_path, "http://no-such-host.invalid:6443")) as client:
         assert "cannot connect to no-such-host.invalid:6443: " in str(await refusal(client))
 
@@ -127,8 +121,6 @@ async def test_every_call_has_a_time_out(handler: Any, call: Callable[[KubeClien
 
 
 async def test_limits_hold_calls_back_and_each_client_counts_its_own(tmp_path: Path) -> None:
-    """After the burst, calls come at the rate."""
-
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response({})
 
@@ -152,7 +144,6 @@ async def test_limits_hold_calls_back_and_each_client_counts_its_own(tmp_path: P
 async def test_a_watch_has_to_begin_within_the_time_out_of_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may last longer afterwards."""
     monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 0.3)
     async with client_of(silent, tmp_path) as client:
         with pytest.raises(ApiError, match=r"no answer within 0\.3 s"):
@@ -183,7 +174,6 @@ async def test_an_aborted_connection_is_an_api_error(tmp_path: Path) -> None:
 
 
 async def test_requests_have_method_query_body_and_credentials(tmp_path: Path) -> None:
-    """They also have user agent and media type."""
     requests: list[tuple[str, str, str, str, str, Any]] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -237,14 +227,12 @@ async def test_the_environments_proxy_is_used_unless_the_server_is_excluded(
 
 
 async def test_errors_do_not_show_the_token(tmp_path: Path) -> None:
-    """This holds for causes of errors, too."""
     async with client_of(failing(401, "Unauthorized"), tmp_path) as client:
         error = await refusal(client)
     assert "secret-token" not in f"{error}{error!r}{error.__cause__!r}"
 
 
 async def test_a_closed_client_leaves_no_connection(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    """There is no warning, even about a stream read in part."""
     async with client_of(sending(b'{"type":', b"x" * 100, hang=True), tmp_path) as client:
         async with client.watch(PATH, {"watch": "true"}, 30) as stream:
             assert await stream.read(8) == b'{"type":'
@@ -307,7 +295,6 @@ def _config(**parts: Any) -> str:
     ],
 )
 async def test_a_broken_kubeconfig_is_an_error_of_one_line(text: str, context: str | None, tmp_path: Path) -> None:
-    """The line names the fault."""
     file = tmp_path / "config"
     file.write_text(text)
     with pytest.raises(ConnectError) as refused:
@@ -318,7 +305,6 @@ async def test_a_broken_kubeconfig_is_an_error_of_one_line(text: str, context: s
 
 
 async def test_a_missing_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may come from a flag, a variable or the default."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConnectError, match=f"there is no file {tmp_path}/no"):
         await KubeClient.connect(f"{tmp_path}/no")
@@ -343,7 +329,6 @@ async def _answer(request: web.Request) -> web.StreamResponse:
 
 
 async def test_a_server_with_a_trusted_certificate_answers(tmp_path: Path) -> None:
-    """The kubeconfig has its authority."""
     authority = CertificateAuthority.create(tmp_path / "ca")
     trusted = {"certificate-authority": str(authority.bundle)}
     async with (
@@ -390,7 +375,6 @@ def test_a_timed_out_call_leaves_no_connection(tmp_path: Path, monkeypatch: pyte
 async def test_a_server_with_an_untrusted_certificate_is_an_error(
     host: str, own: bool, problem: str, tmp_path: Path
 ) -> None:
-    """The text names a wrong authority or host, and no Python object."""
     authority = CertificateAuthority.create(tmp_path / "ca")
     trusted = authority if own else CertificateAuthority.create(tmp_path / "other")
     cluster = {"certificate-authority": str(trusted.bundle)}
@@ -404,7 +388,6 @@ async def test_a_server_with_an_untrusted_certificate_is_an_error(
 
 
 async def test_a_server_without_tls_is_an_error(tmp_path: Path) -> None:
-    """The error is one line."""
     async with serve(_answer, tmp_path) as file:
         file.write_text(file.read_text().replace("http:", "https:"))
         async with connect_by_kubeconfig(file) as client:
@@ -412,7 +395,6 @@ async def test_a_server_without_tls_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_a_renewed_service_account_token_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kubelets replace it every hour. A missing file fails the call, not the process."""
     authority = CertificateAuthority.create(tmp_path / "ca")
     token = tmp_path / "token"
     token.write_text("first")

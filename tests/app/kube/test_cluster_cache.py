@@ -24,7 +24,6 @@ from tests.worlds.two_nodes import NODES, two_nodes
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the pauses after failures."""
     monkeypatch.setattr("app.kube.reflector._BACKOFF", Backoff(0.02, 0.1))
     monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 0.1)
 
@@ -59,7 +58,6 @@ async def test_there_is_no_state_before_every_kind_has_been_listed(entry: Watche
 
 
 async def test_reads_share_a_state_until_something_changes_or_time_passes(tmp_path: Path) -> None:
-    """Rules count seconds; a request reads the state several times."""
     async with cached_cluster(tmp_path) as world:
         await world.wait_for_sync()
         first = world.cache.state()
@@ -77,13 +75,11 @@ async def test_reads_share_a_state_until_something_changes_or_time_passes(tmp_pa
 
 
 async def test_a_cache_that_does_not_run_has_a_problem(tmp_path: Path) -> None:
-    """It names the first kind."""
     async with cached_cluster(tmp_path, run=False) as world:
         assert world.cache.problem == "nodes not listed yet"
 
 
 async def test_the_latest_state_is_the_one_that_was_read_last(tmp_path: Path) -> None:
-    """Another thread may look at it; changes that nothing has read yet are not applied."""
     async with cached_cluster(tmp_path) as world:
         assert world.cache.latest_state is None
         await world.wait_for_sync()
@@ -97,7 +93,6 @@ async def test_the_latest_state_is_the_one_that_was_read_last(tmp_path: Path) ->
 
 
 async def test_reading_the_settings_applies_no_other_change(tmp_path: Path) -> None:
-    """They are read with every object that a watch delivers; a changed setting is seen at once."""
     async with cached_cluster(tmp_path) as world:
         await world.wait_for_sync()
         before = world.cache.state()
@@ -111,7 +106,6 @@ async def test_reading_the_settings_applies_no_other_change(tmp_path: Path) -> N
 
 
 async def test_a_forbidden_kind_is_named(tmp_path: Path) -> None:
-    """The problem has RBAC's text, and ends with the permission."""
     api = FakeApi()
     api.always["list"] = failing(403, 'cannot list resource "nodes"', "Forbidden")
     async with cached_cluster(tmp_path, api=api) as world:
@@ -124,7 +118,6 @@ async def test_a_forbidden_kind_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_missing_kind_is_named_if_it_is_required(tmp_path: Path) -> None:
-    """The problem ends when the kind appears."""
     api = FakeApi()
     api.missing |= {REPLICAS, PATHS["longhorn.io", "BackingImage"]}
     async with cached_cluster(tmp_path, api=api) as world:
@@ -136,7 +129,6 @@ async def test_a_missing_kind_is_named_if_it_is_required(tmp_path: Path) -> None
 
 
 async def test_a_kind_that_is_removed_is_a_problem_again(tmp_path: Path) -> None:
-    """Its objects are gone, so nothing must be decided."""
     async with cached_cluster(tmp_path) as world:
         await world.wait_for_sync()
         world.api.missing.add(REPLICAS)
@@ -148,7 +140,6 @@ async def test_a_kind_that_is_removed_is_a_problem_again(tmp_path: Path) -> None
 
 
 async def test_a_cache_reaches_what_another_one_had(tmp_path: Path) -> None:
-    """As soon as its watches have delivered it; bookmarks say nothing that another watch must deliver, too."""
     async with cached_cluster(tmp_path) as world:
         await world.wait_for_sync()
         versions = dict(world.cache.versions)
@@ -167,7 +158,6 @@ async def test_a_cache_reaches_what_another_one_had(tmp_path: Path) -> None:
 
 
 async def test_a_bookmark_is_no_change(tmp_path: Path) -> None:
-    """Another process may not get it for a minute."""
     async with cached_cluster(tmp_path) as world:
         await world.wait_for_sync()
         before = dict(world.cache.versions)
@@ -180,7 +170,6 @@ async def test_a_bookmark_is_no_change(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_fails_for_too_long_is_a_problem_until_it_answers_again(tmp_path: Path) -> None:
-    """The state stays as it was, and nothing is decided from it."""
     async with cached_cluster(tmp_path, stale_after=2) as world:
         await world.wait_for_sync()
         world.api.always = {"watch": failing(503, "etcd has no leader"), "list": failing(503, "etcd has no leader")}
@@ -196,7 +185,6 @@ async def test_a_server_that_fails_for_too_long_is_a_problem_until_it_answers_ag
 
 
 async def test_a_server_that_accepts_watches_and_ends_them_at_once_is_a_problem(tmp_path: Path) -> None:
-    """Such watches deliver nothing."""
     async with cached_cluster(tmp_path, stale_after=0.4) as world:
         await world.wait_for_sync()
         world.api.always["watch"] = sending()
@@ -209,7 +197,6 @@ async def test_a_server_that_accepts_watches_and_ends_them_at_once_is_a_problem(
 
 
 async def test_objects_deleted_while_no_watch_was_open_are_gone_after_the_next_list(tmp_path: Path) -> None:
-    """Created objects are in the state."""
     async with cached_cluster(tmp_path, two_nodes(), make.bound("old", 10), make.bound("old-2", 10)) as world:
         await world.wait_for_sync()
         assert set(world.snapshot.volumes) == {"vol-old", "vol-old-2"}
@@ -227,7 +214,6 @@ async def test_objects_deleted_while_no_watch_was_open_are_gone_after_the_next_l
 
 
 async def test_pods_without_claims_are_not_stored(tmp_path: Path) -> None:
-    """Most pods of a cluster occupy no volume."""
     idle = make.pod(name="idle")
     async with cached_cluster(tmp_path, two_nodes(), idle, make.pod("data-0", name="busy")) as world:
         await world.wait_for_sync()
@@ -237,7 +223,6 @@ async def test_pods_without_claims_are_not_stored(tmp_path: Path) -> None:
 
 
 async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None:
-    """Changes, deletions and lists wake them; former listeners are forgotten."""
     async with cached_cluster(tmp_path, two_nodes(), make.claim("a", 1), make.claim("b", 1)) as world:
         await world.wait_for_sync()
         cache = world.cache
@@ -268,7 +253,6 @@ async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None
 
 
 async def test_a_listener_may_name_the_same_object_twice(tmp_path: Path) -> None:
-    """A pod may mount one claim by two volumes."""
     async with cached_cluster(tmp_path, two_nodes()) as world:
         await world.wait_for_sync()
         key = "claims", ("default", "a")
@@ -283,7 +267,6 @@ class TestFetch:
     missing = MissingObjectError("PersistentVolumeClaim", "default/data-0", "pod default/db-0")
 
     async def test_a_fetched_claim_is_in_the_state(self, tmp_path: Path) -> None:
-        """The pod can be decided about."""
         async with cached_cluster(tmp_path) as world:
             await world.wait_for_sync()
             world.api.add(CLAIMS, make.claim("data-0", 10))  # without a watch event
@@ -300,7 +283,6 @@ class TestFetch:
         ],
     )
     async def test_each_kind_is_fetched_from_its_path(self, kind: str, name: str, path: str, tmp_path: Path) -> None:
-        """An object that the API server does not have does not exist."""
         async with cached_cluster(tmp_path) as world:
             await world.wait_for_sync()
             assert not await world.cache.fetch(MissingObjectError(kind, name, "a pod"))
@@ -365,7 +347,6 @@ class TestFetch:
             assert await world.cache.read_pod(namespace, name) is None
 
     async def test_a_fetched_object_that_cannot_be_read_is_an_error(self, tmp_path: Path) -> None:
-        """The error names it."""
         async with cached_cluster(tmp_path) as world:
             await world.wait_for_sync()
             world.api.add(CLAIMS, make.claim("data-0", "much"))
@@ -373,7 +354,6 @@ class TestFetch:
                 await world.reasons()
 
     async def test_a_deletion_that_is_delivered_during_a_fetch_counts(self, tmp_path: Path) -> None:
-        """The object that was fetched before is not put back."""
         async with cached_cluster(tmp_path) as world:
             await world.wait_for_sync()
             claim = make.claim("data-0", 10)
@@ -392,7 +372,6 @@ class TestFetch:
 
 
 async def test_a_longhorn_setting_that_does_not_parse_fails_closed_and_recovers(tmp_path: Path) -> None:
-    """No node is offered, and the reason says why."""
     async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", 10)) as world:
         await world.wait_for_sync()
         assert await world.reasons() == [Reason.ROOM] * 2
@@ -408,7 +387,6 @@ async def test_a_longhorn_setting_that_does_not_parse_fails_closed_and_recovers(
 
 
 async def test_a_longhorn_setting_that_does_not_parse_is_no_reason_not_to_start(tmp_path: Path) -> None:
-    """The process starts, but offers no node."""
     bad = make.setting("storage-over-provisioning-percentage", "plenty")
     async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", 10), bad) as world:
         await world.wait_for_sync()
@@ -416,7 +394,6 @@ async def test_a_longhorn_setting_that_does_not_parse_is_no_reason_not_to_start(
 
 
 async def test_every_kind_has_a_status(tmp_path: Path) -> None:
-    """The statuses have the names that RBAC uses."""
     async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", "much")) as world:
         await world.wait_for_sync()
         statuses = world.cache.statuses
@@ -440,7 +417,6 @@ async def test_a_node_that_cannot_be_read_any_more_is_left_out(tmp_path: Path) -
 
 
 async def test_a_relist_of_equal_objects_changes_nothing_and_keeps_the_objects(tmp_path: Path) -> None:
-    """It takes no memory, and wakes no listener."""
     async with cached_cluster(
         tmp_path, two_nodes(), make.bound("data", 10), make.replica("r", "vol-data", "a", size=10)
     ) as world:
@@ -488,8 +464,6 @@ async def test_a_replica_that_cannot_be_read_is_a_problem_that_names_it(tmp_path
 
 
 async def test_events_survive_a_failed_update_of_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect costs one answer, but no event."""
-
     def fail(*_: Any) -> Any:
         raise RuntimeError("once")
 
@@ -505,7 +479,6 @@ async def test_events_survive_a_failed_update_of_the_state(tmp_path: Path, monke
 
 
 async def test_observers_receive_every_object_as_it_is_delivered(tmp_path: Path) -> None:
-    """With the object as it was, also where several changes lead to one state, and only objects of their field."""
     async with cached_cluster(tmp_path, two_nodes(), make.replica("old", "v", "a")) as world:
         await world.wait_for_sync()
         delivered: list[tuple[object | None, object | None]] = []

@@ -65,12 +65,10 @@ async def running_cache(kubeconfig: Path, silence: float = 90) -> AsyncIterator[
 
 
 async def wait_for_sync(cache: ClusterCache) -> None:
-    """Returns once the cache has no problem."""
     await until("the caches", lambda: not cache.problem, 20)
 
 
 def resource_of(raw: Object) -> tuple[Resource, str, str]:
-    """Resource, namespace and name of an object."""
     metadata = raw["metadata"]
     return RESOURCES[group_of(raw["apiVersion"]), raw["kind"]], metadata.get("namespace", ""), metadata["name"]
 
@@ -101,14 +99,12 @@ async def delete(client: KubeClient, raw: Object) -> None:
 
 
 def numbered_claim(name: str, number: int) -> Object:
-    """A claim with a number as its selected node."""
     raw = make.claim(name, 1)
     raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": str(number)}
     return raw
 
 
 async def test_catching_up_delivers_everything_written_before(cluster: DevCluster) -> None:
-    """The state has every value written before the call, or a later one."""
     chance = random.Random(5)  # noqa: S311 # repeatable, not secret
     written: dict[str, int] = {}
     async with running_cache(cluster.kubeconfig) as (cache, client):
@@ -143,14 +139,12 @@ async def test_catching_up_delivers_everything_written_before(cluster: DevCluste
 
 
 def comparable(value: Any) -> Any:
-    """The same for every kind of mapping."""
     if isinstance(value, Snapshot):
         return {name: comparable(getattr(value, name)) for name in Snapshot.__dataclass_fields__}
     return dict(value) if hasattr(value, "items") else value
 
 
 def contents(view: View) -> dict[str, Any]:
-    """Everything in a view, comparable."""
     values = {name: comparable(getattr(view.cluster, name)) for name in type(view.cluster).__dataclass_fields__}
     values |= {name: comparable(getattr(view.indexes, name)) for name in type(view.indexes).__dataclass_fields__}
     values["settings"] = repr(values["settings"])
@@ -182,7 +176,6 @@ def random_change(chance: random.Random) -> list[Object]:
 
 @pytest.mark.smoke
 async def test_updates_give_the_view_of_a_fresh_cache(cluster: DevCluster) -> None:
-    """The history has changes of every kind, with states made at random moments."""
     chance = random.Random(6)  # noqa: S311 # repeatable, not secret
     changed: list[Object] = []
     async with running_cache(cluster.kubeconfig) as (cache, client):
@@ -212,7 +205,6 @@ async def test_updates_give_the_view_of_a_fresh_cache(cluster: DevCluster) -> No
 async def test_a_stopped_api_server_is_a_problem_until_it_continues(
     cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After SIGSTOP its connections stay open. Later changes are delivered."""
     monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 2.0)
     server = cluster.processes["kube-apiserver"]
     async with running_cache(cluster.kubeconfig, silence=2.0) as (cache, client):
@@ -264,7 +256,6 @@ async def test_a_killed_api_server_is_read_again_after_its_restart(cluster: DevC
 
 
 async def test_the_cache_survives_a_restart_of_etcd(cluster: DevCluster) -> None:
-    """The API server recovers by itself."""
     async with running_cache(cluster.kubeconfig) as (cache, client):
         await wait_for_sync(cache)
         await asyncio.to_thread(cluster.processes["etcd"].restart)
@@ -316,7 +307,6 @@ async def test_a_definition_that_is_installed_later_is_watched(cluster: DevClust
 
 
 async def test_a_forbidden_kind_is_named_until_it_is_granted(cluster: DevCluster) -> None:
-    """The problem names verb, resource and user."""
     cluster.kubectl("-n", LONGHORN_NAMESPACE, "create", "serviceaccount", "reader")
     account = f"--serviceaccount={LONGHORN_NAMESPACE}:reader"
     kubeconfig = cluster.service_account_kubeconfig(LONGHORN_NAMESPACE, "reader")
@@ -343,7 +333,6 @@ async def test_a_forbidden_kind_is_named_until_it_is_granted(cluster: DevCluster
 
 
 async def test_only_pods_with_claims_are_stored(cluster: DevCluster) -> None:
-    """They have all that the API server adds."""
     async with running_cache(cluster.kubeconfig) as (cache, client):
         await wait_for_sync(cache)
         for name, claims in (("busy", ["data"]), ("idle", [])):

@@ -31,7 +31,6 @@ COMPONENT = "mine"
 
 
 def web_pod(number: int) -> ObjectReference:
-    """A pod."""
     return ObjectReference("v1", "Pod", "shop", f"web-{number}", str(number))
 
 
@@ -59,7 +58,6 @@ async def test_a_burst_is_written_within_the_time_for_a_shutdown(tmp_path: Path)
 
 
 async def test_a_warning_goes_before_hundreds_of_normal_events(tmp_path: Path) -> None:
-    """Only calls in flight come before it, and a few that overtake it on the way."""
     api = SchedulingApi()
     async with recorder_of(api, tmp_path) as recorder:
         for number in range(300):
@@ -74,7 +72,6 @@ async def test_a_warning_goes_before_hundreds_of_normal_events(tmp_path: Path) -
 
 
 async def test_several_events_are_in_flight(tmp_path: Path) -> None:
-    """A slow answer to one delays no other."""
     api = SchedulingApi()
     answer = asyncio.Event()
     in_flight = 0
@@ -95,7 +92,6 @@ async def test_several_events_are_in_flight(tmp_path: Path) -> None:
 
 
 async def test_unwritten_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Events of the earliest objects are dropped."""
     monkeypatch.setattr("app.kube.event_recorder._MAX_EVENTS", 3)
     api = SchedulingApi()
     async with recorder_of(api, tmp_path) as recorder:
@@ -122,19 +118,16 @@ class FakeClient:
         self.calls.append((asyncio.get_running_loop().time(), method, body))
 
     async def create(self, path: str, body: Any) -> None:
-        """Called by the recorder."""
         self._note("POST", body)
         if self.exists:
             raise ApiError(path, 409, "AlreadyExists", "it exists")
 
     async def patch(self, path: str, body: Any) -> None:
-        """Called by the recorder."""
         self._note("PATCH", body)
         if self.gone:
             raise ApiError(path, 404, "NotFound", "it is gone")
 
     def written(self) -> list[tuple[float, str, str, int]]:
-        """Second, method, message and count of each call."""
         return [(second, method, body["message"], body["count"]) for second, method, body in self.calls]
 
 
@@ -168,7 +161,6 @@ def report(message: str, *, normal: bool = False) -> Callable[[EventRecorder], A
 
 
 def test_an_event_names_its_object_as_kubectl_describe_looks_for_it() -> None:
-    """By kind, name, namespace and UID; and the component that reports in both fields, as client-go does."""
     [(_, method, body)] = record_with(FakeClient(), report("m")).calls
     assert (method, body["reason"], body["message"], body["type"], body["count"]) == ("POST", "R", "m", "Warning", 1)
     pod = {"apiVersion": "v1", "kind": "Pod", "name": "web-1", "namespace": "shop", "uid": "1"}
@@ -184,13 +176,11 @@ def test_a_message_that_is_too_long_ends_with_dots() -> None:
 
 
 def test_an_event_of_an_earlier_process_is_updated() -> None:
-    """Its name follows from component, object and reason."""
     client = record_with(FakeClient(exists=True), report("m"))
     assert client.written() == [(0.0, "POST", "m", 1), (0.0, "PATCH", "m", 1)]
 
 
 def test_an_event_that_the_api_server_has_deleted_is_created_again() -> None:
-    """It keeps an Event for an hour."""
     client = FakeClient()
 
     async def scenario(recorder: EventRecorder) -> None:
@@ -204,8 +194,6 @@ def test_an_event_that_the_api_server_has_deleted_is_created_again() -> None:
 
 
 def test_a_burst_about_an_object_and_reason_is_one_event_with_the_latest_message() -> None:
-    """Another reason is another Event, and so is another object."""
-
     async def scenario(recorder: EventRecorder) -> None:
         for number in range(5):
             recorder.record(web_pod(1), "R", f"m{number}", normal=True)
@@ -218,8 +206,6 @@ def test_a_burst_about_an_object_and_reason_is_one_event_with_the_latest_message
 
 
 def test_another_message_is_written_once_in_the_quiet_time() -> None:
-    """The latest one, when the quiet time ends."""
-
     async def scenario(recorder: EventRecorder) -> None:
         for second in range(9):
             recorder.record(web_pod(1), "R", f"m{second}", normal=True)
@@ -231,8 +217,6 @@ def test_another_message_is_written_once_in_the_quiet_time() -> None:
 
 
 def test_the_end_of_the_process_ends_the_quiet_time() -> None:
-    """What was recorded last is written before the Lease is released."""
-
     async def scenario(recorder: EventRecorder) -> None:
         recorder.record(web_pod(1), "R", "first", normal=True)
         await asyncio.sleep(1)
@@ -242,8 +226,6 @@ def test_the_end_of_the_process_ends_the_quiet_time() -> None:
 
 
 def test_a_repeated_message_is_counted_and_written_every_five_minutes() -> None:
-    """An unschedulable pod is tried every minute."""
-
     async def scenario(recorder: EventRecorder) -> None:
         for _ in range(8):
             recorder.record(web_pod(1), "R", "m", normal=False)
@@ -254,7 +236,6 @@ def test_a_repeated_message_is_counted_and_written_every_five_minutes() -> None:
 
 
 def test_a_process_that_may_not_write_drops_events() -> None:
-    """Once it may, later reports are written, with the number of all."""
     allowed = False
     client = FakeClient()
 
@@ -328,8 +309,6 @@ def test_failing_writes_do_not_delay_other_writes() -> None:
 
 
 def test_a_repeated_write_has_the_latest_value_and_may_be_discarded() -> None:
-    """A newer value keeps the back-off of its key; a discarded write delays nothing."""
-
     async def run_for_a_minute() -> RecordingDispatcher:
         recording = RecordingDispatcher({"y": 0})
         running = asyncio.create_task(recording.dispatcher.run())

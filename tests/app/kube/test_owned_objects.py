@@ -18,12 +18,10 @@ LEASE = {"kind": "Lease", "metadata": {"name": "extender"}}
 
 
 async def echo(request: web.Request) -> web.StreamResponse:
-    """Answers with the object that was sent."""
     return web.json_response(await request.json())
 
 
 async def known_as_account(request: web.Request) -> web.StreamResponse:
-    """Answers a SelfSubjectReview."""
     user = {"username": "system:serviceaccount:longhorn-system:extender", "uid": "u-1"}
     return web.json_response({**await request.json(), "status": {"userInfo": user}})
 
@@ -37,7 +35,6 @@ async def create(folder: Path, *answers: Any) -> Any:
 
 
 async def test_the_owner_is_added_to_the_object(tmp_path: Path) -> None:
-    """Its other metadata stay."""
     created = await create(tmp_path, known_as_account, echo)
     owner = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "extender", "uid": "u-1"}
     assert created["metadata"] == {"name": "extender", "ownerReferences": [owner]}
@@ -45,7 +42,6 @@ async def test_the_owner_is_added_to_the_object(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [403, 404])
 async def test_an_object_without_an_owner_is_better_than_none(tmp_path: Path, status: int) -> None:
-    """The API server does not answer reviews, or not to this user."""
     assert await create(tmp_path, failing(status), echo) == LEASE
 
 

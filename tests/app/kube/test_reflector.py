@@ -50,7 +50,6 @@ class RecordingHandler:
         self.calls: list[str] = []
 
     def replace(self, objects: Mapping[Key, int]) -> None:
-        """Takes all objects."""
         self.objects = dict(objects)
         self.calls.append("all")
 
@@ -64,7 +63,6 @@ class RecordingHandler:
 
     @property
     def values(self) -> dict[str, int]:
-        """The current values by name."""
         return {str(key[1]): value for key, value in sorted(self.objects.items())}
 
 
@@ -80,11 +78,9 @@ class World:
         self.task = asyncio.create_task(self.reflector.run())
 
     async def wait_for(self, **values: int) -> None:
-        """Returns once the handler has exactly these values."""
         await until(f"{values}, has {self.handler.values}", lambda: self.handler.values == values)
 
     async def wait_for_watch(self) -> None:
-        """Returns once a watch is open."""
         await until("a watch", lambda: self.api.open_watches)
 
 
@@ -114,13 +110,11 @@ async def running_reflector(
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the pauses."""
     monkeypatch.setattr("app.kube.reflector._BACKOFF", Backoff(0.02, 0.2))
     monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 0.2)
 
 
 async def test_a_list_of_many_pages_is_delivered_as_one(tmp_path: Path) -> None:
-    """It is delivered when it is complete."""
     async with running_reflector(tmp_path, *(thing(f"t{index:04}", index) for index in range(1234))) as world:
         await world.wait_for_watch()
         assert len(world.handler.objects) == 1234
@@ -131,7 +125,6 @@ async def test_a_list_of_many_pages_is_delivered_as_one(tmp_path: Path) -> None:
 
 
 async def test_events_are_delivered_in_order(tmp_path: Path) -> None:
-    """All of them are about one object."""
     async with running_reflector(tmp_path, thing("a", 1)) as world:
         await world.wait_for_watch()
         await world.api.put(PATH, thing("a", 2), thing("b", 3), thing("a", 4))
@@ -143,7 +136,6 @@ async def test_events_are_delivered_in_order(tmp_path: Path) -> None:
 
 
 async def test_a_bookmark_moves_where_the_next_watch_begins(tmp_path: Path) -> None:
-    """No new list is needed after a quiet hour."""
     async with running_reflector(tmp_path, thing("a")) as world:
         await world.wait_for_watch()
         world.api.version = 5000
@@ -153,7 +145,6 @@ async def test_a_bookmark_moves_where_the_next_watch_begins(tmp_path: Path) -> N
 
 
 async def test_an_aborted_watch_is_continued(tmp_path: Path) -> None:
-    """There is no second list, and no event is delivered twice."""
     api = FakeApi()
     raw = thing("a", 7)
     raw["metadata"]["resourceVersion"] = "900"
@@ -186,7 +177,6 @@ ERROR_410 = event("ERROR", {"kind": "Status", "code": 410, "message": "too old r
     ],
 )
 async def test_a_watch_that_cannot_be_continued_is_followed_by_a_list(plan: Any, tmp_path: Path) -> None:
-    """The objects are those of the API server afterwards."""
     api = FakeApi()
 
     async def answer_after_a_change(request: Any) -> Any:
@@ -204,7 +194,6 @@ async def test_a_watch_that_cannot_be_continued_is_followed_by_a_list(plan: Any,
 
 
 async def test_an_expired_continue_token_restarts_the_list(tmp_path: Path) -> None:
-    """The handler never gets half a list."""
     api = FakeApi()
     api.page = 2
     expire = failing(410, "the continue token is too old", "Expired")
@@ -223,7 +212,6 @@ async def test_an_expired_continue_token_restarts_the_list(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("last", [b"", event("BOOKMARK", {"metadata": {"resourceVersion": "101"}}), ERROR_410])
 async def test_a_server_that_ends_every_watch_at_once_gets_no_flood_of_requests(last: bytes, tmp_path: Path) -> None:
-    """The cache counts as disconnected from the beginning."""
     api = FakeApi()
     api.always["watch"] = sending(*([last] if last else []))
     async with running_reflector(tmp_path, thing("a"), api=api) as world:
@@ -240,7 +228,6 @@ async def test_a_server_that_ends_every_watch_at_once_gets_no_flood_of_requests(
 
 
 async def test_an_unreadable_object_is_counted_and_the_others_are_delivered(tmp_path: Path) -> None:
-    """It is left out until it can be read again, as it is by a process that starts now."""
     async with running_reflector(tmp_path, thing("a", 1), thing("b", "?"), thing("c", 3)) as world:
         await world.wait_for(a=1, c=3)
         await world.wait_for_watch()
@@ -276,7 +263,6 @@ async def endless(request: web.Request) -> web.StreamResponse:
 
 
 async def test_an_event_without_end_is_followed_by_a_list(tmp_path: Path) -> None:
-    """A few megabytes of it are read, and the problem is logged."""
     api = FakeApi()
     api.plans["watch"].append(endless)
     with capture_logs() as logs:
@@ -291,7 +277,6 @@ async def test_an_event_without_end_is_followed_by_a_list(tmp_path: Path) -> Non
 
 
 async def test_a_list_without_end_is_read_again(tmp_path: Path) -> None:
-    """A quarter of the process's memory is read of one answer."""
     api = FakeApi()
     api.plans["list"].append(endless)
     with capture_logs() as logs:
@@ -305,7 +290,6 @@ async def test_a_list_without_end_is_read_again(tmp_path: Path) -> None:
 
 
 async def test_pages_without_end_are_read_again(tmp_path: Path) -> None:
-    """A list is given up once the process uses its memory."""
     api = FakeApi()
     pages = 0
 
@@ -329,7 +313,6 @@ async def test_pages_without_end_are_read_again(tmp_path: Path) -> None:
 
 
 async def test_a_silent_watch_is_replaced(tmp_path: Path) -> None:
-    """A new watch continues it."""
     api = FakeApi()
     api.plans["watch"].append(sending(hang=True))
     async with running_reflector(tmp_path, thing("a", 1), silence=0.3, api=api) as world:
@@ -340,7 +323,6 @@ async def test_a_silent_watch_is_replaced(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_hangs_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watch has to begin within the time-out of every call."""
     monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 0.3)
     api = FakeApi()
     api.always["watch"] = silent
@@ -365,7 +347,6 @@ async def test_a_missing_kind_is_empty_until_it_appears(tmp_path: Path) -> None:
 
 
 async def test_a_kind_that_is_removed_is_empty(tmp_path: Path) -> None:
-    """A CRD is removed during a watch, and installed again."""
     async with running_reflector(tmp_path, thing("a", 1)) as world:
         await world.wait_for_watch()
         world.api.missing.add(PATH)
@@ -407,7 +388,6 @@ async def test_an_answer_that_is_no_list_is_retried(body: bytes, tmp_path: Path)
 
 @pytest.mark.parametrize("moment", ["list", "watch", "back-off", "missing", "catching up"])
 async def test_a_reflector_can_be_cancelled_at_any_moment(moment: str, tmp_path: Path) -> None:
-    """No task or connection is left; `catch_up` does not swallow the cancellation."""
     api = FakeApi()
     if moment == "list":
         api.always["list"] = silent
@@ -435,7 +415,6 @@ async def test_a_reflector_can_be_cancelled_at_any_moment(moment: str, tmp_path:
 
 
 async def test_catching_up_delivers_everything_that_happened_before(tmp_path: Path) -> None:
-    """It takes about a second, and the next watch is a long one again."""
     async with running_reflector(tmp_path, thing("a", 1)) as world:
         await world.wait_for_watch()
         for value in range(2, 5):
@@ -459,7 +438,6 @@ async def test_catching_up_delivers_everything_that_happened_before(tmp_path: Pa
 
 
 def thing_at(world: World, name: str) -> Object:
-    """The object as the API server has it."""
     return world.api.collections[PATH].objects[f"n/{name}"]
 
 
@@ -483,7 +461,6 @@ async def test_catching_up_during_a_list_waits_for_later_changes(tmp_path: Path)
 
 
 async def test_catching_up_ends_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new leader does not wait for its end."""
     monkeypatch.setattr("app.kube.reflector._BACKOFF", Backoff(30.0, 30.0))
     api = FakeApi()
     api.plans["list"].append(failing(500))
@@ -497,7 +474,6 @@ async def test_catching_up_ends_a_pause(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_catching_up_checks_whether_a_missing_kind_is_still_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check is made at once."""
     monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 30.0)
     api = FakeApi()
     api.missing.add(PATH)
@@ -514,7 +490,6 @@ async def test_catching_up_checks_whether_a_missing_kind_is_still_missing(
 
 
 async def test_catching_up_can_be_cancelled_and_repeated(tmp_path: Path) -> None:
-    """Several callers may do so at once."""
     api = FakeApi()
     async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
         await world.wait_for_watch()
@@ -530,7 +505,6 @@ async def test_catching_up_can_be_cancelled_and_repeated(tmp_path: Path) -> None
 
 
 async def test_one_failed_call_during_catching_up_causes_no_new_list(tmp_path: Path) -> None:
-    """A hundred thousand pods take ten seconds to list."""
     async with running_reflector(tmp_path, thing("a", 1)) as world:
         await world.wait_for_watch()
         world.api.plans["list"].append(failing(500))
@@ -561,12 +535,10 @@ def test_every_decoder_raises_object_errors_only(kind: SnapshotKind) -> None:
 
 
 def test_labels_are_the_resource_names_of_rbac() -> None:
-    """Administrators search for these names."""
     assert LONGHORN_REPLICAS.label == "replicas.longhorn.io"
 
 
 def test_a_cache_may_be_behind_if_its_watch_is_silent_for_longer_than_bookmarks_take() -> None:
-    """A broken connection may look like a quiet one."""
     status = CacheStatus(phase=Phase.SYNCED, last_line_at=100.0)
     assert status.behind(100.0 + QUIET_SECONDS) == 0.0
     assert status.behind(100.0 + QUIET_SECONDS + 5) == 5.0

@@ -24,7 +24,6 @@ def _load(folder: Path, text: str | bytes) -> LoadedSnapshot:
 
 
 def _error_line(run: Run, *command: str) -> str:
-    """The line that a command prints when it refuses its snapshot."""
     result = run(*command)
     assert (result.code, result.out) == (2, "")
     (line,) = result.err.splitlines()
@@ -32,7 +31,6 @@ def _error_line(run: Run, *command: str) -> str:
 
 
 def _pod_error(source: str) -> str:
-    """The error about a pod's file, or about the name of a pod that an empty snapshot does not have."""
     with pytest.raises(SnapshotFileError) as raised:
         load_pod(source, Snapshot())
     return str(raised.value)
@@ -77,7 +75,6 @@ def test_every_output_of_kubectl_is_the_same_snapshot(tmp_path: Path, text: str)
 
 @pytest.mark.parametrize("items", ["[]", "null"])
 def test_an_empty_list_is_an_empty_cluster(tmp_path: Path, items: str) -> None:
-    """It is valid, with a warning."""
     loaded = _load(tmp_path, f'{{"apiVersion":"v1","kind":"List","items":{items}}}')
     assert loaded.snapshot == Snapshot()
     assert loaded.warnings == (f"{tmp_path}/snapshot: no nodes.longhorn.io: no node can take a Longhorn volume",)
@@ -108,7 +105,6 @@ def test_unknown_kinds_are_ignored_with_a_warning(tmp_path: Path, run: Run) -> N
     ["no", "off", "y", "2026-01-01", "2026-01-01T00:00:00Z", "1e3", "012", "0x1f", "1_000", "12:30:45", "=", ".inf"],
 )
 def test_plain_texts_that_yaml_1_1_would_change_stay_texts(tmp_path: Path, text: str) -> None:
-    """A label stays the text in the file, not a boolean, date or number."""
     node = f"apiVersion: v1\nkind: Node\nmetadata:\n  name: n\n  labels: {{a: {text}}}\n"
     assert _load(tmp_path, node).snapshot.nodes["n"].labels == {"a": text}
 
@@ -117,13 +113,11 @@ def test_plain_texts_that_yaml_1_1_would_change_stay_texts(tmp_path: Path, text:
     ("text", "size"), [("1e3", 1000), ("100Gi", 100 * 1024**3), ("1000", 1000), ("0.5Ki", 512), ("1500m", 2)]
 )
 def test_a_quantity_may_be_written_without_quotes(tmp_path: Path, text: str, size: int) -> None:
-    """A number is read as Kubernetes reads the text."""
     written = yaml.safe_dump(claim("c", "SIZE")).replace("SIZE", text)
     assert _load(tmp_path, written).snapshot.claims["default", "c"].spec.request == size
 
 
 def test_anchors_and_merge_keys_are_resolved(tmp_path: Path) -> None:
-    """Hand-written files share what objects have in common."""
     text = """\
     apiVersion: v1
     kind: List
@@ -249,7 +243,6 @@ BROKEN = [
 
 @pytest.mark.parametrize(("text", "problem"), BROKEN)
 def test_a_broken_snapshot_is_an_error_of_one_line(tmp_path: Path, run: Run, text: str | bytes, problem: str) -> None:
-    """The exit code is 2; the line names file, object and field."""
     file = tmp_path / "snapshot"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     line = _error_line(run, "explain", "--snapshot", str(file), "--pod", "x")
@@ -278,7 +271,6 @@ def test_a_setting_that_longhorn_cannot_read_is_an_error_of_one_line(
     ],
 )
 def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, name: str, problem: str) -> None:
-    """The line has the reason of the operating system."""
     with pytest.raises(SnapshotFileError, match=problem):
         load_snapshot(str(tmp_path / name))
 
@@ -298,7 +290,6 @@ def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, name: str, prob
     ],
 )
 def test_a_pods_file_must_have_one_pod(tmp_path: Path, objects: list[Object], problem: str) -> None:
-    """It must be readable; the text names the file."""
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(_list(objects)))
     error = _pod_error(str(file))
@@ -313,7 +304,6 @@ def test_a_pod_that_is_neither_file_nor_in_the_snapshot_is_named(name: str) -> N
 
 
 def test_namespaces_are_ignored_without_a_warning(tmp_path: Path) -> None:
-    """`longhorn-extender snapshot` writes those that an affinity between pods selects, and only `explain` reads them."""
     file = tmp_path / "snapshot.yaml"
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
     file.write_text(json.dumps({"kind": "List", "items": [longhorn_node("a"), namespace]}))

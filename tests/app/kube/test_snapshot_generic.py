@@ -46,7 +46,6 @@ items:
 
 
 def load(folder: Path, content: str | list[dict[str, Any]], policy: Policy = DEFAULT_POLICY) -> LoadedCluster:
-    """Loads a file with this content."""
     file = folder / "snapshot.yaml"
     file.write_text(content if isinstance(content, str) else yaml.safe_dump_all(content))
     return load_cluster(str(file), policy, longhorn=False)
@@ -60,7 +59,6 @@ def error(folder: Path, content: str | list[dict[str, Any]]) -> str:
 
 
 def as_json(text: str) -> str:
-    """The same documents as indented JSON."""
     return json.dumps(yaml.safe_load(text), indent=1)
 
 
@@ -91,7 +89,6 @@ def as_json(text: str) -> str:
     ],
 )
 def test_an_error_names_line_column_object_and_field(text: str, place: str, problem: str, tmp_path: Path) -> None:
-    """Containers by their index, resources by their name."""
     message = error(tmp_path, text)
     assert message.startswith(f"{place}: {problem}")
 
@@ -100,7 +97,6 @@ def test_an_error_names_line_column_object_and_field(text: str, place: str, prob
     ("raw", "name"), [(ready_node("a"), "Node a"), (requesting_pod(name="web"), "Pod default/web")], ids=["node", "pod"]
 )
 def test_an_object_that_is_in_the_file_twice_is_named(raw: dict[str, Any], name: str, tmp_path: Path) -> None:
-    """Of two that differ it is not known which one is right. The place is the second one's."""
     message = error(tmp_path, [raw, raw])
     assert message.endswith(f"{name}: is in the file twice")
     line = int(message.partition(",")[0].removeprefix("line "))
@@ -110,7 +106,6 @@ def test_an_object_that_is_in_the_file_twice_is_named(raw: dict[str, Any], name:
 @pytest.mark.parametrize("time", ["yesterday", "2026-02-30T00:00:00Z", "2026-01-01", "2026-01-01 00:00:00Z"])
 @pytest.mark.parametrize("spec", [{}, {"nodeName": "a"}], ids=["pending", "placed"])
 def test_a_creation_time_that_is_none_is_named(time: str, spec: dict[str, Any], tmp_path: Path) -> None:
-    """Pods are scheduled by their age."""
     raw = requesting_pod(name="web")
     raw["metadata"]["creationTimestamp"] = time
     raw["spec"] |= spec
@@ -119,7 +114,6 @@ def test_a_creation_time_that_is_none_is_named(time: str, spec: dict[str, Any], 
 
 @pytest.mark.parametrize("time", ["2026-01-01T01:30:00+01:30", "2026-01-01T00:00:00.75Z", "2026-01-01T00:00:00Z"])
 def test_a_creation_time_may_have_an_offset_and_fractions(time: str, tmp_path: Path) -> None:
-    """It counts in UTC and whole seconds, as the API server keeps it."""
     raw = requesting_pod(name="web")
     raw["metadata"]["creationTimestamp"] = time
     (pending,) = load(tmp_path, [ready_node("a"), raw]).pods.values()
@@ -127,12 +121,10 @@ def test_a_creation_time_may_have_an_offset_and_fractions(time: str, tmp_path: P
 
 
 def test_a_file_that_is_no_json_is_an_error_with_line_and_column(tmp_path: Path) -> None:
-    """Both from 1."""
     assert error(tmp_path, '{"kind": "List",\n "items": [,]}').endswith("invalid character (line 2, column 12)")
 
 
 def test_controllers_and_namespaces_are_read(tmp_path: Path) -> None:
-    """Of the core group and of apps; namesakes of other groups are ignored."""
     selector = {"matchLabels": {"app": "web"}}
     objects = [
         ready_node("a"),
@@ -167,7 +159,6 @@ def test_missing_namespaces_are_named_if_a_pod_selects_some(tmp_path: Path) -> N
 
 
 def test_a_node_without_allocatable_pods_is_named_if_the_policy_counts_them(tmp_path: Path) -> None:
-    """With status.capacity alone, that is what is allocatable."""
     policy = parse_policy(b'{"predicates": [{"name": "NodeResourcesFit"}]}')
     raw = ready_node("a")
     assert load(tmp_path, [raw], policy).warnings == ()

@@ -19,7 +19,6 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_objects_are_the_same_as_in_one_map(steps: list[object]) -> None:
-    """Whatever was rebased in between, and subscribers can follow from the differences alone."""
     objects = Objects[int]()
     known: dict[str, int | None] = {}
     followed: dict[str, int | None] = {}
@@ -47,7 +46,6 @@ def test_objects_are_the_same_as_in_one_map(steps: list[object]) -> None:
 
 
 def test_an_object_that_is_delivered_once_more_is_no_change() -> None:
-    """A decoder returns the very object that is stored already if nothing differs."""
     objects = Objects[str]()
     changes: list[object] = []
     objects.replace({"a": "x"})

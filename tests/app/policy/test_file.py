@@ -36,7 +36,6 @@ def write_policy(file: Path, policy: Any) -> Path:
 
 
 def replace_policy(file: Path, policy: Any) -> None:
-    """Writes a new file, and moves it over the policy file."""
     write_policy(file.with_suffix(".new"), policy).replace(file)
 
 
@@ -55,7 +54,6 @@ def mount_policy(folder: Path, policy: Any) -> Path:
 
 
 def names(file: PolicyFile) -> list[str]:
-    """The priorities of the policy."""
     return [entry.name for entry in file.policy.priorities]
 
 
@@ -68,7 +66,6 @@ def names(file: PolicyFile) -> list[str]:
     ],
 )
 async def test_a_changed_file_is_a_new_policy(change: Callable[[Path, Any], Any], tmp_path: Path) -> None:
-    """The way of the change does not matter; the same content is no change."""
     path = mount_policy(tmp_path, EQUAL)
     results: list[str] = []
     file = PolicyFile(str(path))
@@ -84,7 +81,6 @@ async def test_a_changed_file_is_a_new_policy(change: Callable[[Path, Any], Any]
 
 
 async def test_a_change_that_keeps_the_modification_time_is_noticed(tmp_path: Path) -> None:
-    """Some file systems have coarse times, and some copies keep them."""
     path = write_policy(tmp_path / "policy.json", EQUAL)
     file = PolicyFile(str(path))
     times = path.stat()
@@ -104,7 +100,6 @@ async def test_a_change_that_keeps_the_modification_time_is_noticed(tmp_path: Pa
     ],
 )
 async def test_an_unusable_file_changes_nothing(content: Any, problem: str, tmp_path: Path) -> None:
-    """The previous policy stays. The problem counts once, and ends with usable content, even unchanged."""
     path = write_policy(tmp_path / "policy.json", EQUAL)
     results: list[str] = []
     file = PolicyFile(str(path))
@@ -121,7 +116,6 @@ async def test_an_unusable_file_changes_nothing(content: Any, problem: str, tmp_
 
 @pytest.mark.parametrize(("odd", "level"), [({}, "info"), ({"odd": 1}, "warning")], ids=["plain", "odd"])
 async def test_warnings_about_a_changed_policy_are_logged(odd: dict[str, Any], level: str, tmp_path: Path) -> None:
-    """A policy without warnings is logged as information."""
     path = write_policy(tmp_path / "policy.json", EQUAL)
     file = PolicyFile(str(path))
     write_policy(path, {**DATA, "predicates": [{"name": "HostName"}], **odd})
@@ -132,7 +126,6 @@ async def test_warnings_about_a_changed_policy_are_logged(odd: dict[str, Any], l
 
 
 async def test_a_file_may_be_deleted_and_written_again(tmp_path: Path) -> None:
-    """Some editors save that way."""
     path = write_policy(tmp_path / "policy.json", EQUAL)
     file = PolicyFile(str(path))
     path.unlink()
@@ -145,7 +138,6 @@ async def test_a_file_may_be_deleted_and_written_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["missing.json", ".", "a\0b"], ids=["missing", "folder", "no path"])
 def test_a_file_that_cannot_be_read_at_the_start_is_an_error(path: str, tmp_path: Path) -> None:
-    """The message names the file."""
     with pytest.raises(PolicyFileError, match="cannot be read"):
         PolicyFile(str(tmp_path / path))
 
@@ -154,7 +146,6 @@ def test_a_file_that_cannot_be_read_at_the_start_is_an_error(path: str, tmp_path
     "where", [("--snapshot", "SNAPSHOT"), ("--kubeconfig", "/nowhere")], ids=["snapshot", "cluster"]
 )
 def test_a_bad_file_ends_serve_with_one_line(run: Run, where: tuple[str, str], tmp_path: Path) -> None:
-    """Nothing is served before."""
     objects = tmp_path / "snapshot.json"
     objects.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": small_cluster()}))
     policy = write_policy(tmp_path / "policy.json", WEIGHTLESS)
@@ -165,7 +156,6 @@ def test_a_bad_file_ends_serve_with_one_line(run: Run, where: tuple[str, str], t
 
 
 def test_serve_loads_a_changed_policy(tmp_path: Path) -> None:
-    """The scores of the running program change."""
     fit = {"predicates": [{"name": "LonghornVolumeFit"}]}
     path = write_policy(tmp_path / "policy.json", EQUAL | fit)
     sized = {"status": {"capacity": {"pods": "10"}}}
@@ -206,7 +196,6 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 async def test_state_and_metrics_show_that_a_changed_policy_cannot_be_used(tmp_path: Path) -> None:
-    """The previous policy stays."""
     path = write_policy(tmp_path / "policy.json", EQUAL)
     file = PolicyFile(str(path))
     async with http_client(create_app(snapshot(small_cluster()), Settings(), NOW, file=file)) as client:
@@ -223,7 +212,6 @@ async def test_state_and_metrics_show_that_a_changed_policy_cannot_be_used(tmp_p
 
 
 async def test_state_shows_the_policy(tmp_path: Path) -> None:
-    """It is null without a file."""
     path = write_policy(tmp_path / "policy.json", {**EQUAL, "predicates": [{"name": "HostName"}], "odd": 1})
     app = create_app(snapshot(small_cluster()), Settings(), NOW, file=PolicyFile(str(path)))
     async with http_client(app) as client:

@@ -59,7 +59,6 @@ async def generic_cache(folder: Path, stale_after: float = 60) -> AsyncIterator[
 
 
 async def wait_for_sync(api: FakeApi, cache: GenericCache, kinds: frozenset[str]) -> GenericClusterState:
-    """Returns the state once these kinds are listed and watched."""
     await until("the state", lambda: not cache.problem(kinds))
     await until("watches", lambda: api.open_watches == len(kinds))
     return cache.state()
@@ -81,7 +80,6 @@ def contents(state: GenericClusterState) -> Any:
 
 
 async def test_only_wanted_kinds_are_watched(tmp_path: Path) -> None:
-    """The objects of a kind are forgotten when it is wanted no more."""
     async with generic_cache(tmp_path) as (api, cache):
         await asyncio.sleep(0.05)
         assert api.requests == []
@@ -117,7 +115,6 @@ async def test_an_unreadable_pod_without_a_node_is_no_problem(tmp_path: Path) ->
 
 
 async def test_the_state_follows_the_cluster(tmp_path: Path) -> None:
-    """After every kind of change it equals the state of a fresh cache."""
     async with generic_cache(tmp_path) as (api, cache):
         cache.want(SERVICES)
         await wait_for_sync(api, cache, SERVICES)
@@ -154,7 +151,6 @@ async def test_the_state_follows_the_cluster(tmp_path: Path) -> None:
 
 
 async def test_a_new_list_replaces_everything(tmp_path: Path) -> None:
-    """No watch delivered the earlier changes."""
     async with generic_cache(tmp_path) as (api, cache):
         cache.want(SERVICES)
         await wait_for_sync(api, cache, SERVICES)
@@ -189,7 +185,6 @@ async def test_a_watch_that_fails_is_a_problem(tmp_path: Path) -> None:
 
 
 async def test_a_kind_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
-    """Here the API server does not have services."""
     async with generic_cache(tmp_path) as (api, cache):
         api.missing.add(PATHS["Service"])
         del api.collections[PATHS["Service"]]
@@ -200,7 +195,6 @@ async def test_a_kind_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
 
 
 async def test_an_unreadable_pod_on_a_node_is_a_problem(tmp_path: Path) -> None:
-    """Its requests are unknown."""
     async with generic_cache(tmp_path) as (api, cache):
         api.add(PATHS["Pod"], requesting_pod(name="odd", uid="odd", node="a", cpu="much"))
         cache.want(PODS)
@@ -220,26 +214,21 @@ class FakeSource:
         self.listed: frozenset[str] = frozenset()
 
     def want(self, kinds: frozenset[str]) -> None:
-        """Notes the kinds."""
         self.wanted = kinds
 
     def problem(self, kinds: frozenset[str]) -> str:
-        """Returns the kinds that are not listed."""
         return ", ".join(sorted(kinds - self.listed))
 
     def state(self) -> GenericClusterState:
-        """Returns an empty state."""
         return GenericClusterState()
 
 
 def policy_file(folder: Path, *rules: str) -> PolicyFile:
-    """Writes a policy of these priorities."""
     (folder / "policy.json").write_text(json.dumps({"priorities": [{"name": rule, "weight": 1} for rule in rules]}))
     return PolicyFile(str(folder / "policy.json"))
 
 
 def first_priority(in_force: PolicyInForce) -> str:
-    """The name of the first priority of the policy in force."""
     return in_force.policy.priorities[0].name
 
 
@@ -266,7 +255,6 @@ async def test_a_policy_comes_into_force_once_what_it_reads_is_listed(tmp_path: 
 
 
 def test_the_default_policy_reads_nothing() -> None:
-    """It is in force at once, and readiness does not wait for it."""
     source = FakeSource()
     in_force = PolicyInForce(None, source)
     assert (source.wanted, in_force.problem, in_force.answer()) == (frozenset(), "", None)
@@ -275,7 +263,6 @@ def test_the_default_policy_reads_nothing() -> None:
 async def test_the_service_is_ready_once_everything_the_policy_reads_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service runs over a fake API server that lists everything but services."""
     monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 0.1)
     api = FakeApi()
     for path in (*LONGHORN_PATHS.values(), PATHS["Pod"], PATHS["Node"], CONFIG_MAPS.path(LONGHORN_NAMESPACE)):

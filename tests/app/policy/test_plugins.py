@@ -39,7 +39,6 @@ def ended() -> Iterator[threading.Event]:
 
 
 def test_the_example_decides() -> None:
-    """Its policy names both of its rules."""
     file = PolicyFile(str(EXAMPLE / "policy.json"), load_plugins([str(EXAMPLE / "max_pods.py")]))
     nodes = [node("full"), node("used"), node("empty")]
     pods = [pod("web-1", "full"), pod("web-2", "full"), pod("web-3", "used")]
@@ -50,7 +49,6 @@ def test_the_example_decides() -> None:
 
 
 def test_an_installed_package_adds_its_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its entry points, which refer to a rule or to several."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
     entry_point = EntryPoint("maxPods", "max_pods:PREDICATES", PREDICATES_GROUP)
     monkeypatch.setattr("app.policy.plugins.entry_points", lambda group: EntryPoints([entry_point]).select(group=group))
@@ -92,7 +90,6 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
 
 
 def test_a_file_hides_no_module_of_its_name(tmp_path: Path) -> None:
-    """The program goes on with its own module."""
     file = tmp_path / "json.py"
     file.write_text((EXAMPLE / "max_pods.py").read_text())
     assert list(load_plugins([str(file)]).predicates) == ["maxPods"]
@@ -100,13 +97,11 @@ def test_a_file_hides_no_module_of_its_name(tmp_path: Path) -> None:
 
 
 def test_a_module_that_does_not_exist_is_named() -> None:
-    """As any other problem with it."""
     with pytest.raises(PluginError, match=r"plugin no\.such_module: cannot be loaded: ModuleNotFoundError"):
         load_plugins(["no.such_module"])
 
 
 def test_a_wrong_argument_of_a_plugin_is_an_error_of_the_policy_file(tmp_path: Path) -> None:
-    """It names file, entry, rule, field, line and column."""
     file = tmp_path / "policy.json"
     file.write_text('{"predicates": [\n{"name": "Few", "argument": {"maxPods": {"count": "3"}}}]}')
     with pytest.raises(PolicyFileError) as refused:
@@ -149,7 +144,6 @@ class Clock:
         self.now = 0.0
 
     def __call__(self) -> float:
-        """The time."""
         self.now += 0.01
         return self.now
 
@@ -174,7 +168,6 @@ def test_a_rule_that_hung_is_not_called_for_a_minute(seconds: float, calls: int,
 
 
 def test_a_rule_that_answers_again_is_called_again(ended: threading.Event) -> None:
-    """Other rules are called all the time."""
     clock = Clock()
     threads = PluginThreads(0.1, clock)
     with pytest.raises(UndecidableError):
@@ -194,14 +187,11 @@ def test_a_rule_that_answers_again_is_called_again(ended: threading.Event) -> No
     ],
 )
 def test_nothing_that_a_plugin_raises_ends_the_program(error: BaseException, text: str) -> None:
-    """It is an error of the rule."""
     with pytest.raises(UndecidableError, match=f"^plugin rule Mine failed: {text}$"):
         PluginThreads().run("Mine", raising(error))
 
 
 def test_a_traceback_is_logged_once_per_line_that_raises() -> None:
-    """A rule that fails does so for pod after pod, and each decision has its error in any case."""
-
     def fail(error: Exception) -> None:
         if isinstance(error, KeyError):
             raise error
@@ -216,5 +206,4 @@ def test_a_traceback_is_logged_once_per_line_that_raises() -> None:
 
 
 def test_more_urgent_decisions_run_while_a_plugin_computes(ended: threading.Event) -> None:
-    """It gives way until the thread has ended."""
     assert run_with(ended.set, lambda: PluginThreads().run("Slow", lambda: ended.wait(60)), after=3)

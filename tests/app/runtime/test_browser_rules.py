@@ -54,7 +54,6 @@ async def get(host: str | None, headers: dict[str, str] | None = None) -> Respon
     ],
 )
 async def test_own_names_and_addresses_are_answered(host: str | None) -> None:
-    """With or without a port, in any case."""
     assert (await get(host)).status_code == 200
 
 
@@ -71,13 +70,11 @@ async def test_own_names_and_addresses_are_answered(host: str | None) -> None:
     ],
 )
 async def test_other_names_are_refused(host: str) -> None:
-    """A page of another site, whose name leads to this address, reads nothing."""
     answer = await get(host)
     assert (answer.status_code, "names" in answer.text) == (421, False)
 
 
 async def test_the_programs_own_commands_may_use_any_name() -> None:
-    """The API server's pod proxy passes its own name on; no script of a page can set such a header."""
     assert NO_BROWSER.startswith("Sec-")
     assert (await get("kubernetes.example.com:6443", {NO_BROWSER: "command"})).status_code == 200
 
@@ -86,7 +83,6 @@ async def test_the_programs_own_commands_may_use_any_name() -> None:
     "path", ["/", "/docs", "/redoc", "/state", "/decisions", "/metrics", "/healthz", "/openapi.json"]
 )
 async def test_every_answer_has_the_headers_of_pages(path: str) -> None:
-    """Nothing is cached, framed, or taken for another type; only /docs and /redoc allow more than their own files."""
     async with http_client(application()) as client:
         headers = (await client.get(path)).headers
     for name, value in HEADERS.items():
@@ -98,7 +94,6 @@ async def test_every_answer_has_the_headers_of_pages(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/state", "/decisions", "/metrics", "/healthz", "/readyz", "/none"])
 async def test_head_is_answered_as_get(path: str) -> None:
-    """The same status and headers."""
     async with http_client(application()) as client:
         get, head = await client.get(path), await client.head(path)
     volatile = {"content-length"} if path == "/metrics" else set[str]()

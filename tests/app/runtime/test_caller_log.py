@@ -17,12 +17,10 @@ PERIOD = 0.05
 
 @pytest.fixture(autouse=True)
 def short_periods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second takes 50 ms."""
     monkeypatch.setattr(connections, "LOG_PERIOD_SECONDS", PERIOD)
 
 
 async def test_the_first_line_is_written_at_once_and_the_others_are_counted() -> None:
-    """The counting line has the fields of the last one."""
     log = CallerLog(structlog.get_logger("test"))
     with capture_logs() as logs:
         for number in range(10_000):
@@ -39,7 +37,6 @@ async def test_the_first_line_is_written_at_once_and_the_others_are_counted() ->
 
 
 async def test_callers_and_events_are_counted_apart() -> None:
-    """One caller's lines do not hide another's."""
     log = CallerLog(structlog.get_logger("test"))
     with capture_logs() as logs:
         for client in ("a", "b", "a"):
@@ -54,7 +51,6 @@ async def test_callers_and_events_are_counted_apart() -> None:
 
 
 async def test_many_callers_count_as_one() -> None:
-    """The number of lines is bounded, whatever addresses a caller has."""
     log = CallerLog(structlog.get_logger("test"))
     with capture_logs() as logs:
         for number in range(10 * MAX_CALLERS):

@@ -21,11 +21,9 @@ class _Connection:
     ended: list[bool] = field(default_factory=list)
 
     def expiry(self, now: float) -> str:
-        """Never."""
         return "" if now >= 0 else "idle"
 
     def abort(self) -> None:
-        """Notes the end."""
         self.ended.append(True)
 
 
@@ -38,7 +36,6 @@ def _full(*owners: str) -> tuple[Connections, list[_Connection]]:
 
 
 def test_the_one_that_has_been_silent_for_longest_gives_way() -> None:
-    """Of the caller with the most connections."""
     connections, entries = _full("a")
     connections.touch(entries[0])
     connections.add(_Connection("a"))
@@ -46,7 +43,6 @@ def test_the_one_that_has_been_silent_for_longest_gives_way() -> None:
 
 
 def test_a_caller_with_few_connections_loses_none() -> None:
-    """However old they are."""
     connections, entries = _full("b")
     entries[0].owner = "b"
     other = _Connection("a")
@@ -58,7 +54,6 @@ def test_a_caller_with_few_connections_loses_none() -> None:
 
 
 def test_a_request_that_is_being_answered_goes_last() -> None:
-    """The others of its caller go first."""
     connections, entries = _full("a")
     entries[0].answering = True
     connections.add(_Connection("a"))
@@ -77,5 +72,4 @@ def test_a_request_that_is_being_answered_goes_last() -> None:
     ],
 )
 def test_an_address_counts_for_its_caller(address: str, owner: str) -> None:
-    """An IPv6 network has as many addresses as it wants."""
     assert owner_of(address) == owner

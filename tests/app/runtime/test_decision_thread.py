@@ -37,7 +37,6 @@ class _World:
         return name
 
     def start(self, name: str, steps: int, urgency: Urgency, rest: float = 0.0) -> asyncio.Task[str]:
-        """Submits work."""
         return asyncio.create_task(self.thread.run(lambda: self.work(name, steps), urgency, rest))
 
     def block(self, urgency: Urgency) -> asyncio.Task[str]:
@@ -51,16 +50,13 @@ class _World:
         return asyncio.create_task(self.thread.run(lambda: self.work("blocks", 2, wait), urgency))
 
     async def until_blocked(self) -> None:
-        """Returns once the step lasts."""
         assert await asyncio.to_thread(self._runs.wait, 10)
 
     def let_go(self) -> None:
-        """Ends the step."""
         self._go.set()
 
 
 async def test_a_result_comes_back_from_another_thread() -> None:
-    """The caller's own thread is the event loop's."""
     threads: list[int] = []
     world = _World()
     assert await world.thread.run(lambda: world.work("first", 2, lambda _: threads.append(threading.get_ident())))
@@ -69,7 +65,6 @@ async def test_a_result_comes_back_from_another_thread() -> None:
 
 
 async def test_an_error_is_raised_to_the_caller_alone() -> None:
-    """The next job runs none the less."""
     world = _World()
 
     def fail() -> str:
@@ -81,7 +76,6 @@ async def test_an_error_is_raised_to_the_caller_alone() -> None:
 
 
 async def test_the_event_loop_goes_on_while_a_step_lasts() -> None:
-    """However long it takes."""
     world = _World()
     task = world.block(Urgency.DECISION)
     await world.until_blocked()
@@ -92,7 +86,6 @@ async def test_the_event_loop_goes_on_while_a_step_lasts() -> None:
 
 @pytest.mark.parametrize("urgency", [Urgency.EXPLANATION, Urgency.BACKGROUND, Urgency.IDLE])
 async def test_a_decision_waits_for_one_step_of_anything_else(urgency: Urgency) -> None:
-    """It goes before what runs already, and before what was submitted earlier."""
     world = _World()
     tasks = [world.block(urgency)]
     await world.until_blocked()
@@ -104,7 +97,6 @@ async def test_a_decision_waits_for_one_step_of_anything_else(urgency: Urgency) 
 
 
 async def test_a_decision_is_not_interrupted_by_another_one() -> None:
-    """They share caches, which are whole between them."""
     world = _World()
     tasks = [world.block(Urgency.DECISION)]
     await world.until_blocked()
@@ -116,7 +108,6 @@ async def test_a_decision_is_not_interrupted_by_another_one() -> None:
 
 
 async def test_the_more_urgent_goes_first() -> None:
-    """Whatever was submitted first."""
     world = _World()
     tasks = [world.block(Urgency.REVIEW)]
     await world.until_blocked()
@@ -128,7 +119,6 @@ async def test_the_more_urgent_goes_first() -> None:
 
 
 async def test_nothing_else_goes_on_while_a_decision_is_expected() -> None:
-    """What is held runs once no decision is expected any more, also if none came."""
     world = _World()
     with world.thread.expecting():
         tasks = [world.block(Urgency.EXPLANATION), world.start("background", 1, Urgency.BACKGROUND)]
@@ -147,7 +137,6 @@ async def test_nothing_else_goes_on_while_a_decision_is_expected() -> None:
 
 
 async def test_what_nothing_waits_for_any_more_ends() -> None:
-    """Where it next gives way, or before it begins."""
     world = _World()
     tasks = [world.block(Urgency.DECISION)]
     await world.until_blocked()
@@ -162,7 +151,6 @@ async def test_what_nothing_waits_for_any_more_ends() -> None:
 
 
 async def test_work_that_rests_takes_its_share_of_the_time() -> None:
-    """Each step takes 2 ms, after which it rests four times as long; what is more urgent has the rest of the time."""
     world = _World()
 
     def wait(_: int) -> None:
@@ -180,7 +168,6 @@ async def test_work_that_rests_takes_its_share_of_the_time() -> None:
 
 
 async def test_work_that_rests_waits_while_decisions_are_frequent() -> None:
-    """In a burst the next decision is about to come."""
     world = _World()
     assert await world.start("decision", 1, Urgency.DECISION) == "decision"
     began = perf_counter()
@@ -189,7 +176,6 @@ async def test_work_that_rests_waits_while_decisions_are_frequent() -> None:
 
 
 async def test_a_job_that_rests_ends_in_a_burst_without_end() -> None:
-    """After its deadline it waits for quiet no more."""
     world = _World(deadline=0.1)
     job = world.start("rests", 3, Urgency.IDLE, 0.1)
     while not job.done():
@@ -197,7 +183,6 @@ async def test_a_job_that_rests_ends_in_a_burst_without_end() -> None:
 
 
 def test_a_loop_that_has_ended_gets_no_result() -> None:
-    """The thread goes on for the next one."""
     world = _World()
 
     async def leave() -> None:

@@ -23,23 +23,19 @@ def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
 
 
 async def hang() -> KubeClient:
-    """An API server, or a name server, that never answers."""
     await asyncio.Event().wait()
     raise AssertionError
 
 
 async def fail() -> KubeClient:
-    """Fails for lack of credentials."""
     raise ConnectError("no cluster to talk to: see --kubeconfig")
 
 
 async def break_down() -> KubeClient:
-    """Fails with an unexpected error."""
     raise ZeroDivisionError("an unexpected error")
 
 
 def test_the_boot_clock_advances_at_least_as_the_monotonic_clock() -> None:
-    """It also advances while a machine is suspended."""
     assert boot_clock() >= time.monotonic() - 1
     first = boot_clock()
     time.sleep(0.01)
@@ -47,7 +43,6 @@ def test_the_boot_clock_advances_at_least_as_the_monotonic_clock() -> None:
 
 
 def test_an_elector_that_has_not_started_does_not_lead() -> None:
-    """It can be stopped."""
     elector = Elector(fail, "pod", "longhorn-system")
     assert not elector.leading()
     assert not elector.alive
@@ -56,7 +51,6 @@ def test_an_elector_that_has_not_started_does_not_lead() -> None:
 
 
 def test_two_processes_of_one_name_are_two_candidates() -> None:
-    """A hung container and its successor are in the same pod."""
     first = Elector(fail, "pod", "longhorn-system")
     second = Elector(fail, "pod", "longhorn-system")
     assert first.identity != second.identity
@@ -64,7 +58,6 @@ def test_two_processes_of_one_name_are_two_candidates() -> None:
 
 
 def test_without_a_cluster_an_elector_has_a_problem_and_goes_on_trying() -> None:
-    """The problem is one line."""
     elector = Elector(fail, "pod", "longhorn-system", IN_PROCESS)
     elector.start()
     until(lambda: elector.problem)
@@ -76,7 +69,6 @@ def test_without_a_cluster_an_elector_has_a_problem_and_goes_on_trying() -> None
 
 
 def test_a_connection_that_hangs_times_out() -> None:
-    """It has half the renew deadline."""
     elector = Elector(hang, "pod", "longhorn-system", IN_PROCESS)
     started = time.monotonic()
     elector.start()
@@ -88,7 +80,6 @@ def test_a_connection_that_hangs_times_out() -> None:
 
 @pytest.mark.parametrize("release", [True, False])
 def test_an_elector_stops_in_time_while_a_call_hangs(release: bool) -> None:
-    """A call may take five seconds by default."""
     calling = threading.Event()
 
     async def connect() -> KubeClient:
@@ -105,7 +96,6 @@ def test_an_elector_stops_in_time_while_a_call_hangs(release: bool) -> None:
 
 
 def test_an_elector_whose_thread_dies_does_not_lead(capsys: pytest.CaptureFixture[str]) -> None:
-    """The process should end: `alive` is false."""
     elector = Elector(break_down, "pod", "longhorn-system", IN_PROCESS)
     elector.start()
     until(lambda: not elector.alive)
@@ -115,7 +105,6 @@ def test_an_elector_whose_thread_dies_does_not_lead(capsys: pytest.CaptureFixtur
 
 
 def test_an_elector_disabled_before_its_start_does_not_compete() -> None:
-    """It does not even connect, until it is enabled."""
     connected = threading.Event()
 
     async def connect() -> KubeClient:

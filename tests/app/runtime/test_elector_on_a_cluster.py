@@ -31,7 +31,6 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
-    """An API server, for electors in a namespace each."""
     with control_plane.borrow() as started:
         yield started
 
@@ -74,12 +73,10 @@ class Election:
         return process
 
     def lease(self) -> dict[str, Any]:
-        """The spec of the Lease."""
         spec: dict[str, Any] = self.cluster.api.get(self.path)["spec"]
         return spec
 
     def leaders(self) -> list[Elector]:
-        """The electors that lead."""
         return [elector for elector in self.electors if elector.leading()]
 
     def end(self) -> None:
@@ -93,7 +90,6 @@ class Election:
 
 @pytest.fixture
 def election(cluster: DevCluster) -> Iterator[Election]:
-    """A namespace of its own."""
     namespace = Election(cluster)
     yield namespace
     namespace.end()
@@ -109,19 +105,16 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> float:
 
 
 def fail() -> None:
-    """Fails, as a listener with a defect."""
     raise ZeroDivisionError
 
 
 def lines(output: Path) -> list[list[float]]:
-    """What a process of its own has seen so far: time, leading, term, perhaps a gap."""
     changes = [line.split() for line in output.read_text().splitlines() if line.startswith("seen ")]
     return [[float(word) for word in words] for _, *words in changes]
 
 
 @pytest.mark.smoke
 def test_exactly_one_of_three_leads(election: Election) -> None:
-    """A missing Lease is waited out; then its holder renews it, and all see the holder."""
     electors = [election.candidate(f"pod-{number}") for number in range(3)]
     took = until(election.leaders)
     assert took < TIMING.lease_duration + 2 * TIMING.retry_period + 2 * SLACK
@@ -136,7 +129,6 @@ def test_exactly_one_of_three_leads(election: Election) -> None:
 
 
 def test_a_released_lease_is_acquired_within_two_seconds(election: Election) -> None:
-    """With default periods only the release explains that."""
     first = election.candidate("first")
     until(first.leading)
     second = election.candidate("second", timing=ElectionTiming())
@@ -151,7 +143,6 @@ def test_a_released_lease_is_acquired_within_two_seconds(election: Election) -> 
 
 
 def test_listeners_are_called_at_each_gain_and_loss(election: Election) -> None:
-    """They are called in the elector's thread; a failing listener does no harm."""
     calls: list[tuple[bool, int]] = []
     elector = Elector(connect_with(str(election.cluster.kubeconfig)), "pod", election.namespace, TIMING)
     election.electors.append(elector)
@@ -168,7 +159,6 @@ def test_listeners_are_called_at_each_gain_and_loss(election: Election) -> None:
 
 
 def test_a_disabled_leader_stops_leading_at_once_and_releases_the_lease(election: Election) -> None:
-    """It does not compete afterwards."""
     elector = election.candidate("pod")
     until(elector.leading)
     elector.enable(False)
@@ -180,7 +170,6 @@ def test_a_disabled_leader_stops_leading_at_once_and_releases_the_lease(election
 
 
 def test_a_killed_leader_is_replaced_within_the_lease(election: Election, tmp_path: Path) -> None:
-    """SIGKILL releases nothing."""
     output = tmp_path / "first"
     process = election.process("first", output)
     until(lambda: lines(output) and lines(output)[-1][1], 60)
@@ -193,7 +182,6 @@ def test_a_killed_leader_is_replaced_within_the_lease(election: Election, tmp_pa
 
 
 def test_a_stopped_leader_does_not_lead_when_it_is_continued(election: Election, tmp_path: Path) -> None:
-    """After SIGSTOP past the Lease's end it never leads together with its successor."""
     output = tmp_path / "first"
     process = election.process("first", output)
     until(lambda: lines(output) and lines(output)[-1][1], 60)
@@ -215,7 +203,6 @@ def test_a_stopped_leader_does_not_lead_when_it_is_continued(election: Election,
 
 
 def test_a_leader_cut_off_from_the_api_server_steps_down_in_time(election: Election) -> None:
-    """No candidate leads while the API server hangs, and one does afterwards."""
     calls: list[float] = []
     electors = [election.candidate(name) for name in ("first", "second")]
     until(election.leaders)
@@ -254,7 +241,6 @@ def test_a_leader_cut_off_from_the_api_server_steps_down_in_time(election: Elect
 
 
 def test_a_clock_that_jumps_ahead_closes_the_fence(election: Election) -> None:
-    """The elector must acquire the Lease again, as after a suspension."""
     ahead = [0.0]
     elector = election.candidate("pod", clock=lambda: boot_clock() + ahead[0])
     until(elector.leading)
@@ -267,7 +253,6 @@ def test_a_clock_that_jumps_ahead_closes_the_fence(election: Election) -> None:
 
 @pytest.mark.smoke
 def test_a_stolen_lease_ends_leadership_and_is_waited_out(election: Election) -> None:
-    """It has another holder."""
     elector = election.candidate("pod")
     until(elector.leading)
     election.cluster.api.patch(election.path, {"spec": {"holderIdentity": "thief"}})
@@ -287,7 +272,6 @@ def test_a_stolen_lease_ends_leadership_and_is_waited_out(election: Election) ->
     ],
 )
 def test_a_leader_repairs_an_edited_lease_and_leads_on(election: Election, spec: dict[str, Any]) -> None:
-    """No other candidate can have acquired it while the fence was open."""
     elector = election.candidate("pod")
     follower = election.candidate("other")
     until(election.leaders)
@@ -304,7 +288,6 @@ def test_a_leader_repairs_an_edited_lease_and_leads_on(election: Election, spec:
 
 
 def test_a_deleted_lease_is_created_again_by_its_leader(election: Election) -> None:
-    """The leader still leads, and the others wait."""
     for name in ("pod", "other"):
         election.candidate(name)
     until(election.leaders)
@@ -333,7 +316,6 @@ def test_a_replace_of_a_deleted_lease_is_refused(election: Election) -> None:
 def test_an_elector_without_permission_names_verb_and_resource_and_leads_once_they_are_granted(
     election: Election,
 ) -> None:
-    """It needs no restart."""
     namespace = election.namespace
     cluster = election.cluster
     cluster.kubectl("create", "serviceaccount", "extender", "-n", namespace)
@@ -354,7 +336,6 @@ def test_an_elector_without_permission_names_verb_and_resource_and_leads_once_th
 
 
 def test_a_namespace_that_is_missing_is_named(cluster: DevCluster) -> None:
-    """The problem is one line."""
     elector = Elector(connect_with(str(cluster.kubeconfig)), "pod", "nowhere", TIMING)
     elector.start()
     try:

@@ -36,7 +36,6 @@ class _BrokenEvaluator(Evaluator):
     """An evaluator with a defect."""
 
     async def filter(self, pod: Any, candidates: Any, contenders: Any = no_contenders) -> Any:
-        """Fails as a programming error would."""
         raise RuntimeError(f"{type(pod)}, {len(candidates)} nodes, {contenders}")
 
 
@@ -55,7 +54,6 @@ async def _log_of_filter(request: Object, capsys: pytest.CaptureFixture[str], *,
 
 
 async def test_a_decision_is_one_line_with_the_pod_and_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    """It has the number of fitting nodes, and the reasons of the others."""
     configure("json")
     (line,) = (await _log_of_filter(by_names(db_pod()), capsys)).splitlines()
     assert (
@@ -81,7 +79,6 @@ async def test_a_decision_is_one_line_with_the_pod_and_the_counts(capsys: pytest
     ],
 )
 async def test_a_problem_is_one_line_too(body: Object, event: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has the error text of the request."""
     configure("json")
     (line,) = (await _log_of_filter(body, capsys)).splitlines()
     entry = json.loads(line)
@@ -90,7 +87,6 @@ async def test_a_problem_is_one_line_too(body: Object, event: str, capsys: pytes
 
 
 async def test_names_cannot_forge_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line break in a pod's name stays inside its JSON text."""
     configure("json")
     (line,) = (await _log_of_filter(by_names(db_pod(name='x\n{"event": "forged"}')), capsys)).splitlines()
     assert json.loads(line)["pod"] == 'default/x\n{"event": "forged"}'
@@ -101,7 +97,6 @@ async def test_names_cannot_forge_a_line(capsys: pytest.CaptureFixture[str]) -> 
 async def test_secrets_of_a_pod_are_not_logged(
     log_format: LogFormat, broken: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither decisions nor tracebacks show environment, arguments or annotations of the pod."""
     configure(log_format)
     logged = await _log_of_filter(by_names(_with_secrets(db_pod())), capsys, broken=broken)
     assert ("RuntimeError" in logged) is broken
@@ -110,13 +105,11 @@ async def test_secrets_of_a_pod_are_not_logged(
 
 
 async def test_a_quiet_level_leaves_decisions_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """--log-level warning logs problems only."""
     configure("json", "warning")
     assert await _log_of_filter(by_names(db_pod()), capsys) == ""
 
 
 async def test_readable_lines_in_a_file_have_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
-    """Escape sequences are for terminals."""
     configure("console")
     log = await _log_of_filter(by_names(db_pod()), capsys)
     assert "pod=default/db-0" in log
@@ -124,7 +117,6 @@ async def test_readable_lines_in_a_file_have_no_colours(capsys: pytest.CaptureFi
 
 
 async def test_readable_lines_leave_the_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names, messages and tracebacks have their control characters escaped."""
     configure("console")
     log = structlog.get_logger("test")
     log.warning("refused \x1b[2J", pod="a\u202eb\n")

@@ -32,7 +32,6 @@ async def _receiving(lease: Lease, size: int) -> AsyncIterator[asyncio.Task[None
 
 
 def test_a_lease_ends_with_its_block() -> None:
-    """What it held is free again."""
     budget = MemoryBudget(TOTAL)
     with budget.lease("a") as lease:
         lease.charge(60)
@@ -57,8 +56,6 @@ def test_a_request_beyond_the_budget_is_refused(size: int, permanent: bool) -> N
 
 
 def test_a_silent_body_gives_way() -> None:
-    """The one that has been silent for longest first; the newcomer gets its memory."""
-
     async def main() -> None:
         budget = MemoryBudget(TOTAL)
         with ExitStack() as stack:
@@ -78,8 +75,6 @@ def test_a_silent_body_gives_way() -> None:
 
 @pytest.mark.parametrize(("owner", "gives_way"), [("a", False), ("b", True)])
 def test_the_caller_with_the_most_gives_way_to_another_one(owner: str, gives_way: bool) -> None:
-    """Though its body is arriving."""
-
     async def main() -> None:
         budget = MemoryBudget(TOTAL)
         with budget.lease("a") as large, budget.lease(owner) as newcomer:
@@ -97,8 +92,6 @@ def test_the_caller_with_the_most_gives_way_to_another_one(owner: str, gives_way
 
 
 def test_a_body_must_keep_coming() -> None:
-    """A period without enough ends it, however fast it was before."""
-
     async def receive(lease: Lease) -> None:
         async with lease.receiving():
             for _ in range(3):

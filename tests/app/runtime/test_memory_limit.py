@@ -56,7 +56,6 @@ MIB = 1024**2
     ],
 )
 def test_the_limit_is_the_lowest_of_the_control_groups(tmp_path: Path, files: dict[str, str], limit: int) -> None:
-    """Without one it is what the manifests allow."""
     for name, text in files.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)

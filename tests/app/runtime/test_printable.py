@@ -17,10 +17,8 @@ from app.runtime.printable import printable
     ],
 )
 def test_what_is_not_visible_as_itself_is_escaped(text: str, shown: str) -> None:
-    """A terminal shows the text and does nothing else."""
     assert printable(text) == shown
 
 
 def test_a_character_to_keep_is_not_escaped() -> None:
-    """The others are."""
     assert printable("a\nb\r", keep="\n") == "a\nb\\r"

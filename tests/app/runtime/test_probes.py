@@ -34,14 +34,12 @@ def readiness_of(problem: str) -> Health:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
 async def test_get_and_head_are_answered(path: str) -> None:
-    """A kubelet sends GET, some load balancers HEAD."""
     async with http_client(probe_application(lambda: readiness_of(""), CollectorRegistry())) as client:
         assert (await client.get(path)).status_code == 200
         assert (await client.head(path)).status_code == 200
 
 
 async def test_a_problem_is_the_body_of_503() -> None:
-    """The process is alive none the less."""
     async with http_client(probe_application(lambda: readiness_of("no cluster"), CollectorRegistry())) as client:
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()) == (503, {"error": "no cluster"})
@@ -49,7 +47,6 @@ async def test_a_problem_is_the_body_of_503() -> None:
 
 
 async def test_metrics_are_those_of_the_registry() -> None:
-    """In Prometheus' text format."""
     registry = CollectorRegistry()
     Gauge("answer", "An example.", registry=registry).set(42)
     async with http_client(probe_application(lambda: readiness_of(""), registry)) as client:
@@ -108,7 +105,6 @@ class UnreadyLifecycle:
 async def test_the_port_for_probes_alone_names_nothing_of_the_cluster(
     lifecycle: UnreadyLifecycle | None, status: int
 ) -> None:
-    """A kubelet has no certificate, so any process may ask there."""
     app = application()
     app.state.services = replace(app.state.services, lifecycle=lifecycle)
     async with http_client(plain_probes(app)) as client:

@@ -31,7 +31,6 @@ FEW_FILES = 4
 
 
 def open_files() -> int:
-    """How many files this process has open, sockets included."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -48,21 +47,17 @@ class DrainingService:
         self.errors: list[BaseException] = []
 
     async def run(self) -> None:
-        """Runs until cancelled."""
         await asyncio.Event().wait()
 
     async def drain(self) -> None:
-        """Waits for the test."""
         self.story.append("drain begins")
         await self.drained.wait()
         self.story.append("drain ends")
 
     def log_failure(self, error: BaseException) -> None:
-        """Notes the error."""
         self.errors.append(error)
 
     def log_drain_failure(self, error: BaseException) -> None:
-        """Notes the error."""
         self.errors.append(error)
 
 
@@ -89,14 +84,12 @@ class World:
         self.plain_port, self.tls_port = (listener.getsockname()[1] for listener in self.listeners)
 
     def issue(self, name: str) -> None:
-        """Replaces the server's certificate by one of a new authority, which clients trust, too."""
         authority = CertificateAuthority.create(self.folder / name, f"authority of {name}")
         pair = authority.server(name)
         self.context.load_cert_chain(pair.certificate, pair.key)
         self.trust.load_verify_locations(authority.bundle)
 
     def connect(self) -> http.client.HTTPSConnection:
-        """A new connection to the server with TLS."""
         return http.client.HTTPSConnection("localhost", self.tls_port, timeout=10, context=self.trust)
 
     async def get(self, connection: http.client.HTTPConnection) -> bytes:
@@ -125,7 +118,6 @@ class World:
             connection.close()
 
     def ended(self, reason: str) -> float:
-        """How many connections the process ended for a reason."""
         return self.registry.get_sample_value(f"{PREFIX}_connections_ended_total", {"reason": reason}) or 0.0
 
 
@@ -156,13 +148,10 @@ def run(world: World, test: Callable[[], Coroutine[Any, Any, None]], *, signalle
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Two listening sockets."""
     return World(tmp_path)
 
 
 def test_one_process_serves_with_and_without_tls(world: World) -> None:
-    """The client verifies the certificate and its name."""
-
     async def test() -> None:
         world.issue("first")
         assert await world.get_by_tls() == await world.get_plain() == b'"hello"'
@@ -171,8 +160,6 @@ def test_one_process_serves_with_and_without_tls(world: World) -> None:
 
 
 def test_new_connections_get_the_new_certificate(world: World) -> None:
-    """An open connection goes on with the previous one."""
-
     async def test() -> None:
         world.issue("first")
         with ExitStack() as stack:
@@ -213,8 +200,6 @@ def _subject(connection: http.client.HTTPSConnection) -> str:
 
 
 def test_without_a_certificate_no_handshake_succeeds(world: World) -> None:
-    """The other server is not affected, and the certificate may come later."""
-
     async def test() -> None:
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await world.get_by_tls()
@@ -227,8 +212,6 @@ def test_without_a_certificate_no_handshake_succeeds(world: World) -> None:
 
 
 def test_a_caller_without_tls_gets_no_answer(world: World) -> None:
-    """Its bytes are no handshake."""
-
     async def test() -> None:
         world.issue("first")
         with (
@@ -245,7 +228,6 @@ def test_a_caller_without_tls_gets_no_answer(world: World) -> None:
 
 
 def test_a_handshake_that_does_not_end_is_cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection ends, and is counted."""
     monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.2)
 
     async def test() -> None:
@@ -258,7 +240,6 @@ def test_a_handshake_that_does_not_end_is_cut_off(world: World, monkeypatch: pyt
 
 
 def test_silent_callers_leave_room_for_others_on_both_ports(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections in their handshake count, together with those of the other port; the oldest give way."""
     monkeypatch.setattr(connections.Connections.__init__, "__defaults__", (LIMIT,))
 
     async def test() -> None:
@@ -277,8 +258,6 @@ def test_silent_callers_leave_room_for_others_on_both_ports(world: World, monkey
 
 
 def test_a_caller_that_hangs_up_in_its_handshake_leaves_nothing_open(world: World) -> None:
-    """The process has about as many open files as before."""
-
     async def test() -> None:
         world.issue("first")
         files = open_files()
@@ -292,8 +271,6 @@ def test_a_caller_that_hangs_up_in_its_handshake_leaves_nothing_open(world: Worl
 
 
 def test_both_servers_answer_until_the_service_is_drained(world: World) -> None:
-    """A request that arrives meanwhile gets an answer; then both stop listening."""
-
     async def test() -> None:
         world.issue("first")
         signal.raise_signal(signal.SIGTERM)

@@ -29,15 +29,12 @@ class RecordingObserver:
         self.durations: list[float] = []
 
     def depth(self, _controller: str, keys: int) -> None:
-        """Records how many keys are due or in work."""
         self.depths.append(keys)
 
     def note_retry(self, _controller: str, why: Requeue) -> None:
-        """Records why a key is due again."""
         self.retries.append(why)
 
     def note_reconciliation(self, _controller: str, seconds: float) -> None:
-        """Records how long a call took."""
         self.durations.append(seconds)
 
 
@@ -84,7 +81,6 @@ def raising(error: Exception) -> Callable[[], Requeue | None]:
 
 
 def test_a_key_is_never_in_work_twice_and_is_reconciled_again_if_it_changed_meanwhile() -> None:
-    """Two changes during one call cause one more call."""
     busy = 0
     max_busy = 0
     calls = 0
@@ -108,7 +104,6 @@ def test_a_key_is_never_in_work_twice_and_is_reconciled_again_if_it_changed_mean
 
 
 def test_changed_keys_come_before_those_of_a_sweep() -> None:
-    """A key of the sweep that changes is handled once, with the changed ones."""
     handled: list[str] = []
 
     async def handle(key: str) -> Requeue | None:
@@ -127,7 +122,6 @@ def test_changed_keys_come_before_those_of_a_sweep() -> None:
 
 
 def test_different_keys_are_in_work_at_the_same_time_up_to_the_number_of_workers() -> None:
-    """There are five keys and three workers."""
     busy = 0
     max_busy = 0
 
@@ -165,7 +159,6 @@ def test_different_keys_are_in_work_at_the_same_time_up_to_the_number_of_workers
 def test_each_outcome_has_a_back_off_that_doubles_up_to_a_bound(
     outcome: Callable[[], Requeue | None], why: Requeue
 ) -> None:
-    """No outcome ends the queue."""
     times = call_times(outcome, 1000)
     pauses = [after - before for before, after in pairwise(times)]
     backoff = BACKOFFS[why]
@@ -175,7 +168,6 @@ def test_each_outcome_has_a_back_off_that_doubles_up_to_a_bound(
 
 
 def test_one_success_resets_the_back_off() -> None:
-    """The next conflict has the shortest back-off again."""
     outcomes = [Requeue.CONFLICT, Requeue.CONFLICT, Requeue.CONFLICT, None, Requeue.CONFLICT, None]
     times: list[float] = []
 
@@ -195,7 +187,6 @@ def test_one_success_resets_the_back_off() -> None:
 
 
 def test_an_event_ends_a_back_off() -> None:
-    """A waiting key is reconciled once, as soon as it is added."""
     times: list[float] = []
 
     async def handle(key: str) -> Requeue | None:
@@ -211,7 +202,6 @@ def test_an_event_ends_a_back_off() -> None:
 
 
 def test_a_key_that_always_fails_does_not_delay_others() -> None:
-    """There is one worker."""
     calls: dict[str, int] = defaultdict(int)
 
     async def handle(key: str) -> Requeue | None:
@@ -231,8 +221,6 @@ def test_a_key_that_always_fails_does_not_delay_others() -> None:
 
 
 def test_a_stopped_queue_leaves_no_timers_and_no_keys() -> None:
-    """After a restart everything is reconciled, so no old key may come back."""
-
     async def handle(key: str) -> Requeue | None:
         return Requeue.WAITING
 
@@ -250,7 +238,6 @@ def test_a_stopped_queue_leaves_no_timers_and_no_keys() -> None:
 
 
 def test_a_delay_is_spread_over_its_upper_half() -> None:
-    """Writers in conflict do not meet again."""
     delays = [Backoff(1.0, 8.0).delay(attempt) for attempt in range(5)]
     assert [jitter(delay, 0.0) for delay in delays] == [0.5, 1.0, 2.0, 4.0, 4.0]
     assert [jitter(delay, 1.0) for delay in delays] == [1.0, 2.0, 4.0, 8.0, 8.0]
@@ -264,7 +251,6 @@ class LastFirst(WorkQueue[str]):
     events_end_delays = False
 
     def choose(self, due: Collection[str]) -> str:
-        """Returns the key that was added last."""
         return list(due)[-1]
 
 
@@ -294,8 +280,6 @@ def call_times_of_subclass(
 
 
 def test_a_subclass_chooses_the_next_key() -> None:
-    """By default it is the one that was added first."""
-
     async def then(queue: WorkQueue[str]) -> None:
         for key in "bcd":
             queue.add(key)
@@ -304,8 +288,6 @@ def test_a_subclass_chooses_the_next_key() -> None:
 
 
 def test_a_subclass_has_back_offs_of_its_own() -> None:
-    """It sets one for each outcome."""
-
     async def then(queue: WorkQueue[str]) -> None:
         queue.add("b")
 
@@ -313,8 +295,6 @@ def test_a_subclass_has_back_offs_of_its_own() -> None:
 
 
 def test_in_a_subclass_a_delay_may_outlive_an_event() -> None:
-    """As in client-go, the key is reconciled for both. Of two delays the earlier counts."""
-
     async def then(queue: WorkQueue[str]) -> None:
         queue.add_later("a", 5)
         queue.add_later("a", 7)

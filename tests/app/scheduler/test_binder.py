@@ -24,13 +24,11 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the back-off."""
     monkeypatch.setattr("app.scheduler.binder._BACKOFF", Backoff(0.01, 0.01))
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The binder's clock, which only the test moves."""
     seconds = [0.0]
     monkeypatch.setattr("app.scheduler.binder.monotonic", lambda: seconds[0])
     return seconds
@@ -40,13 +38,11 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 async def binder_for(
     api: SchedulingApi, folder: Path, leads: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[Binder]:
-    """Connects a binder, which leads by default."""
     async with connect_client(api, folder) as client:
         yield Binder(client, leads)
 
 
 def decode(raw: Object) -> PendingPod:
-    """Decodes a pod as the scheduler does."""
     return pending_pod(json.dumps(raw).encode())
 
 
@@ -58,7 +54,6 @@ async def abort_connection(request: web.Request) -> web.StreamResponse:
 
 
 async def test_repeating_a_binding_reveals_that_it_was_made_late(tmp_path: Path) -> None:
-    """In between, the pod was read without a node."""
     raw = pod("web")
     api = SchedulingApi(raw)
 
@@ -74,7 +69,6 @@ async def test_repeating_a_binding_reveals_that_it_was_made_late(tmp_path: Path)
 
 
 async def test_a_lost_binding_is_repeated(tmp_path: Path) -> None:
-    """The API server has not processed the first request."""
     raw = pod("web")
     api = SchedulingApi(raw)
     api.plan_bindings(abort_connection)
@@ -84,7 +78,6 @@ async def test_a_lost_binding_is_repeated(tmp_path: Path) -> None:
 
 
 async def test_a_pod_that_was_bound_to_another_node_meanwhile_is_not_bound(tmp_path: Path) -> None:
-    """The message names that node."""
     raw = pod("web")
     api = SchedulingApi(raw)
 
@@ -99,7 +92,6 @@ async def test_a_pod_that_was_bound_to_another_node_meanwhile_is_not_bound(tmp_p
 
 
 async def test_a_later_pod_of_the_same_name_is_not_the_bound_pod(tmp_path: Path) -> None:
-    """It is a different pod, though it is on the selected node."""
     raw = pod("web")
     api = SchedulingApi(raw)
 
@@ -113,7 +105,6 @@ async def test_a_later_pod_of_the_same_name_is_not_the_bound_pod(tmp_path: Path)
 
 
 async def test_a_binding_that_fails_repeatedly_is_given_up(tmp_path: Path) -> None:
-    """The API server has finished each request, so four attempts are enough."""
     raw = pod("web")
     api = SchedulingApi(raw)
     api.plan_bindings(failing(500, "failed calling webhook"), 99)
@@ -123,7 +114,6 @@ async def test_a_binding_that_fails_repeatedly_is_given_up(tmp_path: Path) -> No
 
 
 async def test_a_refusal_is_definite(tmp_path: Path) -> None:
-    """It settles an earlier request without an answer, too."""
     raw = pod("web")
     api = SchedulingApi(raw)
     api.plan_bindings(abort_connection)
@@ -136,7 +126,6 @@ async def test_a_refusal_is_definite(tmp_path: Path) -> None:
 async def test_an_unanswered_binding_stays_uncertain_until_no_request_can_be_in_work(
     tmp_path: Path, now: list[float]
 ) -> None:
-    """The Binding is repeated a few times; then the pod is read until the request timeout."""
     raw = pod("web")
     api = SchedulingApi(raw)
     api.plan_bindings(failing(504, "the server was unable to return a response in time"))
@@ -152,7 +141,6 @@ async def test_an_unanswered_binding_stays_uncertain_until_no_request_can_be_in_
 
 
 async def test_a_former_leader_does_not_repeat_a_binding(tmp_path: Path) -> None:
-    """The new leader decides where the pod goes."""
     raw = pod("web")
     api = SchedulingApi(raw)
     leading = True
@@ -207,7 +195,6 @@ async def test_a_pod_is_not_bound_while_its_claim_is_provisioned_for_the_node_of
     ],
 )
 async def test_a_claim_without_a_bound_consumer_gets_a_new_node(first: Object, tmp_path: Path) -> None:
-    """The pod that its node was selected for does not use it."""
     api = api_with_claim("a")
     second = pod_with_claim("second")
     api.add(PODS, first, second)
@@ -218,7 +205,6 @@ async def test_a_claim_without_a_bound_consumer_gets_a_new_node(first: Object, t
 
 @pytest.mark.parametrize(("mode", "spec"), [("Immediate", {}), ("WaitForFirstConsumer", {"volumeName": "pv"})])
 async def test_a_claim_that_waits_for_no_consumer_restricts_no_pod(mode: str, spec: Object, tmp_path: Path) -> None:
-    """It is bound, or provisioned immediately on whichever node."""
     api = api_with_claim("a", mode, **spec)
     second = pod_with_claim("second")
     api.add(PODS, pod_with_claim("first", nodeName="a"), second)
@@ -229,7 +215,6 @@ async def test_a_claim_that_waits_for_no_consumer_restricts_no_pod(mode: str, sp
 
 @pytest.mark.parametrize("binds", [True, False])
 async def test_the_first_of_two_concurrent_bindings_decides_the_node_of_a_claim(binds: bool, tmp_path: Path) -> None:
-    """It decides before the cluster shows anything, and only until it has failed."""
     api = api_with_claim()
     first = pod_with_claim("first")
     second = pod_with_claim("second")

@@ -30,11 +30,9 @@ class RecordingLonghornCache:
         self.bound_pods: dict[PodKey, tuple[PendingPod, str]] = {}
 
     def on_bound(self, pending: PendingPod, node: str) -> None:
-        """Called by the cache."""
         self.bound_pods[pending.pod.namespaced_name] = pending, node
 
     def on_gone(self, key: PodKey) -> None:
-        """Called by the cache."""
         self.bound_pods.pop(key, None)
 
 
@@ -50,23 +48,19 @@ def cache_of(*nodes: str) -> tuple[SchedulerCache, RecordingQueueHandler]:
 
 
 def pending_pod(name: str = "web", uid: str = "1", **fields: Any) -> PendingPod:
-    """A pod of this scheduler that needs a node."""
     scheduling = PodScheduling(cpu=1000, **fields)
     return PendingPod(Pod("shop", name, uid, scheduling=scheduling), scheduler_name=SCHEDULER_NAME)
 
 
 def on_node(pending: PendingPod, node: str) -> PendingPod:
-    """The pod once it is bound to the node."""
     return PendingPod(pod_on_node(pending.pod, node))
 
 
 def pods_on(state: GenericClusterState, node: str) -> list[str]:
-    """The names of the pods on a node."""
     return sorted(pod.name for pod in state.nodes[node].pods)
 
 
 def test_an_assumed_pod_counts_once_on_its_node() -> None:
-    """It counts before and after the watch shows it on its node."""
     cache, _ = cache_of("a")
     cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
@@ -84,7 +78,6 @@ def test_bound_pods_of_one_template_share_what_rules_read_of_them() -> None:
 
 
 def test_the_observer_gets_the_node_of_an_assumed_pod_and_its_end() -> None:
-    """It gets the pod as it was assumed. Pods bound by other schedulers do not reach it."""
     cache, _ = cache_of("a")
     observer = RecordingLonghornCache()
     cache.longhorn = cast("LonghornCache", observer)
@@ -119,7 +112,6 @@ def test_a_forgotten_pod_frees_its_node() -> None:
 
 
 def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
-    """The first Binding fails after a second pod of the name was assumed."""
     cache, handler = cache_of("a", "b")
     cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
@@ -132,7 +124,6 @@ def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
 
 
 def test_a_deleted_pod_does_not_count() -> None:
-    """An assumed pod is deleted, too, if a new list does not have it."""
     cache, handler = cache_of("a")
     cache.objects.store["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
@@ -150,7 +141,6 @@ def test_a_new_list_keeps_assumed_pods() -> None:
 
 
 def test_only_changes_that_may_help_cause_a_retry() -> None:
-    """Nodes, services and the end of bound pods may help. Pending pods cannot."""
     cache, handler = cache_of()
     counts = []
     changes: tuple[Callable[[], None], ...] = (
@@ -170,7 +160,6 @@ def test_only_changes_that_may_help_cause_a_retry() -> None:
 
 
 def test_changes_do_not_pile_up_while_the_state_is_not_read() -> None:
-    """A follower gets changes for weeks without a decision; its state is right all the same."""
     cache, _ = cache_of("a")
     assert pods_on(cache.state(), "a") == []
     for number in range(2 * _MAX_PENDING):
@@ -193,7 +182,6 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[str, str, str, str]]) -> None:
-    """Queue and observer are right after every step, too."""
     cache, handler = cache_of("a")
     observer = RecordingLonghornCache()
     cache.longhorn = cast("LonghornCache", observer)

@@ -36,7 +36,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_changed_policy_decides_about_pending_and_later_pods(tmp_path: Path) -> None:
-    """The second policy binds a refused pod; the third refuses a later pod."""
     path = write_policy(tmp_path / "policy.json", RESOURCES, SELECTOR)
     api = SchedulingApi(node("a"), pod("picky", nodeSelector={"gpu": "yes"}))
     with capture_logs() as logs:
@@ -70,7 +69,6 @@ async def test_a_changed_policy_ends_a_back_off(tmp_path: Path) -> None:
 
 
 async def test_an_invalid_file_leaves_the_previous_policy_in_force(tmp_path: Path) -> None:
-    """The reason is logged once, and the next valid file comes into force."""
     path = write_policy(tmp_path / "policy.json", RESOURCES, SELECTOR)
     api = SchedulingApi(node("a"), pod("picky", nodeSelector={"gpu": "yes"}))
     with capture_logs() as logs:
@@ -106,7 +104,6 @@ async def test_a_plugin_that_raises_ends_neither_reading_nor_scheduling(tmp_path
 
 
 async def test_longhorns_objects_are_watched_while_the_policy_reads_them(tmp_path: Path) -> None:
-    """The watches begin and end with the changed file, without a restart."""
     path = write_policy(tmp_path / "policy.json", RESOURCES)
     api = LonghornApi(node("a", "8"))
     api.add(CLAIMS, {"metadata": {"namespace": "shop", "name": "data"}, "spec": {"volumeName": "nowhere"}})
@@ -154,7 +151,6 @@ async def test_a_scheduler_that_loses_the_lease_during_a_decision_reports_nothin
 
 
 async def test_a_policy_waits_until_everything_it_reads_is_listed(tmp_path: Path) -> None:
-    """Its Role does not exist yet: the previous policy stays in force, and schedules."""
     path = write_policy(tmp_path / "policy.json", RESOURCES)
     api = LonghornApi(node("a", "8"))
     volumes = PATHS["longhorn.io", "Volume"]

@@ -39,17 +39,14 @@ FIELDS = [entry.kind.field for entry in WATCHED]
 
 
 def pod_with_claim(uid: str = "1", version: int = 10, **fields: Any) -> kube.Pod:
-    """A pod that mounts a claim."""
     return kube.Pod("shop", "web", uid=uid, version=version, volumes=(kube.ClaimVolume("data", "data"),), **fields)
 
 
 def pending_pod(pod: kube.Pod | None = None) -> PendingPod:
-    """The pod of uid 1 as the scheduler binds it."""
     return PendingPod(pod or pod_with_claim(), scheduler_name=SCHEDULER_NAME)
 
 
 def unlisted_cache() -> LonghornCache:
-    """A cache that does not run, so nothing is listed."""
     timing = Timing(monotonic, random.uniform)
     cache = ClusterCache(cast("KubeClient", None), LONGHORN_NAMESPACE, timing, lambda: NOW, 60)
     return LonghornCache(cache, FilterOptions(), lambda: NOW)
@@ -64,7 +61,6 @@ def empty_cache() -> LonghornCache:
 
 
 def counted_uids(longhorn: LonghornCache) -> list[str]:
-    """UIDs of bound pods whose Binding the cache does not show yet."""
     longhorn.facts_for(pending_pod(), {})
     return [pod.uid for pod in longhorn.bound.values()]
 
@@ -83,7 +79,6 @@ def counted_uids(longhorn: LonghornCache) -> list[str]:
     ],
 )
 def test_a_bound_pod_counts_until_the_cache_shows_its_binding(shown: kube.Pod | None, counts: bool) -> None:
-    """A pod counts before the watch has delivered it, too."""
     longhorn = empty_cache()
     longhorn.on_bound(pending_pod(), "a")
     assert counted_uids(longhorn) == ["1"]
@@ -93,7 +88,6 @@ def test_a_bound_pod_counts_until_the_cache_shows_its_binding(shown: kube.Pod | 
 
 
 def test_a_deleted_pod_does_not_count() -> None:
-    """The cache's own watch may never deliver the pod."""
     longhorn = empty_cache()
     longhorn.on_bound(pending_pod(), "a")
     longhorn.on_gone(KEY)
@@ -108,7 +102,6 @@ def test_a_pod_without_claims_does_not_count() -> None:
 
 
 def cache_with(new_longhorn_cache: Callable[[], LonghornCache]) -> SchedulerCache:
-    """A cache that wants Longhorn's objects, with one pending pod."""
     cluster = unwatched_cache(RecordingQueueHandler(), new_longhorn_cache)
     cluster.want(frozenset({LONGHORN}))
     cluster.objects.store["pods"].replace({KEY: pending_pod()})
@@ -116,7 +109,6 @@ def cache_with(new_longhorn_cache: Callable[[], LonghornCache]) -> SchedulerCach
 
 
 async def test_longhorns_cache_gets_the_binding_and_the_end_of_assumed_pods() -> None:
-    """The policy in force need not read Longhorn's objects: the next policy may."""
     longhorn = empty_cache()
     cluster = cache_with(lambda: longhorn)
     cluster.assume(pending_pod(), "a")
@@ -155,7 +147,6 @@ def four_disks() -> tuple[list[Object], Object]:
 async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One watch shows the first pod on its node; the watch that demand is derived from does not."""
     monkeypatch.setattr("app.scheduler.scheduler.POLL_INTERVAL", 0.02)
     objects, first = four_disks()
     first["metadata"]["uid"] = "first"

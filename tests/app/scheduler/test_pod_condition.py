@@ -25,7 +25,6 @@ NOT_READY = {"type": "Ready", "status": "False"}
 
 
 def pod_with_conditions(name: str, *conditions: dict[str, Any], **metadata: Any) -> dict[str, Any]:
-    """A pod of three CPUs with these conditions."""
     raw = pod(name, "3")
     raw["metadata"] |= metadata
     raw["status"] = {"conditions": list(conditions)}
@@ -33,13 +32,11 @@ def pod_with_conditions(name: str, *conditions: dict[str, Any], **metadata: Any)
 
 
 def unschedulable(message: str, since: str = LONG_AGO) -> dict[str, Any]:
-    """The condition that an earlier attempt wrote."""
     base = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     return {**base, "message": message, "lastTransitionTime": since}
 
 
 async def test_the_condition_has_the_message_of_the_event(tmp_path: Path) -> None:
-    """Other conditions of the pod stay as they are."""
     api = SchedulingApi(node("small", "1"), pod_with_conditions("big", NOT_READY, generation=3))
     async with running_scheduler(api, tmp_path):
         await until("the condition", lambda: api.condition("big"))
@@ -60,7 +57,6 @@ async def test_the_condition_has_the_message_of_the_event(tmp_path: Path) -> Non
 async def test_only_a_changed_message_is_written_and_the_transition_time_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attempts with an equal result neither read nor write the pod."""
     monkeypatch.setattr("app.scheduler.scheduling_queue._BACKOFF", Backoff(0.1, 0.3))
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with running_scheduler(api, tmp_path) as scheduler:
@@ -79,7 +75,6 @@ async def test_only_a_changed_message_is_written_and_the_transition_time_stays(
 async def test_an_equal_condition_of_an_earlier_process_is_not_written_again(
     message: str, writes: int, tmp_path: Path
 ) -> None:
-    """A new process reads the condition from the pod."""
     before = unschedulable(f"0/1 nodes are available: 1 {message}.")
     api = SchedulingApi(node("small", "1"), pod_with_conditions("big", before))
     async with running_scheduler(api, tmp_path):
@@ -91,7 +86,6 @@ async def test_an_equal_condition_of_an_earlier_process_is_not_written_again(
 
 
 async def test_the_watch_event_of_the_condition_causes_no_attempt(tmp_path: Path) -> None:
-    """The clock stands between the ends of the shortened and the full back-off."""
     now = [0.0]
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with running_scheduler(api, tmp_path, clock=lambda: now[0]) as scheduler:
@@ -111,7 +105,6 @@ async def test_the_watch_event_of_the_condition_causes_no_attempt(tmp_path: Path
 
 
 async def test_a_failed_binding_is_reported_as_a_scheduler_error(tmp_path: Path) -> None:
-    """The condition has the message of the Event."""
     api = SchedulingApi(node("a", "2"), pod("web", "2"))
     api.plan_bindings(failing(403, "no", "Forbidden"), 100)
     async with running_scheduler(api, tmp_path):
@@ -145,7 +138,6 @@ async def test_the_condition_of_a_pod_that_is_bound_meanwhile_stays_true(tmp_pat
 
 
 async def test_a_pod_that_changes_meanwhile_is_read_again(tmp_path: Path) -> None:
-    """A conflict is no failure."""
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.plans["status"] = [failing(409, "the pod has changed", "Conflict")] * 2
     async with running_scheduler(api, tmp_path):
@@ -154,7 +146,6 @@ async def test_a_pod_that_changes_meanwhile_is_read_again(tmp_path: Path) -> Non
 
 
 async def test_a_pod_that_is_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
-    """Nothing is counted or logged."""
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.always["status"] = failing(404, "no such pod", "NotFound")
     with capture_logs() as logs:
@@ -166,7 +157,6 @@ async def test_a_pod_that_is_deleted_meanwhile_is_no_failure(tmp_path: Path) -> 
 
 
 async def test_the_condition_of_an_ever_changing_pod_is_written_after_the_next_attempt(tmp_path: Path) -> None:
-    """The third conflict counts as a refusal, and is logged."""
     api = SchedulingApi(node("small", "1"), pod("restless", "3"))
     api.plans["status"] = [failing(409, "the pod has changed", "Conflict")] * 3
     with capture_logs() as logs:
@@ -179,7 +169,6 @@ async def test_the_condition_of_an_ever_changing_pod_is_written_after_the_next_a
 
 
 async def test_a_refused_write_is_logged_and_does_not_stop_scheduling(tmp_path: Path) -> None:
-    """The Role is applied after the image; the condition is written as soon as that is allowed."""
     api = SchedulingApi(node("small", "1"), pod("big", "3"), pod("fits"))
     api.always["status"] = failing(403, "pods/status is forbidden", "Forbidden")
     with capture_logs() as logs:
@@ -195,7 +184,6 @@ async def test_a_refused_write_is_logged_and_does_not_stop_scheduling(tmp_path: 
 
 
 async def test_an_unanswered_write_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each failure is counted, but only the first is logged."""
     monkeypatch.setattr("app.kube.event_recorder._BACKOFF", Backoff(0.1, 0.3))
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.plans["status"] = [failing(503, "etcd is away")] * 2
@@ -236,7 +224,6 @@ async def test_a_new_term_writes_the_condition_again(tmp_path: Path) -> None:
 
 
 async def test_a_long_message_is_truncated_as_in_the_event(tmp_path: Path) -> None:
-    """Condition and Event have the same message."""
     api = SchedulingApi(node("a", "2"), pod("web", "2"))
     api.plan_bindings(failing(403, "no! " * MAX_MESSAGE, "Forbidden"), 100)
     async with running_scheduler(api, tmp_path):
@@ -261,7 +248,6 @@ async def test_a_long_message_is_truncated_as_in_the_event(tmp_path: Path) -> No
     ],
 )
 def test_only_a_pending_pod_with_a_different_condition_is_patched(change: dict[str, Any], since: str | None) -> None:
-    """The patch keeps the time of an equal status; `since` is None without a patch."""
     raw = {"metadata": {"name": "web", "uid": "1", "resourceVersion": "7"}, **change}
     condition = None if since is None else {**unschedulable("because"), "lastTransitionTime": since}
     patch = not_scheduled_patch(json.dumps(raw).encode(), "1", "Unschedulable", "because", NOW)

@@ -17,7 +17,6 @@ POLICIES = Path(__file__).parents[3] / "examples" / "policies"
 
 
 async def test_concurrent_bindings_count_each_other_and_each_pod_gets_an_event(tmp_path: Path) -> None:
-    """Each decision counts the pods that no watch shows as bound yet."""
     api = SchedulingApi(node("a"), node("b"), *(pod(f"web-{number}", "2") for number in range(4)))
     async with running_scheduler(api, tmp_path):
         await until("the pods", lambda: len(api.bindings) == 4)
@@ -29,7 +28,6 @@ async def test_concurrent_bindings_count_each_other_and_each_pod_gets_an_event(t
 
 
 async def test_pods_of_other_schedulers_and_gated_pods_are_not_bound(tmp_path: Path) -> None:
-    """Only a pod of this scheduler without scheduling gates is bound."""
     ignored = [pod("theirs", schedulerName="theirs"), pod("gated", schedulingGates=[{"name": "later"}])]
     api = SchedulingApi(node("a"), *ignored, pod("mine"))
     async with running_scheduler(api, tmp_path):
@@ -41,7 +39,6 @@ async def test_pods_of_other_schedulers_and_gated_pods_are_not_bound(tmp_path: P
 async def test_an_unschedulable_pod_gets_an_event_and_is_bound_when_a_node_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the latest message, and counts."""
     monkeypatch.setattr("app.kube.event_recorder.QUIET_SECONDS", 0.1)
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with running_scheduler(api, tmp_path):
@@ -55,7 +52,6 @@ async def test_an_unschedulable_pod_gets_an_event_and_is_bound_when_a_node_appea
 
 
 async def test_a_change_that_may_help_ends_a_back_off(tmp_path: Path) -> None:
-    """The clock stands between the ends of the shortened and the full back-off."""
     now = [0.0]
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with running_scheduler(api, tmp_path, clock=lambda: now[0]) as scheduler:
@@ -84,7 +80,6 @@ async def test_equal_failures_cost_one_write(tmp_path: Path) -> None:
 
 
 async def test_a_refused_binding_is_tried_again(tmp_path: Path) -> None:
-    """Its space is free meanwhile, and an Event has the reason."""
     api = SchedulingApi(node("a", "2"), pod("first", "2", priority=1))
     api.plan_bindings(failing(409, "the pod has changed", "Conflict"))
     async with running_scheduler(api, tmp_path):
@@ -98,7 +93,6 @@ async def test_a_refused_binding_is_tried_again(tmp_path: Path) -> None:
 
 
 async def test_a_binding_that_fails_repeatedly_backs_off(tmp_path: Path) -> None:
-    """The space that a failure frees wakes only other pods."""
     now = [0.0]
     api = SchedulingApi(node("a"), pod("refused"))
     api.plan_bindings(failing(403, "not you", "Forbidden"), 9)
@@ -120,7 +114,6 @@ async def test_a_binding_that_fails_repeatedly_backs_off(tmp_path: Path) -> None
 
 
 async def test_a_binding_without_an_answer_is_confirmed_by_reading_the_pod(tmp_path: Path) -> None:
-    """The pod was bound: it gets its Event, and counts on its node all the time."""
     api = SchedulingApi(node("a", "2"), pod("first", "2", priority=1), pod("second", "2"))
     api.plan_bindings(api.bind_without_answer)
     async with running_scheduler(api, tmp_path):
@@ -130,7 +123,6 @@ async def test_a_binding_without_an_answer_is_confirmed_by_reading_the_pod(tmp_p
 
 
 async def test_a_binding_that_the_api_server_did_not_make_is_repeated(tmp_path: Path) -> None:
-    """Its answer was an error of the API server."""
     api = SchedulingApi(node("a", "2"), pod("first", "2"))
     api.plan_bindings(failing(500, "etcd is away"), 2)
     async with running_scheduler(api, tmp_path):
@@ -139,7 +131,6 @@ async def test_a_binding_that_the_api_server_did_not_make_is_repeated(tmp_path: 
 
 
 async def test_a_pod_that_is_deleted_during_its_binding_frees_its_node(tmp_path: Path) -> None:
-    """The other pod gets the space."""
     api = SchedulingApi(node("a", "2"), pod("first", "2", priority=1), pod("second", "2"))
 
     async def delete_pod(request: web.Request) -> web.StreamResponse:
@@ -153,7 +144,6 @@ async def test_a_pod_that_is_deleted_during_its_binding_frees_its_node(tmp_path:
 
 
 async def test_a_later_pod_of_the_same_name_is_scheduled_on_its_own(tmp_path: Path) -> None:
-    """The first Binding has the earlier pod's UID."""
     api = SchedulingApi(node("a", "2"), pod("web", "2"))
     later_pod = pod("web", "1")
 
@@ -171,7 +161,6 @@ async def test_a_later_pod_of_the_same_name_is_scheduled_on_its_own(tmp_path: Pa
 
 
 async def test_a_late_refusal_of_a_pod_does_not_count_for_a_later_pod_of_its_name(tmp_path: Path) -> None:
-    """The later pod gets neither an Event about the refusal nor a second attempt."""
     now = [0.0]
     later_pod = pod("web", "1")
     api = SchedulingApi(node("a"), pod("web", "1"))
@@ -205,7 +194,6 @@ async def test_a_late_refusal_of_a_pod_does_not_count_for_a_later_pod_of_its_nam
 
 
 async def test_a_former_leader_with_due_pods_does_not_busy_wait(tmp_path: Path) -> None:
-    """Its pods stay due for as long as a different process leads."""
     now = [0.0]
     lease_checks = 0
     leading = True
@@ -238,7 +226,6 @@ async def test_a_former_leader_with_due_pods_does_not_busy_wait(tmp_path: Path) 
 
 
 async def test_a_deleted_or_cordoned_node_gets_no_pod(tmp_path: Path) -> None:
-    """The only other node gets the second pod."""
     api = SchedulingApi(node("a"), node("b"), node("c"))
     async with running_scheduler(api, tmp_path):
         await api.put(PODS, pod("first"))
@@ -252,7 +239,6 @@ async def test_a_deleted_or_cordoned_node_gets_no_pod(tmp_path: Path) -> None:
 
 
 async def test_a_follower_binds_no_pod(tmp_path: Path) -> None:
-    """The elector is asked before every write."""
     leading = False
     api = SchedulingApi(node("a"), pod("web"))
     async with running_scheduler(api, tmp_path, leads=lambda: leading):
@@ -264,7 +250,6 @@ async def test_a_follower_binds_no_pod(tmp_path: Path) -> None:
 
 
 async def test_a_deleted_service_causes_a_retry(tmp_path: Path) -> None:
-    """Its affinity binds the pod to a zone without space; without it the pod fits elsewhere."""
     policy = parse_policy((POLICIES / "region-zone-rack.json").read_bytes())
     labels = {"app": "web"}
     bound_pod = pod("bound", "1", nodeName="full")
@@ -284,7 +269,6 @@ async def test_a_deleted_service_causes_a_retry(tmp_path: Path) -> None:
 
 
 async def test_a_claim_that_waits_for_its_first_consumer_gets_its_node_before_the_binding(tmp_path: Path) -> None:
-    """Bound claims, and claims that are provisioned immediately, are not written."""
     names = ("waiting", "at-once", "bound")
     volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
     api = SchedulingApi(node("a"), pod("db", volumes=volumes))
@@ -303,7 +287,6 @@ async def test_a_claim_that_waits_for_its_first_consumer_gets_its_node_before_th
 
 
 async def test_a_deactivated_scheduler_finishes_bindings_and_events(tmp_path: Path) -> None:
-    """It decides about no further pod."""
     api = SchedulingApi(node("a"), pod("web"))
     go_on = asyncio.Event()
 

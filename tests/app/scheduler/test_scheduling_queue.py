@@ -14,7 +14,6 @@ KEY = ("shop", "web")
 
 
 def pod(name: str = "web", uid: str = "1", **fields: object) -> PendingPod:
-    """A pod that needs a node."""
     created = str(fields.pop("created", ""))
     return PendingPod(Pod("shop", name, uid, **fields), created=created)  # type: ignore[arg-type]
 
@@ -47,7 +46,6 @@ def fail_attempts(queue: SchedulingQueue, attempts: int, *, changes: bool = Fals
 
 
 def test_pods_are_ordered_by_priority_then_age_then_name() -> None:
-    """The order in which they were added does not count."""
     queue = SchedulingQueue()
     for pending in (
         pod("young", created="2026-01-02T00:00:00Z"),
@@ -60,7 +58,6 @@ def test_pods_are_ordered_by_priority_then_age_then_name() -> None:
 
 
 def test_the_back_off_doubles_from_a_second_to_a_minute() -> None:
-    """Each pod has its own back-off."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
     times = fail_attempts(queue, 9)
@@ -69,7 +66,6 @@ def test_the_back_off_doubles_from_a_second_to_a_minute() -> None:
 
 
 def test_a_change_that_may_help_shortens_the_back_off() -> None:
-    """The back-off still doubles, but to ten seconds instead of sixty."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
     times = fail_attempts(queue, 9, changes=True)
@@ -78,7 +74,6 @@ def test_a_change_that_may_help_shortens_the_back_off() -> None:
 
 
 def test_a_change_that_may_help_ends_a_long_back_off() -> None:
-    """The pod has waited longer than the back-off after a change already."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
     last = fail_attempts(queue, 6)[-1]
@@ -87,7 +82,6 @@ def test_a_change_that_may_help_ends_a_long_back_off() -> None:
 
 
 def test_no_pod_is_tried_twice_within_a_second() -> None:
-    """Repeated changes do not shorten the back-off further."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
     last = fail_attempts(queue, 1)[-1]
@@ -99,7 +93,6 @@ def test_no_pod_is_tried_twice_within_a_second() -> None:
 
 @pytest.mark.parametrize(("stuck", "seconds"), [(15, 0.06), (20, 0.06), (12, 0.1), (500, 0.1)])
 def test_many_unschedulable_pods_do_not_delay_a_new_pod(stuck: int, seconds: float) -> None:
-    """Something changes twice a second; the new pod waits for two attempts at most."""
     queue = SchedulingQueue()
     now = 0.0
     changed_at = 0.0
@@ -125,7 +118,6 @@ def test_many_unschedulable_pods_do_not_delay_a_new_pod(stuck: int, seconds: flo
 
 
 def test_many_new_pods_do_not_starve_a_retried_pod() -> None:
-    """Every other attempt is for a retried pod, however many new pods arrive."""
     queue = SchedulingQueue()
     now = 0.0
     queue.put(pod("old", created="2026-01-01T00:00:00Z"), now)
@@ -144,7 +136,6 @@ def test_many_new_pods_do_not_starve_a_retried_pod() -> None:
 
 
 def test_the_least_recently_tried_pod_goes_first() -> None:
-    """Age does not count among retried pods."""
     queue = SchedulingQueue()
     for name, created in (("a", "2026-01-03"), ("b", "2026-01-02"), ("c", "2026-01-01")):
         queue.put(pod(name, created=created), 0)
@@ -177,7 +168,6 @@ def test_a_change_during_an_attempt_shortens_the_back_off() -> None:
 
 
 def test_a_pod_is_not_tried_again_during_its_attempt() -> None:
-    """This holds for a pod that has changed meanwhile, too."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
     assert pop_due(queue, 0) == ["web"]
@@ -188,7 +178,6 @@ def test_a_pod_is_not_tried_again_during_its_attempt() -> None:
 
 
 def test_an_unchanged_pod_keeps_its_back_off() -> None:
-    """A watch may deliver the same pod twice."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
     fail_attempts(queue, 3)
@@ -198,8 +187,6 @@ def test_an_unchanged_pod_keeps_its_back_off() -> None:
 
 
 def test_a_changed_condition_keeps_the_back_off() -> None:
-    """The attempt itself writes it."""
-
     def version(number: int, condition: str = "", priority: int = 0) -> PendingPod:
         return pod(version=number, unschedulable=condition, priority=priority)
 
@@ -218,7 +205,6 @@ def test_a_changed_condition_keeps_the_back_off() -> None:
 
 
 def test_a_later_pod_of_the_same_name_is_tried_at_once() -> None:
-    """The attempts of the earlier pod do not count."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
     fail_attempts(queue, 5)
@@ -228,7 +214,6 @@ def test_a_later_pod_of_the_same_name_is_tried_at_once() -> None:
 
 
 def test_a_discarded_pod_is_not_tried_again() -> None:
-    """This holds if its attempt fails afterwards, too."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
     assert queue.pop(0) is not None
@@ -238,7 +223,6 @@ def test_a_discarded_pod_is_not_tried_again() -> None:
 
 
 def test_discarded_pods_do_not_pile_up_in_a_follower() -> None:
-    """A follower pops no pods, while pods come and go for months."""
     queue = SchedulingQueue()
     queue.put(pod("stays"), 0)
     for number in range(10_000):

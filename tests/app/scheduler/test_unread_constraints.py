@@ -18,12 +18,10 @@ MORE_KINDS = ("/api/v1/replicationcontrollers", CONTROLLERS, "/apis/apps/v1/stat
 
 
 def tainted(name: str) -> Object:
-    """A node with a taint."""
     return node(name) | {"spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}}
 
 
 async def test_a_pod_with_a_constraint_that_the_policy_does_not_read_is_refused(tmp_path: Path) -> None:
-    """Event and condition name the field and the rule; other pods go on."""
     api = SchedulingApi(node("a"), pod("odd", overhead=OVERHEAD), pod("plain"))
     async with running_scheduler(api, tmp_path):
         await until("the plain pod", lambda: api.bindings == [("plain", "a")])
@@ -49,7 +47,6 @@ async def test_with_warn_it_is_bound_and_an_event_names_the_constraint(tmp_path:
 
 
 async def test_with_ignore_it_is_bound_as_in_1_1(tmp_path: Path) -> None:
-    """The only Event says where."""
     api = SchedulingApi(tainted("a"), pod("odd", overhead=OVERHEAD))
     async with running_scheduler(api, tmp_path, unsupported=UnsupportedMode.IGNORE):
         await until("the event", lambda: api.events_with("Scheduled"))
@@ -57,7 +54,6 @@ async def test_with_ignore_it_is_bound_as_in_1_1(tmp_path: Path) -> None:
 
 
 async def test_a_tainted_node_is_left_out_with_a_reason(tmp_path: Path) -> None:
-    """A pod that tolerates the taint may go there, and a node without taints is open to all."""
     api = SchedulingApi(tainted("a"), pod("plain"), pod("tolerant", tolerations=[{"operator": "Exists"}]))
     async with running_scheduler(api, tmp_path):
         await until("the tolerant pod", lambda: api.bindings == [("tolerant", "a")])
@@ -72,7 +68,6 @@ async def test_a_tainted_node_is_left_out_with_a_reason(tmp_path: Path) -> None:
 
 
 async def test_a_policy_that_reads_the_constraint_decides_about_it(tmp_path: Path) -> None:
-    """The node affinity selects the node."""
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
     policy = parse_policy(b'{"predicates": [{"name": "NodeAffinity"}, {"name": "PodToleratesNodeTaints"}]}')
@@ -98,7 +93,6 @@ async def test_controllers_and_namespaces_are_read_only_while_a_rule_reads_them(
 
 
 async def test_pods_of_a_replica_set_are_spread(tmp_path: Path) -> None:
-    """There is no service; the controller's selector counts."""
     labels = {"app": "web"}
     controller = {"metadata": {"namespace": "shop", "name": "web"}, "spec": {"selector": {"matchLabels": labels}}}
     api = SchedulingApi(node("a"), node("b"))
@@ -117,7 +111,6 @@ async def test_pods_of_a_replica_set_are_spread(tmp_path: Path) -> None:
 
 
 async def test_a_missing_claim_is_found_before_a_node_is_selected(tmp_path: Path) -> None:
-    """Each attempt ends alike: one condition, one Event that counts; the pod is bound once the claim is there."""
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
     api = SchedulingApi(node("a"), node("b"), pod("web", volumes=volumes))
     async with running_scheduler(api, tmp_path):

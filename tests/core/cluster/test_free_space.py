@@ -31,7 +31,6 @@ SIZE = 100
 def test_free_space_subtracts_replicas_that_the_status_does_not_list(
     listed: dict[str, float], replicas: list[Object], free: int
 ) -> None:
-    """In addition to Longhorn's own sum, and equally in a new view and in an updated one."""
     node = longhorn_node("n", {"disk-1": disk(SIZE, listed=listed)})
     whole = build_view(snapshot(node, replicas), NOW, 0)
     assert whole.free_space("n")["disk-1"].free == free * GI

@@ -26,7 +26,6 @@ def bound(name: str, requested: float | str, *, size: float = 20, capacity: str 
 
 
 def replica(name: str, node: str, *, size: float = 20, number: int = 1) -> Object:
-    """A placed replica of a volume."""
     return make.replica(f"r-{name}-{number}", f"vol-{name}", node, size=size)
 
 
@@ -42,12 +41,10 @@ def free(view: View, name: str = "a") -> float:
 
 
 def view_of(*objects: Object | Sequence[Object]) -> View:
-    """A view with the StorageClass of best-effort volumes."""
     return make.view(make.storage_class(), *objects)
 
 
 def test_requested_growth_counts_on_the_disk_of_the_replica() -> None:
-    """The volume itself has not grown yet."""
     view = view_of(bound("x", 50), replica("x", "a"), node("a", "r-x-1"))
     assert free(view) == 100 - 50
     [disk] = view.snapshot.longhorn_nodes["a"].disks
@@ -55,7 +52,6 @@ def test_requested_growth_counts_on_the_disk_of_the_replica() -> None:
 
 
 def test_every_replica_grows() -> None:
-    """On whichever node it is."""
     replicas = [replica("x", "a"), replica("x", "b", number=2)]
     view = view_of(bound("x", 50, numberOfReplicas=2), replicas, node("a", "r-x-1"), node("b", "r-x-2"))
     assert (free(view, "a"), free(view, "b")) == (50, 50)
@@ -69,7 +65,6 @@ def test_growth_counts_once_while_replicas_grow_one_after_the_other() -> None:
 
 
 def test_the_size_is_rounded_as_longhorn_rounds_it() -> None:
-    """To 2 MiB."""
     view = view_of(bound("x", str(20 * GI + 1)), replica("x", "a"), node("a", "r-x-1"))
     assert view.indexes.growth["a-disk-1"] == 2 * MIB
 
@@ -83,12 +78,10 @@ NO_GROWTH: dict[str, list[Object]] = {
 
 @pytest.mark.parametrize("case", NO_GROWTH)
 def test_a_claim_that_requests_no_growth_changes_nothing(case: str) -> None:
-    """Kubernetes resizes only a claim that requests more than its PersistentVolume's capacity."""
     assert free(view_of(NO_GROWTH[case], replica("x", "a"), node("a", "r-x-1"))) == 80
 
 
 def test_a_claim_that_is_being_deleted_does_not_grow() -> None:
-    """Its volume goes with it."""
     claim, *others = bound("x", 50)
     claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert free(view_of(claim, others, replica("x", "a"), node("a", "r-x-1"))) == 80
@@ -103,19 +96,16 @@ def test_growth_that_longhorn_refuses_does_not_count() -> None:
 
 
 def test_of_two_volumes_that_cannot_grow_together_one_counts() -> None:
-    """Longhorn refuses the second."""
     objects = [*bound("x", 60), *bound("y", 60), replica("x", "a"), replica("y", "a")]
     assert free(view_of(objects, node("a", "r-x-1", "r-y-1"))) == 20
 
 
 def test_a_replica_on_a_disk_that_is_gone_keeps_its_volume_from_growing() -> None:
-    """Longhorn does not find the disk."""
     replicas = [replica("x", "a"), replica("x", "gone", number=2)]
     assert free(view_of(bound("x", 50, numberOfReplicas=2), replicas, node("a", "r-x-1"))) == 80
 
 
 def test_a_pods_own_volume_counts_with_its_requested_size() -> None:
-    """Where it needs new space, it will grow there."""
     pod = make.pod("x")
     view = view_of(bound("x", 50), replica("x", "a"), node("a", "r-x-1"), pod)
     [volume] = resolve(make.as_pod(pod), view).volumes
@@ -123,13 +113,11 @@ def test_a_pods_own_volume_counts_with_its_requested_size() -> None:
 
 
 def test_growth_that_the_volume_shows_counts_while_its_replicas_are_small() -> None:
-    """Longhorn admits an expansion in the volume first, also one that no claim requests."""
     view = view_of(bound("x", 20, size=50), replica("x", "a"), node("a", "r-x-1"))
     assert free(view) == 100 - 50
 
 
 def test_demand_counts_with_the_requested_size() -> None:
-    """The replica on the pod's node will be as large."""
     state = make.state(
         make.storage_class(), bound("x", 50), replica("x", "a"), node("a", "r-x-1"), node("b"), make.pod("x", node="b")
     )
@@ -138,7 +126,6 @@ def test_demand_counts_with_the_requested_size() -> None:
 
 
 def test_growth_that_a_disk_schedule_holds_counts_once() -> None:
-    """The request for the new size is granted or pending there."""
     objects = [*bound("x", 50), replica("x", "a"), node("a", "r-x-1")]
     schedule = disk_schedule("a-disk-1", node="a", replicas={"r-x-1": 50}, answers={"r-x-1": ("scheduled", 20)})
     assert free(view_of(objects, schedule)) == free(view_of(objects)) == 50

@@ -14,7 +14,6 @@ REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
 
 
 def pod(status: dict[str, Any] | None = None, **properties: Any) -> Object:
-    """A pod with a claim."""
     raw = make.pod("data", **properties)
     raw["status"] |= status or {}
     return raw
@@ -33,7 +32,6 @@ PODS = [
 
 @pytest.mark.parametrize(("raw", "expected"), PODS)
 def test_a_pod_counts_until_it_is_decided_or_refused(raw: Object, expected: int) -> None:
-    """In a view of a whole snapshot, and in one that follows from the view before."""
     assert make.view(make.claim("data"), raw).indexes.pods_to_schedule == expected
     state = empty_state()
     for previous in ([], [pod()]):
@@ -42,7 +40,6 @@ def test_a_pod_counts_until_it_is_decided_or_refused(raw: Object, expected: int)
 
 
 def test_a_pod_counts_until_a_node_is_selected_for_its_claim() -> None:
-    """It is decided; provisioning may take seconds, and Kubernetes before 1.35 nominates nothing meanwhile."""
     selected = make.claim("data")
     selected["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
     failed = make.claim("data")
@@ -57,7 +54,6 @@ def test_a_pod_counts_until_a_node_is_selected_for_its_claim() -> None:
 
 
 def test_a_deleted_pod_no_longer_counts() -> None:
-    """kube-scheduler forgets it, too."""
     changes = changes_of([pod()])
     state = empty_state().update(changes, NOW)
     assert state.update(dict.fromkeys(changes), NOW).view.indexes.pods_to_schedule == 0

@@ -37,12 +37,10 @@ def _placement(review: Object) -> Placement | str:
 
 
 def test_an_update_that_gives_a_replica_its_place_is_a_placement() -> None:
-    """With everything that Longhorn's rules read of the replica."""
     assert admission_request(_review()) == AdmissionRequest("review-1", False, PLACEMENT)
 
 
 def test_a_strict_local_replica_brings_its_node() -> None:
-    """Longhorn sets hardNodeAffinity before it places the replica; a linked clone names its source."""
     placement = replace(PLACEMENT, hard_node_affinity="n", linked_clone_source="r0", data_engine="v2")
     assert _placement(placement_review(placement)) == placement
 
@@ -60,7 +58,6 @@ def _trial(**changes: Any) -> Object:
 
 
 def test_a_diagnosis_asks_by_a_dry_run_that_creates_its_replica() -> None:
-    """The answer is an annotation, which the diagnosis finds in the object."""
     review = _trial()
     assert admission_request(review).is_trial
     created = review["request"]["object"]
@@ -84,7 +81,6 @@ def test_a_diagnosis_asks_by_a_dry_run_that_creates_its_replica() -> None:
     ],
 )
 def test_nothing_else_is_taken_for_a_diagnosis(changes: Object) -> None:
-    """What is really written is guarded."""
     assert not admission_request(_trial(**changes)).is_trial
 
 
@@ -136,7 +132,6 @@ def _remove_label(name: str) -> Callable[[Object], None]:
     ],
 )
 def test_an_update_of_another_shape_is_refused_with_a_sentence(change: Callable[[Object], Any], sentence: str) -> None:
-    """Restores, migrations, disks that moved, and whatever a later Longhorn writes."""
     review = _review()
     change(review)
     placement = _placement(review)
@@ -157,7 +152,6 @@ def test_an_update_of_another_shape_is_refused_with_a_sentence(change: Callable[
     ],
 )
 def test_what_is_no_review_is_an_error(review: object) -> None:
-    """Without the request's UID there is nothing to answer."""
     with pytest.raises(ObjectError, match="AdmissionReview"):
         admission_request(review)
 
@@ -195,14 +189,12 @@ def test_a_patch_changes_disk_path_and_disk_label_alone() -> None:
 
 
 def test_a_patch_tests_every_old_value_first() -> None:
-    """The API server then refuses it as a whole for an object of another shape."""
     patch = placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/"), has_annotations=False)
     operations = [operation["op"] for operation in patch]
     assert operations == ["test"] * 5 + ["replace"] * 3 + ["add"]
 
 
 def test_disks_of_one_path_keep_it() -> None:
-    """Only what differs is replaced."""
     patch = placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2"), has_annotations=True)
     replaced = [operation["path"] for operation in patch if operation["op"] == "replace"]
     assert replaced == ["/spec/diskID", "/metadata/labels/longhorndiskuuid"]
@@ -224,7 +216,6 @@ def test_a_placement_that_stays_is_noted_as_reviewed(annotations: dict[str, str]
 
 
 def test_a_patch_to_another_node_changes_node_and_both_labels() -> None:
-    """Longhorn counts by label."""
     after = replace(PLACEMENT, node="m", disk="m-disk-1")
     patched = _apply(placement_patch(PLACEMENT, after, has_annotations=False), _review()["request"]["object"])
     del patched["metadata"]["annotations"]
@@ -232,7 +223,6 @@ def test_a_patch_to_another_node_changes_node_and_both_labels() -> None:
 
 
 def test_every_answer_allows_the_update() -> None:
-    """With the patch in base64, as admission.k8s.io/v1 wants it."""
     patch = [{"op": "replace", "path": "/spec/diskID", "value": "n-disk-2"}]
     review = admission_response("review-1", patch)
     response = review["response"]
@@ -242,12 +232,10 @@ def test_every_answer_allows_the_update() -> None:
 
 
 def test_an_answer_without_a_patch_has_no_patch_type() -> None:
-    """The API server refuses one without the other."""
     assert admission_response("review-1", [])["response"] == {"uid": "review-1", "allowed": True}
 
 
 def test_a_replica_is_read_with_its_labels_and_generation() -> None:
-    """The guard's health compares them with what it answered."""
     raw = make.replica("r1", "vol-a", "n")
     raw["metadata"] |= {"labels": {"longhornnode": "n", "longhorndiskuuid": "n-disk-1"}, "generation": 2}
     replica = make.snapshot(raw).replicas["r1"]

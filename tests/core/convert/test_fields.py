@@ -52,12 +52,10 @@ _NAMED: Final = {"name": "a", "namespace": "shop"}
     "spec", [None, {}, {"mode": None, "parts": None, "part": None}], ids=["null", "empty", "nulls"]
 )
 def test_absent_values_are_the_defaults(spec: Any) -> None:
-    """Null, at any depth, counts as absent."""
     assert _FIELDS.read({"metadata": _NAMED, "spec": spec}) == _Model("a", whole=_Whole())
 
 
 def test_every_path_is_read() -> None:
-    """JSON and decoded objects give the same."""
     metadata = {**_NAMED, "labels": {"a.b/c": "x"}, "generation": 3}
     parts = {"parts": [{"name": "p", "where": {"zone": "z"}}, {}], "part": {"name": "q"}}
     body = {"metadata": metadata, "spec": {"size": "1Ki", "strict": "s", "counts": {"n": 1}, "mode": "m", **parts}}
@@ -87,7 +85,6 @@ def test_a_part_without_a_path_is_read_where_it_is_asked_for() -> None:
     ],
 )
 def test_messages_name_the_object_and_the_field(spec: Any, problem: str) -> None:
-    """Whether the type or the value is wrong."""
     with pytest.raises(ObjectError) as caught:
         _FIELDS.read({"metadata": _NAMED, "spec": spec})
     assert str(caught.value) == f"Thing shop/a: {problem}"

@@ -24,18 +24,15 @@ MAX = 2**63 - 1
 
 
 def read_pod(*containers: dict[str, Any], **spec: Any) -> PodScheduling:
-    """Reads a pod of these containers."""
     raw = {"metadata": {"name": "x", "namespace": "shop"}, "spec": {"containers": list(containers), **spec}}
     return SCHEDULED_POD.read(raw).scheduling
 
 
 def container(*, limits: dict[str, Any] | None = None, ports: object = None, **requests: Any) -> dict[str, Any]:
-    """A container with these requests."""
     return {"resources": {"requests": requests, "limits": limits}, "ports": ports}
 
 
 def read_node(**raw: Any) -> Node:
-    """Reads a node with this status and spec."""
     return NODE.read({"metadata": {"name": "n"}, **raw})
 
 
@@ -66,7 +63,6 @@ def read_node(**raw: Any) -> Node:
     ],
 )
 def test_cpu_is_counted_in_thousandths_rounded_up(text: str, millis: int) -> None:
-    """Every notation of a quantity can be read."""
     assert parse_clamped(text, MILLI) == millis
 
 
@@ -79,7 +75,6 @@ def test_a_text_that_is_no_quantity_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["10E", "9Ei", "1e30", str(2**63), 2**63, 1e30])
 def test_a_quantity_beyond_64_bits_counts_as_the_largest(text: str | float) -> None:
-    """A pod with one can be read, and no node has room for it."""
     pod = read_pod(container(cpu=text, memory=text), container(cpu=text))
     assert (pod.cpu, pod.memory, pod.nonzero_cpu) == (2 * MAX, MAX, 2 * MAX)
     capacity = {"cpu": text, "memory": text, "pods": text}
@@ -105,19 +100,16 @@ def test_a_quantity_beyond_64_bits_counts_as_the_largest(text: str | float) -> N
     ],
 )
 def test_odd_quantities_that_an_api_server_stores_can_be_read(text: str, cpu: int, memory: int) -> None:
-    """kube-apiserver 1.36 returned these after storing odd ones."""
     pod = read_pod(container(cpu=text, memory=text))
     assert (pod.cpu, pod.memory) == (cpu, memory)
 
 
 def test_requests_of_all_containers_add_up() -> None:
-    """Each is rounded up on its own."""
     pod = read_pod(container(cpu="0.0005", memory="1.1"), container(cpu=1, memory="1Ki"))
     assert (pod.cpu, pod.memory) == (1001, 1026)
 
 
 def test_a_missing_request_is_the_limit() -> None:
-    """For each resource, as the API server fills it in."""
     pod = read_pod(container(cpu="1", limits={"cpu": "2", "memory": "3"}))
     assert (pod.cpu, pod.memory, pod.nonzero_memory) == (1000, 3, 3)
 
@@ -136,14 +128,12 @@ def test_init_containers_do_not_count() -> None:
 
 @pytest.mark.parametrize(("host_network", "ports"), [(False, {81, 90}), (True, {80, 81, 90})])
 def test_a_pod_has_its_containers_host_ports(host_network: bool, ports: set[int]) -> None:
-    """With hostNetwork every container port is a host port."""
     first = container(ports=[{"containerPort": 80}, {"containerPort": 80, "hostPort": 81}])
     second = container(ports=[{"containerPort": 80, "hostPort": 90}])
     assert read_pod(first, second, hostNetwork=host_network).ports == ports
 
 
 def test_a_pod_has_its_volumes_cloud_disks() -> None:
-    """Other volumes are left out."""
     pod = read_pod(
         volumes=[
             {"name": "a", "gcePersistentDisk": {"pdName": "d", "readOnly": True, "partition": 2}},
@@ -158,18 +148,15 @@ def test_a_pod_has_its_volumes_cloud_disks() -> None:
     ("phase", "finished"), [("Succeeded", True), ("Failed", True), ("Running", False), (None, False)]
 )
 def test_the_phase_alone_decides_whether_a_pod_is_finished(phase: str | None, finished: bool) -> None:
-    """A pod that is being deleted is not."""
     raw = {"metadata": {"name": "x", "deletionTimestamp": "2015-07-27T00:00:00Z"}, "status": {"phase": phase}}
     assert SCHEDULED_POD.read(raw).finished is finished
 
 
 def test_a_pod_of_only_a_name_has_defaults() -> None:
-    """It is in the default namespace and requests nothing."""
     assert SCHEDULED_POD.read({"metadata": {"name": "x"}}) == Pod("default", "x", scheduling=PodScheduling(ready=False))
 
 
 def test_a_pod_has_its_identity_labels_and_node_selector() -> None:
-    """They become the fields that predicates read."""
     raw = {
         "metadata": {"name": "x", "namespace": "shop", "uid": "u", "labels": {"app": "web"}},
         "spec": {"nodeName": "n", "nodeSelector": {"disk": "ssd"}},
@@ -209,19 +196,16 @@ def test_the_capacity_of_a_node_counts_and_not_its_allocatable_part() -> None:
     ],
 )
 def test_a_node_is_ready_if_its_condition_ready_is_true(conditions: object, ready: bool) -> None:
-    """Other conditions do not matter."""
     assert read_node(status={"conditions": conditions}).ready is ready
 
 
 def test_a_cordoned_node_is_unschedulable() -> None:
-    """Its spec says so."""
     assert read_node(spec={"unschedulable": True}).unschedulable
     assert not read_node().unschedulable
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"selector": None}, {"selector": {}}])
 def test_a_service_without_selector_selects_no_pod(spec: object) -> None:
-    """Not even a pod without labels."""
     service = SERVICE.read({"metadata": {"name": "s"}, "spec": spec})
     assert service == Service("default", "s")
     assert not service.selects(frozenset())
@@ -239,7 +223,6 @@ def test_a_service_without_selector_selects_no_pod(spec: object) -> None:
     ],
 )
 def test_the_error_about_a_wrong_quantity_names_its_place(raw: dict[str, Any], problem: str) -> None:
-    """It names the object and the field."""
     with pytest.raises(ObjectError) as caught:
         SCHEDULED_POD.read({"metadata": {"name": "x"}, **raw})
     assert problem in str(caught.value)

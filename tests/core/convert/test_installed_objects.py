@@ -27,20 +27,17 @@ RESOURCE = {"longhorn.io/scheduler-extender": "1"}
 
 
 def raw(spec: dict[str, Any], status: dict[str, Any] | None = None) -> bytes:
-    """An object with a name, as the API server sends it."""
     return json.dumps({"metadata": {"name": "a", "namespace": "shop"}, "spec": spec, "status": status or {}}).encode()
 
 
 @pytest.mark.parametrize("key", ["requests", "limits"])
 @pytest.mark.parametrize("containers", ["containers", "initContainers"])
 def test_a_pod_requests_the_resource_in_any_container(key: str, containers: str) -> None:
-    """A limit alone is a request, too."""
     assert installed_pod(raw({containers: [{"resources": {key: RESOURCE}}]})).requests_extender
     assert not installed_pod(raw({containers: [{"resources": {key: {"cpu": "1"}}}]})).requests_extender
 
 
 def test_a_pods_port_is_the_one_for_http_wherever_it_is() -> None:
-    """Overlays add others, in any place; that of the placement guard has a name of its own, too."""
     names = {"https": 9507, "http": 9504, "probes": 9508}
     ports = [{"name": name, "containerPort": port} for name, port in names.items()]
     pod = installed_pod(raw({"containers": [{"ports": ports}]}))
@@ -49,12 +46,10 @@ def test_a_pods_port_is_the_one_for_http_wherever_it_is() -> None:
 
 @pytest.mark.parametrize(("name", "tls"), [("http", False), ("https", True), (None, False)])
 def test_a_services_port_says_whether_it_takes_tls(name: str | None, tls: bool) -> None:
-    """By its name, which the overlay for TLS changes."""
     assert service_address(raw({"clusterIP": "10.43.0.9", "ports": [{"name": name, "port": 9504}]})).tls is tls
 
 
 def test_a_pod_has_its_address_port_account_and_claims() -> None:
-    """Ephemeral volumes count as claims; other volumes do not."""
     volumes = [
         {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
         {"name": "cache", "ephemeral": {}},
@@ -81,7 +76,6 @@ def test_a_pod_has_its_address_port_account_and_claims() -> None:
     ],
 )
 def test_a_pod_asks_by_the_resource_or_by_a_second_scheduler(spec: dict[str, Any], scheduler: str, asks: bool) -> None:
-    """The cluster's own kube-scheduler is named by every other pod, too."""
     assert installed_pod(raw(spec)).asks(scheduler) is asks
 
 
@@ -89,18 +83,15 @@ def test_a_pod_asks_by_the_resource_or_by_a_second_scheduler(spec: dict[str, Any
     ("phase", "live"), [("Running", True), ("Pending", True), ("Failed", False), ("Succeeded", False)]
 )
 def test_a_finished_pod_is_not_live(phase: str, live: bool) -> None:
-    """An evicted pod of the extender, for example."""
     assert installed_pod(raw({}, {"phase": phase})).live is live
 
 
 def test_a_pod_that_is_being_deleted_is_not_live() -> None:
-    """As in every rollout."""
     metadata = {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}
     assert not installed_pod(json.dumps({"metadata": metadata}).encode()).live
 
 
 def test_a_service_has_an_address_and_a_port() -> None:
-    """Its cluster IP."""
     address = service_address(raw({"clusterIP": "10.43.0.9", "ports": [{"port": 9504}]}))
     assert (address.cluster_ip, address.port) == ("10.43.0.9", 9504)
 
@@ -115,7 +106,6 @@ def test_a_service_has_an_address_and_a_port() -> None:
     ],
 )
 def test_an_event_counts_when_it_happened_last(times: dict[str, Any], last: str) -> None:
-    """Of a series, that is when it was observed last."""
     body = {"involvedObject": {"namespace": "shop", "name": "db-0"}, "message": "no", **times}
     failure = scheduling_failure(json.dumps(body).encode())
     assert (failure.pod, failure.message, failure.last) == ("shop/db-0", "no", last)
@@ -123,12 +113,10 @@ def test_an_event_counts_when_it_happened_last(times: dict[str, Any], last: str)
 
 @pytest.mark.parametrize(("spec", "tracks"), [({"storageCapacity": True}, True), ({}, False)])
 def test_a_driver_may_track_capacity(spec: dict[str, Any], tracks: bool) -> None:
-    """It does not by default."""
     assert csi_driver_tracks_capacity(raw(spec)) is tracks
 
 
 def test_a_review_asks_for_a_service_account() -> None:
-    """In its namespace, unless the call is needed everywhere."""
     review = access_review(Permission("get", "", "pods/proxy", "x"), "longhorn-system", "me")
     attributes = review["spec"]["resourceAttributes"]
     assert review["spec"]["user"] == "system:serviceaccount:longhorn-system:me"
@@ -140,12 +128,10 @@ def test_a_review_asks_for_a_service_account() -> None:
 
 @pytest.mark.parametrize(("status", "allowed"), [({"allowed": True}, True), ({"allowed": False}, False), ({}, False)])
 def test_an_answered_review_allows_or_not(status: dict[str, Any], allowed: bool) -> None:
-    """Silence allows nothing."""
     assert is_allowed(json.dumps({"status": status}).encode()) is allowed
 
 
 def test_a_probe_pod_fits_nowhere_and_never_starts() -> None:
-    """Its class selects a tag that no node has; it requests the resource, tolerates all taints, and may run anywhere."""
     assert probe_class("x", "driver.longhorn.io")["parameters"]["nodeSelector"] == TAG
     pod = probe_pod("x", "default-scheduler")
     assert installed_pod(json.dumps(pod).encode()).requests_extender
@@ -160,7 +146,6 @@ def test_policies_leave_a_probe_pod_as_it_is_unless_their_effect_is_asked_for(op
 
 
 def test_kube_schedulers_progress_with_a_pod_is_read() -> None:
-    """A message while it waits, or a node."""
     waiting = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}
     assert pod_progress(raw({}, {"conditions": [waiting]})).message == "0/1 nodes"
     progress = pod_progress(raw({"nodeName": "n"}, {"conditions": [{**waiting, "status": "True"}]}))
@@ -168,7 +153,6 @@ def test_kube_schedulers_progress_with_a_pod_is_read() -> None:
 
 
 def test_a_selected_node_is_read_from_the_claim() -> None:
-    """It is kube-scheduler's first sign of a decision."""
     annotations = {"volume.kubernetes.io/selected-node": "n"}
     assert selected_node(json.dumps({"metadata": {"name": "a", "annotations": annotations}}).encode()) == "n"
     assert selected_node(json.dumps({"metadata": {"name": "a"}}).encode()) == ""

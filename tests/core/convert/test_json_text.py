@@ -32,14 +32,12 @@ values = st.recursive(
     ],
 )
 def test_a_place_is_that_of_the_value_or_of_the_innermost_one_around_it(path: Path, rest: str) -> None:
-    """Brackets in texts are no brackets."""
     assert TEXT[JsonPlaces.of(TEXT).offset(path) :].startswith(rest)
     assert find_offset(TEXT, path) == JsonPlaces.of(TEXT).offset(path)
 
 
 @given(values, st.sampled_from([None, 1]))
 def test_every_value_is_found_in_any_text(value: Any, indent: int | None) -> None:
-    """At its place the decoder reads that value."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
 
     def assert_found(path: Path, expected: Any) -> None:
@@ -55,7 +53,6 @@ def test_every_value_is_found_in_any_text(value: Any, indent: int | None) -> Non
 
 
 def test_keys_that_are_equal_once_normalised_are_duplicates() -> None:
-    """Each is named as written, with its place."""
     text = '{"A": {"x": 1, "y": 2, "X": 3}, "b": 1}'
     (duplicate,) = JsonPlaces.of(text, str.lower).duplicates
     assert (duplicate.container, duplicate.keys) == (("A",), ("x", "X"))
@@ -64,7 +61,6 @@ def test_keys_that_are_equal_once_normalised_are_duplicates() -> None:
 
 
 def test_lines_and_columns_count_from_1() -> None:
-    """A column counts characters since the line's beginning."""
     assert [line_and_column("ab\nä c", offset) for offset in (0, 2, 3, 5)] == [
         "line 1, column 1",
         "line 1, column 3",

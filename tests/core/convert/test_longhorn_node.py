@@ -14,7 +14,6 @@ from scheduler_core.model import longhorn
     "status", [None, {}, {"diskStatus": None}, {"diskStatus": {}}], ids=["null", "empty", "null disks", "no disks"]
 )
 def test_disk_of_a_new_node_is_in_the_spec_only(status: Any) -> None:
-    """A new node's diskStatus is null."""
     body = {"metadata": {"name": "n"}, "spec": {"disks": {"d": {"path": "/d"}}}, "status": status}
     node = KINDS["longhorn.io", "Node"].read(body)[1]
     assert isinstance(node, longhorn.Node)

@@ -35,7 +35,6 @@ from tests.worlds.scheduling_constraints import Generator
 
 
 def redact_object(raw: Object) -> Object:
-    """The redacted object."""
     kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
     return redact(kind, raw["apiVersion"], json.dumps(raw).encode())
 
@@ -62,7 +61,6 @@ FREE_VOLUME = make.available_volume("free", 5, node="a", labels={"tier": "gold"}
 
 @pytest.mark.parametrize("raw", [*EVERY_KIND, FREE_VOLUME], ids=lambda raw: raw["kind"])
 def test_a_redacted_object_is_read_as_the_same_model(raw: Object) -> None:
-    """Redacting it again changes nothing."""
     kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
     redacted = redact_object(raw)
     assert kind.read(redacted) == kind.read(raw)
@@ -75,10 +73,6 @@ def test_a_redacted_object_is_read_as_the_same_model(raw: Object) -> None:
     extra=st.dictionaries(st.sampled_from(["env", "data", "secret", "labels", "managedFields", "x"]), st.just("SECRET"))
 )
 def test_unknown_fields_are_removed(raw: Object, extra: Mapping[str, str]) -> None:
-    """They are removed at any depth.
-
-    Only nodes keep their labels, and pods those that a selector names.
-    """
     metadata = {**raw["metadata"], **{key: value for key, value in extra.items() if key != "labels"}}
     if raw["kind"] != "Node" or raw["apiVersion"] != "v1":
         metadata["labels"] = {"label": "SECRET"}
@@ -94,10 +88,6 @@ def test_unknown_fields_are_removed(raw: Object, extra: Mapping[str, str]) -> No
 
 
 def test_labels_that_a_selector_of_some_pod_names_are_kept() -> None:
-    """Affinity between pods and topology spread constraints read them.
-
-    Other labels are removed.
-    """
     labels = {"app": "web", "version": "2", "team": "x", "owner": "me"}
     term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}
     term["namespaceSelector"] = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
@@ -111,7 +101,6 @@ def test_labels_that_a_selector_of_some_pod_names_are_kept() -> None:
 
 
 def test_labels_that_a_disruption_budget_selects_are_kept() -> None:
-    """Evictions are predicted by them."""
     pod = make.pod()
     pod["metadata"]["labels"] = {"app": "web", "tier": "front", "owner": "me"}
     selector = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]}
@@ -121,10 +110,6 @@ def test_labels_that_a_disruption_budget_selects_are_kept() -> None:
 
 
 def test_a_stateful_set_keeps_what_its_pods_are_decided_by() -> None:
-    """It keeps the number, the policy and the template with claims.
-
-    The labels of the template that a selector names stay, too.
-    """
     raw = stateful_set("db", 2, podManagementPolicy="Parallel", serviceName="SECRET")
     term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "db"}}, "namespaceSelector": {}}
     spec = raw["spec"]["template"]["spec"]
@@ -150,7 +135,6 @@ def _template(raw: Object) -> Pod:
 
 
 def test_a_stateful_set_that_cannot_be_read_is_not_redacted() -> None:
-    """The error names it."""
     with pytest.raises(ObjectError, match="StatefulSet default/db"):
         redact_stateful_set(json.dumps(stateful_set("db", 2, "much")).encode())
     with pytest.raises(ObjectError, match="template"):
@@ -158,7 +142,6 @@ def test_a_stateful_set_that_cannot_be_read_is_not_redacted() -> None:
 
 
 def test_what_kube_scheduler_filters_is_kept() -> None:
-    """Requests, constraints and taints; environment and commands are not."""
     pod = make.pod()
     requests = {"resources": {"requests": {"cpu": "1"}}}
     pod["spec"] |= {"nodeSelector": {"disk": "fast"}, "tolerations": [{"key": "k"}]}
@@ -181,7 +164,6 @@ def test_what_kube_scheduler_filters_is_kept() -> None:
     ],
 )
 def test_parameters_that_decide_nothing_are_left_out(provisioner: str, kept: dict[str, str] | None) -> None:
-    """They may name secrets."""
     secret = {"csi.storage.k8s.io/node-publish-secret-name": "s3cret", "restuserkey": "s3cret"}
     raw = make.storage_class(provisioner=provisioner)
     redacted = redact_object({**raw, "parameters": {"numberOfReplicas": "2", **secret}})
@@ -189,7 +171,6 @@ def test_parameters_that_decide_nothing_are_left_out(provisioner: str, kept: dic
 
 
 def test_of_a_backups_url_only_its_name_is_kept() -> None:
-    """The rest says where the backups are."""
     parameters = {"fromBackup": "s3://s3cret@region/?backup=b&volume=v"}
     redacted = redact_object({**make.storage_class(), "parameters": parameters})
     assert redacted["parameters"] == {"fromBackup": "?backup=b"}
@@ -220,7 +201,6 @@ class _RecordingParameters(dict[str, str]):
 
 
 def test_every_parameter_that_decides_is_kept() -> None:
-    """And no other."""
     read: set[str] = set()
     for class_parameters in (
         {},
@@ -252,13 +232,11 @@ def test_an_object_that_cannot_be_read_is_not_redacted() -> None:
 
 
 def test_absent_fields_are_not_written() -> None:
-    """The file is as short as possible."""
     assert "null" not in json.dumps([redact_object(raw) for raw in EVERY_KIND])
 
 
 @given(seed=st.integers(0, 10**6))
 def test_kube_schedulers_filters_read_redacted_objects_as_the_originals(seed: int) -> None:
-    """Whatever constraints nodes and pods have."""
     cluster = Generator(seed).cluster(nodes=2, placed=2, pending=4)
     nodes = [{"apiVersion": "v1", "kind": "Node", **raw} for raw in cluster.nodes]
     pods = [{"apiVersion": "v1", "kind": "Pod", **raw} for raw in (*cluster.placed, *cluster.pending)]

@@ -12,12 +12,10 @@ from scheduler_core.errors import ObjectError
 
 
 def review(user: dict[str, Any] | None) -> bytes:
-    """The API server's answer to a SelfSubjectReview."""
     return json.dumps({"kind": "SelfSubjectReview", "status": {"userInfo": user} if user is not None else {}}).encode()
 
 
 def test_a_service_account_of_the_namespace_owns_what_it_creates() -> None:
-    """Its token says its name and UID."""
     account = {"username": "system:serviceaccount:longhorn-system:extender", "uid": "u-1", "groups": ["any"]}
     assert owner_references(review(account), "longhorn-system") == [
         {"apiVersion": "v1", "kind": "ServiceAccount", "name": "extender", "uid": "u-1"}
@@ -41,6 +39,5 @@ def test_no_other_user_is_an_owner(user: dict[str, Any] | None) -> None:
 
 
 def test_an_answer_that_is_none_is_an_error() -> None:
-    """It names the kind."""
     with pytest.raises(ObjectError, match="SelfSubjectReview"):
         owner_references(b"404 page not found", "longhorn-system")

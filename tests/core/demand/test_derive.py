@@ -26,7 +26,6 @@ def bound(name: str, **volume: Any) -> list[Object]:
 
 
 def with_selected_node(raw: Object, node: str) -> Object:
-    """The claim after kube-scheduler selected a node for it."""
     raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": node}
     return raw
 
@@ -42,18 +41,15 @@ def attachment(node: str, **metadata: Any) -> Object:
 
 
 def derive(*objects: Object | list[Object]) -> list[Demand]:
-    """The demand in a cluster of nodes a and b with some objects."""
     view = View.of(snapshot(NODES, make_class(), flat(*objects)), NOW)
     return list(DemandIndex.of(view).all)
 
 
 def ties(demands: list[Demand]) -> list[tuple[str, str, DemandSource]]:
-    """The volume, node and source of each demand."""
     return [(demand.volume.name, demand.node, demand.source) for demand in demands]
 
 
 def test_a_bound_pod_s_volumes_demand_space_on_its_node() -> None:
-    """Of bound and unbound claims, with their sizes."""
     demands = derive(bound("x"), claim("y", 20), pod("x", "y", node="a"))
     assert ties(demands) == [("vol-x", "a", DemandSource.POD), ("y", "a", DemandSource.POD)]
     assert [demand.volume.volume.size for demand in demands] == [10 * GI, 20 * GI]
@@ -61,13 +57,11 @@ def test_a_bound_pod_s_volumes_demand_space_on_its_node() -> None:
 
 
 def test_the_selected_node_of_one_claim_ties_all_volumes_of_the_pod() -> None:
-    """kube-scheduler has decided, whichever claim shows it."""
     demands = derive(bound("x"), with_selected_node(claim("y", 20), "b"), pod("x", "y"))
     assert ties(demands) == [("vol-x", "b", DemandSource.SELECTED_NODE), ("y", "b", DemandSource.SELECTED_NODE)]
 
 
 def test_another_driver_s_selected_node_counts_too() -> None:
-    """The pod goes there with all its volumes."""
     foreign = with_selected_node(claim("other", 1, storage_class="foreign"), "b")
     demands = derive(bound("x"), foreign, pod("x", "other"), make_class("foreign", provisioner="example.com/disk"))
     assert ties(demands) == [("vol-x", "b", DemandSource.SELECTED_NODE)]
@@ -78,10 +72,6 @@ def test_another_driver_s_selected_node_counts_too() -> None:
     [("2026-01-01T00:00:05Z", "b"), ("2026-01-01T00:00:04Z", "b"), ("2026-01-01T00:00:03Z", ""), ("", "")],
 )
 def test_a_claim_provisioned_for_the_pod_shows_its_node_until_the_pod_is_bound(provisioned: str, expected: str) -> None:
-    """The pod is bound up to seconds after its last claim.
-
-    An older volume belongs to an earlier pod.
-    """
     [bound_claim, raw_volume, volume] = bound("x")
     requested = pod("x")
     requested["metadata"]["creationTimestamp"] = "2026-01-01T00:00:04Z"
@@ -92,7 +82,6 @@ def test_a_claim_provisioned_for_the_pod_shows_its_node_until_the_pod_is_bound(p
 
 
 def test_a_claim_provisioned_for_the_pod_ties_its_other_volumes_too() -> None:
-    """One of them existed before."""
     [bound_claim, raw_volume, volume] = bound("x")
     requested = pod("x", "y")
     requested["metadata"]["creationTimestamp"] = "2026-01-01T00:00:04Z"
@@ -102,23 +91,19 @@ def test_a_claim_provisioned_for_the_pod_ties_its_other_volumes_too() -> None:
 
 
 def test_the_selected_node_of_a_claim_bound_for_an_earlier_pod_ties_nothing() -> None:
-    """The selection is not for this pod."""
     [bound_claim, *others] = bound("x")
     assert derive(with_selected_node(bound_claim, "b"), others, pod("x")) == []
 
 
 def test_an_attachment_ties_a_volume_whose_pod_is_gone() -> None:
-    """The pod was deleted while its volume was being attached."""
     assert ties(derive(bound("x"), attachment("a"))) == [("vol-x", "a", DemandSource.ATTACHMENT)]
 
 
 def test_an_attachment_that_is_being_deleted_ties_nothing() -> None:
-    """The volume is being detached."""
     assert derive(bound("x"), attachment("a", deletionTimestamp="2026-01-01T00:00:00Z")) == []
 
 
 def test_the_node_that_longhorn_attaches_a_volume_to_ties_it() -> None:
-    """Attached without Kubernetes, for instance by Longhorn's own UI."""
     assert ties(derive(bound("x", nodeID="b"))) == [("vol-x", "b", DemandSource.ATTACHMENT)]
 
 
@@ -129,7 +114,6 @@ def test_a_replica_with_hard_node_affinity_ties_its_volume() -> None:
 
 
 def test_the_pod_s_node_counts_before_the_volume_s_attachment() -> None:
-    """After a drain the old attachment lingers."""
     demands = derive(bound("x", nodeID="a"), attachment("a"), pod("x", node="b"))
     assert ties(demands) == [("vol-x", "b", DemandSource.POD)]
 
@@ -141,7 +125,6 @@ def test_the_pod_s_node_counts_before_the_volume_s_attachment() -> None:
 def test_a_strict_local_volume_that_is_copied_stays_where_it_is_attached(
     locality: str, node: str, source: dict[str, Any]
 ) -> None:
-    """Longhorn attaches it first to a node of its own choice; a best-effort volume gets a replica on its pod's node later."""
     claim, persistent, volume = bound("x", nodeID="a", locality=locality, dataSource=source.get("dataSource", ""))
     volume["status"] |= source.get("status", {})
     assert [name for _, name, _ in ties(derive([claim, persistent, volume], pod("x", node="b")))] == [node]
@@ -149,18 +132,15 @@ def test_a_strict_local_volume_that_is_copied_stays_where_it_is_attached(
 
 @pytest.mark.parametrize("healthy", [True, False], ids=["healthy", "never healthy yet"])
 def test_a_replica_on_the_node_ends_the_demand(healthy: bool) -> None:
-    """From then on the replica counts on its disk."""
     assert derive(bound("x"), pod("x", node="a"), replica("r", "vol-x", "a", size=10, healthy=healthy)) == []
 
 
 def test_a_replica_on_another_node_does_not_end_the_demand() -> None:
-    """After a drain the healthy replica is on the old node."""
     demands = derive(bound("x"), pod("x", node="b"), replica("r", "vol-x", "a", size=10))
     assert ties(demands) == [("vol-x", "b", DemandSource.POD)]
 
 
 def test_an_evicting_replica_does_not_end_the_demand() -> None:
-    """A new replica is needed in addition to it."""
     demands = derive(bound("x"), pod("x", node="a"), replica("r", "vol-x", "a", size=10, evictionRequested=True))
     assert ties(demands) == [("vol-x", "a", DemandSource.POD)]
 
@@ -171,7 +151,6 @@ def test_an_evicting_replica_does_not_end_the_demand() -> None:
     ids=["finished", "failed", "deleting"],
 )
 def test_a_finished_or_deleted_pod_demands_nothing(ended: Object) -> None:
-    """Its volume may still be attached, and is then demanded by that."""
     assert derive(bound("x"), ended) == []
 
 
@@ -181,13 +160,11 @@ def test_a_volume_that_needs_no_local_space_demands_none() -> None:
 
 
 def test_two_pods_that_share_a_claim_demand_it_once() -> None:
-    """One volume needs one replica on the node."""
     demands = derive(bound("x"), pod("x", name="p", uid="p", node="a"), pod("x", name="q", uid="q", node="a"))
     assert ties(demands) == [("vol-x", "a", DemandSource.POD)]
 
 
 def test_a_claim_with_a_reserved_volume_counts_as_that_volume() -> None:
-    """It does not count once more as a claim."""
     demands = derive(claim("x", 10), persistent_volume("x", uid="uid-x"), make_volume("vol-x", 10), pod("x", node="a"))
     assert ties(demands) == [("vol-x", "a", DemandSource.POD)]
 
@@ -197,10 +174,6 @@ def test_a_claim_with_a_reserved_volume_counts_as_that_volume() -> None:
 )
 @pytest.mark.parametrize("tying_pod", [pod("x", node="a"), pod("x")], ids=["bound", "selected"])
 def test_demand_does_not_vanish_between_two_watches(delivered: list[Object], tying_pod: Object) -> None:
-    """The claim is bound to a volume that no watch has delivered yet.
-
-    It demands the requested size.
-    """
     demands = derive(with_selected_node(claim("x", 10, bound=True), "a"), delivered, tying_pod)
     assert [(demand.volume.name, demand.node, demand.volume.volume.size) for demand in demands] == (
         [("x", "a", 10 * GI)] if tying_pod["spec"].get("nodeName") or not delivered else []
@@ -214,7 +187,6 @@ def test_a_claim_that_cannot_become_a_volume_demands_nothing() -> None:
 
 
 def test_the_selected_node_of_an_unbound_claim_counts_before_that_of_a_provisioned_one() -> None:
-    """Provisioning the second claim failed on the node of the first."""
     [bound_claim, raw_volume, volume] = bound("x")
     requested = pod("x", "y")
     requested["metadata"]["creationTimestamp"] = "2026-01-01T00:00:04Z"
@@ -226,8 +198,6 @@ def test_the_selected_node_of_an_unbound_claim_counts_before_that_of_a_provision
 
 
 def test_demand_is_sorted_by_node_and_age() -> None:
-    """Older claims first, ties by name."""
-
     def with_creation_time(raw: Object, when: str) -> Object:
         raw["metadata"]["creationTimestamp"] = when
         return raw
@@ -242,25 +212,21 @@ def test_demand_is_sorted_by_node_and_age() -> None:
 
 
 def nominated(node: str, *conditions: Object) -> Object:
-    """A pod with claim x that is nominated to a node."""
     raw = pod("x")
     raw["status"] |= {"nominatedNodeName": node, "conditions": list(conditions)}
     return raw
 
 
 def test_a_nomination_ties_the_volumes_of_a_pod() -> None:
-    """In a large burst kube-scheduler writes the selected node minutes later."""
     assert ties(derive(claim("x", 10), nominated("b"))) == [("x", "b", DemandSource.NOMINATION)]
     assert ties(derive(bound("x"), nominated("b"))) == [("vol-x", "b", DemandSource.NOMINATION)]
 
 
 def test_a_nomination_by_preemption_ties_nothing() -> None:
-    """It comes together with PodScheduled=False."""
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     assert derive(claim("x", 10), nominated("b", unschedulable)) == []
 
 
 def test_the_selected_node_counts_before_a_nomination() -> None:
-    """It is the later of the two decisions."""
     demands = derive(with_selected_node(claim("x", 10), "a"), nominated("b"))
     assert ties(demands) == [("x", "a", DemandSource.SELECTED_NODE)]

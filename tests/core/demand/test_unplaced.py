@@ -46,7 +46,6 @@ CLUSTER = [
 
 
 def with_selected_node(raw_claim: Object, node: str) -> Object:
-    """The claim after kube-scheduler selected a node for it."""
     raw_claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": node}
     return raw_claim
 
@@ -57,12 +56,10 @@ def view_at(seconds: float, *objects: Object | list[Object]) -> View:
 
 
 def unplaced(demand: DemandIndex) -> list[str]:
-    """Names of the unplaced volumes that count."""
     return [entry.volume.name for entry in demand.unplaced.counted]
 
 
 def unbound_remote(name: str = "x") -> Object:
-    """An unbound claim of 30Gi that needs no local space."""
     return claim(name, 30, storage_class="remote")
 
 
@@ -76,7 +73,6 @@ def bound_remote(name: str = "x", **fields: Any) -> list[Object]:
 
 
 def test_an_unbound_claim_is_unplaced_once_its_pod_has_a_node() -> None:
-    """Before, its volume is not provisioned."""
     assert unplaced(DemandIndex.of(view_at(0, unbound_remote(), pod("x")))) == []
     assert unplaced(DemandIndex.of(view_at(0, with_selected_node(unbound_remote(), "b"), pod("x")))) == ["x"]
 
@@ -90,12 +86,10 @@ def test_an_unbound_claim_is_unplaced_once_its_pod_has_a_node() -> None:
     ],
 )
 def test_a_volume_is_unplaced_until_a_replica_has_a_place(replicas: list[Object], expected: list[str]) -> None:
-    """Whichever pod uses it."""
     assert unplaced(DemandIndex.of(view_at(0, bound_remote(), replicas))) == expected
 
 
 def test_a_local_volume_is_never_unplaced() -> None:
-    """It is demand on its pod's node."""
     assert unplaced(DemandIndex.of(view_at(0, [claim("x", 30), pod("x", node="a")]))) == []
 
 
@@ -113,14 +107,12 @@ def test_an_unplaced_volume_stops_counting_after_its_lifetime() -> None:
 
 
 def decide(view: View, name: str, ledger: Ledger | None = None) -> Decision:
-    """Decides about a pod of the view, competing with all demand and some offers."""
     state = ClusterState.of(view)
     requested = view.snapshot.pods["default", name]
     return filter_nodes(requested, ("a", "b"), state, FilterOptions(), competing(state, ledger))
 
 
 def reasons(decision: Decision) -> list[str]:
-    """The reasons' names."""
     return [reason.name for reason in decision.reasons]
 
 
@@ -140,14 +132,12 @@ def test_an_unplaced_volume_does_not_count_where_it_does_not_fit_with_the_demand
 
 
 def test_a_pod_does_not_compete_with_its_own_unplaced_volume() -> None:
-    """Longhorn places both; the remote volume may go to another node."""
     requester = pod("x", "y", name="mixed", uid="uid-mixed")
     view = view_at(0, with_selected_node(unbound_remote(), "a"), claim("y", 80), requester)
     assert reasons(decide(view, "mixed"))[0] == "ROOM"
 
 
 def test_an_offer_counts_the_pod_s_unplaced_volumes() -> None:
-    """No object shows them until kube-scheduler's decision is visible. A pod with no other volumes is offered every node."""
     remote_pod = pod("x", name="remote", uid="uid-remote")
     view = view_at(0, unbound_remote(), remote_pod, claim("y", 80), pod("y", name="local", uid="uid-local"))
     offered, answer = make_offer(as_pod(remote_pod), decide(view, "remote"), view, competing=3)
@@ -159,14 +149,12 @@ def test_an_offer_counts_the_pod_s_unplaced_volumes() -> None:
 
 
 def offer_of_remote_volume(remote_pod: Object, view: View) -> Ledger:
-    """A ledger with an offer for the pod's unplaced volumes alone."""
     volumes = resolve(as_pod(remote_pod), view).unplaced
     ledger, _ = step(Ledger(), Offered(ObservedPod("uid-remote"), frozenset(), unplaced_volumes=volumes), 0.0)
     return ledger
 
 
 def test_a_volume_that_is_both_offered_and_selected_counts_once() -> None:
-    """The offer ends a moment after the decision is visible."""
     remote_pod = pod("x", name="remote", uid="uid-remote")
     selected = with_selected_node(unbound_remote(), "b")
     view = view_at(0, selected, remote_pod, claim("y", 60), pod("y", name="local"))
@@ -188,7 +176,6 @@ def provisioning() -> tuple[list[Object], list[Object], list[Object]]:
 
 
 def test_a_claim_and_the_volume_provisioned_for_it_count_once_for_one_lifetime() -> None:
-    """The volume appears before its claim is bound."""
     selected, provisioned, bound = provisioning()
     before = view_at(0, *selected)
     demand = DemandIndex.of(before)
@@ -203,7 +190,6 @@ def test_a_claim_and_the_volume_provisioned_for_it_count_once_for_one_lifetime()
 
 
 def test_a_volume_provisioned_after_its_claim_stopped_counting_has_a_lifetime_of_its_own() -> None:
-    """Only now is it about to be placed."""
     selected, provisioned, _ = provisioning()
     before = view_at(0, *selected)
     after = view_at(30, *provisioned)
@@ -213,7 +199,6 @@ def test_a_volume_provisioned_after_its_claim_stopped_counting_has_a_lifetime_of
 
 
 def test_unplaced_volumes_are_sorted_by_age_and_by_size() -> None:
-    """They stay the same object while nothing changes and nothing is due."""
     sizes = {"a": 3, "b": 9, "c": 9, "d": 1, "e": 5}
     volumes = [volume(name, size, locality="disabled", numberOfReplicas=2) for name, size in sizes.items()]
     before = view_at(0)
@@ -235,7 +220,6 @@ def test_unplaced_volumes_are_sorted_by_age_and_by_size() -> None:
 
 
 def unplaced_share(view: View, ledger: Ledger, requester: Requester) -> list[str]:
-    """Names of the unplaced volumes that count on one node."""
     state = ClusterState.of(view)
     query = ContentionQuery(state, state.demand, ledger, requester, Budget())
     return [entry.volume.name for entry in Contention().unplaced_share(query)]

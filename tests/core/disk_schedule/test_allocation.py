@@ -88,13 +88,11 @@ status:
 
 
 def node(available: int, *, name: str = "example-node", **disk: Any) -> Node:
-    """The example's node with its one disk."""
     values: dict[str, Any] = {"uuid": UUID, "conditions": READY, **disk}
     return Node(name, disks=(Disk("example-disk", storage_available=available, **values),))
 
 
 def read(body: object) -> DiskSchedule:
-    """Reads a DiskSchedule as the API server would send it."""
     schedule = convert.read_disk_schedule(json.dumps(body).encode())
     assert isinstance(schedule, DiskSchedule)
     return schedule
@@ -103,7 +101,6 @@ def read(body: object) -> DiskSchedule:
 def step(
     body: dict[str, Any], observed_node: Node | Fault | None, now: str = NOW
 ) -> tuple[dict[str, Any], Reconciliation]:
-    """Reconciles an object once, and returns it as the controller writes it."""
     outcome = reconcile(read(body), observed_node, now)
     if outcome.status is None:
         return body, outcome
@@ -124,7 +121,6 @@ def example(*omitted: str) -> dict[str, Any]:
 
 
 def test_the_example_s_spec_leads_to_the_example_s_status() -> None:
-    """With the same answers, the same sum and the same condition."""
     fresh = {**example("r4"), "status": {}}
     after, _ = step(fresh, node(200 * GI + GI // 2))
     assert status_without_limit(after) == yaml.safe_load(EXAMPLE)["status"]
@@ -132,14 +128,12 @@ def test_the_example_s_spec_leads_to_the_example_s_status() -> None:
 
 
 def test_the_example_s_status_is_not_written_again() -> None:
-    """Even at a later time."""
     settled, _ = step(example("r4"), node(200 * GI))
     assert status_without_limit(settled) == yaml.safe_load(EXAMPLE)["status"]
     assert reconcile(read(settled), node(200 * GI), "2026-01-01T00:00:00Z") == Reconciliation()
 
 
 def test_a_request_is_pending_then_rejected_and_granted_once_there_is_room() -> None:
-    """A pending request has no answer; the answers to other requests stay."""
     body = example()
     assert "r4" not in read(body).status.replicas
     full, _ = step(body, node(200 * GI))
@@ -184,7 +178,6 @@ def test_a_request_is_pending_then_rejected_and_granted_once_there_is_room() -> 
 def test_requests_are_answered_as_in_this_table(
     requested: dict[str, int | None], before: dict[str, Allocation], available: int | None, after: dict[str, Allocation]
 ) -> None:
-    """Each row is one rule, for replicas and for backing images."""
     limit = Limit(available)
     replicas = allocate(DiskScheduleSpec(replicas=requested), DiskScheduleStatus(replicas=before), limit)
     images = allocate(DiskScheduleSpec(backing_images=requested), DiskScheduleStatus(backing_images=before), limit)
@@ -193,13 +186,11 @@ def test_requests_are_answered_as_in_this_table(
 
 
 def test_backing_images_are_served_before_replicas() -> None:
-    """A replica may need its image on the same disk."""
     after = allocate(DiskScheduleSpec(replicas={"a": 5}, backing_images={"z": 5}), DiskScheduleStatus(), Limit(5))
     assert (after.replicas, after.backing_images) == ({"a": rejection()}, {"z": grant(5)})
 
 
 def test_a_requirement_is_set_and_withdrawn() -> None:
-    """0 removes the entry; an equal requirement returns the same spec."""
     replica = RequestKind.REPLICA
     image = RequestKind.BACKING_IMAGE
     spec = set_requirement(set_requirement(DiskScheduleSpec("d", "n"), replica, "r", 5), image, "b", 7)
@@ -235,7 +226,6 @@ def test_a_requirement_is_set_and_withdrawn() -> None:
 def test_an_unusable_disk_rejects_requests_and_reports_the_reason(
     observed_node: Node | None, reason: str, message: str
 ) -> None:
-    """Bytes that are held stay held."""
     body = {**example("r3"), "status": {"replicas": {"r1": {"state": "scheduled", "scheduledSize": 53687091200}}}}
     after, _ = step(body, observed_node)
     assert after["status"]["replicas"]["r1"] == {"state": "scheduled", "scheduledSize": 53687091200}
@@ -246,7 +236,6 @@ def test_an_unusable_disk_rejects_requests_and_reports_the_reason(
 
 
 def test_a_node_that_cannot_be_read_leaves_requests_pending() -> None:
-    """Withdrawn requests are released nevertheless."""
     body = example("r1")
     after, _ = step(body, Fault("status.diskStatus", "is a text, not an object"))
     assert "r4" not in after["status"]["replicas"]
@@ -256,7 +245,6 @@ def test_a_node_that_cannot_be_read_leaves_requests_pending() -> None:
 
 
 def test_a_limit_below_the_bytes_held_is_reported() -> None:
-    """Nothing is taken back; the condition has the time."""
     after, _ = step(example("r4"), node(150 * GI), "2026-01-01T00:00:00Z")
     assert after["status"]["storageScheduled"] == 200 * GI
     (reported,) = after["status"]["conditions"]
@@ -265,7 +253,6 @@ def test_a_limit_below_the_bytes_held_is_reported() -> None:
 
 
 def test_a_negative_limit_is_shown_as_it_is() -> None:
-    """The disk has less than its reserve. Where nothing is held, nothing is over-allocated."""
     before, _ = step(example("r4"), node(250 * GI))
     after, _ = step(before, node(-5 * GI))
     assert after["status"]["storageAvailable"] == -5 * GI
@@ -286,7 +273,6 @@ def test_a_negative_limit_is_shown_as_it_is() -> None:
     ],
 )
 def test_a_small_change_of_the_free_space_need_not_be_written_at_once(available: int, *, deferrable: bool) -> None:
-    """No decision differs by it."""
     before, _ = step(example("r4"), node(250 * GI))
     outcome = reconcile(read(before), node(available), NOW)
     assert outcome.status is not None
@@ -294,7 +280,6 @@ def test_a_small_change_of_the_free_space_need_not_be_written_at_once(available:
 
 
 def test_a_small_change_that_lets_a_request_fit_is_written_at_once() -> None:
-    """Here by one byte; and a message about over-allocation does not change with every byte."""
     waiting, _ = step(example(), node(205 * GI - 1))
     assert not reconcile(read(waiting), node(205 * GI), NOW).deferrable
     over, _ = step(example("r4"), node(190 * GI))
@@ -302,7 +287,6 @@ def test_a_small_change_that_lets_a_request_fit_is_written_at_once() -> None:
 
 
 def test_conditions_and_fields_of_other_controllers_stay() -> None:
-    """Only this controller's own fields are written."""
     body = example("r4")
     body["metadata"]["labels"] = {"mine": "yes"}
     body["status"]["conditions"].insert(0, {"type": "Mine", "status": "True", "note": "kept"})
@@ -335,7 +319,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("bad", "problem"), [pytest.param(bad, problem, id=name) for name, bad, problem in BAD])
 def test_an_unreadable_field_is_reported_in_a_condition(bad: dict[str, Any], problem: str) -> None:
-    """The condition names the field; a valid request in the same object is granted."""
     valid_spec: dict[str, Any] = {"name": "example-disk", "nodeID": "example-node", "backingImages": {"good": 5}}
     spec = bad.get("spec", {})
     body: dict[str, Any] = {
@@ -358,7 +341,6 @@ def test_an_unreadable_field_is_reported_in_a_condition(bad: dict[str, Any], pro
 
 
 def test_a_corrected_object_loses_the_condition() -> None:
-    """The first reconcile replaces an edited status, the second removes the condition."""
     body = example("r4")
     body["status"]["replicas"]["r1"] = {"state": "perhaps"}
     once, _ = step(body, node(200 * GI))
@@ -384,13 +366,11 @@ def test_an_unreadable_sum_is_replaced_even_if_nothing_is_held(value: object) ->
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"metadata": 5}', b"\xff", b"[" * 5000])
 def test_an_unreadable_object_is_a_fault(raw: bytes) -> None:
-    """It is a value with a reason, never an exception."""
     assert isinstance(convert.read_disk_schedule(raw), Fault)
     assert isinstance(convert.backing_image_copies(raw), Fault)
 
 
 def test_a_deleted_object_loses_its_finalizer_once_nothing_is_held() -> None:
-    """Its disk is gone: it grants nothing more; finalizers of other controllers stay."""
     body = example("r3")
     body["metadata"].update(deletionTimestamp=NOW, finalizers=["longhorn.io", "example.com/other"])
     after, outcome = step(body, None)
@@ -433,7 +413,6 @@ def test_a_deleted_object_whose_disk_is_there_leaves_its_requests_to_its_success
 
 
 def test_a_written_spec_keeps_unknown_fields() -> None:
-    """It also keeps a size that cannot be read."""
     body = example()
     body["spec"].update(note="mine", replicas={"r1": "50Gi", "r2": 5})
     raw = json.dumps({**body, "metadata": {**body["metadata"], "managedFields": [1], "resourceVersion": "7"}}).encode()
@@ -445,7 +424,6 @@ def test_a_written_spec_keeps_unknown_fields() -> None:
 
 
 def test_each_disk_of_a_node_s_status_gets_one_disk_schedule() -> None:
-    """It is named by the disk's UUID; a disk without one gets none."""
     disks = (Disk("a", uuid="u1"), Disk("b", uuid="u2", in_status=False), Disk("c", uuid=""))
     assert sync_disks([Node("n", disks=disks)], {}).changes == (Create("u1", "a", "n"),)
     body = convert.new_disk_schedule("longhorn-system", new_schedule(Create("u1", "a", "n"), NO_OCCUPANTS))
@@ -469,7 +447,6 @@ def test_the_disk_schedule_of_a_removed_disk_is_deleted_once_nothing_is_held() -
 
 
 def test_a_moved_or_edited_disk_schedule_follows_its_disk() -> None:
-    """Its spec names the disk and its node; a removed finalizer is restored."""
     schedule = DiskSchedule("u", DiskScheduleSpec("old", "n"), finalizers=("longhorn.io",))
     assert sync_disks([Node("m", disks=(Disk("a", uuid="u"),))], {"u": schedule}).changes == (
         UpdateSpec(schedule, "a", "m"),
@@ -480,7 +457,6 @@ def test_a_moved_or_edited_disk_schedule_follows_its_disk() -> None:
 
 
 def test_a_uuid_on_two_nodes_keeps_its_node_and_is_reported() -> None:
-    """Whatever the order of the nodes."""
     nodes = [Node(name, disks=(Disk("a", uuid="u"),)) for name in ("x", "y")]
     schedule = DiskSchedule("u", DiskScheduleSpec("a", "y"), finalizers=("longhorn.io",))
     for order in (nodes, nodes[::-1]):
@@ -497,7 +473,6 @@ def test_a_uuid_that_cannot_be_a_name_is_reported_and_not_created() -> None:
 
 
 def test_a_disk_would_grant_what_is_neither_held_nor_pending() -> None:
-    """Pending requests count in full, withdrawn ones until their release."""
     spec = DiskScheduleSpec(replicas={"new": 10, "grows": 30, "no": 500, "stays": 90})
     status = DiskScheduleStatus(
         replicas={"grows": grant(20), "no": rejection(), "stays": rejection(40), "leaves": grant(7)}
@@ -536,14 +511,12 @@ def test_the_extender_counts_a_replica_once(
     answers: dict[str, Allocation],
     expected: DiskAccounting,
 ) -> None:
-    """A replica counts once by its name, with the largest of its sizes."""
     disk = Disk("d", uuid="u", storage_available=100, scheduled_replicas=listed)
     schedule = DiskSchedule("u", DiskScheduleSpec(replicas=requested), DiskScheduleStatus(replicas=answers))
     assert account(disk, schedule, [Replica(name, "v", 10) for name in placed]) == expected
 
 
 def test_the_extender_counts_a_backing_image_once() -> None:
-    """Longhorn's status counts an existing copy already, and no copy that is only requested."""
     disk = Disk("d", uuid="u", storage_available=100, scheduled_backing_images={"b": 10, "unknown": 0})
     schedule = DiskSchedule(
         "u", DiskScheduleSpec(backing_images={"b": 10, "c": 5}), DiskScheduleStatus(backing_images={"b": grant(10)})
@@ -552,7 +525,6 @@ def test_the_extender_counts_a_backing_image_once() -> None:
 
 
 def test_a_mirror_lists_what_is_on_the_disk_and_reports_an_over_allocation() -> None:
-    """Everything counts as scheduled, whatever the limit."""
     schedule = DiskSchedule(UUID, DiskScheduleSpec("example-disk", "example-node"))
     replicas = [Replica("r", "v", 70 * GI, "example-node", UUID), Replica("s", "w", 5 * GI, "other", "elsewhere")]
     images = [BackingImage("b", disks=(UUID,), real_size=40 * GI), BackingImage("c", disks=(UUID,))]
@@ -566,6 +538,5 @@ def test_a_mirror_lists_what_is_on_the_disk_and_reports_an_over_allocation() -> 
 
 
 def test_the_limit_is_the_disk_s_storage_available() -> None:
-    """Percentages and reserves do not count."""
     schedule = DiskSchedule(UUID, DiskScheduleSpec("example-disk", "example-node"))
     assert limit_of(schedule, node(7, storage_reserved=5, storage_maximum=9)) == Limit(7)

@@ -39,14 +39,12 @@ def candidate_nodes(
 
 
 def test_the_disk_with_the_most_free_bytes_comes_first() -> None:
-    """Scheduled and pending bytes are not free; ties by name."""
     nodes = cluster(a={}, b={"disk": {"available": 90}}, c={})
     assert candidate_nodes(nodes) == ["a", "c", "b"]
     assert candidate_nodes(nodes, requested={"a": 20 * GI}) == ["c", "b", "a"]
 
 
 def test_a_node_that_has_a_copy_on_another_disk_comes_last() -> None:
-    """A disk with a copy is no candidate."""
     node = longhorn_node("a", {"disk-1": disk(100), "disk-2": disk(900)})
     nodes = Cluster.of(snapshot([node, longhorn_node("b", 100)]), NOW)
     places = (("a", "disk-1"), ("a", "disk-2"), ("b", "disk-1"))
@@ -73,13 +71,11 @@ def test_a_node_that_has_a_copy_on_another_disk_comes_last() -> None:
     ids=str,
 )
 def test_a_node_or_disk_that_longhorn_would_not_use_is_left_out(unusable: dict[str, Any]) -> None:
-    """Tagged ones too, unless settings allow them for an empty selector."""
     strict = {"allow-empty-node-selector-volume": "false", "allow-empty-disk-selector-volume": "false"}
     assert candidate_nodes(cluster(strict, a={}, b=unusable)) == ["a"]
 
 
 def test_selectors_of_the_image_choose_nodes_and_disks() -> None:
-    """All of them must match."""
     nodes = cluster(
         a={"tags": ["fast"]}, b={"tags": ["fast"], "disk": {"tags": ["ssd"]}}, c={"disk": {"tags": ["ssd"]}}
     )
@@ -87,13 +83,11 @@ def test_selectors_of_the_image_choose_nodes_and_disks() -> None:
 
 
 def test_without_a_disk_schedule_or_with_an_unreadable_setting_there_is_no_candidate() -> None:
-    """No request can be made, or Longhorn places nothing."""
     assert candidate_disks(cluster(a={}), {}, BackingImage("i")) == ()
     assert candidate_nodes(cluster({"allow-empty-node-selector-volume": "perhaps"}, a={})) == []
 
 
 def test_an_image_is_needed_where_replicas_of_its_volumes_are() -> None:
-    """Replicas without a place, failed replicas and deleted ones do not count."""
     volumes = [Volume("v", backing_image="i"), Volume("w", backing_image="other")]
     replicas = [
         Replica("v1", "v", disk_id="d1"),

@@ -19,7 +19,6 @@ LONGHORNS = yaml.safe_load((ROOT / "tests/e2e/longhorns_diskschedules.yaml").rea
 
 
 def with_second_version(definition: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """The definition with one more version, which is not stored."""
     changed = copy.deepcopy(definition)
     changed["spec"]["versions"].append({"name": "v1beta3", "served": True, "storage": False, "schema": schema})
     return changed
@@ -36,11 +35,9 @@ def with_second_version(definition: dict[str, Any], schema: dict[str, Any]) -> d
     ],
 )
 def test_only_this_projects_definition_has_the_available_storage(definition: dict[str, Any], longhorns: bool) -> None:
-    """One that cannot be told is not written to."""
     assert longhorns_definition(json.dumps(definition).encode()) == ("diskschedules.longhorn.io", longhorns)
 
 
 def test_what_is_no_definition_is_an_error() -> None:
-    """It names the kind."""
     with pytest.raises(ObjectError, match="CustomResourceDefinition"):
         longhorns_definition(b'{"spec": 3}')

@@ -15,7 +15,6 @@ SPACES = st.builds(DiskSpace, st.sampled_from(["n1", "n2"]), st.just("disk-1"), 
 def test_disks_are_ordered_by_free_bytes_after_any_changes(
     first: dict[str, DiskSpace], changes: list[tuple[str, DiskSpace | None]], size: int
 ) -> None:
-    """They are those that sorting all disks yields; smaller ones are left out."""
     spaces = DiskSpaces(first)
     expected: dict[str, DiskSpace] = dict(first)
     for uuid, space in changes:

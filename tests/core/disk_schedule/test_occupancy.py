@@ -33,7 +33,6 @@ CREATE = Create("u", "disk", "n")
 
 
 def node(available: int = 100) -> Node:
-    """A node with one disk."""
     return Node("n", disks=(Disk("disk", uuid="u", storage_available=available, conditions=READY),))
 
 
@@ -90,7 +89,6 @@ def test_occupants_with_data_come_first_as_in_this_table(
     occupants: dict[str, Occupant],
     after: dict[str, Allocation],
 ) -> None:
-    """The disk has 30 bytes; each row is one rule, for replicas and for copies of backing images."""
     limit = Limit(30)
     occupancy = DiskOccupancy(replicas=occupants)
     status = allocate(DiskScheduleSpec(replicas=requested), DiskScheduleStatus(replicas=held), limit, occupancy)
@@ -113,7 +111,6 @@ def test_a_replica_and_its_backing_image_are_granted_together_or_not_at_all() ->
 
 
 def test_a_replica_and_its_backing_image_wait_for_each_others_request() -> None:
-    """Which of the two requests is written first does not matter."""
     occupancy = DiskOccupancy({"r": Occupant(2, has_data=False, backing_image="i")})
     for spec in (DiskScheduleSpec(replicas={"r": 2}), DiskScheduleSpec(backing_images={"i": 30})):
         status = allocate(spec, DiskScheduleStatus(), Limit(100), occupancy)
@@ -121,7 +118,6 @@ def test_a_replica_and_its_backing_image_wait_for_each_others_request() -> None:
 
 
 def test_the_larger_of_two_replicas_does_not_keep_an_image_from_the_smaller() -> None:
-    """One of them fits beside the image, and gets the bytes."""
     occupants = {name: Occupant(size, has_data=False, backing_image="i") for name, size in (("a", 9), ("b", 2))}
     spec = DiskScheduleSpec(replicas={"a": 9, "b": 2}, backing_images={"i": 30})
     status = allocate(spec, DiskScheduleStatus(), Limit(33), DiskOccupancy(occupants))
@@ -129,7 +125,6 @@ def test_the_larger_of_two_replicas_does_not_keep_an_image_from_the_smaller() ->
 
 
 def test_an_image_that_is_on_the_disk_already_does_not_hold_up_a_replica() -> None:
-    """Neither does one that nobody needs."""
     held = DiskScheduleStatus(backing_images={"i": grant(30)})
     occupancy = DiskOccupancy({"r": Occupant(2, has_data=False, backing_image="i")})
     spec = DiskScheduleSpec(replicas={"r": 2}, backing_images={"i": 30, "other": 5})
@@ -138,7 +133,6 @@ def test_an_image_that_is_on_the_disk_already_does_not_hold_up_a_replica() -> No
 
 
 def test_a_replica_with_data_does_not_wait_for_its_backing_image() -> None:
-    """It has the image's data already; so the decision is final, and made again it stays."""
     spec = DiskScheduleSpec(replicas={"r": 20}, backing_images={"i": None})
     occupancy = DiskOccupancy({"r": Occupant(20, has_data=True, backing_image="i")})
     status = allocate(spec, DiskScheduleStatus(), Limit(100), occupancy)
@@ -147,7 +141,6 @@ def test_a_replica_with_data_does_not_wait_for_its_backing_image() -> None:
 
 
 def test_what_occupants_lack_counts_as_taken() -> None:
-    """Data in full; others only until they have requested something; a rejected newcomer is about to leave."""
     schedule = DiskSchedule(
         "u",
         DiskScheduleSpec("disk", "n", {"held": 20, "refused": 20, "new": 20}),
@@ -159,13 +152,11 @@ def test_what_occupants_lack_counts_as_taken() -> None:
 
 
 def occupancy_of(*replicas: Replica, volume: Volume | None = None, images: Any = ()) -> DiskOccupancy:
-    """What is on disk u."""
     volumes = {"v": volume} if volume else {}
     return occupancy_by_disk(replicas, volumes, images).get("u", NO_OCCUPANTS)
 
 
 def test_occupants_are_the_placed_objects() -> None:
-    """A replica without a size has its volume's; one that is deleted, or has no place, is none."""
     placed = Replica("r", "v", 0, "n", "u")
     volume = Volume("v", 7, backing_image="i")
     assert occupancy_of(placed, volume=volume).replicas == {"r": Occupant(7, has_data=False, backing_image="i")}
@@ -181,7 +172,6 @@ def test_occupants_are_the_placed_objects() -> None:
 
 
 def test_a_disk_schedule_is_created_with_the_requests_of_all_that_is_there() -> None:
-    """What has data is marked, also for processes whose caches are older."""
     occupancy = DiskOccupancy({"old": RUNNING, "new": NEW}, {"i": Occupant(9)})
     schedule = new_schedule(CREATE, occupancy)
     assert schedule.spec == DiskScheduleSpec("disk", "n", {"new": 20, "old": 20}, {"i": 9})
@@ -193,7 +183,6 @@ def test_a_disk_schedule_is_created_with_the_requests_of_all_that_is_there() -> 
 
 
 def test_a_successor_keeps_requests_and_grants_even_beyond_the_limit() -> None:
-    """Data was written meanwhile, and held bytes are never taken back. Only what is still on the disk is kept."""
     spec = DiskScheduleSpec("disk", "n", {"a": 30, "b": 20, "left": 20}, {"i": 9})
     status = DiskScheduleStatus(
         {"a": rejection(20), "b": grant(20), "left": grant(20)}, {"i": grant(9)}, storage_available=100
@@ -209,7 +198,6 @@ def test_a_successor_keeps_requests_and_grants_even_beyond_the_limit() -> None:
 
 
 def test_adopted_grants_are_the_start_of_the_first_decision_only() -> None:
-    """A request that is withdrawn and made again is a new one."""
     adoption = Adoption({"a": 20})
     schedule = DiskSchedule("u", DiskScheduleSpec("disk", "n", {}), adoption=adoption)
     status = reconcile(schedule, node(5), NOW).status
@@ -222,7 +210,6 @@ def test_adopted_grants_are_the_start_of_the_first_decision_only() -> None:
     "annotation", ["no json", "[]", '{"replicas": 5}', '{"replicas": {"a": -1}}', '{"backingImages": {"a": "5"}}']
 )
 def test_an_adoption_that_cannot_be_read_is_a_fault_and_disturbs_nothing_else(annotation: str) -> None:
-    """It was edited by hand."""
     body = convert.new_disk_schedule("longhorn-system", DiskSchedule("u", DiskScheduleSpec("disk", "n", {"a": 5})))
     body["metadata"]["annotations"] = {convert.ADOPTION_ANNOTATION: annotation}
     schedule = convert.read_disk_schedule(json.dumps(body).encode())
@@ -231,7 +218,6 @@ def test_an_adoption_that_cannot_be_read_is_a_fault_and_disturbs_nothing_else(an
 
 
 def test_a_disk_schedule_that_is_deleted_although_its_disk_is_there_is_let_go() -> None:
-    """Without its finalizer it goes, and a successor is created. Without its disk it stays until it is empty."""
     deleted = DiskSchedule("u", DiskScheduleSpec("disk", "n", {"a": 5}), finalizers=(FINALIZER,), deleting=True)
     assert sync_disks([node()], {"u": deleted}).changes == (Recreate(deleted),)
     assert sync_disks([node()], {"u": replace(deleted, finalizers=("other",))}).changes == ()
@@ -239,7 +225,6 @@ def test_a_disk_schedule_that_is_deleted_although_its_disk_is_there_is_let_go() 
 
 
 def test_the_events_of_a_status_name_what_was_granted_rejected_and_released() -> None:
-    """With the bytes of each, and the numbers of the disk. A rejection is reported once."""
     spec = DiskScheduleSpec("disk", "n", {"a": 30, "b": 20, "c": 9}, {"i": 9})
     before = DiskScheduleStatus({"a": grant(20), "c": rejection(), "gone": grant(5)})
     status = DiskScheduleStatus(

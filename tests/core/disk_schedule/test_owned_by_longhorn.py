@@ -43,7 +43,6 @@ def free(schedule: Object, *, percent: int = 100, available: float = 100, reserv
 def test_requests_and_answers_of_both_forms_count_alike(
     longhorn: bool, requests: Sizes, answers: Answers, used: float
 ) -> None:
-    """Here the limits of both are equal."""
     schedule = disk_schedule(replicas=requests, answers=answers, images={"b": 2}, image_answers={"b": ("scheduled", 2)})
     assert free(owned_by_longhorn(schedule) if longhorn else schedule) == 98 - used
 
@@ -61,7 +60,6 @@ def test_requests_and_answers_of_both_forms_count_alike(
 def test_longhorns_limit_is_its_over_provisioning_rule(
     percent: int, available: float, reserved: float, longhorns: float, ours: float
 ) -> None:
-    """It is (maximum - reserved) x percentage; that of ours is storageAvailable, in addition to that rule."""
     assert (
         free(owned_by_longhorn(disk_schedule()), percent=percent, available=available, reserved=reserved) == longhorns
     )
@@ -73,7 +71,6 @@ def test_longhorns_limit_is_its_over_provisioning_rule(
     [(True, True, True), (True, False, True), (False, True, True), (False, False, False)],
 )
 def test_its_owner_or_its_condition_shows_that_longhorn_answers_it(owner: bool, ready: bool, expected: bool) -> None:
-    """A new one has no condition yet; both ways of reading, and the redacted file, agree."""
     raw = json.dumps(owned_by_longhorn(disk_schedule(replicas={"r": 3}), owner=owner, ready=ready)).encode()
     redacted = json.dumps(redact(KIND, make.LONGHORN, raw)).encode()
     for schedule in (read_disk_schedule(raw), KIND.decode(raw)[1], KIND.decode(redacted)[1]):
@@ -82,7 +79,6 @@ def test_its_owner_or_its_condition_shows_that_longhorn_answers_it(owner: bool, 
 
 
 def test_a_mirror_that_longhorn_took_over_is_no_mirror_any_more() -> None:
-    """Its label stays, but now bytes are granted through it."""
     schedule = disk_schedule(replicas={"r": 60}, answers={"r": ("scheduled", 60)})
     schedule["metadata"]["labels"] = {"longhorn.io/disk-schedule-mirror": "true"}
     assert (free(schedule), free(owned_by_longhorn(schedule))) == (100, 40)

@@ -32,7 +32,6 @@ def free(*objects: Object, listed: Sizes | None = None, percent: int = 100, avai
 
 
 def view_of(*objects: Object, listed: Sizes | None = None, percent: int = 100, available: float = 100) -> View:
-    """A view of a node with that disk."""
     node = make.longhorn_node("n", {"disk-1": make.disk(100, listed=listed, available=available)})
     return make.view(node, make.setting("storage-over-provisioning-percentage", str(percent)), *objects)
 
@@ -60,7 +59,6 @@ def objects_with_replicas(
     ("percent", "available"), [(100, 1000), (1000, 100)], ids=["Longhorn's limit", "its own limit"]
 )
 def test_a_replica_counts_once_in_however_many_objects_it_appears(percent: int, available: float) -> None:
-    """Each of two replicas appears in every subset of the objects."""
     sizes = {"r1": 7, "r2": 11}
     for first, second in itertools.product(SUBSETS, SUBSETS):
         objects, listed = objects_with_replicas({"r1": first, "r2": second}, sizes)
@@ -89,7 +87,6 @@ def test_free_space_is_the_smaller_remainder_of_both_limits(  # noqa: PLR0917
     percent: int,
     available: int,
 ) -> None:
-    """By Longhorn's limit each name counts with its largest size, by the other with its claim."""
     longhorn = 0
     granted = 0
     for name in placed.keys() | listed.keys() | requests.keys() | answers.keys():
@@ -141,7 +138,6 @@ def test_free_space_is_the_smaller_remainder_of_both_limits(  # noqa: PLR0917
 def test_requests_and_answers_of_a_disk_schedule_count(
     schedule: Object, listed: Sizes, replicas: list[Object], used: float
 ) -> None:
-    """They count by Longhorn's limit and by the DiskSchedule's own."""
     assert free(schedule, *replicas, listed=listed, percent=100, available=1000) == 100 - used
     assert free(schedule, *replicas, listed=listed, percent=1000, available=100) == 100 - used
 
@@ -154,13 +150,11 @@ def test_the_limit_of_a_disk_schedule_holds_in_addition_to_longhorn_s() -> None:
 
 
 def test_an_over_allocated_disk_has_negative_free_space() -> None:
-    """More bytes are held than are available, and they stay held."""
     schedule = disk_schedule(replicas={"r": 70}, answers={"r": ("scheduled", 70)})
     assert free(schedule, percent=200, available=40) == -30
 
 
 def schedule_with_field(field: str, value: object) -> Object:
-    """A DiskSchedule with this value in one field."""
     part, _, name = field.partition(".")
     raw = disk_schedule()
     return {**raw, part: {**raw[part], name: value}}
@@ -178,32 +172,27 @@ def schedule_with_field(field: str, value: object) -> Object:
     ],
 )
 def test_a_disk_whose_disk_schedule_would_refuse_everything_has_no_free_space(schedule: Object) -> None:
-    """Neither has one whose held bytes are unknown."""
     assert free(schedule) == 0
 
 
 @pytest.mark.parametrize("condition", ["ready", "schedulable"])
 def test_a_disk_that_is_not_ready_or_not_schedulable_has_no_free_space(condition: str) -> None:
-    """Longhorn's own space rules ignore that; the DiskSchedule's controller does not."""
     node = make.longhorn_node("n", {"disk-1": make.disk(100, ready=condition != "ready", schedulable=False)})
     assert make.view(node).free_space("n")["disk-1"].free == 100 * GI
     assert make.view(node, disk_schedule()).free_space("n")["disk-1"].free == 0
 
 
 def test_an_unreadable_request_counts_nothing() -> None:
-    """The controller rejects it, so it holds no bytes; the other requests count."""
     schedule = disk_schedule(replicas={"r": 30})
     schedule["spec"]["replicas"]["x"] = "many"
     assert free(schedule) == 70
 
 
 def test_only_longhorn_s_limit_counts_without_a_disk_schedule() -> None:
-    """DiskSchedules of other disks and of removed disks do not matter."""
     assert free(disk_schedule("other-disk-1", replicas={"r": 30}), disk_schedule("gone", node="n"), percent=200) == 200
 
 
 def test_all_rules_read_the_same_free_space() -> None:
-    """Some rules read the uncounted bytes instead of the free space."""
     view = view_of(disk_schedule(replicas={"r": 30}), percent=200, available=80)
     node = view.cluster.nodes["n"]
     (disk,) = node.disks
@@ -219,7 +208,6 @@ def test_all_rules_read_the_same_free_space() -> None:
 
 
 def test_a_refusal_names_the_smaller_limit() -> None:
-    """The DiskSchedule's or Longhorn's."""
     volume = Volume("v", size=60 * GI)
 
     def refusal_detail(percent: int) -> str:
@@ -233,7 +221,6 @@ def test_a_refusal_names_the_smaller_limit() -> None:
 
 @pytest.mark.parametrize(("requested", "fits"), [(50, True), (51, False)])
 def test_a_pod_fits_only_where_the_disk_schedule_has_room(requested: float, fits: bool) -> None:
-    """The decision reads the DiskSchedule's limit and its pending requests."""
     explanation = make.explained(
         make.pod("data"),
         make.storage_class("longhorn"),
@@ -274,7 +261,6 @@ def test_a_changed_disk_schedule_changes_its_node_and_no_other() -> None:
 
 
 def test_conditions_and_sums_of_a_disk_schedule_are_no_change() -> None:
-    """Its controller writes them with every decision; they need no new view."""
     raw = disk_schedule(replicas={"r": 30})
     conditions = [{"type": "Schedulable", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
     reconciled = {
@@ -286,7 +272,6 @@ def test_conditions_and_sums_of_a_disk_schedule_are_no_change() -> None:
 
 
 def test_a_disk_that_changes_nodes_takes_its_disk_schedule_along() -> None:
-    """While spec.nodeID names the old node, nothing is granted."""
     new_node = make.longhorn_node("m", {"disk-1": make.disk(100)})
     new_node["status"]["diskStatus"]["disk-1"]["diskUUID"] = UUID
     schedule = disk_schedule(answers={"r": ("scheduled", 30)})
@@ -319,7 +304,6 @@ def test_a_volume_whose_replica_was_rejected_is_demand_on_its_node() -> None:
 
 
 def test_a_mirror_s_limit_does_not_count() -> None:
-    """Nothing is allocated through it."""
     mirror = disk_schedule(replicas={"r": 60}, answers={"r": ("scheduled", 60)})
     assert free(mirror, available=70) == 10
     mirror["metadata"]["labels"] = {"longhorn.io/disk-schedule-mirror": "true"}
@@ -327,7 +311,6 @@ def test_a_mirror_s_limit_does_not_count() -> None:
 
 
 def test_a_disk_that_two_nodes_list_has_free_space_only_on_its_disk_schedule_s_node() -> None:
-    """It was moved, and the status of its old node still lists it."""
     other_node = make.longhorn_node("m", {"moved": make.disk(100)})
     other_node["status"]["diskStatus"]["moved"]["diskUUID"] = UUID
     view = make.view(make.longhorn_node("n", {"disk-1": make.disk(100)}), other_node, disk_schedule())

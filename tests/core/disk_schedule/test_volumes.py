@@ -125,24 +125,20 @@ def decide(
 
 
 def request(disk: str, size: int, name: str = "r0") -> SetRequirement:
-    """The write of a request for a replica."""
     return SetRequirement(disk, RequestKind.REPLICA, name, size)
 
 
 def object_writes(decision: VolumeDecision) -> list[Write]:
-    """The writes except that of the condition."""
     return [write for write in decision.writes if not isinstance(write, SetVolumeCondition)]
 
 
 def message(decision: VolumeDecision) -> str:
-    """The message of the condition, which is written first."""
     report = decision.writes[0]
     assert isinstance(report, SetVolumeCondition)
     return report.condition.message
 
 
 def reason(decision: VolumeDecision) -> str:
-    """The reason of the condition, which is written first."""
     report = decision.writes[0]
     assert isinstance(report, SetVolumeCondition)
     return report.condition.reason
@@ -156,13 +152,11 @@ def test_a_new_replica_is_assigned_to_the_disk_with_most_room_before_the_request
 
 
 def test_a_pending_request_is_waited_for() -> None:
-    """The replica may not start, and no request is repeated."""
     decision = decide([replica_on("a")], [schedule("a", r0=(50, None)), schedule("b")])
     assert (object_writes(decision), decision.ready) == ([], frozenset())
 
 
 def test_a_rejected_replica_without_data_moves_to_another_disk() -> None:
-    """The next decision, for which the replica has left the disk, withdraws the request there."""
     decision = decide([replica_on("a")], [schedule("a", r0=(50, rejection())), schedule("b")])
     assert object_writes(decision) == [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
 
@@ -182,7 +176,6 @@ def test_a_rejected_replica_with_data_keeps_its_place_and_request() -> None:
 
 
 def test_a_granted_replica_may_start_and_the_condition_is_true() -> None:
-    """A condition that is true already is not written."""
     decision = decide([replica_on("a")], [schedule("a", r0=(50, grant(50))), schedule("b")])
     assert decision.writes == (SetVolumeCondition(Condition("DiskAllocation", "True", last_transition_time=NOW)),)
     assert decision.ready == {"r0"}
@@ -199,7 +192,6 @@ def test_a_placed_replica_without_a_request_for_its_size_gets_one(entry: dict[st
 
 
 def test_a_replica_without_data_leaves_a_disk_that_no_node_lists() -> None:
-    """The disk will get no DiskSchedule. A replica with data waits for the disk."""
     assert object_writes(decide([replica_on("gone")], [schedule("b")])) == [
         AssignReplica("r0", "b", "B", "/data"),
         request("B", 50),
@@ -208,14 +200,12 @@ def test_a_replica_without_data_leaves_a_disk_that_no_node_lists() -> None:
 
 
 def test_the_missing_disk_schedule_of_a_listed_disk_is_waited_for() -> None:
-    """Node sync creates it, but no watch event names the volume, so the decision is repeated."""
     decision = decide([replica_on("a")], [schedule("b")])
     assert object_writes(decision) == []
     assert (reason(decision), decision.ready, decision.requeue) == ("AllocationPending", frozenset(), True)
 
 
 def test_a_request_on_a_disk_that_is_not_the_replica_s_is_withdrawn() -> None:
-    """The replica has left it, or the request came late."""
     decision = decide([replica_on("a")], [schedule("a", r0=(50, grant(50))), schedule("b", r0=(50, grant(50)))])
     assert object_writes(decision) == [request("B", 0)]
 
@@ -230,7 +220,6 @@ def test_a_replica_returns_to_a_disk_once_its_old_answer_there_is_released() -> 
 
 
 def test_replicas_that_are_deleted_or_wait_for_an_attachment_get_no_writes() -> None:
-    """The replica controller releases deleted ones; a strict-local volume needs a node first."""
     assert object_writes(decide([replica_on("a", deleting=True)], [schedule("a", r0=(50, grant(50)))])) == []
     assert decide([replica_on("a")], [schedule("a")], deleting=True) == VolumeDecision()
     both = [schedule("a"), schedule("b", x=(20, None))]
@@ -241,7 +230,6 @@ def test_replicas_that_are_deleted_or_wait_for_an_attachment_get_no_writes() -> 
 
 @pytest.mark.parametrize("locality", [BEST_EFFORT, STRICT_LOCAL])
 def test_the_message_says_whether_a_volume_waits_for_its_attachment(locality: str) -> None:
-    """A replica that has a place waits for room instead."""
     idle = decide([replica_on("")], [schedule("a")], data_locality=locality)
     assert reason(idle) == "AllocationPending"
     assert message(idle) == "waiting for the volume to be attached, then for room for replica r0"
@@ -256,12 +244,10 @@ FULL = Condition(
 
 
 def close_disk(schedule: DiskSchedule, condition: Condition = UNREADY) -> DiskSchedule:
-    """Returns the DiskSchedule with a condition by which its disk grants nothing."""
     return replace(schedule, status=replace(schedule.status, conditions=(condition,)))
 
 
 def test_the_message_about_a_refused_replica_with_data_has_the_reason() -> None:
-    """Lack of room is only one of them."""
     room = "disk disk on node a has 20 left, no room for 50 for replica r0, which has data there"
     refused = schedule("a", r0=(50, rejection()), x=(80, grant(80)))
     assert message(decide([replica_on("a", has_data=True)], [refused])) == room
@@ -272,7 +258,6 @@ def test_the_message_about_a_refused_replica_with_data_has_the_reason() -> None:
 
 
 def test_a_replica_on_a_node_that_is_not_its_disk_s_is_reported_and_stays() -> None:
-    """It keeps its bytes and runs, and the decision is repeated."""
     replica = replace(replica_on("b", has_data=True), disk_id="A")
     decision = decide([replica], [schedule("a", r0=(50, grant(50))), schedule("b")])
     assert object_writes(decision) == []
@@ -291,7 +276,6 @@ def test_a_replica_without_a_size_gets_one_when_it_is_placed() -> None:
 
 
 def test_a_replica_without_a_size_takes_part_in_an_expansion() -> None:
-    """Its request is its size: it neither grows alone nor is left out."""
     replicas = [replica_on("a", 0, has_data=True), GROWING[1]]
     decision = decide(replicas, [schedule("a", r0=(50, grant(50))), schedule("b", r1=(50, grant(50)))], size=80)
     assert object_writes(decision) == [SetReplicaSize("r0", 50), request("A", 80), request("B", 80, "r1")]
@@ -366,21 +350,18 @@ def test_an_expansion_requests_every_disk_before_any_size_is_written() -> None:
     "b", [(80, grant(50)), (50, rejection(50))], ids=["no answer yet", "the answer to an earlier request"]
 )
 def test_an_expansion_is_held_until_every_disk_has_answered(b: Entry) -> None:
-    """Whether the first answer is a grant or a rejection; the replicas run with their old size."""
     for a in ((80, grant(80)), (80, rejection(50))):
         assert object_writes(decide_expansion(a, b)) == []
         assert decide_expansion(a, b).ready == {"r0", "r1"}
 
 
 def test_an_expansion_that_all_disks_granted_writes_the_sizes() -> None:
-    """First the condition records that it cannot be rolled back any more."""
     decision = decide_expansion((80, grant(80)), (80, grant(80)))
     assert object_writes(decision) == [SetReplicaSize("r0", 80), SetReplicaSize("r1", 80)]
     assert reason(decision) == "ExpansionGranted"
 
 
 def test_an_expansion_that_one_disk_rejected_is_rolled_back_and_reported() -> None:
-    """Every disk gets a request for the old size; the condition names the full disk."""
     decision = decide_expansion((80, grant(80)), (80, rejection(50)))
     assert object_writes(decision) == [request("A", 50), request("B", 50, "r1")]
     report = decision.writes[0]
@@ -401,7 +382,6 @@ def test_an_expansion_also_requests_a_disk_that_does_not_hold_the_old_size(a: En
 
 
 def test_an_expansion_is_refused_by_a_disk_that_does_not_even_hold_the_old_size() -> None:
-    """No replica grows, not even one without a place; the disk keeps a request for the old size."""
     schedules = [schedule("a", r0=(80, grant(80))), schedule("b", r1=(80, rejection()))]
     decision = decide([*GROWING, replica_on("", number=2)], schedules, size=80, condition=PENDING)
     assert not [write for write in decision.writes if isinstance(write, SetReplicaSize)]
@@ -414,13 +394,11 @@ def test_an_expansion_is_refused_by_a_disk_that_does_not_even_hold_the_old_size(
 
 @pytest.mark.parametrize("b", [(50, rejection()), (50, None)], ids=["refused", "not answered yet"])
 def test_a_rolled_back_expansion_rests_while_a_disk_does_not_hold_the_old_size(b: Entry) -> None:
-    """It is retried once that disk has granted it."""
     assert decide_expansion((50, grant(50)), b, REJECTED).writes == ()
     assert decide_expansion((50, grant(50)), b, REJECTED).requeue
 
 
 def test_an_expansion_is_refused_if_a_disk_is_gone() -> None:
-    """It cannot answer a request, and a replica has data there."""
     replicas = [GROWING[0], replica_on("gone", has_data=True, number=1)]
     decision = decide(replicas, [schedule("a", r0=(80, grant(80)))], size=80, condition=PENDING)
     assert object_writes(decision) == [request("A", 50)]
@@ -430,7 +408,6 @@ def test_an_expansion_is_refused_if_a_disk_is_gone() -> None:
 
 
 def test_an_expansion_waits_for_the_disk_schedule_of_a_listed_disk() -> None:
-    """Before that there is no object for the request."""
     decision = decide(GROWING, [schedule("a", r0=(80, grant(80)))], size=80, condition=PENDING)
     assert (decision.writes, decision.requeue) == ((), True)
 
@@ -454,7 +431,6 @@ def test_a_rolled_back_expansion_is_retried_once_every_disk_would_grant_it() -> 
 
 
 def test_a_second_size_that_does_not_fit_either_is_not_requested() -> None:
-    """The message names the disk without room, b, and the one that is not ready, a."""
     schedules = [schedule("a", r0=(50, grant(50))), schedule("b", r1=(50, grant(50)), x=(45, grant(45)))]
     full = decide(GROWING, schedules, size=70, condition=REJECTED)
     assert (object_writes(full), message(full)) == (
@@ -470,7 +446,6 @@ def test_a_second_size_that_does_not_fit_either_is_not_requested() -> None:
 
 
 def test_a_second_size_waits_until_the_disks_hold_the_old_size_again() -> None:
-    """No disk has refused it yet."""
     decision = decide(
         GROWING, [schedule("a", r0=(50, grant(80))), schedule("b", r1=(50, grant(50)))], size=70, condition=REJECTED
     )
@@ -478,12 +453,10 @@ def test_a_second_size_waits_until_the_disks_hold_the_old_size_again() -> None:
 
 
 def test_a_roll_back_continues_after_a_kill() -> None:
-    """The condition records the direction."""
     assert object_writes(decide_expansion((50, grant(80)), (80, rejection(50)), REJECTED)) == [request("B", 50, "r1")]
 
 
 def test_a_granted_expansion_continues_after_a_kill() -> None:
-    """One size was written, the other follows without any request."""
     granted = replace(PENDING, reason="ExpansionGranted", message="all disks granted 80 per replica")
     replicas = [replica_on("a", 80, has_data=True), GROWING[1]]
     schedules = [schedule("a", r0=(80, grant(80))), schedule("b", r1=(80, grant(80)))]
@@ -491,7 +464,6 @@ def test_a_granted_expansion_continues_after_a_kill() -> None:
 
 
 def test_a_cancelled_expansion_releases_the_bytes() -> None:
-    """A user restored the volume's old size."""
     decision = decide(
         GROWING, [schedule("a", r0=(80, grant(80))), schedule("b", r1=(80, rejection(50)))], condition=PENDING
     )
@@ -516,7 +488,6 @@ def test_only_a_deleted_replica_is_released_and_its_finalizer_is_removed_last() 
 
 
 def test_the_replicas_whose_answers_changed_are_named() -> None:
-    """Their volumes are decided again."""
     before = {"a": grant(1), "b": rejection(), "c": grant(1)}
     after = {"a": grant(1), "b": grant(2), "d": rejection()}
     assert changed_names(before, after) == {"b", "c", "d"}
@@ -538,7 +509,6 @@ def image(*wanted_disks: str, **fields: Any) -> BackingImageCopies:
     ids=["new", "takes long", "by a clock that is ahead", "unknown"],
 )
 def test_a_new_volume_gets_no_condition_while_it_is_being_placed(created: str, reasons: list[str]) -> None:
-    """It usually takes less than a second; then one write says that it is allocated."""
     placed = decide([replica_on("")], [schedule("a")], created=created)
     waiting = decide([replica_on("a")], [schedule("a", r0=(50, None))], created=created)
     for decision in (placed, waiting):
@@ -548,13 +518,11 @@ def test_a_new_volume_gets_no_condition_while_it_is_being_placed(created: str, r
 
 @pytest.mark.parametrize(("created", "conditions"), [(NOW, 0), ("2025-12-31T23:59:57Z", 1)], ids=["new", "takes long"])
 def test_a_new_volume_is_not_allocated_before_its_replicas_exist(created: str, conditions: int) -> None:
-    """They are about to be created; a volume without any is allocated."""
     decision = decide([], [schedule("a")], created=created)
     assert (len(decision.writes), decision.requeue) == (conditions, not conditions)
 
 
 def test_a_new_volume_says_at_once_what_no_event_ends_soon() -> None:
-    """That it is allocated, has no disk, or waits to be attached."""
     allocated = decide([replica_on("a")], [schedule("a", r0=(50, grant(50)))], created=NOW)
     full = decide([replica_on("")], [schedule("a", x=(90, grant(90)))], created=NOW)
     idle = decide([replica_on("")], [schedule("a")], data_locality="strict-local", created=NOW)
@@ -584,17 +552,14 @@ def test_a_new_copy_leaves_room_for_replicas_without_requests() -> None:
 
 
 def image_schedule(name: str, *entry: Any) -> DiskSchedule:
-    """A node's DiskSchedule with a request for the image, or none."""
     return schedule(name, RequestKind.BACKING_IMAGE, **({"i": entry} if entry else {}))
 
 
 def image_request(disk: str, size: int) -> SetRequirement:
-    """The write of a request for the image."""
     return SetRequirement(disk, RequestKind.BACKING_IMAGE, "i", size)
 
 
 def with_old_answer(entry: DiskSchedule) -> DiskSchedule:
-    """Returns the DiskSchedule with an answer to a request for the image that is withdrawn."""
     return replace(entry, status=replace(entry.status, backing_images={"i": grant(50)}))
 
 
@@ -706,7 +671,6 @@ def with_old_answer(entry: DiskSchedule) -> DiskSchedule:
 def test_backing_images_are_decided_as_in_this_table(
     decision: ImageDecision, writes: tuple[Write, ...], ready: str
 ) -> None:
-    """Each row is one case."""
     assert (decision.writes, decision.ready) == (writes, frozenset(ready))
 
 
@@ -720,14 +684,12 @@ def test_a_copy_leaves_a_disk_without_disk_schedule_only_if_no_node_lists_it() -
 
 
 def test_the_decision_about_an_image_without_a_disk_with_room_is_repeated() -> None:
-    """No watch event follows from free space."""
     decision = decide_image(image(), schedule("a", x=(90, None)), schedule("b", x=(90, None)))
     shortage = "no room for 1 more copy of 50: disk disk on node a has 10 left; disk disk on node b has 10 left"
     assert decision == ImageDecision(requeue=True, shortage=shortage)
 
 
 def test_written_objects_keep_the_fields_of_other_controllers() -> None:
-    """In a Volume, a Replica and a BackingImage."""
     volume = {"metadata": {"name": "v"}, "status": {"state": "attached", "conditions": [{"type": "Scheduled"}]}}
     body = convert.with_volume_condition(json.dumps(volume).encode(), PENDING)
     assert body["status"]["conditions"][0] == {"type": "Scheduled"}
@@ -762,7 +724,6 @@ def test_written_objects_keep_the_fields_of_other_controllers() -> None:
     ids=["placed", "taken off", "only resized"],
 )
 def test_labels_of_a_replica_follow_its_place(place: tuple[str, str, str] | None, labels: dict[str, str]) -> None:
-    """Longhorn counts the replicas of a disk by label; other labels stay."""
     old_labels = {"longhornvolume": "v", "longhornnode": "b", "longhorndiskuuid": "B"}
     raw = json.dumps({"metadata": {"name": "r0", "labels": old_labels}, "spec": {"volumeName": "v"}}).encode()
     body = convert.with_replica_fields(raw, place=place, size=80)
@@ -770,13 +731,11 @@ def test_labels_of_a_replica_follow_its_place(place: tuple[str, str, str] | None
 
 
 def gone(reason: str) -> Condition:
-    """The condition of a DiskSchedule whose disk is not there."""
     return Condition("Schedulable", "False", reason, f"Disk disk on node a: {reason}")
 
 
 @pytest.mark.parametrize("missing", ["NodeMissing", "DiskMissing", "DiskReplaced"])
 def test_a_granted_replica_leaves_a_disk_that_is_gone_unless_it_has_data(missing: str) -> None:
-    """One that never ran moves; of one with data the volume says why it is not allocated."""
     dead = close_disk(schedule("a", r0=(50, grant(50))), gone(missing))
     nodes = {"b": node("b")}
     moved = decide([replica_on("a")], [dead, schedule("b")], nodes=nodes)
@@ -788,7 +747,6 @@ def test_a_granted_replica_leaves_a_disk_that_is_gone_unless_it_has_data(missing
 
 
 def test_a_place_without_request_is_given_up_if_the_disk_has_no_room_any_more() -> None:
-    """The process ended after it had noted the place, and another got the bytes."""
     decision = decide([replica_on("a")], [schedule("a", x=(60, grant(60))), schedule("b")])
     assert object_writes(decision) == [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
     data = decide([replica_on("a", has_data=True)], [schedule("a", x=(60, grant(60))), schedule("b")])
@@ -799,7 +757,6 @@ IMAGE = BackingImage("i", real_size=30)
 
 
 def test_a_replica_goes_where_its_backing_image_fits_too() -> None:
-    """On a there is room for the replica, but not for both."""
     room = [schedule("a", x=(30, grant(30))), schedule("b")]
     decision = decide([replica_on("", 60)], room, size=60, images=(IMAGE,), backing_image="i")
     assert object_writes(decision) == [AssignReplica("r0", "b", "B", "/data"), request("B", 60)]
@@ -812,14 +769,12 @@ def test_a_replica_goes_where_its_backing_image_fits_too() -> None:
 
 
 def with_image(entry: DiskSchedule, requested: int, answer: Allocation | None) -> DiskSchedule:
-    """Returns the DiskSchedule with a request for the image i."""
     spec = replace(entry.spec, backing_images={"i": requested})
     answers = {"i": answer} if answer else {}
     return replace(entry, spec=spec, status=replace(entry.status, backing_images=answers))
 
 
 def test_a_replica_leaves_a_disk_that_refuses_its_backing_image_unless_it_has_data() -> None:
-    """Then the volume says so."""
     refused = with_image(schedule("a", r0=(50, grant(50))), 30, rejection())
     moved = decide([replica_on("a")], [refused, schedule("b")], images=(IMAGE,), backing_image="i")
     assert object_writes(moved) == [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
@@ -831,7 +786,6 @@ def test_a_replica_leaves_a_disk_that_refuses_its_backing_image_unless_it_has_da
 
 
 def test_a_volume_is_allocated_only_together_with_its_backing_image() -> None:
-    """Its replica holds its bytes, but the image has no answer."""
     for answer, expected in ((grant(30), "True"), (None, "False")):
         here = with_image(schedule("a", r0=(50, grant(50))), 30, answer)
         report = decide([replica_on("a")], [here], images=(IMAGE,), backing_image="i").writes[0]
@@ -849,7 +803,6 @@ def test_a_volume_is_allocated_only_together_with_its_backing_image() -> None:
 def test_a_volume_whose_backing_image_is_not_known_says_so(
     images: tuple[BackingImage, ...], expected: str, text: str
 ) -> None:
-    """Nothing is placed meanwhile, and a place that is not granted is given up."""
     both = [schedule("a"), schedule("b")]
     decision = decide([replica_on("")], both, images=images, backing_image="i")
     assert (object_writes(decision), reason(decision), message(decision)) == ([], expected, text)
@@ -861,7 +814,6 @@ def test_a_volume_whose_backing_image_is_not_known_says_so(
 
 
 def test_the_message_without_a_disk_has_the_numbers_of_every_disk() -> None:
-    """Also of those that are closed, and of those that Longhorn excludes."""
     other = replica_on("b", has_data=True, number=1)
     schedules = [schedule("a", x=(60, grant(60))), schedule("b", r1=(50, grant(50)))]
     decision = decide([replica_on(""), other], schedules)

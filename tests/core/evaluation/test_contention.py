@@ -23,7 +23,6 @@ from tests.worlds.offers import ledger_with_offers, with_offer
 
 
 def pod(name: str, *claims: str, node: str = "") -> Object:
-    """A pod that mounts claims."""
     return make.pod(*claims, name=name, uid=f"uid-{name}", node=node)
 
 
@@ -34,7 +33,6 @@ def reason(
     contention: Contention | None = None,
     equivalence: EquivalenceCache | None = None,
 ) -> str:
-    """The reason of node a for a pod that competes with all demand and these offers."""
     contenders = make.competing(state, ledger, contention, equivalence)
     requested = state.view.snapshot.pods["default", name]
     decision = filter_nodes(requested, ("a",), state, FilterOptions(), contenders)
@@ -46,7 +44,6 @@ SHARED_CLAIM = [make.storage_class(), make.longhorn_node("a", 10), pod("p", "c")
 
 @pytest.mark.parametrize("cached", [False, True], ids=["empty cache", "cached before the offer"])
 def test_a_claim_whose_space_is_offered_to_another_pod_counts_once(cached: bool) -> None:
-    """Two pods of one ReadWriteOnce claim may share a node."""
     state = make.state(SHARED_CLAIM, make.claim("c", 8))
     contention = Contention()
     equivalence = EquivalenceCache()
@@ -58,7 +55,6 @@ def test_a_claim_whose_space_is_offered_to_another_pod_counts_once(cached: bool)
 
 
 def test_a_shared_claim_counts_once_after_its_volume_is_provisioned() -> None:
-    """The other pod was offered space for the claim; nothing on the node has changed since."""
     unrelated = [make.claim("d", 1), pod("r", "d")]
     before = make.state(SHARED_CLAIM, make.claim("c", 8), unrelated)
     after = make.state(SHARED_CLAIM, make.bound("c", 8), unrelated)
@@ -69,7 +65,6 @@ def test_a_shared_claim_counts_once_after_its_volume_is_provisioned() -> None:
 
 
 def test_a_result_for_a_pod_that_shares_a_claim_is_not_cached_for_equal_pods() -> None:
-    """No watch has delivered the other pod yet, so only its offer shows that it mounts the claim."""
     objects = [make.storage_class(), make.longhorn_node("a", 10), pod("q", "c"), pod("r", "d")]
     state = make.state(objects, make.claim("c", 8), make.claim("d", 8))
     volumes = resolve(state.view.snapshot.pods["default", "q"], state.view).local
@@ -89,13 +84,11 @@ def node_with_hard_packing() -> ClusterState:
 
 
 def count_demands(state: ClusterState, contention: Contention, budget: Budget) -> int:
-    """How many demands of node a count, as far as the budget suffices to find out."""
     query = ContentionQuery(state, state.demand, Ledger(), NO_REQUESTER, budget)
     return len(contention.competitors(query, ("a",))["a"].demanded)
 
 
 def test_a_search_without_budget_is_repeated_with_a_larger_budget() -> None:
-    """Nothing on the node changes, so no event causes another evaluation."""
     state = node_with_hard_packing()
     contention = Contention()
     assert [count_demands(state, contention, Budget(steps)) for steps in (0, 150_000)] == [9, 8]
@@ -115,7 +108,6 @@ def test_a_search_that_exceeds_the_budget_is_not_repeated_by_every_request() -> 
 
 
 def test_deleted_nodes_are_dropped_from_the_cache() -> None:
-    """An autoscaler gives each new node a new name."""
     contention = Contention()
     names = [f"node-{number}" for number in range(300)]
     requester = Requester("", frozenset())
@@ -131,7 +123,6 @@ def test_deleted_nodes_are_dropped_from_the_cache() -> None:
 
 
 def test_a_volume_that_only_prefers_its_node_leaves_out_no_other_volume_of_its_offer() -> None:
-    """It is placed elsewhere if it does not fit; the strict-local volume of the same pod is not."""
     classes = [make.storage_class(), make.storage_class("strict", dataLocality="strict-local")]
     claims = [
         make.claim("c", 8, storage_class="strict"),

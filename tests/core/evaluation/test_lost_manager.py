@@ -45,7 +45,6 @@ REFRESHED = node_a(ready=True, disk_ready=True, listed={"kept": 10, "fresh": 20}
 
 
 def reason(node: Object, size: float) -> str:
-    """The reason of node a for a pod with a new volume."""
     explanation = make.explained(
         make.pod("new"), node, REPLICAS, make.storage_class(), make.claim("new", size), nodes=["a"]
     )
@@ -57,7 +56,6 @@ def reason(node: Object, size: float) -> str:
     [pytest.param(GONE, "NODE_NOT_READY", id="gone"), pytest.param(BACK, "NO_DISK", id="back")],
 )
 def test_nothing_is_offered_until_the_manager_has_written_the_disks(node: Object, expected: str) -> None:
-    """Whatever its stale status leaves free."""
     assert reason(node, 1) == expected
 
 
@@ -69,12 +67,10 @@ def test_nothing_is_offered_until_the_manager_has_written_the_disks(node: Object
     ],
 )
 def test_a_deleted_replica_counts_for_as_long_as_the_status_lists_it(node: Object, free: int) -> None:
-    """Longhorn does not see that space either. A replica that the status lacks counts in addition."""
     assert (reason(node, free), reason(node, free + 1)) == ("ROOM", "INSUFFICIENT_STORAGE")
 
 
 def test_free_space_follows_the_status_from_change_to_change() -> None:
-    """An updated view has the same figures as a new one."""
     gone = make.replica("gone", "vol-z", "a", size=40)
     view = update(build_view(empty_snapshot(), NOW, 0), changes_of(GONE, REPLICAS, gone), NOW).view
     view = update(view, changes_of(gone, deleted=True), NOW).view
@@ -85,20 +81,17 @@ def test_free_space_follows_the_status_from_change_to_change() -> None:
 
 
 def test_a_listed_replica_that_no_longer_exists_places_no_volume() -> None:
-    """Replica objects say where a volume is, and not the status."""
     view = make.view(GONE, make.storage_class(), make.bound("z"), make.pod("z", node="a"))
     assert unlisted_volumes(make.as_pod(make.pod("z")), "a", view) == ("vol-z",)
 
 
 def test_a_pod_is_not_sent_back_to_a_node_without_manager() -> None:
-    """Its replica there makes no home, so the volume needs space on another node."""
     objects = [make.storage_class(), *make.bound("x", 10), *REPLICAS, make.longhorn_node("b", 10)]
     assert make.reasons(make.explained(make.pod("x"), GONE, objects)) == {"a": "NODE_NOT_READY", "b": "ROOM"}
     assert make.reasons(make.explained(make.pod("x"), REFRESHED, objects))["a"] == "HOME"
 
 
 def test_growth_does_not_count_on_space_that_the_stale_status_takes() -> None:
-    """Longhorn refuses it by the same status, so it keeps nothing free elsewhere."""
     claim = make.claim("x", 10 + FREE + 1, bound=True)
     volume = [make.persistent_volume("x", uid="uid-x"), make.volume("vol-x", 10)]
     volume[0]["spec"]["capacity"] = {"storage": "10Gi"}
@@ -113,13 +106,11 @@ class TestDemand:
     VOLUME = (make.claim("x", 10, bound=True), make.persistent_volume("x", uid="uid-x"), make.volume("vol-x", 10))
 
     def sources(self, node: Object, replica: Object) -> list[DemandSource]:
-        """What ties the demand of the volume to node a."""
         view = make.view(node, make.storage_class(), self.POD, self.VOLUME, replica)
         return [demand.source for demand in DemandIndex.of(view).all]
 
     @pytest.mark.parametrize("node", [GONE, BACK, REFRESHED], ids=["gone", "back", "refreshed"])
     def test_a_replica_on_the_node_ends_it(self, node: Object) -> None:
-        """It counts on its disk, and never twice."""
         assert self.sources(node, REPLICAS[0]) == []
 
     @pytest.mark.parametrize(
@@ -132,12 +123,10 @@ class TestDemand:
         ],
     )
     def test_other_replicas_do_not(self, replica: Object) -> None:
-        """The volume still needs space on the node of its pod."""
         assert self.sources(GONE, replica) == [DemandSource.POD]
 
     @pytest.mark.parametrize("node", [GONE, BACK], ids=["gone", "back"])
     def test_a_running_pod_is_neither_stuck_nor_hopeless(self, node: Object) -> None:
-        """Its volume is where it was."""
         state = ClusterState.of(make.view(node, make.storage_class(), self.POD, self.VOLUME, REPLICAS[0]))
         report = PlacementReport()
         for now in (0.0, STUCK_AFTER):

@@ -79,7 +79,6 @@ def test_fits_stays_as_it_is() -> None:
 
 
 def test_a_safe_node_is_preferred() -> None:
-    """Only n3 has room for both on one disk."""
     objects = [claim("local", 100), claim("remote", 60, storage_class="plain")]
     nodes = [node("n1", 100), node("n2", 100), node("n3", 160)]
     assert reasons(explained(pod("local", "remote"), CLASSES, objects, nodes)) == {
@@ -162,13 +161,11 @@ def test_a_replica_that_counts_may_bar_the_node(
 
 
 def test_a_placed_volume_is_not_in_the_way() -> None:
-    """All its replicas have their places."""
     remote = [*bound("remote", 60, locality="disabled"), replica("r1", "vol-remote", "n2", size=60)]
     assert safety(claim("local", 100), remote, node("n1", 100), node("n2", 100)) == (True, True, True)
 
 
 def test_a_disk_that_is_closed_to_it_is_safe() -> None:
-    """The remote volume needs the tag "hdd"."""
     nodes = longhorn_node("n1", {"a": disk(100, tags=["ssd"]), "b": disk(60, tags=["hdd"])})
     remote = bound("remote", 60, locality="disabled", diskSelector=["hdd"])
     local = bound("local", 100, diskSelector=["ssd"])
@@ -176,7 +173,6 @@ def test_a_disk_that_is_closed_to_it_is_safe() -> None:
 
 
 def test_filter_agrees_with_competing_pods_and_the_cache() -> None:
-    """A replica that bars n1 leaves: the cached answer of an equal pod does not outlive it."""
     remote = [
         *bound("remote", 40, locality="disabled", numberOfReplicas=2),
         replica("r2", "vol-remote", size=40),

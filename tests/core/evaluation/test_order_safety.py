@@ -41,7 +41,6 @@ def test_a_node_may_fit_though_an_unlucky_order_fails() -> None:
 
 
 def test_packing_auto_returns_only_order_safe_nodes_if_there_are_any() -> None:
-    """It prefers nodes where no order fails."""
     explanation = explained(REQUESTED, node("n1", 100, 60), node("n2", 150), CLAIMS)
     assert reasons(explanation) == {"n1": "ORDER_UNSAFE", "n2": "ROOM"}
     assert [verdict.order_safe for verdict in explanation.verdicts] == [False, True]
@@ -58,12 +57,10 @@ def test_packing_auto_returns_only_order_safe_nodes_if_there_are_any() -> None:
 def test_the_packing_option_decides_where_no_node_is_order_safe(
     options: FilterOptions, expected: dict[str, str]
 ) -> None:
-    """Order-unsafe nodes are returned unless `packing` is order-safe."""
     assert reasons(explained(REQUESTED, node("n1", 100, 60), CLAIMS, options=options)) == expected
 
 
 def test_exact_packing_returns_order_unsafe_nodes_too() -> None:
-    """As in Longhorn's proposal."""
     assert fitting(explained(REQUESTED, node("n1", 100, 60), node("n2", 150), CLAIMS, options=EXACT)) == ["n1", "n2"]
 
 
@@ -89,7 +86,6 @@ def test_volumes_that_are_order_safe_alone_need_not_be_together() -> None:
 def test_a_node_is_order_safe_if_every_order_and_choice_succeeds(
     disks: tuple[float, ...], sizes: tuple[float, ...], safe: bool
 ) -> None:
-    """Sizes in Gi."""
     names = [f"c{index}" for index in range(len(sizes))]
     claims = [claim(name, size) for name, size in zip(names, sizes, strict=True)]
     (verdict,) = explained(pod(*names), node("n1", *disks), storage_class(), claims).verdicts
@@ -110,7 +106,6 @@ def test_a_rebuild_leaves_less_available_space_for_the_next() -> None:
 
 
 def test_a_kept_replica_takes_no_part_in_order_safety() -> None:
-    """Only volumes that are still to be placed matter."""
     kept_replica = replica("r", "vol-a", "n1", disk="disk-2", size=50)
     disks = longhorn_node("n1", {"disk-1": disk(100), "disk-2": disk(60, listed={"r": 50})})
     (verdict,) = explained(pod("a", "large"), disks, bound("a", 50), CLAIMS, kept_replica, options=ORDER_SAFE).verdicts
@@ -118,7 +113,6 @@ def test_a_kept_replica_takes_no_part_in_order_safety() -> None:
 
 
 def test_nodes_where_nothing_is_placed_are_order_safe() -> None:
-    """A home, a pod without volumes, and remote volumes."""
     home = explained(pod("a"), node("n1", 10), bound("a"), replica("r", "vol-a", "n1"), options=ORDER_SAFE)
     without_volumes = explained(pod(), node("n1", 10), options=ORDER_SAFE)
     remote = explained(pod("b"), node("n1", 100), bound("b", 10, locality="disabled"), options=ORDER_SAFE)

@@ -28,7 +28,6 @@ CLASSES = [make.storage_class(), make.storage_class("strict", dataLocality="stri
 
 
 def pod(name: str, node: str = "") -> Object:
-    """A pod that mounts the claim of its name."""
     return make.pod(name, name=name, uid=f"uid-{name}", node=node)
 
 
@@ -50,16 +49,13 @@ class World:
         assert self.state.demand.all is not None
 
     def put(self, *objects: Object | list[Object]) -> None:
-        """Creates or changes objects."""
         self.state = self.state.update(changes_of(*objects), NOW + timedelta(seconds=self.seconds))
 
     def wait(self, seconds: float) -> None:
-        """Passes time."""
         self.seconds += seconds
         self.put(make.kube_node("unrelated", second=str(self.seconds)))
 
     def switch_off(self, name: str) -> None:
-        """Switches the disk of a node off."""
         self.put(node(name, allow=False))
 
     def offer(self, *offers: tuple[str, str]) -> None:
@@ -75,12 +71,10 @@ class World:
         return {name: reason.name for name, reason in zip(names, decision.reasons, strict=True)}
 
     def counted(self, size: float = 6) -> bool:
-        """Whether node b has no room for a new pod's volume."""
         return self.reasons(size, ("b",))["b"] != "ROOM"
 
 
 def test_a_best_effort_volume_counts_on_other_nodes_once_its_node_cannot_take_it() -> None:
-    """Longhorn places it on one of them within seconds; only one is asked about. No decision of kube-scheduler is waited for."""
     world = World(make.claim("x", 6), pod("x", "a"))
     assert not world.counted()
     world.switch_off("a")
@@ -90,7 +84,6 @@ def test_a_best_effort_volume_counts_on_other_nodes_once_its_node_cannot_take_it
 
 
 def test_it_counts_before_its_volume_exists() -> None:
-    """From the moment when a node is selected."""
     claim = make.claim("x", 6)
     claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
     world = World(claim, pod("x"))
@@ -99,14 +92,12 @@ def test_it_counts_before_its_volume_exists() -> None:
 
 
 def test_a_strict_local_volume_counts_on_its_node_only() -> None:
-    """Longhorn places it nowhere else."""
     world = World(make.claim("x", 6, storage_class="strict"), pod("x", "a"))
     world.switch_off("a")
     assert not world.counted()
 
 
 def test_every_node_counts_every_roaming_volume_that_fits() -> None:
-    """Longhorn may place all of them on one node."""
     world = World(*([make.claim(name, 3), pod(name, "a")] for name in ("x", "y", "z")))
     assert not world.counted(10)
     world.switch_off("a")
@@ -115,7 +106,6 @@ def test_every_node_counts_every_roaming_volume_that_fits() -> None:
 
 
 def test_it_no_longer_counts_elsewhere_when_its_node_can_take_it_again() -> None:
-    """The disk is switched on again."""
     world = World(make.claim("x", 6), pod("x", "a"))
     world.switch_off("a")
     assert world.counted()
@@ -124,14 +114,12 @@ def test_it_no_longer_counts_elsewhere_when_its_node_can_take_it_again() -> None
 
 
 def bound(name: str, replica_on: str = "", **volume_fields: Any) -> list[Object]:
-    """The bound claim of a pod on node a, with a Longhorn volume and perhaps a replica."""
     claim, _, volume = make.bound(name, 6, **volume_fields)
     replicas = [make.replica(f"r-{name}", f"vol-{name}", replica_on, size=6)] if replica_on else []
     return [claim, make.persistent_volume(name, uid=f"uid-{name}"), volume, *replicas]
 
 
 def test_a_volume_whose_replica_is_placed_elsewhere_counts_on_that_disk_alone() -> None:
-    """Longhorn has placed it."""
     world = World(bound("x"), pod("x", "a"))
     world.switch_off("a")
     assert world.counted()
@@ -140,14 +128,12 @@ def test_a_volume_whose_replica_is_placed_elsewhere_counts_on_that_disk_alone() 
 
 
 def test_a_volume_roams_while_some_of_its_replicas_have_no_place() -> None:
-    """One of two is placed."""
     world = World(bound("x", "c", numberOfReplicas=2), pod("x", "a"))
     world.switch_off("a")
     assert world.counted()
 
 
 def test_a_volume_roams_while_a_failed_replica_has_no_successor() -> None:
-    """One of two has failed."""
     failed = make.replica("r-failed", "vol-x", "c", size=6, failed=True)
     world = World(bound("x", "c", numberOfReplicas=2), failed, pod("x", "a"))
     world.switch_off("a")
@@ -155,7 +141,6 @@ def test_a_volume_roams_while_a_failed_replica_has_no_successor() -> None:
 
 
 def test_a_volume_does_not_roam_from_a_node_that_cannot_attach_it() -> None:
-    """Longhorn does not place it before it is attached."""
     assert not World(make.claim("x", 6), pod("x", "elsewhere")).counted()
     world = World(make.claim("x", 6), pod("x", "a"))
     world.put(make.longhorn_node("a", ready=False))
@@ -163,14 +148,12 @@ def test_a_volume_does_not_roam_from_a_node_that_cannot_attach_it() -> None:
 
 
 def test_a_volume_that_is_being_attached_roams_from_a_node_that_fails() -> None:
-    """Longhorn places it wherever there is space."""
     world = World(bound("x", nodeID="a"), pod("x", "a"))
     world.put(make.longhorn_node("a", ready=False))
     assert world.counted()
 
 
 def test_a_volume_that_does_not_fit_beside_older_ones_roams() -> None:
-    """The node is too small for both."""
     world = World(*([make.claim(name, 6), pod(name, "a")] for name in ("x", "y")))
     assert world.counted(5)
     assert not world.counted(4)
@@ -190,7 +173,6 @@ def test_a_roaming_volume_counts_for_half_a_minute() -> None:
 
 @pytest.mark.parametrize("age", [10, 29, 31])
 def test_a_contention_that_follows_another_counts_as_long_as_that_one(age: float) -> None:
-    """An explanation says what a decision says, although it first sees the volume later."""
     world = World(make.claim("x", 6), pod("x", "a"))
     world.switch_off("a")
     assert world.counted()
@@ -204,7 +186,6 @@ def test_a_contention_that_follows_another_counts_as_long_as_that_one(age: float
 
 
 def test_a_volume_continues_from_when_its_claim_began_to_roam() -> None:
-    """Both count for half a minute together."""
     world = World(make.claim("x", 6), pod("x", "a"))
     world.switch_off("a")
     assert world.counted()
@@ -216,7 +197,6 @@ def test_a_volume_continues_from_when_its_claim_began_to_roam() -> None:
 
 
 def test_a_volume_that_is_created_late_roams_for_a_time_of_its_own() -> None:
-    """Its claim no longer counts by then."""
     world = World(make.claim("x", 6), pod("x", "a"))
     world.switch_off("a")
     assert world.counted()
@@ -244,7 +224,6 @@ def test_an_offered_volume_roams_once_one_of_its_nodes_cannot_take_it() -> None:
 
 
 def test_an_offered_volume_no_longer_roams_when_its_offer_ends() -> None:
-    """Its pod is gone, for example."""
     world = World(make.claim("x", 6), pod("x"))
     world.offer(("x", "a"))
     world.switch_off("a")
@@ -254,7 +233,6 @@ def test_an_offered_volume_no_longer_roams_when_its_offer_ends() -> None:
 
 
 def test_a_bounded_number_of_volumes_roams() -> None:
-    """Those of most bytes: each costs time in every request."""
     names = [f"x{number}" for number in range(MAX_ROAMING + 5)]
     world = World([make.claim(name, 1) for name in names], [pod(name, "a") for name in names])
     world.put(node("b", 1000))
@@ -265,7 +243,6 @@ def test_a_bounded_number_of_volumes_roams() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["older state first", "newer state first"])
 def test_concurrent_queries_of_different_states_find_what_roams_in_theirs(order: tuple[int, int]) -> None:
-    """A report and a request share the cache."""
     world = World(make.claim("x", 6), pod("x", "a"), make.claim("new", 6), pod("new"))
     world.counted()
     before = world.state
@@ -280,7 +257,6 @@ def test_concurrent_queries_of_different_states_find_what_roams_in_theirs(order:
 
 
 def test_a_cache_decides_like_a_new_one_about_an_equal_view() -> None:
-    """Views are built by different ways."""
     world = World(make.claim("x", 6), pod("x", "a"))
     world.switch_off("a")
     world.put(make.claim("new", 6), pod("new"))
@@ -292,7 +268,6 @@ def test_a_cache_decides_like_a_new_one_about_an_equal_view() -> None:
 
 @pytest.mark.parametrize("ages", list(product((True, False), repeat=4)))
 def test_queries_of_two_views_change_nothing_for_each_other(ages: tuple[bool, ...]) -> None:
-    """In the earlier one the volume does not roam yet. They share what they find, in whatever order they come."""
     names = tuple(f"n{number:02d}" for number in range(40))
     demands = [entry for name in names[1:] for entry in (make.claim(f"d-{name}", 1), pod(f"d-{name}", name))]
     before = empty_state().update(

@@ -45,17 +45,14 @@ CLAIM = make.claim("a", 30, storage_class="ec")
 
 
 def block(size: float, **fields: Any) -> Object:
-    """A v2 disk."""
     return make.disk(size, kind="block", filesystem="", **fields)
 
 
 def nodes(*sizes: float, **fields: Any) -> list[Object]:
-    """Nodes n1, n2, ... with one v2 disk each."""
     return [make.longhorn_node(f"n{index}", {"d": block(size)}, **fields) for index, size in enumerate(sizes, start=1)]
 
 
 def reason(*objects: Object | list[Object]) -> str:
-    """The reason of every node for a pod with one new sharded volume of 30Gi."""
     (single,) = set(reasons(explained(make.pod("a"), KUBE_NODES, CLASS, CLAIM, *objects)).values())
     return single
 
@@ -80,12 +77,10 @@ def test_recorded_cases_fit_every_node(case: str) -> None:
     ],
 )
 def test_each_shard_needs_a_node_of_its_own(sizes: tuple[float, ...], expected: str) -> None:
-    """All shards must run before a new volume is attached, also where degraded creation is allowed."""
     assert reason(nodes(*sizes)) == expected
 
 
 def test_two_disks_of_a_node_take_one_shard() -> None:
-    """Whatever soft anti-affinity says."""
     soft = [setting(f"replica-{kind}soft-anti-affinity", "true") for kind in ("", "zone-", "disk-")]
     pair = make.longhorn_node("n1", {"d1": block(20), "d2": block(20)})
     third = make.longhorn_node("n3", {"d": block(20)})
@@ -94,7 +89,6 @@ def test_two_disks_of_a_node_take_one_shard() -> None:
 
 
 def test_shards_go_to_v2_disks_with_the_tags() -> None:
-    """File system disks, and disks without the tag, take none."""
     mixed = [*nodes(20, 20), make.longhorn_node("n3", {"d": make.disk(100)})]
     assert reason(mixed) == "TOO_FEW_NODES"
     tagged = [make.longhorn_node(f"n{n}", {"d": block(20, tags=["fast"] if n < 3 else [])}) for n in range(1, 4)]
@@ -104,7 +98,6 @@ def test_shards_go_to_v2_disks_with_the_tags() -> None:
 
 
 def test_shards_go_to_any_zone_and_to_nodes_with_any_tags() -> None:
-    """Unlike replicas, they have neither zones nor a node selector."""
     strict = [
         setting("replica-zone-soft-anti-affinity", "false"),
         setting("allow-empty-node-selector-volume", "false"),
@@ -136,7 +129,6 @@ def test_an_existing_volume_only_has_to_be_attached() -> None:
 
 
 def test_a_local_volume_and_the_shards_need_room_together() -> None:
-    """Each disk has room for a shard or for the local volume; of four nodes, three are left for the shards."""
     local = [make.storage_class("local", dataEngine="v2"), make.claim("b", 18, storage_class="local")]
     four = explained(make.pod("a", "b"), KUBE_NODES, CLASS, CLAIM, local, nodes(20, 20, 20, 20))
     assert all(entry.reason.fits for entry in four.verdicts)
@@ -178,7 +170,6 @@ def offer_to_other(view: View) -> Ledger:
 
 
 def test_a_new_volume_of_another_pod_counts_on_every_node() -> None:
-    """Each node may get one of its shards: n1 to n3 have room for no more, n4 for a shard and a local volume."""
     bound = cluster(nodes(20, 20, 20, 40), CLAIM, other_on="n1")
     assert fitting(bound) == ["n4"]
     waiting = cluster(nodes(20, 20, 20, 40), CLAIM, other_on="")

@@ -48,7 +48,6 @@ def test_volumes_that_fit_in_every_order_may_still_meet_on_one_disk() -> None:
 
 
 def test_packing_auto_prefers_stale_safe_nodes_then_order_safe_ones_then_the_rest() -> None:
-    """n1 fails in some order, n2 on outdated status, n3 never."""
     objects = [storage_class(), claim("x", 50), claim("y", 100)]
     nodes = [node("n1", 100, 60), node("n2", 149, 149), node("n3", 150)]
     every = [reasons(explained(REQUESTED, nodes[:count], objects)) for count in (1, 2, 3)]
@@ -68,7 +67,6 @@ def test_packing_auto_prefers_stale_safe_nodes_then_order_safe_ones_then_the_res
     ],
 )
 def test_the_other_packing_options_offer_what_they_are_named_after(packing: Packing, expected: list[str]) -> None:
-    """The same nodes as above."""
     objects = [storage_class(), claim("x", 50), claim("y", 100)]
     nodes = [node("n1", 100, 60), node("n2", 149, 149), node("n3", 150)]
     assert fitting(explained(REQUESTED, nodes, objects, options=FilterOptions(packing=packing))) == expected
@@ -91,7 +89,6 @@ def test_the_other_packing_options_offer_what_they_are_named_after(packing: Pack
 def test_a_disk_must_take_all_volumes_that_it_could_take_alone(
     disks: tuple[float, ...], sizes: tuple[float, ...], safe: bool
 ) -> None:
-    """Sizes in Gi."""
     names = [f"c{index}" for index in range(len(sizes))]
     claims = [claim(name, size) for name, size in zip(names, sizes, strict=True)]
     (verdict,) = explained(pod(*names), node("n1", *disks), storage_class(), claims, options=STALE_SAFE).verdicts
@@ -100,7 +97,6 @@ def test_a_disk_must_take_all_volumes_that_it_could_take_alone(
 
 
 def test_volumes_of_different_tags_do_not_meet() -> None:
-    """A disk counts only the volumes that it is open to."""
     disks = longhorn_node("n1", {"fast": disk(60, tags=["ssd"]), "slow": disk(60, tags=["hdd"])})
     volumes = [bound("x", 60, diskSelector=["ssd"]), bound("y", 60, diskSelector=["hdd"])]
     (verdict,) = explained(REQUESTED, disks, *volumes, options=STALE_SAFE).verdicts
@@ -158,7 +154,6 @@ def test_a_small_volume_fits_next_to_a_placement_in_flight() -> None:
 
 
 def decided(objects: list[Object], ledger: Ledger | None = None, options: FilterOptions = STALE_SAFE) -> Decision:
-    """The decision about the pod of x on n1, with other pods."""
     current = state(objects)
     return filter_nodes(as_pod(pod("x")), ["n1"], current, options, competing(current, ledger or Ledger()))
 
@@ -167,13 +162,11 @@ OTHER = [claim("other", 60), pod("other", name="other", uid="o", node="n1")]
 
 
 def test_the_volumes_of_other_pods_meet_those_of_the_pod() -> None:
-    """The other pod is bound to n1 and has no replica yet."""
     assert list(decided([node("n1", 100, 100), *CLAIMS, *OTHER]).reasons) == [Reason.STALE_UNSAFE]
     assert list(decided([node("n1", 120, 120), *CLAIMS, *OTHER]).reasons) == [Reason.ROOM]
 
 
 def test_a_node_that_only_an_offer_makes_unsafe_is_waited_for() -> None:
-    """With packing stale-safe; where demand makes it unsafe, nothing is waited for."""
     objects = [node("n1", 100, 100), *CLAIMS, claim("other", 60), pod("other", name="other", uid="o")]
     ledger = with_offer(Ledger(), state(objects).view, "other", ["n1"], 0.0)
     assert list(decided(objects, ledger).reasons) == [Reason.WAITING]
@@ -183,13 +176,10 @@ def test_a_node_that_only_an_offer_makes_unsafe_is_waited_for() -> None:
 
 
 def created(raw: Object, day: int) -> Object:
-    """The object, created on a day of January."""
     return {**raw, "metadata": {**raw["metadata"], "creationTimestamp": f"2026-01-{day:02}T00:00:00Z"}}
 
 
 def test_a_hopeless_volume_may_still_meet_the_pods_volume() -> None:
-    """It does not fit with older demand, but by outdated status disk-1 takes it."""
-
     def objects(hopeless_size: int) -> list[Object]:
         return [
             node("n1", 100, 20),
@@ -209,7 +199,6 @@ def test_a_hopeless_volume_may_still_meet_the_pods_volume() -> None:
 
 
 def test_nodes_where_nothing_is_placed_are_stale_safe() -> None:
-    """A home, a pod without volumes, and remote volumes."""
     home = explained(pod("a"), node("n1", 10), bound("a"), replica("r", "vol-a", "n1"), options=STALE_SAFE)
     without_volumes = explained(pod(), node("n1", 10), options=STALE_SAFE)
     remote = explained(pod("b"), node("n1", 100), bound("b", 10, locality="disabled"), options=STALE_SAFE)
@@ -218,7 +207,6 @@ def test_nodes_where_nothing_is_placed_are_stale_safe() -> None:
 
 
 def test_a_node_with_a_replica_of_the_pod_is_examined_too() -> None:
-    """Volume a keeps its replica; x and y are new and may meet."""
     kept = replica("r", "vol-a", "n1", disk="disk-1", size=10)
     disks = longhorn_node("n1", {"disk-1": disk(110, listed={"r": 10}), "disk-2": disk(100)})
     (verdict,) = explained(pod("a", "x", "y"), disks, bound("a", 10), kept, CLAIMS, options=STALE_SAFE).verdicts

@@ -19,7 +19,6 @@ EVERY_REPLICA = make.setting("allow-volume-creation-with-degraded-availability",
 
 
 def nodes(*sizes: float, **fields: Any) -> list[Object]:
-    """Nodes n1, n2, ... with one disk each."""
     return [make.longhorn_node(f"n{number}", size, **fields) for number, size in enumerate(sizes, start=1)]
 
 
@@ -36,7 +35,6 @@ def remote_replicas(count: int, size: float = 60, **parameters: Any) -> list[Obj
 
 
 def test_a_local_and_a_remote_volume_do_not_share_the_same_bytes() -> None:
-    """Each of them fits the only disk alone."""
     explanation = explained(make.pod("a", "b"), nodes(100), local_and_remote(60, 60))
     assert reasons(explanation) == {"n1": "NOT_TOGETHER_IN_CLUSTER"}
     assert explanation.verdicts[0].detail == (
@@ -45,7 +43,6 @@ def test_a_local_and_a_remote_volume_do_not_share_the_same_bytes() -> None:
 
 
 def test_the_remote_volume_may_go_to_another_node() -> None:
-    """The local one may then use its node's whole disk."""
     explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(60, 60))
     assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
 
@@ -65,7 +62,6 @@ def test_remote_volumes_need_places_together() -> None:
 
 
 def test_one_replica_with_a_place_is_enough_by_default() -> None:
-    """Longhorn adds the others when they find places."""
     *claim, _ = remote_replicas(3)
     assert reasons(explained(make.pod("b"), nodes(100, 10), claim)) == dict.fromkeys(("n1", "n2"), "ATTACHABLE")
 
@@ -88,7 +84,6 @@ def test_one_replica_with_a_place_is_enough_by_default() -> None:
 def test_every_replica_has_a_place_if_longhorn_waits_for_all(
     sizes: tuple[float, ...], fields: dict[str, Any], fits: bool
 ) -> None:
-    """Three replicas, apart from each other as the settings and the volume say."""
     explanation = explained(make.pod("b"), nodes(*sizes), remote_replicas(3, **fields))
     assert set(reasons(explanation).values()) == {"ATTACHABLE" if fits else "NOT_TOGETHER_IN_CLUSTER"}
 
@@ -125,7 +120,6 @@ def test_too_few_nodes_or_zones_are_not_called_missing_space(
 
 
 def test_replicas_are_in_different_zones_if_they_may_not_share_one() -> None:
-    """Two nodes of one zone are not enough for two replicas."""
     objects = remote_replicas(2, replicaZoneSoftAntiAffinity="disabled")
     east = make.longhorn_node("e1", zone="east"), make.longhorn_node("e2", zone="east")
     west = make.longhorn_node("w1", zone="west")
@@ -134,7 +128,6 @@ def test_replicas_are_in_different_zones_if_they_may_not_share_one() -> None:
 
 
 def test_the_other_replicas_of_a_local_volume_need_places_too() -> None:
-    """One of two is on the pod's node, the other on another one."""
     objects = [make.storage_class(numberOfReplicas="2"), make.claim("a", 60), EVERY_REPLICA]
     assert reasons(explained(make.pod("a"), nodes(60, 60), objects)) == {"n1": "ROOM", "n2": "ROOM"}
     explanation = explained(make.pod("a"), nodes(60, 50), objects)
@@ -142,7 +135,6 @@ def test_the_other_replicas_of_a_local_volume_need_places_too() -> None:
 
 
 def test_a_replica_without_a_place_may_not_join_one_that_has() -> None:
-    """An existing volume with one of two replicas placed."""
     volume = make.bound("b", 10, locality="disabled", numberOfReplicas=2)
     replicas = [make.replica("r1", "vol-b", "n1", size=10), make.replica("r2", "vol-b", size=10)]
     objects: list[Any] = [volume, replicas, EVERY_REPLICA]
@@ -153,14 +145,12 @@ def test_a_replica_without_a_place_may_not_join_one_that_has() -> None:
 
 
 def test_longhorn_waits_for_no_replica_of_a_volume_that_it_runs() -> None:
-    """spec.nodeID names the node."""
     volume = make.bound("b", 10, locality="disabled", numberOfReplicas=2, nodeID="n1")
     replicas = [make.replica("r1", "vol-b", "n1", size=10), make.replica("r2", "vol-b", size=10)]
     assert reasons(explained(make.pod("b"), nodes(100), volume, replicas, EVERY_REPLICA)) == {"n1": "ATTACHABLE"}
 
 
 def test_a_backing_image_takes_its_space_on_each_disk_that_lacks_it() -> None:
-    """It is copied for the first replica there."""
     image = {
         "apiVersion": make.LONGHORN,
         "kind": "BackingImage",
@@ -175,7 +165,6 @@ def test_a_backing_image_takes_its_space_on_each_disk_that_lacks_it() -> None:
 
 
 def test_order_unsafe_nodes_are_offered_if_the_safe_ones_have_no_placement() -> None:
-    """What the whole pod excludes does not count as an order-safe node."""
     unsafe = make.longhorn_node("n1", {"a": make.disk(50), "b": make.disk(60)})
     claims = [make.claim("x", 50), make.claim("y", 60), make.claim("z", 150, storage_class="remote")]
     alone = explained(make.pod("x", "y"), unsafe, make.longhorn_node("n2", 200), CLASSES, claims)
@@ -185,7 +174,6 @@ def test_order_unsafe_nodes_are_offered_if_the_safe_ones_have_no_placement() -> 
 
 
 def test_a_search_that_exceeds_the_budget_refuses_the_node() -> None:
-    """It is counted."""
     objects = [*nodes(100, 100, 60), *remote_replicas(3)]
     decision = explained(make.pod("b"), *objects, options=FilterOptions(steps=0)).decision
     assert (list(decision.reasons), decision.gave_up) == ([Reason.UNDECIDED] * 3, 1)
@@ -201,7 +189,6 @@ def test_a_search_that_exceeds_the_budget_refuses_the_node() -> None:
     ],
 )
 def test_many_replicas_fit_a_nearly_empty_cluster(locality: str, volumes: int, size: float) -> None:
-    """No placement is far to seek, on whichever node the pod runs."""
     names = [f"c{number}" for number in range(volumes)]
     claims = [make.claim(name, 100, storage_class="many") for name in names]
     replicas = make.storage_class("many", dataLocality=locality, numberOfReplicas="3")
@@ -234,7 +221,6 @@ class TestManyDisks:
         monkeypatch.setattr(whole_pod, "MAX_DISKS", 0)
 
     def test_there_are_too_few_bytes(self) -> None:
-        """Of all disks together, a local volume included."""
         explanation = explained(make.pod("a", "b"), nodes(100), local_and_remote(60, 60))
         assert reasons(explanation) == {"n1": "NOT_TOGETHER_IN_CLUSTER"}
 
@@ -245,17 +231,14 @@ class TestManyDisks:
         assert set(reasons(explanation).values()) == {"NOT_TOGETHER_IN_CLUSTER"}
 
     def test_there_are_too_few_nodes_for_the_replicas(self) -> None:
-        """Each needs one of its own."""
         assert set(reasons(explained(make.pod("b"), nodes(200, 200), remote_replicas(3))).values()) == {"TOO_FEW_NODES"}
 
     def test_what_may_fit_is_not_refused(self) -> None:
-        """On n1 there is no placement, but counting cannot tell: it fits, and is unsafe."""
         explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
         assert reasons(explanation) == {"n1": "ORDER_UNSAFE", "n2": "ROOM"}
 
 
 def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the disks that can take them."""
     looks: list[object] = []
     open_disks = replicas.open_disks
 
@@ -271,7 +254,6 @@ def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_too_many_replicas_for_a_search_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a look at the disks that can take them."""
     monkeypatch.setattr(whole_pod, "MAX_REPLICAS", 1)
     monkeypatch.setattr(whole_pod, "open_disks", None)
     explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
@@ -279,7 +261,6 @@ def test_too_many_replicas_for_a_search_are_counted_at_once(monkeypatch: pytest.
 
 
 def test_equal_pods_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as the cluster does not change."""
     searches = []
     search = spread.fits_spread
 

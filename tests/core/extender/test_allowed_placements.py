@@ -48,18 +48,15 @@ def _decide(state: ClusterState, allowances: Iterable[Placement], offers: Iterab
 
 @pytest.mark.parametrize(("allowances", "reason"), [([], "ROOM"), ([ON_A], "ROOM"), ([ON_B], "WAITING")])
 def test_the_pod_waits_where_an_allowed_placement_leaves_it_no_space(allowances: list[Placement], reason: str) -> None:
-    """The view shows volume x as demand, which may go to either disk."""
     assert _reason(allowances, X) == reason
 
 
 def test_a_placement_that_a_watch_has_shown_is_no_longer_waited_for() -> None:
-    """The decision itself refuses the node then."""
     shown = [*X[:-1], make.replica("r-x", "vol-x", NODE, size=20, disk="b")]
     assert _reason([ON_B], shown) == "INSUFFICIENT_STORAGE"
 
 
 def test_an_allowed_volume_counts_once() -> None:
-    """On the disk where it was placed, and not as demand as well."""
     assert _reason([ON_A], X, waiting_volume("y", 10)) == "ROOM"
 
 
@@ -74,7 +71,6 @@ def test_competitors_keep_their_space() -> None:
 
 
 def test_a_pod_that_returns_to_its_replicas_waits_for_nothing() -> None:
-    """It takes no space there."""
     old = [*make.bound("old", 40), make.replica("r-old", "vol-old", NODE, size=40, disk="b")]
     pod = make.pod("old", name="pod-new", uid="uid-pod-new")
     disks = node_with_disks({"a": make.disk(30), "b": make.disk(40, listed={"r-old": 40})})
@@ -82,11 +78,9 @@ def test_a_pod_that_returns_to_its_replicas_waits_for_nothing() -> None:
 
 
 def test_an_allowed_placement_elsewhere_does_not_matter() -> None:
-    """Only nodes that fit are asked about."""
     elsewhere = Placement("r-z", "vol-z", 20, "m", "m-b", "/data/b/")
     assert _reason([elsewhere], X) == "ROOM"
 
 
 def test_a_node_that_does_not_fit_keeps_its_reason() -> None:
-    """It is not waited for."""
     assert _reason([ON_B], X, size=60) == _reason([], X, size=60)

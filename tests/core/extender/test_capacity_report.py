@@ -22,12 +22,10 @@ TI = 1024
 
 
 def report(*objects: Object | list[Object]) -> CapacityReport:
-    """The report of a cluster of some objects."""
     return CapacityReport.of(make.state(*objects))
 
 
 def usage(**fields: Any) -> DiskUsage:
-    """The usage of the only disk of a cluster."""
     (disk,) = report(make.longhorn_node("n1", {"d1": make.disk(**fields)})).disks
     return disk
 
@@ -38,7 +36,6 @@ def fits(size: int, *objects: Object | list[Object]) -> bool:
 
 
 def test_a_disk_has_longhorns_numbers() -> None:
-    """All of them are bytes."""
     assert usage(size=100, reserved=10, scheduled=30, available=60) == DiskUsage(
         node="n1",
         disk="d1",
@@ -53,7 +50,6 @@ def test_a_disk_has_longhorns_numbers() -> None:
 
 
 def test_a_placed_replica_that_the_status_lacks_is_promised() -> None:
-    """Limit - scheduled - promised is free."""
     node = make.longhorn_node("n1", {"d1": make.disk(100, scheduled=20)})
     state = make.state(node, make.volume("v", 30), make.replica("r", "v", "n1", size=30, disk="d1"))
     (disk,) = CapacityReport.of(state).disks
@@ -79,13 +75,11 @@ def test_a_placed_replica_that_the_status_lacks_is_promised() -> None:
     ],
 )
 def test_a_closed_disk_has_the_reason(node: dict[str, Any], disk: dict[str, Any], reason: Reason | None) -> None:
-    """The reason is the one that pods are refused with."""
     (only,) = report(make.longhorn_node("n1", {"d1": make.disk(**disk)}, **node)).disks
     assert (only.closed_by.reason if only.closed_by else None) == reason
 
 
 def test_demand_without_a_replica_counts_on_its_node() -> None:
-    """Other nodes have 0."""
     nodes = [make.longhorn_node("n1"), make.longhorn_node("n2")]
     waiting = [make.storage_class(), make.claim("a", 30), make.pod("a", node="n2")]
     assert report(nodes, waiting).demand == {"n1": 0, "n2": 30 * GI}
@@ -100,7 +94,6 @@ def test_demand_without_a_replica_counts_on_its_node() -> None:
 def test_the_largest_volume_is_the_largest_that_the_extender_finds_a_node_for(
     frees: list[int], tagged: set[int], down: set[int], locality: str
 ) -> None:
-    """One step more fits nowhere."""
     nodes = [
         make.longhorn_node(
             f"n{index}",
@@ -120,7 +113,6 @@ def test_the_largest_volume_is_the_largest_that_the_extender_finds_a_node_for(
     [("ext4", 16 * TI * GI - SIZE_STEP), ("xfs", 20 * TI * GI)],
 )
 def test_no_volume_is_larger_than_a_file_may_be(filesystem: str, largest: int) -> None:
-    """Longhorn refuses 16 TiB on ext4."""
     cluster = [
         make.longhorn_node("n1", {"d": make.disk(20 * TI, filesystem=filesystem)}),
         make.storage_class(),
@@ -139,7 +131,6 @@ def test_no_volume_is_larger_than_a_file_may_be(filesystem: str, largest: int) -
     ],
 )
 def test_a_class_that_cannot_be_provisioned_has_no_largest_volume(objects: list[Object], largest: int | None) -> None:
-    """Only Longhorn's own classes are listed."""
     assert report(make.longhorn_node("n1"), objects).largest_volumes.get("longhorn") == largest
 
 

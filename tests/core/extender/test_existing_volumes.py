@@ -53,7 +53,6 @@ class Requests:
 
 
 def matched(decision: Decision) -> list[str]:
-    """The PersistentVolumes that a pod may be bound to."""
     return [volume.persistent_volume for volume in decision.resolution.volumes]
 
 
@@ -61,20 +60,17 @@ def matched(decision: Decision) -> list[str]:
 
 
 def test_a_kept_strict_local_volume_binds_the_pod_to_its_node() -> None:
-    """Its claim is unbound, but kube-scheduler will bind it to the kept PersistentVolume."""
     explanation = explained(POD, DATA, nodes(500, 500, 500), kept("pv", 50, "b", locality="strict-local"))
     assert fitting(explanation) == ["b"]
     assert reasons(explanation)["a"] == "STRICT_LOCAL_ELSEWHERE"
 
 
 def test_a_claim_of_50gi_that_matches_100gi_needs_100gi() -> None:
-    """The existing volume is larger than the claim, and has no replica yet."""
     explanation = explained(POD, DATA, nodes(60, 120, 99), kept("pv", 100))
     assert fitting(explanation) == ["b"]
 
 
 def test_a_kept_best_effort_volume_makes_its_node_a_home() -> None:
-    """The pod returns to its data, though other nodes have room."""
     explanation = explained(POD, DATA, nodes(500, 500, 500), kept("pv", 50, "c"))
     assert reasons(explanation) == {"a": "HOME_ELSEWHERE", "b": "HOME_ELSEWHERE", "c": "HOME"}
 
@@ -83,14 +79,12 @@ def test_a_kept_best_effort_volume_makes_its_node_a_home() -> None:
 
 
 def test_a_claim_of_a_class_that_binds_at_once_is_not_matched() -> None:
-    """The PersistentVolume controller binds it before kube-scheduler asks."""
     immediate = [make.storage_class(binding="Immediate"), make.claim("data", 50)]
     decision = explained(POD, immediate, nodes(500), kept("pv", 100, "a")).decision
     assert matched(decision) == [""]
 
 
 def test_a_claim_with_a_selected_node_is_not_matched() -> None:
-    """It is being provisioned."""
     claim = make.claim("data", 50)
     claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
     decision = explained(POD, CLASS, claim, nodes(500), kept("pv", 100, "a")).decision
@@ -98,7 +92,6 @@ def test_a_claim_with_a_selected_node_is_not_matched() -> None:
 
 
 def test_a_class_without_provisioner_is_served_by_existing_volumes() -> None:
-    """Static provisioning of Longhorn volumes."""
     static = [make.storage_class("static", provisioner="kubernetes.io/no-provisioner")]
     claim = make.claim("data", 50, storage_class="static")
     explanation = explained(POD, static, claim, nodes(500, 500), kept("pv", 50, "b", storage_class="static"))
@@ -106,13 +99,11 @@ def test_a_class_without_provisioner_is_served_by_existing_volumes() -> None:
 
 
 def test_a_claim_that_matches_another_drivers_volume_takes_no_longhorn_space() -> None:
-    """Both drivers' PersistentVolumes have the same class."""
     foreign = make.available_volume("pv", 50, driver="nfs.csi.k8s.io")
     assert reasons(explained(POD, DATA, nodes(10), foreign)) == {"a": "NO_VOLUMES"}
 
 
 def test_a_selector_that_cannot_be_read_refuses_the_pod() -> None:
-    """kube-scheduler reports an error too."""
     claim = make.claim("data", 50)
     claim["spec"]["selector"] = {"matchExpressions": [{"key": "tier", "operator": "Near", "values": ["x"]}]}
     with pytest.raises(ResolutionError, match="default/data has a selector that cannot be read"):
@@ -120,7 +111,6 @@ def test_a_selector_that_cannot_be_read_refuses_the_pod() -> None:
 
 
 def test_a_capacity_beyond_64_bits_is_read_as_the_largest_size() -> None:
-    """The API server accepts it."""
     assert fitting(explained(POD, DATA, nodes(500), make.available_volume("pv", "16Ei"), make.volume("vol-pv", 50)))
 
 
@@ -134,7 +124,6 @@ def test_each_node_is_judged_with_its_own_match() -> None:
 
 
 def test_homes_of_different_volumes_are_homes_and_all_other_nodes_are_not() -> None:
-    """A node without data of the pod is refused while another candidate holds it."""
     volumes = [kept("pv-a", 50, "a", node="a"), kept("pv-b", 50, "b", node="b")]
     explanation = explained(POD, DATA, nodes(500, 500, 500), *volumes)
     assert reasons(explanation) == {"a": "HOME", "b": "HOME", "c": "HOME_ELSEWHERE"}
@@ -161,13 +150,11 @@ def test_equal_strict_local_volumes_on_different_nodes_refuse_every_node() -> No
 
 
 def test_equal_strict_local_volumes_on_one_node_bind_the_pod_to_it() -> None:
-    """Whichever is taken."""
     volumes = [kept(f"pv-{index}", 50, "b", locality="strict-local") for index in range(3)]
     assert fitting(explained(POD, DATA, nodes(500, 500, 500), *volumes)) == ["b"]
 
 
 def test_equal_best_effort_volumes_need_room_for_whichever_is_taken() -> None:
-    """On a node that holds one of them the other one needs a new replica."""
     volumes = [kept(f"pv-{name}", 50, name) for name in "ab"]
     assert fitting(explained(POD, DATA, nodes(90, 110, 60), *volumes)) == ["b", "c"]
 
@@ -205,7 +192,6 @@ def test_many_equal_volumes_refuse_the_pod_with_a_reason() -> None:
 
 
 def test_many_equal_volumes_that_need_no_local_space_do_not_matter() -> None:
-    """Whichever is taken is served over the network, or from another node."""
     volumes = [kept(f"pv-{index}", 50, "b", locality="disabled") for index in range(MAX_MATCHES + 1)]
     assert fitting(explained(POD, DATA, nodes(500, 500), *volumes)) == ["a", "b"]
 
@@ -222,7 +208,6 @@ def test_a_volume_that_another_pod_was_offered_nodes_for_is_taken() -> None:
 
 
 def test_a_volume_that_needs_no_local_space_is_taken_too() -> None:
-    """Its offer counts for no space on the pod's node."""
     claims = [make.claim("first", 50), make.claim("second", 50)]
     requests = Requests(CLASS, claims, nodes(100, 1000), kept("pv", 60, "b", locality="disabled"))
     assert matched(requests.filter("first", name="first", candidates=("a",))) == ["pv"]
@@ -232,14 +217,12 @@ def test_a_volume_that_needs_no_local_space_is_taken_too() -> None:
 
 
 def test_a_pods_own_offer_does_not_take_its_volume() -> None:
-    """It is asked about again."""
     requests = Requests(DATA, nodes(500, 500, 500), kept("pv", 50, "a"))
     for _ in range(2):
         assert matched(requests.filter("data", name="first")) == ["pv"]
 
 
 def test_of_two_equal_volumes_one_is_left_for_the_second_pod_and_none_for_the_third() -> None:
-    """It is unknown which."""
     claims = [make.claim(name, 50) for name in ("first", "second", "third")]
     requests = Requests(CLASS, claims, nodes(500, 500, 500), kept("pv-1", 50, "a"), kept("pv-2", 50, "a"))
     assert matched(requests.filter("first", name="first")) == ["pv-1", "pv-2"]
@@ -248,7 +231,6 @@ def test_of_two_equal_volumes_one_is_left_for_the_second_pod_and_none_for_the_th
 
 
 def test_a_volume_that_an_offer_may_take_may_be_left() -> None:
-    """The first pod takes the volume of the node that it goes to, so each node is judged with and without its volume."""
     claims = [make.claim("first", 50), make.claim("second", 50)]
     volumes = [kept(f"pv-{name}", 50, name, node=name) for name in "ab"]
     requests = Requests(CLASS, claims, nodes(90, 110), *volumes)
@@ -292,14 +274,12 @@ def test_a_nomination_is_adopted_with_the_volume_matched_on_its_node() -> None:
 
 
 def test_pods_that_may_match_existing_volumes_are_not_equivalent_to_others() -> None:
-    """The nudger must evaluate each."""
     view = make.view(DATA, nodes(500), kept("pv", 50, "a"))
     pod = make.as_pod(POD)
     assert equivalence_key(pod, resolve(pod, view), view) is None
 
 
 def test_matching_can_be_switched_off_for_a_scheduler_that_binds_no_existing_volumes() -> None:
-    """The generic scheduler selects a node, and a volume is provisioned."""
     options = FilterOptions(match_volumes=False)
     decision = explained(POD, DATA, nodes(500), kept("pv", 100, "a"), options=options).decision
     assert matched(decision) == [""]

@@ -29,7 +29,6 @@ ANYWHERE = storage_class("longhorn", dataLocality="disabled")
 
 
 def detail_of_n1(*objects: Object | list[Object], claims: tuple[str, ...] = ("a",)) -> str:
-    """The detail of node n1 for a pod with claims."""
     return explained(pod(*claims), *objects, nodes=["n1"]).verdicts[0].detail
 
 
@@ -73,7 +72,6 @@ def detail_of_n1(*objects: Object | list[Object], claims: tuple[str, ...] = ("a"
 def test_a_volume_without_room_in_the_cluster_has_its_nearest_disk_named(
     parameters: dict[str, Any], nodes: list[Object], nearest: str
 ) -> None:
-    """With the rule that refuses it: the last in Longhorn's order, and of equal ones the smallest lack of space."""
     image = {
         "apiVersion": LONGHORN,
         "kind": "BackingImage",
@@ -87,14 +85,12 @@ def test_a_volume_without_room_in_the_cluster_has_its_nearest_disk_named(
 
 
 def test_only_the_volumes_that_no_disk_takes_are_named() -> None:
-    """Another of the pod's volumes fits."""
     detail = detail_of_n1(longhorn_node("n1", 100), claim("a", 60), claim("b", 200), ANYWHERE, claims=("a", "b"))
     assert detail.startswith("no disk can take b (200Gi); nearest: on node n1, disk disk-1")
     assert " a (" not in detail
 
 
 def test_disks_without_the_tags_are_named_where_those_with_the_tags_lack_space() -> None:
-    """Tags here and space there."""
     node = longhorn_node("n1", {"fast": disk(50, tags=["ssd"]), "slow": disk(500, tags=["hdd"])})
     detail = detail_of_n1(node, claim("a", 60), storage_class(diskSelector="ssd"))
     assert detail == (
@@ -103,7 +99,6 @@ def test_disks_without_the_tags_are_named_where_those_with_the_tags_lack_space()
 
 
 def test_a_disk_that_is_closed_to_some_volumes_names_them() -> None:
-    """The other volume may use it."""
     node = longhorn_node("n1", {"fast": disk(50, tags=["ssd"]), "slow": disk(500, tags=["hdd"])})
     classes = [storage_class("longhorn", diskSelector="ssd"), storage_class("other")]
     detail = detail_of_n1(node, claim("a", 60), claim("b", 10, storage_class="other"), classes, claims=("a", "b"))
@@ -111,20 +106,17 @@ def test_a_disk_that_is_closed_to_some_volumes_names_them() -> None:
 
 
 def test_an_evicting_disk_is_named_among_the_closed_ones() -> None:
-    """Its space does not count."""
     node = longhorn_node("n1", {"d1": disk(50), "d2": disk(500, evict=True, allow=False)})
     detail = detail_of_n1(node, claim("a", 60), storage_class())
     assert detail.endswith("; disk d2 is being evicted (evictionRequested true)")
 
 
 def test_a_volume_that_is_too_large_for_a_file_system_has_its_own_size() -> None:
-    """Not that of the limit."""
     detail = detail_of_n1(longhorn_node("n1", 50 * 1024), bound("a", 20 * 1024))
     assert detail == "disk disk-1: ext4 cannot hold a file of 20Ti, only of less than 16Ti"
 
 
 def test_an_empty_selector_is_told_from_none() -> None:
-    """A volume with the selector [""] selects an empty tag."""
     detail = detail_of_n1(longhorn_node("n1"), bound("a", 10, diskSelector=[""]))
     assert detail == "disk disk-1 has tags [], the volume selects ['']"
 
@@ -138,7 +130,6 @@ def test_of_several_volumes_the_one_that_selects_other_tags_is_named() -> None:
 
 
 def test_both_rules_of_disk_pressure_are_shown_with_their_bytes() -> None:
-    """Longhorn's condition names neither in full."""
     pressed = disk(100, available=20, scheduled=60, reserved=10, pressure=True)
     assert detail_of_n1(longhorn_node("n1", {"d": pressed}), claim("a", 1), storage_class()) == (
         "disk d has condition Schedulable=False (DiskPressure): 20Gi available must be more than 25Gi (25 % of 100Gi), and "
@@ -147,7 +138,6 @@ def test_both_rules_of_disk_pressure_are_shown_with_their_bytes() -> None:
 
 
 def test_a_disk_with_too_much_scheduled_has_nothing_left() -> None:
-    """Its free bytes are below zero."""
     detail = detail_of_n1(longhorn_node("n1", {"d": disk(100, scheduled=150)}), claim("a", 1), storage_class())
     assert "disk d has nothing left to schedule (50Gi too much is scheduled)" in detail
 
@@ -165,7 +155,6 @@ def test_a_disk_without_a_uuid_is_not_offered() -> None:
 @pytest.mark.parametrize("kind", ["Ready", "Schedulable"])
 @pytest.mark.parametrize("status", ["Unknown", None])
 def test_a_node_without_a_condition_is_not_ready_yet(kind: str, status: str | None) -> None:
-    """It is not cordoned: the node controller has not looked at it."""
     node = longhorn_node("n1")
     others = [entry for entry in node["status"]["conditions"] if entry["type"] != kind]
     node["status"]["conditions"] = others + ([make.condition(kind, status)] if status else [])
@@ -174,7 +163,6 @@ def test_a_node_without_a_condition_is_not_ready_yet(kind: str, status: str | No
 
 
 def test_the_setting_that_keeps_volumes_off_tagged_disks_is_named() -> None:
-    """The volume has no selector."""
     node = longhorn_node("n1", {"d": disk(tags=["ssd"])})
     off = setting("allow-empty-disk-selector-volume", "false")
     detail = detail_of_n1(node, claim("a", 10), storage_class(), off)
@@ -199,7 +187,6 @@ class TestManyVolumes:
         ]
 
     def test_replicas_without_room_together(self) -> None:
-        """They are counted once, for all nodes of the answer."""
         claims = [claim(name, 60) for name in self.NAMES]
         detail = detail_of_n1(ANYWHERE, longhorn_node("n1", 100), *claims, claims=self.NAMES)
         assert detail == (
@@ -208,12 +195,10 @@ class TestManyVolumes:
         )
 
     def test_kept_replicas(self) -> None:
-        """On the node."""
         detail = detail_of_n1(longhorn_node("n1", 100), *self.placed("n1"), claims=self.NAMES)
         assert detail.endswith("vol-c04 keeps its healthy replica; and 7 more")
 
     def test_replicas_elsewhere(self) -> None:
-        """On another node, which the pod returns to."""
         nodes = longhorn_node("n1", 100), longhorn_node("n2", 100)
         verdict = explained(pod(*self.NAMES), *nodes, *self.placed("n2"), nodes=["n1", "n2"]).verdicts[0]
         assert verdict.detail.endswith("vol-c04 has replicas on n2; and 7 more")
@@ -226,7 +211,6 @@ class TestManyVolumes:
         assert detail.endswith("; volumes that are not examined: 7")
 
     def test_volumes_that_a_disk_is_closed_to(self) -> None:
-        """Another volume may use it."""
         tagged = storage_class("tagged", diskSelector="ssd")
         claims = [claim(name, 60, storage_class="tagged") for name in self.NAMES]
         objects = storage_class(), tagged, claim("z", 60), *claims
@@ -236,7 +220,6 @@ class TestManyVolumes:
 
 
 def test_needs_are_computed_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are the pod's."""
     calls: list[object] = []
 
     def counted_needs(*args: Any) -> Any:
@@ -262,7 +245,6 @@ def test_needs_are_computed_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_what_is_undecided_are_the_replicas_together(claims: tuple[str, ...], needs: str) -> None:
-    """The node itself fits. Only the two small disks together leave the others to b and c."""
     objects = [
         storage_class(numberOfReplicas="1"),
         storage_class("many", dataLocality="disabled", numberOfReplicas="2"),

@@ -70,7 +70,6 @@ def reason_of_n1(node: Object, raw_pod: Object | None = None, *objects: Object |
 
 
 def test_a_pod_without_longhorn_volumes_may_go_anywhere() -> None:
-    """Also to nodes that Longhorn does not list, or that are not ready."""
     explanation = explained(pod(), longhorn_node("n1", ready=False), nodes=["n1", "elsewhere"])
     assert reasons(explanation) == {"elsewhere": "NO_VOLUMES", "n1": "NO_VOLUMES"}
 
@@ -125,7 +124,6 @@ def test_longhorns_rules_decide_about_a_node(node: Object, reason: str) -> None:
     ],
 )
 def test_a_storage_class_decides_which_disks_are_open(parameters: dict[str, Any], node: Object, reason: str) -> None:
-    """Its parameters become the fields that Longhorn's rules read."""
     assert reason_of_n1(node, pod("a"), claim("a", 10), storage_class(**parameters)) == reason
 
 
@@ -141,7 +139,6 @@ def test_a_storage_class_decides_which_disks_are_open(parameters: dict[str, Any]
 def test_which_of_two_volumes_gives_the_reason_does_not_depend_on_claim_names(
     names: tuple[str, str], first: dict[str, Any], second: dict[str, Any], reason: str
 ) -> None:
-    """Two volumes of one size, each refused for a reason of its own."""
     classes = [storage_class("class-1", **first), storage_class("class-2", **second)]
     claims = [claim(name, 10, storage_class=f"class-{index}") for index, name in enumerate(names, start=1)]
     assert reason_of_n1(longhorn_node("n1"), pod(*names), claims, classes) == reason
@@ -154,7 +151,6 @@ def test_which_of_two_volumes_gives_the_reason_does_not_depend_on_claim_names(
 def test_tagged_disks_can_be_reserved_for_volumes_with_a_disk_selector(
     tags: list[str], allow_empty: str, reason: str
 ) -> None:
-    """allow-empty-disk-selector-volume."""
     requested, extra = claims_of(10)
     node = longhorn_node("n1", {"d": disk(tags=tags)})
     assert reason_of_n1(node, requested, extra, setting("allow-empty-disk-selector-volume", allow_empty)) == reason
@@ -198,19 +194,16 @@ class TestPacking:
     def test_a_node_fits_exactly_if_some_assignment_fits(
         self, sizes: tuple[float, ...], disks: tuple[float, ...], fits: bool
     ) -> None:
-        """No disk is assigned more than it has free."""
         requested, extra = claims_of(*sizes)
         explanation = explained(requested, node_of(*disks), extra)
         assert (fitting(explanation) == ["n1"]) is fits
 
     def test_exactly_full_fits_and_one_byte_more_does_not(self) -> None:
-        """At the byte, with volumes that exist already."""
         exact = explained(pod("a", "b"), node_of(100), bound("a", 50), bound("b", 50))
         over = explained(pod("a", "b"), node_of(100), bound("a", 50), bound("b", 50 + BYTE))
         assert (reasons(exact), reasons(over)) == ({"n1": "ROOM"}, {"n1": "NOT_TOGETHER"})
 
     def test_the_plan_names_a_disk_for_each_volume(self) -> None:
-        """By Longhorn volume, or by claim while it is unbound."""
         explanation = explained(pod("a", "b"), node_of(60, 100), bound("a", 100), claim("b", 50), storage_class())
         assert explanation.verdicts[0].plan == {"b": "n1-disk-1", "vol-a": "n1-disk-2"}
 
@@ -223,7 +216,6 @@ class TestPacking:
         assert [verdict.missing // GI for verdict in explanation.verdicts] == [300, 200, 100, 0]
 
     def test_each_volume_keeps_to_its_own_disks(self) -> None:
-        """The ssd volume takes the ssd disk, so the other volume needs the other disk."""
         node = longhorn_node("n1", {"a": disk(100, tags=["ssd"]), "b": disk(50)})
         classes = [storage_class("ssd", diskSelector="ssd"), storage_class()]
         small = explained(pod("x", "y"), node, classes, claim("x", 60, storage_class="ssd"), claim("y", 50))
@@ -240,7 +232,6 @@ class TestPacking:
         assert reasons(full) == {"n1": "LOW_AVAILABLE"}
 
     def test_a_node_whose_search_exceeds_the_budget_is_refused(self) -> None:
-        """Without any steps a node that needs a search is refused, and counted."""
         requested, extra = claims_of(*HARD)
         node = node_of(*[1000] * 7, 1002)
         decision = explained(requested, node, extra, options=FilterOptions(steps=0)).decision
@@ -254,7 +245,6 @@ class TestRemoteVolumes:
     REMOTE = storage_class("remote", dataLocality="disabled")
 
     def test_a_node_without_disks_is_usable(self) -> None:
-        """Compute-only nodes are meant for such pods."""
         nodes = [longhorn_node("compute", {}), longhorn_node("storage")]
         explanation = explained(pod("a"), nodes, self.REMOTE, claim("a", 10, storage_class="remote"))
         assert reasons(explanation) == {"compute": "ATTACHABLE", "storage": "ATTACHABLE"}
@@ -266,7 +256,6 @@ class TestRemoteVolumes:
         assert reasons(explanation) == dict.fromkeys(("compute", "storage"), "NO_ROOM_IN_CLUSTER")
 
     def test_no_space_in_the_cluster_is_the_reason_even_where_all_candidates_are_excluded(self) -> None:
-        """The reason of a node does not depend on which other nodes are candidates."""
         nodes = [longhorn_node("n1"), longhorn_node("n2")]
         volume = bound("a", locality="strict-local")
         far = claim("b", 5000, storage_class="remote")
@@ -275,14 +264,12 @@ class TestRemoteVolumes:
         assert reasons(explanation) == {"n2": "NO_ROOM_IN_CLUSTER"}
 
     def test_a_placed_volume_needs_no_more_space(self) -> None:
-        """Its replica is on a node already."""
         explanation = explained(
             pod("a"), longhorn_node("n1", 5), bound("a", 10, locality="disabled"), replica("r", "vol-a", "n1", size=10)
         )
         assert reasons(explanation) == {"n1": "ATTACHABLE"}
 
     def test_a_remote_volume_must_be_attachable_on_the_pod_s_node(self) -> None:
-        """A ready Longhorn node; without one Longhorn cannot attach anything."""
         nodes = [longhorn_node("broken", ready=False), longhorn_node("fine")]
         explanation = explained(
             pod("a"),
@@ -298,7 +285,6 @@ class TestRemoteVolumes:
         }
 
     def test_a_remote_volume_is_not_packed_on_the_node(self) -> None:
-        """Only the local volume needs the node's disks."""
         explanation = explained(
             pod("a", "b"), longhorn_node("n1", 50), longhorn_node("n2", 200), storage_class(), self.REMOTE,
             claim("a", 50), claim("b", 150, storage_class="remote"),
@@ -342,7 +328,6 @@ class TestBackingImages:
     def test_the_copy_of_a_backing_image_takes_space(
         self, disks: tuple[float, ...], on: tuple[str, ...], sizes: tuple[float, ...], fits: bool
     ) -> None:
-        """Every choice of disks to copy the image to is tried."""
         names = [f"c{index}" for index in range(len(sizes))]
         claims = [claim(name, size) for name, size in zip(names, sizes, strict=True)]
         explanation = explained(pod(*names), node_of(*disks), self.image(*on), storage_class(backingImage="bi"), claims)
@@ -365,7 +350,6 @@ class TestBackingImages:
 
 
 def test_the_choices_of_many_disks_are_not_all_listed() -> None:
-    """Ten volumes of one image on twenty-two disks have too many choices to list."""
     names = [f"c{index}" for index in range(10)]
     claims = [claim(name, 61) for name in names]
     node = node_of(*[122] * 8, *[60] * 14)
@@ -375,7 +359,6 @@ def test_the_choices_of_many_disks_are_not_all_listed() -> None:
 
 
 def test_a_pod_with_more_volumes_than_a_node_can_attach_fits_nowhere() -> None:
-    """Its volumes are not even resolved: none of its claims exists here."""
     explanation = explained(
         pod(*[f"claim-{index}" for index in range(4_095)]), longhorn_node("n1"), longhorn_node("n2")
     )
@@ -384,7 +367,6 @@ def test_a_pod_with_more_volumes_than_a_node_can_attach_fits_nowhere() -> None:
 
 
 def test_a_volume_that_longhorn_cannot_read_fits_on_no_node() -> None:
-    """A degraded volume whose lastDegradedAt is no time stops Longhorn's scheduler on every node."""
     broken = bound("a", 10)
     broken[2]["status"] |= {"robustness": "degraded", "lastDegradedAt": "yesterday"}
     explanation = explained(
@@ -409,7 +391,6 @@ def test_a_volume_that_longhorn_cannot_read_fits_on_no_node() -> None:
     ],
 )
 def test_extreme_times_and_intervals_are_accepted(interval: str, since: str) -> None:
-    """Intervals and timestamps of millennia raise no error."""
     degraded = bound("a", 10)
     degraded[2]["status"] |= {"robustness": "degraded", "lastDegradedAt": since}
     explanation = explained(
@@ -420,7 +401,6 @@ def test_extreme_times_and_intervals_are_accepted(interval: str, since: str) -> 
 
 
 def test_no_missing_bytes_are_named_where_no_amount_on_one_disk_would_help() -> None:
-    """Two volumes do not fit on two different disks; no single disk can make up for both."""
     node = longhorn_node("n1", {"a": disk(60, tags=["ssd"]), "b": disk(60, tags=["hdd"])})
     classes = [storage_class(kind, diskSelector=kind) for kind in ("ssd", "hdd")]
     claims = [claim(f"{kind}{index}", 60, storage_class=kind) for kind in ("ssd", "hdd") for index in (1, 2)]
@@ -430,7 +410,6 @@ def test_no_missing_bytes_are_named_where_no_amount_on_one_disk_would_help() -> 
 
 
 def test_the_copy_of_a_backing_image_is_missing_too() -> None:
-    """A disk that lacks the image needs its bytes in addition to the volume's."""
     image = TestBackingImages.image(size=20)
     (verdict,) = explained(pod("a"), node_of(50), image, storage_class(backingImage="bi"), claim("a", 60)).verdicts
     assert (verdict.reason, verdict.missing) == (Reason.INSUFFICIENT_STORAGE, 30 * GI)
@@ -459,13 +438,11 @@ class TestUnlistedReplicas:
         )
 
     def test_a_replica_without_a_node_takes_no_space(self) -> None:
-        """It is not placed, whatever disk it names."""
         requested, extra = claims_of(60)
         unplaced = replica("r", "other", "", size=50, diskID="n1-disk-1")
         assert reason_of_n1(node_of(100), requested, extra, unplaced) == "ROOM"
 
     def test_a_replica_that_the_status_lists_counts_once(self) -> None:
-        """The status counts it already."""
         requested, extra = claims_of(50)
         node = longhorn_node("n1", {"disk-1": disk(100, listed={"r": 50})})
         assert reason_of_n1(node, requested, extra, replica("r", "other", "n1", size=50)) == "ROOM"
@@ -476,7 +453,6 @@ class TestProfileCache:
 
     @pytest.mark.parametrize("sizes", [(10,), (60, 60), (34, 33, 33, 26, 25, 25, 24, 51, 49)])
     def test_repeated_requests_get_the_same_reasons(self, sizes: tuple[float, ...]) -> None:
-        """Also in another order and for fewer nodes."""
         requested, extra = claims_of(*sizes)
         nodes = [node_of(*[size] * 3, name=f"n{size}") for size in (50, 99, 100, 120)]
         current = state(nodes, extra)
@@ -494,7 +470,6 @@ class TestProfileCache:
         assert filter_again(["n99"]) == {"n99": first["n99"]}
 
     def test_undecided_results_are_not_cached(self) -> None:
-        """A later request with a larger budget decides them."""
         requested, extra = claims_of(*HARD)
         current = state(node_of(*[1000] * 7, 1002), extra)
         reasons = [
@@ -505,7 +480,6 @@ class TestProfileCache:
 
     @pytest.mark.parametrize("competes", [False, True], ids=["alone", "with competing pods"])
     def test_requests_of_equal_needs_go_on_with_undecided_nodes(self, competes: bool) -> None:
-        """In the end every node is decided that a request for it alone decides."""
         requested, extra = claims_of(*HARD)
         names = [f"d{number:02}" for number in range(12)]
         nodes = {name: _node_filled_by(HARD, Random(name), name) for name in names}  # noqa: S311
@@ -525,7 +499,6 @@ class TestProfileCache:
         assert repeated[-1] == alone
 
     def test_results_of_exact_packing_do_not_count_as_order_safe(self) -> None:
-        """Exact packing does not examine order safety."""
         requested, extra = claims_of(50, 100)
         current = state(node_of(100, 60), extra)
         reasons = [
@@ -536,7 +509,6 @@ class TestProfileCache:
 
 
 def test_no_volume_is_attached_to_a_longhorn_node_that_is_being_deleted() -> None:
-    """Not even a volume that needs no space on it."""
     deleting = longhorn_node("n1", 200)
     deleting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     explanation = explained(pod("remote"), deleting, longhorn_node("n2"), bound("remote", 10, locality="disabled"))
@@ -544,7 +516,6 @@ def test_no_volume_is_attached_to_a_longhorn_node_that_is_being_deleted() -> Non
 
 
 def test_a_volume_with_a_topology_requirement_stays_in_its_zones() -> None:
-    """volume.spec.topologyRequirement."""
     nodes = [longhorn_node("n1", zone="east"), longhorn_node("n2", zone="west")]
     explanation = explained(pod("a"), nodes, bound("a", 10, topologyRequirement=[{"zone": "west"}]))
     assert reasons(explanation) == {"n1": "TOPOLOGY", "n2": "ROOM"}
@@ -559,13 +530,11 @@ def test_a_volume_with_a_topology_requirement_stays_in_its_zones() -> None:
     ],
 )
 def test_a_file_system_holds_files_up_to_its_limit(size: float, filesystem: str, reason: str) -> None:
-    """ext4 below 16 TiB."""
     node = longhorn_node("n1", {"d": disk(20 * 1024, filesystem=filesystem)})
     assert reasons(explained(pod("a"), node, bound("a", size))) == {"n1": reason}
 
 
 def test_an_ephemeral_volume_is_packed_like_any_other() -> None:
-    """Its claim need not exist."""
     explanation = explained(
         pod("a", ephemeral={"scratch": ephemeral_spec(50)}), node_of(100), claim("a", 60), storage_class()
     )
@@ -598,7 +567,6 @@ def test_a_refusal_says_what_is_missing(
 
 
 def test_a_pod_that_returns_home_counts_no_competitors() -> None:
-    """Nothing new is written at its home; which equal pods were evaluated before does not matter."""
     chosen = claim("c")
     chosen["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "n2"}
     objects = [*bound("a"), replica("r1", "vol-a", "n1"), claim("b"), chosen, storage_class(), pod("c", name="other")]

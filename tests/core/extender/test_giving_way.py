@@ -23,13 +23,11 @@ MOST_CALLS = 30_000
 
 @pytest.fixture(scope="module")
 def only_cluster() -> CrowdedCluster:
-    """One cluster for all tests: it takes long to make."""
     return CrowdedCluster()
 
 
 @pytest.fixture
 def cluster(only_cluster: CrowdedCluster) -> CrowdedCluster:
-    """The cluster with empty caches."""
     only_cluster.clear_caches()
     return only_cluster
 
@@ -38,7 +36,6 @@ def cluster(only_cluster: CrowdedCluster) -> CrowdedCluster:
     "request_of", [CrowdedCluster.filter, CrowdedCluster.prioritize, CrowdedCluster.explain, CrowdedCluster.row]
 )
 def test_a_request_gives_way_often(cluster: CrowdedCluster, request_of: Callable[[CrowdedCluster, Pod], Any]) -> None:
-    """With empty caches, about sizes that no earlier request had, about the same pod again, and where the pod fits nowhere."""
     pods = {
         "cold": new_pod("cold"),
         "new sizes": new_pod("new", (11, 3)),
@@ -52,7 +49,6 @@ def test_a_request_gives_way_often(cluster: CrowdedCluster, request_of: Callable
 
 
 def test_volumes_that_may_go_anywhere_are_added_once(cluster: CrowdedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request with other sizes finds the competitors of every node."""
     made: list[object] = []
     competitors = CompetitorGroups.competitors
 

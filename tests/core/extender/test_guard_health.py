@@ -40,7 +40,6 @@ ON_A = replace(
     ],
 )
 def test_a_placement_is_compared_with_what_was_answered(replica: Replica, observation: Observation) -> None:
-    """Disk, path and both labels."""
     assert observe_placement(UNPLACED, replica) is observation
 
 
@@ -55,7 +54,6 @@ def test_a_placement_is_compared_with_what_was_answered(replica: Replica, observ
     ],
 )
 def test_other_changes_of_replicas_say_nothing(before: Replica | None, after: Replica) -> None:
-    """The guard need not be asked about them."""
     assert observe_placement(before, after) is None
 
 
@@ -67,7 +65,6 @@ def test_a_replica_first_seen_with_a_disk_and_no_answer_counts_as_bypassed(gener
 
 @pytest.mark.parametrize("generation", [0, 1, 2])
 def test_a_replica_first_seen_with_a_disk_is_compared_with_its_answer(generation: int) -> None:
-    """It was created and placed between two views."""
     assert observe_placement(None, replace(ON_A, generation=generation)) is CONFIRMED
 
 
@@ -84,5 +81,4 @@ def test_a_replica_first_seen_with_a_disk_is_compared_with_its_answer(generation
     ],
 )
 def test_the_last_placement_decides_what_may_be_relied_on(state: str, observation: str, after: str) -> None:
-    """But for a change that is there in part: something else writes placements, too."""
     assert next_state(GuardState(state), Observation(observation)) == after

@@ -31,7 +31,6 @@ CLUSTER: list[Object] = [
     ],
 )
 def test_auto_offers_every_node_with_a_packing(packing: Packing, expected: list[str]) -> None:
-    """The other modes are what an administrator asked for."""
     options = FilterOptions(packing=packing)
     assert make.fitting(make.explained(POD, CLUSTER, options=options.with_guard())) == expected
     unguarded = make.fitting(make.explained(POD, CLUSTER, options=options))
@@ -40,7 +39,6 @@ def test_auto_offers_every_node_with_a_packing(packing: Packing, expected: list[
 
 @pytest.mark.parametrize(("node", "expected"), [("tight", True), ("even", False)])
 def test_a_node_that_the_guard_makes_safe_says_so(node: str, expected: bool) -> None:
-    """Its unlucky order is named all the same."""
     explanation = make.explained(POD, CLUSTER, nodes=[node], options=FilterOptions().with_guard())
     [verdict] = explanation.verdicts
     assert ("the placement guard keeps Longhorn to a plan like this one" in verdict.detail) is expected

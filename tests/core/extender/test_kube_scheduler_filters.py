@@ -30,7 +30,6 @@ def node(name: str = "a", raw: Any = None, **labels: str) -> Node:
 
 
 def pod(name: str = "new", node_name: str = "", cpu: str = "1", **spec: Any) -> Pod:
-    """A pod with one container."""
     containers = [{"resources": {"requests": {"cpu": cpu}}}]
     raw = {"metadata": {"name": name}, "spec": {"nodeName": node_name, "containers": containers, **spec}}
     return SCHEDULED_POD.read(raw)
@@ -52,7 +51,6 @@ def refusals(
     affinities: tuple[VolumeAffinity, ...] = (),
     claims: PodClaims | None = None,
 ) -> dict[str, str]:
-    """The plugin that refuses each node."""
     state = GenericClusterState.of(nodes, placed, [])
     names = [entry.name for entry in nodes]
     refused = kube_scheduler_refusals(asked, [*names, "unknown"], state, claims or PodClaims(affinities))
@@ -72,35 +70,29 @@ TAINT = {"key": "k", "effect": "NoSchedule"}
     ],
 )
 def test_a_node_is_refused_by_the_plugin_that_kube_scheduler_names(raw: Any, spec: Any, plugin: str) -> None:
-    """A node that the source does not list is not judged."""
     assert refusals(pod(**spec), [node(raw=raw)]) == {"a": plugin}
 
 
 def test_a_node_that_every_plugin_admits_is_not_listed() -> None:
-    """Only refusals are returned."""
     assert refusals(pod(), [node(raw=LARGE)]) == {}
 
 
 def test_the_first_plugin_in_kube_schedulers_order_is_named() -> None:
-    """As in the pod's event."""
     raw = {"spec": {"unschedulable": True, "taints": [TAINT]}}
     assert refusals(pod(nodeSelector={"disk": "fast"}), [node(raw=raw)]) == {"a": "NodeUnschedulable"}
 
 
 def test_resources_are_not_compared_where_no_node_says_what_is_allocatable() -> None:
-    """A hand-written snapshot may lack the status of its nodes."""
     assert refusals(pod(cpu="1000"), [node()]) == {}
 
 
 def test_requests_of_other_pods_count_and_its_own_place_does_not() -> None:
-    """A running pod is judged as if it were to be placed again."""
     running = pod("new", "a", "3")
     assert refusals(running, [node(raw=LARGE)], running) == {}
     assert refusals(pod(cpu="3"), [node(raw=LARGE)], pod("other", "a", "3")) == {"a": "NodeResourcesFit"}
 
 
 def test_the_node_affinity_of_every_bound_volume_must_match() -> None:
-    """As plugin VolumeBinding does for bound claims."""
     nodes = [node("east", zone="e"), node("west", zone="w")]
     assert refusals(pod(), nodes, affinities=(affinity("e"),)) == {"west": "VolumeBinding"}
     assert refusals(pod(), nodes, affinities=(affinity("e"), affinity("w"))) == dict.fromkeys(
@@ -109,7 +101,6 @@ def test_the_node_affinity_of_every_bound_volume_must_match() -> None:
 
 
 def test_the_predicates_are_those_of_the_example_of_todays_rules() -> None:
-    """All but HostName: a pod is judged as if it had no node."""
     text = (Path(__file__).parents[3] / "examples/policies/today.json").read_bytes()
     today = {entry.rule for entry in parse_policy(text).predicates}
     assert set(PLUGIN_RULES.values()) == today - {"HostName"}
@@ -135,14 +126,12 @@ LATE = builders.storage_class("late")
 def test_a_claim_that_is_not_bound_and_does_not_wait_for_a_pod_refuses_every_node(
     objects: list[builders.Object], problem: str
 ) -> None:
-    """VolumeBinding says so before it looks at a node."""
     claims = pod_claims(builders.as_pod(builders.pod("c")), builders.snapshot(*objects), {})
     text = claims.refusal.text if claims.refusal else ""
     assert text == (f"pod has unbound immediate PersistentVolumeClaims: c: {problem}" if problem else "")
 
 
 def test_a_prediction_takes_claims_of_an_immediate_class_as_provisioned() -> None:
-    """Longhorn provisions them before the pod is decided about; without the class it never does."""
     asked = builders.as_pod(builders.pod("c"))
     for objects, refused in (([IMMEDIATE], False), ([], True)):
         snapshot = builders.snapshot(builders.claim("c", storage_class="at-once"), *objects)
@@ -150,7 +139,6 @@ def test_a_prediction_takes_claims_of_an_immediate_class_as_provisioned() -> Non
 
 
 def test_a_claim_that_is_being_deleted_refuses_every_node() -> None:
-    """Whether it is bound or not."""
     claim = builders.claim("c", bound=True)
     claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     claims = pod_claims(builders.as_pod(builders.pod("c")), builders.snapshot(claim), {})
@@ -163,7 +151,6 @@ def test_a_claim_that_is_being_deleted_refuses_every_node() -> None:
     [("n1", "Running", "VolumeRestrictions"), ("n1", "Succeeded", ""), ("", "Pending", "")],
 )
 def test_a_claim_of_one_pod_refuses_every_node_while_another_pod_has_it(node: str, phase: str, plugin: str) -> None:
-    """A pod that has ended, or has no node, does not count."""
     user = builders.pod("c", name="user", uid="uid-user", node=node, phase=phase)
     snapshot = builders.snapshot(builders.claim("c", bound=True, access="ReadWriteOncePod"), user)
     claims = pod_claims(builders.as_pod(builders.pod("c")), snapshot, {})
@@ -172,5 +159,4 @@ def test_a_claim_of_one_pod_refuses_every_node_while_another_pod_has_it(node: st
 
 
 def node_with_room() -> Node:
-    """A node that every plugin admits."""
     return node(raw=LARGE)

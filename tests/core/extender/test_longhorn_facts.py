@@ -57,14 +57,12 @@ def cluster(*even_disks: Object) -> list[Object]:
 
 
 def facts_for(*claims: str, options: FilterOptions = EXACT, objects: list[Object] | None = None) -> LonghornFacts:
-    """The facts for a pod with these claims."""
     return PlanCache().longhorn_facts(as_pod(pod(*claims)), NAMES, state(objects or cluster()), options)
 
 
 @pytest.mark.parametrize("packing", list(Packing), ids=lambda packing: packing.value)
 @pytest.mark.parametrize("claims", [("x",), ("y",), ("y", "z"), ("x", "z"), ()], ids="+".join)
 def test_reasons_are_those_of_filter(packing: Packing, claims: tuple[str, ...]) -> None:
-    """With every packing option, and also for a name without a Longhorn node."""
     options = FilterOptions(packing=packing)
     decision = filter_nodes(as_pod(pod(*claims)), NAMES, state(cluster()), options)
     nodes = facts_for(*claims, options=options).nodes
@@ -95,7 +93,6 @@ def test_stale_safety_is_examined_too() -> None:
 
 
 def test_kept_replicas_count_with_the_size_of_their_volume() -> None:
-    """On nodes that fit or not; a replica that is being evicted is not kept."""
     facts = facts_for("x", "y")
     assert facts.total_bytes == 30 * GI
     replica_bytes = {name: node.replica_bytes for name, node in facts.nodes.items()}
@@ -122,7 +119,6 @@ def test_a_home_node_has_no_disks_because_nothing_is_placed() -> None:
 
 
 def test_a_pod_without_volumes_fits_everywhere() -> None:
-    """And has no bytes."""
     facts = facts_for()
     assert facts.total_bytes == 0
     assert set(facts.nodes.values()) == {NodeFacts(Reason.NO_VOLUMES, order_safe=True, stale_safe=True)}
@@ -136,7 +132,6 @@ def test_disks_with_equal_free_space_keep_their_own_limits() -> None:
 
 
 def test_a_closed_disk_is_left_out() -> None:
-    """It takes no volume, so its free bytes do not matter."""
     disks = facts_for("y", objects=cluster(disk(80), disk(200, allow=False))).nodes["even"].disks
     assert disks == (DiskFacts(80 * GI, 50 * GI),)
 
@@ -145,7 +140,6 @@ BOUND_POD_OF_Z = pod("z", name="other", uid="uid-other", node="even")
 
 
 def test_the_demand_of_other_pods_is_subtracted_from_the_disks() -> None:
-    """The pod of z is bound to `even` and has no replica there yet."""
     current = state(cluster(), BOUND_POD_OF_Z)
     nodes = PlanCache().longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, competing(current)).nodes
     assert sum(entry.free for entry in nodes["even"].disks) == (200 - 60 - 30) * GI
@@ -153,7 +147,6 @@ def test_the_demand_of_other_pods_is_subtracted_from_the_disks() -> None:
 
 
 def test_facts_from_cached_plans_equal_facts_without_a_cache() -> None:
-    """Also after a disk or a setting changed, another pod came, or for an older state than the latest."""
     plans = PlanCache()
     before = empty_state().update(changes_of(cluster(), engines(NAMES)), NOW)
     filled = before.update(changes_of(cluster(disk(100, scheduled=25), disk(100))), NOW)
@@ -169,7 +162,6 @@ def test_facts_from_cached_plans_equal_facts_without_a_cache() -> None:
 
 
 def test_volumes_are_spread_over_the_disks_as_far_as_they_fit() -> None:
-    """The largest goes first to the disk with most free space: 30, 30 and 20 leave 50 and 70."""
     objects = [*cluster(), claim("p", 30), claim("q", 20)]
     disks = facts_for("y", "p", "q", objects=objects).nodes["even"].disks
     assert sorted(entry.free for entry in disks) == [50 * GI, 70 * GI]
@@ -184,7 +176,6 @@ def test_where_spreading_fails_the_disks_are_as_the_packing_leaves_them() -> Non
 
 
 def test_written_bytes_of_a_healthy_replica_count_too() -> None:
-    """They need not be rebuilt there."""
     objects = [*cluster(), *bound("w", 30, actual=20), replica("w-1", "vol-w", "even", size=30)]
     facts = facts_for("w", "y", objects=objects)
     assert (facts.nodes["even"].replica_bytes, facts.total_bytes) == (50 * GI, 50 * GI)

@@ -33,12 +33,10 @@ ROUNDING = 1e-9
 
 
 def test_the_first_nudge_of_a_pod_may_be_sent_at_once() -> None:
-    """Whatever the clock's origin."""
     assert NudgeBackoff().ready_at == -math.inf
 
 
 def test_the_pauses_between_nudges_double_up_to_a_minute() -> None:
-    """Each counts from the previous nudge."""
     backoff = NudgeBackoff()
     pauses = []
     for _ in range(9):
@@ -49,7 +47,6 @@ def test_the_pauses_between_nudges_double_up_to_a_minute() -> None:
 
 
 def test_the_back_off_starts_again_after_twice_the_longest_pause() -> None:
-    """What kept refusing the pod is over."""
     backoff = NudgeBackoff(attempts=9, last=0.0)
     assert backoff.after(2 * BACKOFF.longest - 0.1).attempts == 10
     restarted = backoff.after(2 * BACKOFF.longest)
@@ -67,7 +64,6 @@ def test_a_burst_may_be_sent_at_once_and_no_more() -> None:
 
 
 def test_after_a_while_a_burst_may_be_sent_again() -> None:
-    """Five seconds after the previous burst."""
     bucket = NUDGE_LIMIT
     for _ in range(BURST):
         bucket = bucket.after(0.0)
@@ -78,30 +74,25 @@ def test_after_a_while_a_burst_may_be_sent_again() -> None:
 
 
 def claims(*names: str, size: float = 10) -> list[Object]:
-    """Unbound claims."""
     return [make.claim(name, size) for name in names]
 
 
 def claim_with_selected_node(name: str) -> Object:
-    """An unbound claim for which kube-scheduler has selected a node."""
     raw = make.claim(name, 10)
     raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
     return raw
 
 
 def key_of(view: View, name: str) -> Any:
-    """A pod's equivalence key."""
     requested = view.snapshot.pods["default", name]
     return equivalence_key(requested, resolve(requested, view), view)
 
 
 def pod(name: str, *claims: str, **fields: Any) -> Object:
-    """A pod with a UID of its own."""
     return make.pod(*claims, name=name, uid=f"uid-{name}", **fields)
 
 
 def test_pods_with_equal_unbound_claims_are_equivalent() -> None:
-    """Whatever the names of the claims; their sizes matter."""
     view = make.view(
         make.storage_class(), claims("x", "y"), claims("z", size=11), pod("x", "x"), pod("y", "y"), pod("z", "z")
     )
@@ -111,7 +102,6 @@ def test_pods_with_equal_unbound_claims_are_equivalent() -> None:
 
 
 def test_pods_with_other_numbers_of_replicas_are_not_equivalent_if_all_need_a_place() -> None:
-    """By default Longhorn waits for one replica only."""
     classes = [make.storage_class(), make.storage_class("two", numberOfReplicas="2")]
     pods = [make.claim("x", 10), make.claim("y", 10, storage_class="two"), pod("x", "x"), pod("y", "y")]
     view = make.view(classes, pods)
@@ -121,7 +111,6 @@ def test_pods_with_other_numbers_of_replicas_are_not_equivalent_if_all_need_a_pl
 
 
 def test_pods_with_equal_remote_volumes_are_equivalent() -> None:
-    """A volume that may go to any node still has to fit on some disk of the cluster."""
     view = make.view(
         make.storage_class(),
         make.storage_class("remote", dataLocality="disabled"),
@@ -143,7 +132,6 @@ DISTINCT: dict[str, list[Object]] = {
 
 @pytest.mark.parametrize("difference", DISTINCT)
 def test_a_pod_that_objects_of_its_own_distinguish_is_equivalent_to_no_other(difference: str) -> None:
-    """These objects count for it, and do not compete with it."""
     assert key_of(make.view(make.storage_class(), *DISTINCT[difference]), "x") is None
 
 
@@ -158,7 +146,6 @@ def unschedulable_pod(name: str, message: str, **fields: Any) -> Object:
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if not reason.fits], ids=lambda reason: reason.name)
 def test_a_new_leader_recognises_a_refusal_by_the_text_of_any_reason(reason: Reason) -> None:
-    """The message has kube-scheduler's own reasons too."""
     message = f"0/9 nodes are available: 1 Insufficient cpu, 8 {reason.text}. preemption: no"
     view = make.view(unschedulable_pod("x", message))
     assert [refused.name for refused in previously_refused_pods(view)] == ["x"]
@@ -175,12 +162,10 @@ def test_a_new_leader_recognises_a_refusal_by_the_text_of_any_reason(reason: Rea
     ],
 )
 def test_a_new_leader_ignores_pods_that_do_not_wait_for_longhorn_space(raw: Object) -> None:
-    """They wait for something else, or no longer wait."""
     assert list(previously_refused_pods(make.view(raw))) == []
 
 
 def test_a_new_leader_ignores_refused_pods_with_a_selected_node() -> None:
-    """They were decided after the refusal; PodScheduled=False remains until they are bound."""
     view = make.view(claim_with_selected_node("x"), unschedulable_pod("x", Reason.WAITING.text))
     assert list(previously_refused_pods(view)) == []
 
@@ -197,24 +182,20 @@ class Cluster:
         )
 
     def decide(self, number: int, ledger: Ledger) -> Decision:
-        """Decides about a pod that competes with the offers of a ledger."""
         requested = self.state.view.snapshot.pods["default", f"x{number}"]
         contenders = make.competing(self.state, ledger)
         return filter_nodes(requested, NODES, self.state, FilterOptions(), contenders)
 
     def nudge(self, pending: PendingNudges, number: int, ledger: Ledger, now: float = 0.0) -> None:
-        """Adds a pending nudge of a pod that competes with the offers and the pending nudges."""
         decision = self.decide(number, pending.add_to(ledger))
         pending.add(self.state.view.snapshot.pods["default", f"x{number}"], decision, self.state.view, now)
 
 
 def nodes_by_uid(ledger: Ledger) -> dict[str, list[str]]:
-    """The nodes of all offers."""
     return {offer.uid: sorted(offer.nodes) for offer in ledger.oldest_first()}
 
 
 def test_a_pending_nudge_counts_as_an_offer_of_one_node_in_a_copy_of_the_ledger() -> None:
-    """Of the node with most free space; the ledger itself does not change."""
     cluster = Cluster(pods=3)
     pending = PendingNudges()
     ledger = Ledger()
@@ -226,7 +207,6 @@ def test_a_pending_nudge_counts_as_an_offer_of_one_node_in_a_copy_of_the_ledger(
 
 
 def test_a_pod_does_not_compete_with_its_own_pending_nudge() -> None:
-    """As with its own offer."""
     cluster = Cluster(pods=2)
     pending = PendingNudges()
     ledger = Ledger()
@@ -236,7 +216,6 @@ def test_a_pod_does_not_compete_with_its_own_pending_nudge() -> None:
 
 
 def test_a_pending_nudge_ends_by_age_or_explicitly() -> None:
-    """Each end may free space for other pods, and is counted."""
     cluster = Cluster(pods=2)
     pending = PendingNudges()
     ledger = Ledger()
@@ -252,7 +231,6 @@ def test_a_pending_nudge_ends_by_age_or_explicitly() -> None:
 
 
 def test_an_offer_replaces_the_pending_nudge_of_its_pod() -> None:
-    """It is newer."""
     pending = PendingNudges()
     Cluster(pods=1).nudge(pending, 0, Ledger())
     ledger, _ = step(Ledger(), Offered(ObservedPod("uid-x0"), frozenset(NODES), ("volume",)), 1.0)
@@ -260,7 +238,6 @@ def test_an_offer_replaces_the_pending_nudge_of_its_pod() -> None:
 
 
 def test_pending_nudges_are_added_to_every_later_ledger() -> None:
-    """To one with a new offer, and to one where that offer has ended."""
     pending = PendingNudges()
     ledger = Ledger()
     Cluster(pods=1).nudge(pending, 0, ledger)
@@ -271,7 +248,6 @@ def test_pending_nudges_are_added_to_every_later_ledger() -> None:
 
 
 def test_a_pending_nudge_of_a_pod_that_returns_to_its_replicas_takes_no_space() -> None:
-    """Nothing new is placed."""
     state = make.state(
         make.storage_class(),
         [make.longhorn_node(name) for name in NODES],

@@ -19,12 +19,10 @@ NODES = ("a", "b", "c")
 
 
 def nodes_of_size(sizes: Mapping[str, int]) -> list[Object]:
-    """Nodes with one disk each."""
     return [make.longhorn_node(name, size) for name, size in sizes.items()]
 
 
 def test_a_node_deleted_since_the_decision_ranks_last() -> None:
-    """The cluster may change during a decision; the offer is made from the newest view."""
     claims = [make.storage_class(), make.claim("data", 10)]
     before = make.state(claims, nodes_of_size(dict.fromkeys(NODES, 100)))
     after = make.view(claims, nodes_of_size({"b": 15, "c": 19}))
@@ -36,7 +34,6 @@ def test_a_node_deleted_since_the_decision_ranks_last() -> None:
 
 
 def test_without_competing_offers_every_fitting_node_is_offered() -> None:
-    """Refusals keep their reasons."""
     nodes = nodes_of_size({"a": 70, "b": 50, "c": 80})
     state = make.state(make.storage_class(), make.claim("data", 60), nodes)
     pod = make.as_pod(make.pod("data"))
@@ -47,7 +44,6 @@ def test_without_competing_offers_every_fitting_node_is_offered() -> None:
 
 
 def test_of_a_record_the_undecided_offers_of_a_node_count() -> None:
-    """Not those of other nodes, of pods that are bound by now, or of pods whose claim is gone."""
     names = ("here", "elsewhere", "bound", "broken")
     pods = [
         make.pod(name, name=f"pod-{name}", uid=f"uid-{name}", node="a" if name == "bound" else "") for name in names
@@ -72,7 +68,6 @@ def test_of_a_record_the_undecided_offers_of_a_node_count() -> None:
 
 
 def test_an_offer_without_names_of_nodes_counts_on_every_node() -> None:
-    """The record leaves out the names of a wide offer's nodes."""
     claims = [make.storage_class(), make.claim("data", 10)]
     view = make.view(claims, make.pod("data", uid="u"), nodes_of_size(dict.fromkeys(NODES, 100)))
     recorded = RecordedOffer(Offered(ObservedPod("u", "default", "pod"), frozenset()), age=1.0, everywhere=True)
@@ -91,7 +86,6 @@ def nodes_offered_to_data(*objects: Object | list[Object]) -> frozenset[str]:
 
 
 def tagged_node(name: str, ssd: int, hdd: int = 1) -> Object:
-    """A node with an ssd disk and an hdd disk."""
     return make.longhorn_node(name, {"ssd": make.disk(ssd, tags=("ssd",)), "hdd": make.disk(hdd, tags=("hdd",))})
 
 
@@ -100,7 +94,6 @@ SSD_CLAIM = make.claim("data", 90, storage_class="ssd")
 
 
 def demand_on_b(size: int, storage_class: str) -> list[Object]:
-    """A pod that is bound to b, with its claim."""
     return [
         make.claim("other", size, storage_class=storage_class),
         make.pod("other", name="other", uid="uid-other", node="b"),
@@ -108,7 +101,6 @@ def demand_on_b(size: int, storage_class: str) -> list[Object]:
 
 
 def test_nodes_are_ranked_by_the_space_that_the_pod_can_use() -> None:
-    """Disks with other tags do not count, nor the demand on them."""
     nodes = [tagged_node("a", 100, 9_000), tagged_node("b", 150), tagged_node("c", 120)]
     assert nodes_offered_to_data(CLASSES, nodes, SSD_CLAIM) == {"b"}
     assert nodes_offered_to_data(CLASSES, nodes, SSD_CLAIM, demand_on_b(50, "ssd")) == {"c"}
@@ -144,7 +136,6 @@ def test_volumes_that_only_prefer_their_node_count_on_the_offered_nodes() -> Non
 @given(slots=st.lists(st.integers(0, 5), min_size=2, max_size=6), slack=st.integers(0, 3))
 @settings(max_examples=40)
 def test_every_pod_of_a_burst_that_fits_is_offered_a_node_before_any_decision(slots: list[int], slack: int) -> None:
-    """kube-scheduler may ask about all pods before it shows its first decision."""
     names = tuple(f"n{number}" for number in range(len(slots)))
     nodes = [make.longhorn_node(name, 10 * count) for name, count in zip(names, slots, strict=True)]
     pods = [f"p{number}" for number in range(sum(slots) - slack)]
@@ -167,10 +158,6 @@ def test_every_pod_of_a_burst_that_fits_is_offered_a_node_before_any_decision(sl
 )
 @settings(max_examples=40)
 def test_pods_that_a_burst_creates_late_are_each_offered_a_node(slots: list[int], late_share: float) -> None:
-    """After a lull the burst goes on: each pod appears when kube-scheduler asks about it, and decisions show late.
-
-    Not more pods come late than came before.
-    """
     names = tuple(f"n{number}" for number in range(len(slots)))
     nodes = [make.longhorn_node(name, 10 * count) for name, count in zip(names, slots, strict=True)]
     pods = [f"p{number}" for number in range(sum(slots))]

@@ -20,7 +20,6 @@ NODES = ("a", "b", "c", "d")
 
 
 def nodes_of_size(sizes: Mapping[str, int]) -> list[Object]:
-    """Nodes with one disk each."""
     return [make.longhorn_node(name, size) for name, size in sizes.items()]
 
 
@@ -46,7 +45,6 @@ def chosen(
 
 @pytest.mark.parametrize(("size", "expected"), [(19, "c"), (20, "bc")])
 def test_a_node_that_could_take_the_pod_twice_stays_in(size: int, expected: str) -> None:
-    """However many offers compete. c has room for many."""
     nodes = nodes_of_size({"a": 15, "b": size, "c": 500, "d": 5})
     assert chosen(nodes, make.claim("data", 10)) == expected
 
@@ -60,21 +58,18 @@ def test_what_is_offered_to_others_counts_twice_too(size: int, expected: str) ->
 
 @pytest.mark.parametrize(("competing", "expected"), [(5, "abcd"), (6, "abc"), (8, "a"), (20, "a")])
 def test_room_is_left_for_as_many_pods_again_as_have_offers(competing: int, expected: str) -> None:
-    """Ten such pods fit in sum. At the end of a burst each slot that an undecided offer occupies turns away another pod."""
     nodes = nodes_of_size({"a": 49, "b": 29, "c": 29, "d": 29})
     assert chosen(nodes, make.claim("data", 10), competing=competing) == expected
 
 
 @pytest.mark.parametrize(("pods", "expected"), [(6, "abcd"), (7, "abc"), (9, "a"), (30, "a")])
 def test_room_is_left_for_the_pods_that_kube_scheduler_has_yet_to_ask_about(pods: int, expected: str) -> None:
-    """Ten such pods fit in sum; this one is one of them, and so is the other pod of this cluster."""
     nodes = nodes_of_size({"a": 49, "b": 29, "c": 29, "d": 29})
     to_schedule = [make.pod("data", name=f"next-{number}", uid=f"next-{number}") for number in range(pods)]
     assert chosen(nodes, make.claim("data", 10), to_schedule, competing=0) == expected
 
 
 def test_no_room_is_left_for_pods_that_are_decided() -> None:
-    """What they take is demand, for as long as their claims are provisioned."""
     nodes = nodes_of_size({"a": 49, "b": 29, "c": 29, "d": 29})
     decided: list[Object] = []
     for number in range(9):
@@ -89,7 +84,6 @@ def test_no_room_is_left_for_pods_that_are_decided() -> None:
     [(0, MANY_NODES + 1, MANY_NODES + 1), (1, MANY_NODES, MANY_NODES), (1, MANY_NODES + 1, MAX_OF_MANY_NODES)],
 )
 def test_while_pods_are_to_come_few_nodes_of_many_are_offered(pods: int, nodes: int, expected: int) -> None:
-    """Every node of an offer is evaluated again for the next pod."""
     names = tuple(f"n{number:03}" for number in range(nodes))
     to_schedule = [make.pod("data", name=f"next-{number}", uid=f"next-{number}") for number in range(pods)]
     longhorn_nodes = nodes_of_size(dict.fromkeys(names, 500))
@@ -101,7 +95,6 @@ def test_while_pods_are_to_come_few_nodes_of_many_are_offered(pods: int, nodes: 
 
 @pytest.mark.parametrize(("competing", "expected"), [(0, "abcd"), (1, "bc"), (2, "b"), (9, "b")])
 def test_of_nodes_with_little_room_a_share_is_offered(competing: int, expected: str) -> None:
-    """Those with most room; one at least."""
     nodes = nodes_of_size({"a": 11, "b": 19, "c": 18, "d": 17})
     assert chosen(nodes, make.claim("data", 10), competing=competing) == expected
 
@@ -115,13 +108,11 @@ def test_of_nodes_with_little_room_those_with_the_highest_score_are_offered(comp
 
 
 def test_scores_narrow_no_offer_where_all_nodes_have_plenty_of_room() -> None:
-    """kube-scheduler weighs them with its own."""
     nodes = nodes_of_size(dict.fromkeys(NODES, 500))
     assert chosen(nodes, make.claim("data", 10), competing=9, scores={"a": 10}) == "abcd"
 
 
 def test_a_node_with_the_highest_score_and_little_room_is_offered_next_to_those_with_plenty() -> None:
-    """It is the first node of all."""
     nodes = nodes_of_size({"a": 11, "b": 500, "c": 500, "d": 12})
     assert chosen(nodes, make.claim("data", 10), scores={"a": 10}) == "abc"
     assert chosen(nodes, make.claim("data", 10)) == "bc"
@@ -129,7 +120,6 @@ def test_a_node_with_the_highest_score_and_little_room_is_offered_next_to_those_
 
 @pytest.mark.parametrize(("score", "expected"), [(0, 0), (10, 2)])
 def test_of_many_nodes_with_plenty_those_with_the_highest_score_are_offered(score: int, expected: int) -> None:
-    """At most `MAX_OF_MANY_NODES` are offered while pods are to come; two nodes have less room and the score."""
     names = tuple(f"n{number:03}" for number in range(2 * MANY_NODES))
     gold = ("n100", "n150")
     longhorn_nodes = nodes_of_size({name: 400 if name in gold else 500 for name in names})
@@ -141,13 +131,11 @@ def test_of_many_nodes_with_plenty_those_with_the_highest_score_are_offered(scor
 
 
 def test_next_to_nodes_with_plenty_the_others_may_have_no_share() -> None:
-    """One node in all suffices."""
     nodes = nodes_of_size({"a": 11, "b": 19, "c": 18, "d": 30})
     assert (chosen(nodes, make.claim("data", 10)), chosen(nodes, make.claim("data", 10), competing=2)) == ("d", "bd")
 
 
 def test_stale_safe_nodes_come_before_order_safe_ones_with_more_room() -> None:
-    """With packing order-safe: on b and c the two volumes may meet on one disk."""
     nodes = [
         make.longhorn_node("a", 25),
         make.longhorn_node("b", {"one": make.disk(19), "two": make.disk(19)}),
@@ -170,12 +158,10 @@ def volume_with_replica(name: str, size: int, written: int, *replicas: Object) -
 
 
 def kept(volume: str, node: str, size: int) -> Object:
-    """A healthy replica on the only disk of a node."""
     return make.replica(f"{volume}-{node}", f"vol-{volume}", node, size=size)
 
 
 def test_a_pod_with_a_bound_and_a_new_claim_is_offered_the_home_of_its_data() -> None:
-    """Although other nodes have more room; those with plenty are offered too."""
     objects = [*volume_with_replica("data", 10, 5, kept("data", "c", 10)), make.claim("new", 40)]
     nodes = nodes_of_size({"a": 90, "b": 80, "c": 60, "d": 90})
     assert chosen(nodes, objects, claims=("data", "new")) == "c"
@@ -184,7 +170,6 @@ def test_a_pod_with_a_bound_and_a_new_claim_is_offered_the_home_of_its_data() ->
 
 
 def test_the_home_of_the_data_takes_no_room_of_the_pods_to_come() -> None:
-    """There is room for exactly as many such pods as kube-scheduler asks about, so this one gets one node."""
     objects = [*volume_with_replica("data", 10, 5, kept("data", "c", 10)), make.claim("new", 40)]
     nodes = nodes_of_size({"a": 90, "b": 80, "c": 60, "d": 200})
     pods = [make.pod("new", name=f"next-{number}", uid=f"next-{number}") for number in range(6)]
@@ -192,7 +177,6 @@ def test_the_home_of_the_data_takes_no_room_of_the_pods_to_come() -> None:
 
 
 def test_the_node_with_most_of_the_data_comes_first() -> None:
-    """The bytes of the volumes with a replica there count."""
     nodes = nodes_of_size({"a": 100, "b": 90, "c": 100, "d": 100})
     objects = [
         *volume_with_replica("x", 10, 5, kept("x", "a", 10)),
@@ -203,7 +187,6 @@ def test_the_node_with_most_of_the_data_comes_first() -> None:
 
 
 def test_among_equals_the_node_with_the_fewest_bytes_to_rebuild_comes_first() -> None:
-    """Volumes of equal size, one of which holds more data."""
     nodes = nodes_of_size({"a": 150, "b": 140, "c": 150, "d": 150})
     objects = [
         *volume_with_replica("x", 30, 5, kept("x", "a", 30)),
@@ -214,5 +197,4 @@ def test_among_equals_the_node_with_the_fewest_bytes_to_rebuild_comes_first() ->
 
 
 def test_without_a_fitting_node_none_is_chosen() -> None:
-    """The pod is refused."""
     assert chosen(nodes_of_size({"a": 5}), make.claim("data", 10)) == ""

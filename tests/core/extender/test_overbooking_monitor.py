@@ -35,7 +35,6 @@ def image(size: int, *disks: str) -> Object:
 
 
 def mirror(disk: str) -> Object:
-    """A DiskSchedule that only shows what Longhorn allocates."""
     raw = disk_schedule(disk, node="a")
     raw["metadata"]["labels"] = {MIRROR_LABEL: "true"}
     return raw
@@ -53,7 +52,6 @@ class World:
         self.update_report()
 
     def put(self, *objects: Object | list[Object], deleted: bool = False) -> None:
-        """Creates, changes or deletes objects, as a watch delivers them now."""
         self.apply(changes_of(*objects, deleted=deleted))
 
     def apply(self, changes: Changes) -> None:
@@ -70,7 +68,6 @@ class World:
         self.put(make.replica(name, name, node, size=size, disk=disk, healthy=False))
 
     def remove(self, name: str) -> None:
-        """Deletes a replica."""
         self.put(make.replica(name, name), deleted=True)
 
     def update_report(self, after: float = 0.0) -> OverbookingReport:
@@ -88,12 +85,10 @@ def entry(*volumes: str, over: float, milliseconds: int = 0, node: str = "a", di
 
 
 def overbooked(world: World) -> tuple[Overbooked, ...]:
-    """The overbooked disks once no placement can follow."""
     return world.update_report(SETTLE_TIME).overbooked
 
 
 def test_two_volumes_that_meet_on_a_disk_overbook_it() -> None:
-    """Both are named, with the milliseconds between them."""
     world = World()
     world.place("x", 60)
     world.place("y", 60, after=0.016)
@@ -103,7 +98,6 @@ def test_two_volumes_that_meet_on_a_disk_overbook_it() -> None:
 
 @pytest.mark.parametrize("size", [40, 39], ids=["equal", "less"])
 def test_a_disk_at_its_limit_is_not_overbooked(size: int) -> None:
-    """Longhorn's own rule lets the limit be reached."""
     world = World()
     world.place("x", 60)
     world.place("y", size)
@@ -115,7 +109,6 @@ def test_a_disk_at_its_limit_is_not_overbooked(size: int) -> None:
     [pytest.param("100", (entry("x", "y", over=30),), id="100 %"), pytest.param("200", (), id="200 %")],
 )
 def test_the_limit_is_longhorns(percentage: str, expected: tuple[Overbooked, ...]) -> None:
-    """The reserve and over-provisioning count."""
     node = make.longhorn_node("a", {"disk-1": make.disk(100, reserved=20)})
     world = World(node, make.setting("storage-over-provisioning-percentage", percentage))
     world.place("x", 60)
@@ -124,7 +117,6 @@ def test_the_limit_is_longhorns(percentage: str, expected: tuple[Overbooked, ...
 
 
 def test_backing_images_are_booked_too() -> None:
-    """Longhorn counts their real size on each of their disks."""
     world = World(make.longhorn_node("a"), image(30, DISK))
     world.place("x", 60)
     assert overbooked(world) == ()
@@ -133,7 +125,6 @@ def test_backing_images_are_booked_too() -> None:
 
 
 def test_only_volumes_that_longhorn_cannot_have_counted_met() -> None:
-    """The disk had space for the last one beside the first, so the first was counted."""
     world = World()
     for name in ("counted", "x", "y"):
         world.place(name, 40, after=0.1)
@@ -141,7 +132,6 @@ def test_only_volumes_that_longhorn_cannot_have_counted_met() -> None:
 
 
 def test_all_volumes_of_a_pod_may_meet() -> None:
-    """The last one left space on an empty disk only."""
     world = World()
     for name in "wxyz":
         world.place(name, 100, after=0.12)
@@ -149,7 +139,6 @@ def test_all_volumes_of_a_pod_may_meet() -> None:
 
 
 def test_volumes_meet_across_reports() -> None:
-    """The first one was placed a while before the second, and the status followed neither."""
     world = World()
     world.place("x", 60)
     assert overbooked(world) == ()
@@ -158,7 +147,6 @@ def test_volumes_meet_across_reports() -> None:
 
 
 def test_a_volume_that_was_placed_long_ago_did_not_meet_another() -> None:
-    """Longhorn's status has followed since."""
     world = World()
     world.place("x", 60)
     world.update_report(MAX_STATUS_LAG)
@@ -167,7 +155,6 @@ def test_a_volume_that_was_placed_long_ago_did_not_meet_another() -> None:
 
 
 def test_an_overbooked_disk_is_reported_after_the_last_placement() -> None:
-    """A pod's volumes come one by one; the report names all of them, once."""
     world = World()
     reports = []
     for name in ("x", "y", "z"):
@@ -180,7 +167,6 @@ def test_an_overbooked_disk_is_reported_after_the_last_placement() -> None:
 
 
 def test_a_volume_that_joins_a_reported_disk_is_no_new_overbooking() -> None:
-    """The disk's entry grows."""
     world = World()
     world.place("x", 60)
     world.place("y", 60)
@@ -192,7 +178,6 @@ def test_a_volume_that_joins_a_reported_disk_is_no_new_overbooking() -> None:
 
 
 def test_an_entry_ends_when_the_disk_is_mended() -> None:
-    """A disk that is overbooked again is reported again."""
     world = World()
     for _ in range(2):
         world.place("x", 60)
@@ -204,7 +189,6 @@ def test_an_entry_ends_when_the_disk_is_mended() -> None:
 
 
 def test_a_disk_that_is_mended_before_it_was_reported_is_reported_all_the_same() -> None:
-    """It was overbooked, but is not any more."""
     world = World()
     world.place("x", 60)
     world.place("y", 60)
@@ -216,7 +200,6 @@ def test_a_disk_that_is_mended_before_it_was_reported_is_reported_all_the_same()
 
 
 def test_a_limit_that_is_raised_at_a_placement_may_have_let_it_happen() -> None:
-    """Watches of several kinds deliver in no common order."""
     world = World()
     world.place("x", 160)
     world.update_report()
@@ -225,7 +208,6 @@ def test_a_limit_that_is_raised_at_a_placement_may_have_let_it_happen() -> None:
 
 
 def test_the_bytes_follow_the_disk() -> None:
-    """An administrator adds some space, but not enough."""
     world = World()
     world.place("x", 60)
     world.place("y", 60)
@@ -237,7 +219,6 @@ def test_the_bytes_follow_the_disk() -> None:
 
 
 def test_an_administrator_overbooks_no_disk() -> None:
-    """A smaller disk, a larger reserve or less over-provisioning is no outcome of placements."""
     world = World(make.longhorn_node("a"), make.replica("x", "x", "a", size=80))
     world.put(make.longhorn_node("a", 50))
     assert overbooked(world) == ()
@@ -251,7 +232,6 @@ def test_an_administrator_overbooks_no_disk() -> None:
 
 
 def test_a_limit_that_is_lowered_at_a_placement_is_no_outcome_of_it() -> None:
-    """It is not known which came first."""
     world = World()
     world.place("x", 60)
     world.put(make.longhorn_node("a", 50))
@@ -259,7 +239,6 @@ def test_a_limit_that_is_lowered_at_a_placement_is_no_outcome_of_it() -> None:
 
 
 def test_a_replica_that_grows_overbooks_no_disk() -> None:
-    """Longhorn admits growth by other rules."""
     world = World()
     world.place("x", 60)
     world.update_report()
@@ -268,13 +247,11 @@ def test_a_replica_that_grows_overbooks_no_disk() -> None:
 
 
 def test_disks_that_were_overbooked_before_the_first_report_are_not_reported() -> None:
-    """Another process led when they became so."""
     world = World(make.longhorn_node("a"), [make.replica(name, name, "a", size=60) for name in "xy"])
     assert overbooked(world) == ()
 
 
 def test_a_replica_that_changes_on_its_disk_is_not_placed_again() -> None:
-    """It becomes healthy, and the watch delivers it with its disk once more."""
     world = World(make.longhorn_node("a"), make.replica("x", "x", "a", size=60, healthy=False))
     world.place("y", 60)
     world.put(make.replica("x", "x", "a", size=60))
@@ -282,7 +259,6 @@ def test_a_replica_that_changes_on_its_disk_is_not_placed_again() -> None:
 
 
 def test_a_replica_that_moves_is_placed_on_the_new_disk() -> None:
-    """Only there."""
     world = World(make.longhorn_node("a", {name: make.disk(100) for name in ("disk-1", "disk-2")}))
     world.place("x", 60)
     world.place("y", 60, disk="disk-2")
@@ -291,7 +267,6 @@ def test_a_replica_that_moves_is_placed_on_the_new_disk() -> None:
 
 
 def test_a_replica_that_is_gone_met_no_other() -> None:
-    """It was deleted before the last one was placed."""
     world = World(make.longhorn_node("a"), make.replica("old", "old", "a", size=50))
     world.place("x", 30, after=0.1)
     world.place("gone", 20, after=0.1)
@@ -302,7 +277,6 @@ def test_a_replica_that_is_gone_met_no_other() -> None:
 
 
 def test_a_replica_that_left_the_disk_met_no_other() -> None:
-    """It was placed on another disk later."""
     world = World(make.longhorn_node("a", {name: make.disk(100) for name in ("disk-1", "disk-2")}))
     for name, size in (("old", 50), ("x", 30), ("moved", 20)):
         world.place(name, size, after=0.1)
@@ -313,7 +287,6 @@ def test_a_replica_that_left_the_disk_met_no_other() -> None:
 
 
 def test_a_disk_with_a_schedule_is_not_reported() -> None:
-    """Its DiskSchedule promises its space: a replica is placed before its request is answered, and leaves if that is rejected."""
     world = World(make.longhorn_node("a"), disk_schedule(DISK, node="a"))
     world.place("x", 60)
     world.place("y", 60)
@@ -324,7 +297,6 @@ def test_a_disk_with_a_schedule_is_not_reported() -> None:
 
 
 def test_a_disk_whose_schedule_only_mirrors_it_is_reported() -> None:
-    """Longhorn allocates its space."""
     world = World(make.longhorn_node("a"), mirror(DISK))
     world.place("x", 60)
     world.place("y", 60)
@@ -332,7 +304,6 @@ def test_a_disk_whose_schedule_only_mirrors_it_is_reported() -> None:
 
 
 def test_two_replicas_of_one_volume_are_one_volume() -> None:
-    """Soft anti-affinity lets them share a disk."""
     world = World()
     for name in ("r-1", "r-2"):
         world.put(make.replica(name, "x", "a", size=60))
@@ -340,14 +311,12 @@ def test_two_replicas_of_one_volume_are_one_volume() -> None:
 
 
 def test_replicas_that_only_the_stale_status_lists_are_not_booked() -> None:
-    """The objects count: what the status lists may no longer exist."""
     world = World(make.longhorn_node("a", {"disk-1": make.disk(100, listed={"gone": 80})}))
     world.place("x", 60)
     assert overbooked(world) == ()
 
 
 def test_a_disk_of_unknown_size_keeps_its_entry() -> None:
-    """Longhorn writes 0 while its monitor fails; nothing is known then."""
     world = World()
     world.place("x", 60)
     world.place("y", 60)
@@ -360,7 +329,6 @@ def test_a_disk_of_unknown_size_keeps_its_entry() -> None:
 
 
 def test_a_removed_disk_has_no_entry() -> None:
-    """It holds nothing."""
     world = World()
     world.place("x", 60)
     world.place("y", 60)
@@ -372,7 +340,6 @@ def test_a_removed_disk_has_no_entry() -> None:
 
 
 def test_disks_are_sorted_by_node_and_name() -> None:
-    """Whatever the order of placement."""
     both = {name: make.disk(10) for name in ("disk-1", "disk-2")}
     world = World(make.longhorn_node("a", both), make.longhorn_node("b", both))
     for node, disk in (("b", "disk-1"), ("a", "disk-2"), ("a", "disk-1")):
@@ -393,7 +360,6 @@ placements = st.lists(
 @settings(max_examples=200)
 @given(placements)
 def test_placements_alone_overbook_a_disk_once(history: list[tuple[str, int, float, bool]]) -> None:
-    """It is reported exactly if its replicas exceed its limit, whenever reports are made in between."""
     world = World(make.longhorn_node("a", {name: make.disk(100) for name in ("disk-1", "disk-2")}))
     new: list[Overbooked] = []
     times: dict[str, float] = {}

@@ -40,7 +40,6 @@ def _node(a: dict[str, Any] | None = None, b: dict[str, Any] | None = None, **mo
 
 
 def _outcome(decision: GuardDecision) -> tuple[str, str]:
-    """The outcome, and the disk that is written."""
     return decision.outcome.value, decision.allowance.disk.removeprefix(f"{NODE}-")
 
 
@@ -49,7 +48,6 @@ Y = waiting_volume("y", 20, age=1)
 
 
 def test_longhorns_disk_is_changed_if_older_demand_would_no_longer_fit() -> None:
-    """The pod and both disks are named."""
     decision = decide(state_of(_node(), X, Y), ON_B)
     assert decision == GuardDecision(
         GuardOutcome.CHANGED,
@@ -60,25 +58,21 @@ def test_longhorns_disk_is_changed_if_older_demand_would_no_longer_fit() -> None
 
 
 def test_longhorns_disk_stays_if_everything_still_fits() -> None:
-    """However the disks are filled then."""
     decision = decide(state_of(_node(c=20), X, Y), ON_B)
     detail = "everything to come to node n (2 volumes, 30Gi) fits with volume vol-x on disk b"
     assert decision == GuardDecision(GuardOutcome.LEFT, ON_B, "default/pod-x", detail)
 
 
 def test_the_planned_disk_stays() -> None:
-    """Longhorn chose well."""
     assert _outcome(decide(state_of(_node(), X, Y), ON_A)) == ("left", "a")
 
 
 def test_younger_demand_is_kept_too() -> None:
-    """Its pod was answered, like that of older demand."""
     younger = waiting_volume("y", 20, age=3)
     assert _outcome(decide(state_of(_node(), X, younger), ON_B)) == ("changed", "a")
 
 
 def test_offers_are_kept() -> None:
-    """kube-scheduler may decide for the node at any moment."""
     claim = make.claim("y", 20)
     state = state_of(_node(), X, claim, make.pod("y", name="pod-y", uid="uid-pod-y"))
     ledger = with_offer(Ledger(), state.view, "pod-y", [NODE], 0.0)
@@ -87,7 +81,6 @@ def test_offers_are_kept() -> None:
 
 
 def test_offers_give_way_to_demand() -> None:
-    """An offer that fits no longer leaves demand its plan."""
     claim = make.claim("z", 15)
     state = state_of(_node(), X, Y, claim, make.pod("z", name="pod-z", uid="uid-pod-z"))
     ledger = with_offer(Ledger(), state.view, "pod-z", [NODE], 0.0)
@@ -96,7 +89,6 @@ def test_offers_give_way_to_demand() -> None:
 
 
 def test_an_offer_gives_way_if_longhorn_allows_no_other_disk() -> None:
-    """Disk c has a replica of x that is being deleted, so Longhorn takes it only once a is full; the offer fits on a alone."""
     selector = make.storage_class("fast", diskSelector="ssd")
     z = [selector, make.claim("z", 10, storage_class="fast"), make.pod("z", name="pod-z", uid="uid-pod-z")]
     old = make.replica("r-0", "vol-x", NODE, size=10, disk="c", deleting=True)
@@ -107,13 +99,11 @@ def test_an_offer_gives_way_if_longhorn_allows_no_other_disk() -> None:
 
 
 def test_hopeless_demand_is_left_out() -> None:
-    """It fits on the node with x on neither disk."""
     hopeless = waiting_volume("y", 25, age=3)
     assert _outcome(decide(state_of(_node(), X, hopeless), ON_B)) == ("left", "b")
 
 
 def test_a_volume_that_older_demand_leaves_no_space_stays_on_longhorns_disk() -> None:
-    """Nothing can be kept: whichever disk it takes, some other volume lacks the space."""
     older = [waiting_volume("y", 10, age=0), waiting_volume("z", 20, age=1)]
     decision = decide(state_of(_node(), X, *older), ON_B)
     assert (decision.outcome, decision.allowance) == (GuardOutcome.NO_PLAN, ON_B)
@@ -121,14 +111,12 @@ def test_a_volume_that_older_demand_leaves_no_space_stays_on_longhorns_disk() ->
 
 
 def test_an_overbooked_disk_is_changed_though_nothing_else_is_to_come() -> None:
-    """Longhorn's status does not show the replica on b yet."""
     other = [make.volume("vol-o", 15), make.replica("r-o", "vol-o", NODE, size=15, disk="b")]
     assert _outcome(decide(state_of(_node(), X, other), ON_B)) == ("changed", "a")
 
 
 @pytest.mark.parametrize("allowed", [Y, []])
 def test_an_allowed_placement_takes_its_space_before_a_watch_shows_it(allowed: list[Object]) -> None:
-    """Whether the volume is guarded, or none of a pod; also if its objects are not shown yet."""
     on_b = placement("y", 20, "b")
     assert _outcome(decide(state_of(_node(), X, allowed), ON_B, [on_b])) == ("changed", "a")
 
@@ -140,7 +128,6 @@ def test_an_allowed_volume_is_no_longer_to_come() -> None:
 
 
 def test_an_allowed_placement_that_a_watch_has_shown_counts_once() -> None:
-    """Even if it was shown elsewhere than it was allowed."""
     shown = make.replica("r-y", "vol-y", NODE, size=20, disk="b")
     state = state_of(_node(c=10), X, Y[:-1], shown)
     assert _outcome(decide(state, ON_A, [placement("y", 20, "b")])) == ("left", "a")
@@ -148,14 +135,12 @@ def test_an_allowed_placement_that_a_watch_has_shown_counts_once() -> None:
 
 
 def test_a_retry_replaces_the_allowance_of_the_same_replica() -> None:
-    """The API server refused the write, and Longhorn places the replica again."""
     state = state_of(_node(), X, Y)
     assert _outcome(decide(state, ON_A, [ON_A])) == ("left", "a")
     assert _outcome(decide(state, ON_B, [ON_A])) == ("changed", "a")
 
 
 def test_an_allowance_on_another_node_takes_no_space_here() -> None:
-    """UUIDs are unique, names of disks are not."""
     elsewhere = replace(placement("y", 20, "b"), node="m", disk="m-b")
     assert _outcome(decide(state_of(_node(), X), ON_B, [elsewhere])) == ("left", "b")
 
@@ -166,7 +151,6 @@ FREE_X = [make.volume("vol-x", 10), make.replica("r-x", "vol-x", size=10, health
 
 
 def test_where_nothing_is_promised_a_replica_that_no_pod_needs_is_left_alone() -> None:
-    """It may go to any node."""
     decision = decide(state_of(_node(), FREE_X), ON_B)
     assert decision == GuardDecision(
         GuardOutcome.NOT_GUARDED, ON_B, detail="no pod needs volume vol-x on node n, and none was promised space there"
@@ -182,7 +166,6 @@ def test_where_nothing_is_promised_a_replica_that_no_pod_needs_is_left_alone() -
     ],
 )
 def test_a_replica_that_would_take_promised_space_gets_another_disk(objects: list[Object]) -> None:
-    """A rebuild, a further replica, a volume that is served over the network."""
     decision = decide(state_of(_node(), objects, Y), ON_B)
     assert decision == GuardDecision(
         GuardOutcome.CHANGED,
@@ -192,12 +175,10 @@ def test_a_replica_that_would_take_promised_space_gets_another_disk(objects: lis
 
 
 def test_a_replica_that_takes_no_promised_space_stays() -> None:
-    """Volume y fits on b."""
     assert _outcome(decide(state_of(_node(), FREE_X, Y), ON_A)) == ("left", "a")
 
 
 def test_without_another_disk_promised_space_is_taken() -> None:
-    """Longhorn goes on; it is counted."""
     decision = decide(state_of(_node(a={"size": 5}), FREE_X, Y), ON_B)
     assert decision == GuardDecision(
         GuardOutcome.PROMISED_SPACE_TAKEN,
@@ -208,14 +189,12 @@ def test_without_another_disk_promised_space_is_taken() -> None:
 
 @pytest.mark.parametrize(("a", "outcome"), [(10, ("changed", "a")), (5, ("no-plan", "b"))])
 def test_a_replica_that_would_overfill_its_disk_gets_another_one(a: int, outcome: tuple[str, str]) -> None:
-    """Longhorn's status does not list what is placed there; nothing is promised."""
     placed = make.replica("r-0", "vol-0", NODE, size=15, disk="b")
     state = state_of(_node(a={"size": a}), make.volume("vol-0", 15), placed, FREE_X)
     assert _outcome(decide(state, ON_B)) == outcome
 
 
 def test_a_demand_that_is_hopeless_is_promised_nothing() -> None:
-    """A replica of x takes the space of y already."""
     kept = make.replica("r-0", "vol-x", NODE, size=10, disk="b")
     assert _outcome(decide(state_of(_node(), FREE_X, kept, Y), ON_B)) == ("not-guarded", "b")
 
@@ -231,7 +210,6 @@ def test_of_many_nodes_those_with_most_space_are_considered() -> None:
 
 
 def test_a_place_that_keeps_what_is_decided_is_better_than_one_that_keeps_offers() -> None:
-    """Volume y is decided for n; z was offered m, and may go elsewhere."""
     other = make.longhorn_node("m", {"c": make.disk(10)})
     other["spec"]["disks"]["c"]["path"] = path_of("c")
     undecided = [make.claim("z", 10), make.pod("z", name="pod-z", uid="uid-pod-z")]
@@ -251,7 +229,6 @@ def test_a_place_that_keeps_what_is_decided_is_better_than_one_that_keeps_offers
 def test_if_that_is_allowed_the_replica_gets_a_disk_of_another_node(
     promised: list[Object], tags: list[str], place: str
 ) -> None:
-    """One that Longhorn allows and that nobody was promised."""
     other = make.longhorn_node("m", {"c": make.disk(10)})
     other["spec"]["disks"]["c"]["path"] = path_of("c")
     free = [make.volume("vol-x", 10, diskSelector=tags), FREE_X[1]]
@@ -265,7 +242,6 @@ def test_if_that_is_allowed_the_replica_gets_a_disk_of_another_node(
 
 @pytest.mark.parametrize(("labels", "outcome"), [({}, "not-guarded"), ({MIRROR_LABEL: "true"}, "changed")])
 def test_a_node_with_a_disk_schedule_is_left_alone(labels: dict[str, str], outcome: str) -> None:
-    """It has promised the space of one disk; one that mirrors what Longhorn allocates has promised nothing."""
     schedule = disk_schedule(f"{NODE}-b", node=NODE, disk="b")
     schedule["metadata"]["labels"] = labels
     state = state_of(_node(), schedule, X, Y)
@@ -274,7 +250,6 @@ def test_a_node_with_a_disk_schedule_is_left_alone(labels: dict[str, str], outco
 
 
 def test_the_second_of_two_replicas_on_one_node_is_not_the_local_one() -> None:
-    """The first is the local one, also before a watch shows it."""
     second = make.replica("r-2", "vol-x", size=10, healthy=False)
     state = state_of(_node(), waiting_volume("x", 10, numberOfReplicas=2), second, Y)
     assert _outcome(decide(state, replace(ON_B, replica="r-2"))) == ("changed", "a")
@@ -310,7 +285,6 @@ def test_an_unbound_claims_volume_that_a_watch_shows_as_placed_is_no_longer_to_c
 
 @pytest.mark.parametrize("offers", [[], ["pod-y"]])
 def test_a_volume_that_a_watch_shows_before_its_claim_is_bound_counts_once(offers: list[str]) -> None:
-    """It is attached already, which demands its space, and so does the claim; y and z fit on b together, and x on a."""
     y = [*_unbound("y", 5, 0), make.volume("pvc-uid-y", 5, locality="strict-local", nodeID=NODE)]
     state = state_of(_node(), X, y, waiting_volume("z", 15, age=3))
     ledger = Ledger()
@@ -324,13 +298,11 @@ def test_a_volume_that_a_watch_shows_before_its_claim_is_bound_counts_once(offer
 
 
 def _undecided(*claims: tuple[str, float]) -> list[Object]:
-    """The pod pod-new, of which the watches show neither a node nor a selected node."""
     names = [name for name, _ in claims]
     return [*(make.claim(*claim) for claim in claims), make.pod(*names, name="pod-new", uid="uid-pod-new")]
 
 
 def test_an_offered_volume_is_guarded_before_a_watch_shows_its_pods_node() -> None:
-    """Longhorn places it only after the pod was bound, so the offer has led to a decision."""
     state = state_of(_node(), _undecided(("x", 10)), Y)
     ledger = with_offer(Ledger(), state.view, "pod-new", [NODE, "m"], 0.0)
     decision = decide(state, replace(ON_B, volume="pvc-uid-x"), ledger=ledger)
@@ -362,14 +334,12 @@ def test_the_offer_of_a_pod_with_an_allowed_volume_counts_as_demand() -> None:
 
 
 def test_a_held_volume_is_not_needed_on_the_node() -> None:
-    """Its pod has yet to be decided about."""
     state = state_of(_node(), _undecided(("x", 10)), Y)
     ledger = with_offer(Ledger(), state.view, "pod-new", [NODE], 0.0, priority=1)
     assert _outcome(decide(state, replace(ON_B, volume="pvc-uid-x"), ledger=ledger)) == ("promised-space-taken", "b")
 
 
 def test_an_unbound_claims_volume_that_was_allowed_is_no_longer_to_come() -> None:
-    """Neither by its demand nor by its pod's offer."""
     state = state_of(_node(), X, _unbound("y", 20, 1))
     ledger = with_offer(Ledger(), state.view, "pod-y", [NODE], 0.0)
     allowed = replace(placement("y", 20, "b"), volume="pvc-uid-y")
@@ -377,7 +347,6 @@ def test_an_unbound_claims_volume_that_was_allowed_is_no_longer_to_come() -> Non
 
 
 def test_a_claim_bound_to_a_volume_that_is_not_shown_is_known_by_its_handle() -> None:
-    """A PersistentVolume that was created by hand."""
     claim, persistent_volume, _, pod, _ = X
     claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": NODE}
     state = state_of(_node(), claim, persistent_volume, pod, Y)
@@ -423,14 +392,12 @@ def test_a_claim_bound_to_a_volume_that_is_not_shown_is_known_by_its_handle() ->
 def test_a_disk_that_longhorn_would_refuse_is_never_written(
     disk_a: dict[str, Any], volume: dict[str, Any], others: tuple[Object, ...]
 ) -> None:
-    """Longhorn's choice stays then."""
     x = waiting_volume("x", 10, age=2, **volume)
     state = state_of(_node(disk_a, {"tags": ["ssd"]}), x, Y, *others)
     assert _outcome(decide(state, ON_B)) == ("no-plan", "b")
 
 
 def test_an_open_disk_is_written_though_others_are_closed() -> None:
-    """The first that fits need not be allowed."""
     x = waiting_volume("x", 10, age=2, diskSelector=["ssd"])
     disks = {
         "a": make.disk(10),
@@ -456,7 +423,6 @@ def test_a_backing_image_is_copied_to_a_disk_that_lacks_it(size: int, outcome: t
 
 
 def test_a_copy_that_an_allowed_replica_waits_for_takes_space() -> None:
-    """Longhorn lists it with the image only after it has placed the replica."""
     first = waiting_volume("z", 5, age=0, backingImage="image")
     on_a = placement("z", 5, "a")
     fits, lacks = (decide(state_of(_node({"size": size}), first, X, Y, _image([])), ON_B, [on_a]) for size in (18, 17))
@@ -474,7 +440,6 @@ def _image(disks: list[str]) -> Object:
 
 
 def test_longhorns_rules_read_the_true_load() -> None:
-    """Disk a has a replica of x, which Longhorn allows once b has no space, though its status does not show that yet."""
     other = [make.volume("vol-o", 20), make.replica("r-o", "vol-o", NODE, size=20, disk="b")]
     old = make.replica("r-0", "vol-x", NODE, size=10, disk="a", deleting=True)
     state = state_of(_node({"size": 20, "listed": {"r-0": 10}}), X, other, old)
@@ -482,19 +447,16 @@ def test_longhorns_rules_read_the_true_load() -> None:
 
 
 def test_over_provisioning_counts() -> None:
-    """With 200 % disk b takes both volumes."""
     setting = make.setting("storage-over-provisioning-percentage", "200")
     assert _outcome(decide(state_of(_node(), X, Y, setting), ON_B)) == ("left", "b")
 
 
 def test_a_best_effort_volume_is_guarded_on_its_pods_node() -> None:
-    """Longhorn prefers the node that the volume is attached to."""
     x = waiting_volume("x", 10, age=2, locality="best-effort")
     assert _outcome(decide(state_of(_node(), x, Y), ON_B)) == ("changed", "a")
 
 
 def test_a_disk_that_the_watches_show_as_closed_is_left() -> None:
-    """Longhorn and the watches have read different objects, so Longhorn's rules cannot be told."""
     decision = decide(state_of(_node(b={"schedulable": False}, c=20), X, Y), ON_B)
     assert _outcome(decision) == ("no-plan", "b")
     assert decision.detail == "the watches show disk b as closed to volume vol-x"
@@ -507,13 +469,11 @@ def test_a_node_that_takes_no_replicas_is_left_alone() -> None:
 
 
 def test_a_setting_that_cannot_be_read_leaves_everything() -> None:
-    """Longhorn itself places nothing then."""
     fault = make.setting("storage-over-provisioning-percentage", "many")
     assert _outcome(decide(state_of(_node(), X, Y, fault), ON_B)) == ("no-plan", "b")
 
 
 def test_a_search_that_gives_up_changes_nothing() -> None:
-    """No disk is proven to keep the plan."""
     sizes = (37, 27, 18, 24, 30, 31, 35, 37, 13, 7, 21, 36)
     disks = {f"d{index}": make.disk(size) for index, size in enumerate((59, 103, 86, 68))}
     volumes = [waiting_volume(f"v{index}", size) for index, size in enumerate(sizes)]
@@ -533,19 +493,16 @@ def test_a_search_that_gives_up_changes_nothing() -> None:
     ],
 )
 def test_a_place_that_the_node_does_not_list_is_refused(change: dict[str, Any], detail: str) -> None:
-    """Longhorn writes something else than the guard knows, or another Longhorn does."""
     decision = decide(state_of(_node(), X, Y), replace(ON_B, **change))
     assert (decision.outcome, decision.detail) == (GuardOutcome.REFUSED_SHAPE, detail)
     assert decision.allowance == replace(ON_B, **change)
 
 
 def test_the_changed_disk_comes_with_its_path() -> None:
-    """Longhorn's replica process starts in that directory."""
     assert decide(state_of(_node(), X, Y), ON_B).allowance.disk_path == path_of("a")
 
 
 def test_the_decision_does_not_depend_on_the_order_of_objects() -> None:
-    """Of equal disks the same one is chosen every time."""
     objects = [*_node(c=10, d=10), *X, *Y]
     decisions = {decide(state_of(order), ON_B) for order in (objects, objects[::-1])}
     assert len(decisions) == 1
@@ -553,7 +510,6 @@ def test_the_decision_does_not_depend_on_the_order_of_objects() -> None:
 
 
 def test_the_decision_changes_neither_state_nor_offers() -> None:
-    """Deciding twice gives the same answer."""
     state = state_of(_node(), X, Y)
     allowed = [placement("y", 20, "b")]
     assert decide(state, ON_B, allowed) == decide(state, ON_B, allowed)

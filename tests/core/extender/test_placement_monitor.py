@@ -36,7 +36,6 @@ class RecordingContention(Contention):
     def competitors(
         self, query: ContentionQuery, names: Iterable[str], anywhere: VolumesAnywhere | None = None
     ) -> Mapping[str, Competitors]:
-        """Records the names."""
         names = list(names)
         self.queried += names
         return super().competitors(query, names, anywhere)
@@ -59,11 +58,9 @@ class World:
         self.put(*objects)
 
     def put(self, *objects: Object | list[Object], deleted: bool = False) -> None:
-        """Creates, changes or deletes objects."""
         self.apply(changes_of(*objects, deleted=deleted))
 
     def apply(self, changes: Changes) -> None:
-        """Applies changes."""
         self.state = self.state.update(changes, make.NOW)
 
     def update_report(self, after: float = 0.0, *, require_best_effort: bool = True) -> PlacementReport:
@@ -86,12 +83,10 @@ def bound(name: str, size: int = 10, **volume: Any) -> list[Object]:
 
 
 def pod(name: str, *claims: str, node: str = "a", **fields: Any) -> Object:
-    """A pod that mounts claims."""
     return make.pod(*claims, name=name, uid=f"uid-{name}", node=node, **fields)
 
 
 def new_replica(name: str, node: str, *, volume: str = "vol-x", **fields: Any) -> Object:
-    """A replica that was never healthy."""
     return make.replica(name, volume, node, size=10, healthy=False, **fields)
 
 
@@ -104,7 +99,6 @@ MISPLACED = Misplaced("default/p", "vol-x", "a", ("b",))
 
 
 def test_demands_are_counted_by_source() -> None:
-    """Demand that has ended is no longer counted."""
     selected = make.claim("y", 10)
     selected["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "b"}
     world = World(bound("x"), bound("z", nodeID="b"), selected, pod("p", "x"), pod("q", "y", node=""))
@@ -121,7 +115,6 @@ def test_demands_are_counted_by_source() -> None:
 
 
 def test_a_new_volume_placed_on_another_node_is_misplaced() -> None:
-    """Only the first report has it as a new misplacement."""
     world = world_with_misplaced_volume()
     report = world.update_report()
     assert (report.misplaced, report.new_misplacements) == ((MISPLACED,), (MISPLACED,))
@@ -130,7 +123,6 @@ def test_a_new_volume_placed_on_another_node_is_misplaced() -> None:
 
 
 def test_a_misplaced_volume_stays_misplaced_when_its_replica_becomes_healthy() -> None:
-    """Only the end of its demand ends it: a replica on the pod's node."""
     world = world_with_misplaced_volume()
     world.update_report()
     world.put(make.replica("r", "vol-x", "b", size=10))
@@ -141,7 +133,6 @@ def test_a_misplaced_volume_stays_misplaced_when_its_replica_becomes_healthy() -
 
 
 def test_a_volume_that_was_drained_away_is_not_misplaced() -> None:
-    """Its replica was healthy on the other node before its pod came."""
     world = World(bound("x"), pod("p", "x"), make.replica("r", "vol-x", "b", size=10))
     report = world.update_report()
     assert (report.misplaced, report.by_source[DemandSource.POD]) == ((), 1)
@@ -156,12 +147,10 @@ def test_a_volume_that_was_drained_away_is_not_misplaced() -> None:
     ],
 )
 def test_an_unusable_replica_does_not_make_a_volume_misplaced(replica: Object) -> None:
-    """Longhorn may still place the volume on its pod's node."""
     assert World(bound("x"), pod("p", "x"), replica).update_report(5).misplaced == ()
 
 
 def test_a_volume_is_not_misplaced_while_a_replica_has_no_place_yet() -> None:
-    """Longhorn writes the places of a new volume's replicas one by one."""
     world = World(bound("x"), pod("p", "x"), new_replica("r", "b"), new_replica("s", ""))
     assert world.update_report().misplaced == ()
     world.put(new_replica("s", "a"))
@@ -169,7 +158,6 @@ def test_a_volume_is_not_misplaced_while_a_replica_has_no_place_yet() -> None:
 
 
 def test_a_volume_is_misplaced_after_the_settle_time_if_a_replica_gets_no_place() -> None:
-    """The volume was new when first seen on the other node."""
     world = World(bound("x"), pod("p", "x"), new_replica("r", "b"), new_replica("s", ""))
     world.update_report()
     world.put(make.replica("r", "vol-x", "b", size=10))
@@ -177,7 +165,6 @@ def test_a_volume_is_misplaced_after_the_settle_time_if_a_replica_gets_no_place(
 
 
 def test_a_misplaced_volume_demanded_on_a_third_node_is_no_new_misplacement() -> None:
-    """Its pod was created again under its name, and is bound to a third node."""
     world = world_with_misplaced_volume()
     world.update_report()
     world.put(make.longhorn_node("c"), pod("p", "x", node="c"))
@@ -186,7 +173,6 @@ def test_a_misplaced_volume_demanded_on_a_third_node_is_no_new_misplacement() ->
 
 
 def test_a_misplaced_volume_demanded_by_another_pod_is_a_new_misplacement() -> None:
-    """If it still has no healthy replica."""
     world = world_with_misplaced_volume()
     world.update_report()
     world.put(pod("p", "x"), deleted=True)
@@ -195,7 +181,6 @@ def test_a_misplaced_volume_demanded_by_another_pod_is_a_new_misplacement() -> N
 
 
 def test_a_misplaced_volume_keeps_its_pod_s_name_after_the_pod_is_deleted() -> None:
-    """As long as it is attached, it is demanded on that node."""
     world = world_with_misplaced_volume()
     world.update_report()
     world.put(pod("p", "x"), deleted=True)
@@ -205,7 +190,6 @@ def test_a_misplaced_volume_keeps_its_pod_s_name_after_the_pod_is_deleted() -> N
 
 
 def test_a_misplaced_volume_whose_pod_is_delivered_later_is_no_new_misplacement() -> None:
-    """Before, it was demanded on the node where it is attached."""
     world = World(bound("x", nodeID="a"), new_replica("r", "b"))
     assert world.update_report().new_misplacements == (Misplaced("", "vol-x", "a", ("b",)),)
     world.put(pod("p", "x"))
@@ -222,7 +206,6 @@ def test_an_unbound_claim_named_like_a_misplaced_volume_is_not_misplaced() -> No
 
 
 def test_best_effort_volumes_that_only_prefer_their_node_may_be_on_another() -> None:
-    """A volume without any place is still awaited, and so are strict-local volumes."""
     world = World(bound("x"), bound("y"), pod("p", "x", "y"), new_replica("r", "b"))
     assert world.update_report(0, require_best_effort=False).misplaced == ()
     report = world.update_report(STUCK_AFTER, require_best_effort=False)
@@ -232,7 +215,6 @@ def test_best_effort_volumes_that_only_prefer_their_node_may_be_on_another() -> 
 
 
 def test_the_report_stores_nothing_about_nodes_without_demand() -> None:
-    """Nodes come and go."""
     world = world_with_misplaced_volume()
     world.update_report()
     world.put(pod("p", "x"), deleted=True)
@@ -240,7 +222,6 @@ def test_the_report_stores_nothing_about_nodes_without_demand() -> None:
 
 
 def test_demand_that_does_not_fit_with_older_demand_is_hopeless() -> None:
-    """The older demand is not."""
     old = make.claim("old", 60)
     old["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     young = make.claim("young", 60)
@@ -263,7 +244,6 @@ def test_demand_that_does_not_fit_alone_is_hopeless() -> None:
 
 
 def test_a_bound_pod_that_has_waited_for_a_minute_is_stuck() -> None:
-    """With the volumes that it has waited for that long; binding its claim meanwhile changes nothing."""
     world = World(make.claim("x", 10), bound("y"), pod("p", "x"))
     world.update_report()
     world.put(pod("p", "x", "y"))
@@ -277,7 +257,6 @@ def test_a_bound_pod_that_has_waited_for_a_minute_is_stuck() -> None:
 
 
 def test_the_time_before_a_pod_is_bound_does_not_make_it_stuck() -> None:
-    """Provisioning may take long."""
     claim = make.claim("x", 10)
     claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
     world = World(claim, pod("p", "x", node=""))
@@ -289,7 +268,6 @@ def test_the_time_before_a_pod_is_bound_does_not_make_it_stuck() -> None:
 
 
 def test_only_nodes_whose_demand_or_disks_changed_are_packed_again() -> None:
-    """Time alone changes no packing."""
     world = World(bound("x"), bound("y"), pod("p", "x"), pod("q", "y", node="b"))
     world.update_report()
     assert sorted(world.contention.queried) == ["a", "b"]
@@ -352,7 +330,6 @@ class Model:
         self.misplaced = misplaced
 
     def stuck(self, now: float) -> set[tuple[str, str]]:
-        """The pods that have waited for too long, with their nodes."""
         return {(pod_name, node) for (node, pod_name, _), since in self.bound_since.items() if now - since >= 60}
 
 
@@ -392,7 +369,6 @@ seconds_to_next_report = st.sampled_from((0.0, 0.0, 0.5, 1.0, 30.0, 60.0))
     )
 )
 def test_every_report_follows_from_the_whole_history(history: list[tuple[Changes, bool, float | None]]) -> None:
-    """Objects appear, change and vanish in any order; reports are made now and then."""
     world = World(bound("x"), bound("y"), pod("p", "x"), pod("q", "y", node="b"), new_replica("r-x", "b"))
     model = Model()
     for objects, deleted, seconds in history:

@@ -23,12 +23,10 @@ DISKS = {
 
 
 def rows(*objects: Object | list[Object]) -> tuple[NodeRow, ...]:
-    """The rows of a cluster, the best first."""
     return node_rows(make.state(*objects))[::-1]
 
 
 def one_disk_each() -> tuple[NodeRow, ...]:
-    """A node for each disk, with the disk's name."""
     return rows([make.longhorn_node(name, {name: disk}, zone="z") for name, disk in DISKS.items()])
 
 
@@ -44,37 +42,29 @@ ORDERS = {
 
 @pytest.mark.parametrize(("order", "names"), [*ORDERS.items(), (RowOrder.FREE, "decab")])
 def test_nodes_come_in_the_order_of_a_number(order: RowOrder, names: str) -> None:
-    """The most bytes first, but the least free ones.
-
-    A closed disk has none. Ties are ordered by name.
-    """
     assert "".join(row.name for row in sort_nodes(one_disk_each(), order)) == names
 
 
 @pytest.mark.parametrize(("order", "names"), [*ORDERS.items(), (RowOrder.FREE, "ecdab")])
 def test_disks_come_in_the_order_of_a_number(order: RowOrder, names: str) -> None:
-    """A closed disk has the bytes that are free by the numbers."""
     disks = disk_rows(one_disk_each())
     assert "".join(disk.usage.disk for disk in sort_disks(reversed(disks), order)) == names
     assert {disk.zone for disk in disks} == {"z"}
 
 
 def test_promised_bytes_are_an_order_of_their_own() -> None:
-    """They are of replicas that Longhorn's status does not list yet."""
     nodes = [make.longhorn_node("a"), make.longhorn_node("b")]
     placed = [make.volume("v", 10), make.replica("r", "v", "b", size=10)]
     assert [row.name for row in sort_nodes(rows(nodes, placed), RowOrder.PROMISED)] == ["b", "a"]
 
 
 def test_disks_of_one_node_are_ordered_by_name_at_last() -> None:
-    """Whatever came first."""
     (row,) = rows(make.longhorn_node("n", {name: make.disk(10) for name in "cab"}))
     for order in RowOrder:
         assert [disk.usage.disk for disk in sort_disks(disk_rows([row]), order)] == ["a", "b", "c"]
 
 
 def test_a_bound_pod_without_its_volume_is_reported_at_once() -> None:
-    """The objects do not say since when."""
     claim = [make.storage_class(), make.claim("x", 10), make.pod("x", name="p", node="a")]
     report = placement_problems(make.state(make.longhorn_node("a"), claim))
     assert [(entry.pod, entry.node) for entry in report.stuck] == [("default/p", "a")]
@@ -83,7 +73,6 @@ def test_a_bound_pod_without_its_volume_is_reported_at_once() -> None:
 
 @pytest.mark.parametrize(("node", "misplaced"), [("a", []), ("b", ["vol-x"])])
 def test_a_new_volume_on_another_node_is_misplaced(node: str, misplaced: list[str]) -> None:
-    """It has no replica that was ever healthy."""
     volume = [
         make.claim("x", 10, bound=True),
         make.persistent_volume("x", uid="uid-x"),

@@ -18,14 +18,12 @@ from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 
 
 def test_without_sources_the_proposal_s_defaults_count() -> None:
-    """Disabled, five seconds, five seconds."""
     settings = SettingsHistory().resolve([])
     assert (settings.enabled, settings.pod_scheduling_timeout, settings.node_reservation_timeout) == (False, 5, 5)
     assert set(settings.origins.values()) == {"defaults"}
 
 
 def test_each_setting_comes_from_the_first_source_that_has_it() -> None:
-    """Other settings may come from other sources."""
     settings = SettingsHistory().resolve(
         [
             SettingsSource("ConfigMap", {ENABLED: "true"}),
@@ -46,7 +44,6 @@ def test_each_setting_comes_from_the_first_source_that_has_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "5s", "٣", "3601", " 5", "999999999999999999999"])
 def test_a_bad_time_out_is_refused_and_the_next_source_counts(text: str) -> None:
-    """The problem names the source and what was expected."""
     settings = SettingsHistory().resolve(
         [
             SettingsSource("ConfigMap", {POD_SCHEDULING_TIMEOUT: text}),
@@ -68,7 +65,6 @@ def test_the_last_good_value_of_a_source_counts_instead_of_a_bad_one() -> None:
 
 
 def test_a_removed_value_is_forgotten() -> None:
-    """It does not count again when a bad value appears."""
     history = SettingsHistory()
     history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "observe"})])
     history.resolve([SettingsSource("ConfigMap", {})])
@@ -77,7 +73,6 @@ def test_a_removed_value_is_forgotten() -> None:
 
 @pytest.mark.parametrize("setting", [ENABLED, PLACEMENT_GUARD])
 def test_a_bad_value_never_means_off(setting: str) -> None:
-    """A process that starts with it uses the value of the manifests."""
     settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {setting: "yes please"})])
     installed = (True, GuardMode.OFF) if setting == ENABLED else (False, GuardMode.ENFORCE)
     assert (settings.enabled, settings.placement_guard) == installed
@@ -101,14 +96,12 @@ def test_a_key_that_looks_like_a_setting_and_is_none_is_refused(key: str, proble
 
 @pytest.mark.parametrize("mode", Enforcement)
 def test_refusals_are_enforced_or_observed(mode: Enforcement) -> None:
-    """Without a word they are enforced."""
     assert not SettingsHistory().resolve([]).observes
     settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {ENFORCEMENT: mode.value})])
     assert (settings.enforcement, settings.observes) == (mode, mode is Enforcement.OBSERVE)
 
 
 def test_a_misspelt_enforcement_changes_nothing() -> None:
-    """What was observed is not enforced by a typing error, and the problem lists both words."""
     history = SettingsHistory()
     history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "observe"})])
     settings = history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "Enforce"})])
@@ -118,7 +111,6 @@ def test_a_misspelt_enforcement_changes_nothing() -> None:
 
 @pytest.mark.parametrize("mode", GuardMode)
 def test_the_placement_guards_mode_is_one_of_three_words(mode: GuardMode) -> None:
-    """Without a word it is off."""
     assert SettingsHistory().resolve([]).placement_guard is GuardMode.OFF
     settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {PLACEMENT_GUARD: mode.value})])
     assert (settings.placement_guard, settings.problems) == (mode, ())
@@ -126,7 +118,6 @@ def test_the_placement_guards_mode_is_one_of_three_words(mode: GuardMode) -> Non
 
 @pytest.mark.parametrize("text", ["", "Enforce", "true", " off", "on"])
 def test_another_word_for_the_placement_guards_mode_is_refused(text: str) -> None:
-    """The problem lists the three."""
     settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {PLACEMENT_GUARD: text})])
     assert settings.placement_guard is GuardMode.ENFORCE
     words = "off, observe, enforce; the next source counts, or the value as installed"

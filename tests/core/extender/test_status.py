@@ -22,15 +22,10 @@ from tests.builders import GI, Object
 
 
 def report(*objects: Object | list[Object]) -> StatusReport:
-    """The report of a cluster of some objects."""
     return status_report(make.state(*objects))
 
 
 def row(*objects: Object | list[Object], options: FilterOptions | None = None, **refused: str) -> WaitingRow:
-    """The row of the oldest waiting pod.
-
-    Nodes that kube-scheduler refuses are given by keyword.
-    """
     state = make.state(*objects)
     (pod, *_) = waiting_pods(state.view)
     return waiting_row(pod, state, options or FilterOptions(), make.competing(state), refused)
@@ -54,13 +49,11 @@ def row(*objects: Object | list[Object], options: FilterOptions | None = None, *
     ],
 )
 def test_a_node_has_a_condition(disks: dict[str, Object], node: dict[str, Any], condition: NodeCondition) -> None:
-    """The worst that is true of it."""
     (only,) = report(make.longhorn_node("n1", disks, **node)).rows
     assert only.condition is condition
 
 
 def test_the_worst_nodes_come_first() -> None:
-    """Of equal condition the fullest comes first, then the name decides."""
     nodes = [
         make.longhorn_node("empty-b"),
         make.longhorn_node("empty-a"),
@@ -72,7 +65,6 @@ def test_the_worst_nodes_come_first() -> None:
 
 
 def test_closed_disks_have_no_free_space() -> None:
-    """Free bytes do not help if no rule lets them be used."""
     disks = {"open": make.disk(100, scheduled=30, reserved=10, available=80), "shut": make.disk(500, allow=False)}
     (only,) = report(make.longhorn_node("n1", disks)).rows
     assert only.space == SpaceTotal(
@@ -89,7 +81,6 @@ def test_closed_disks_have_no_free_space() -> None:
 
 
 def test_demand_of_bound_pods_is_on_their_node() -> None:
-    """It is in no number of the disks yet."""
     waiting = [make.storage_class(), make.claim("a", 30), make.pod("a", node="n1")]
     (only,) = report(make.longhorn_node("n1"), waiting).rows
     assert (only.demand, only.space.scheduled) == (30 * GI, 0)
@@ -100,7 +91,6 @@ def test_demand_of_bound_pods_is_on_their_node() -> None:
     percentage=st.integers(min_value=50, max_value=300),
 )
 def test_the_report_has_the_numbers_of_the_metrics(sizes: list[int], percentage: int) -> None:
-    """Both are read from the state of decisions."""
     nodes = [make.longhorn_node(f"n{index}", float(size)) for index, size in enumerate(sizes)]
     objects = [*nodes, make.storage_class(), make.setting("storage-over-provisioning-percentage", str(percentage))]
     state = make.state(objects)
@@ -145,12 +135,10 @@ def zone_rows() -> tuple[NodeRow, ...]:
     ],
 )
 def test_rows_are_selected_by_words_and_zone(text: str, zone: str | None, names: list[str]) -> None:
-    """Their order stays."""
     assert [entry.name for entry in select_rows(zone_rows(), text, zone)] == names
 
 
 def test_zones_come_by_name_and_nodes_without_one_last() -> None:
-    """Each zone adds up its nodes."""
     zones = group_by_zone(zone_rows())
     assert [(entry.zone, [each.name for each in entry.rows]) for entry in zones] == [
         ("WEST", ["b-2", "b-1"]),
@@ -162,10 +150,6 @@ def test_zones_come_by_name_and_nodes_without_one_last() -> None:
 
 @given(total=st.integers(min_value=0, max_value=120), number=st.integers(-3, 200), size=st.integers(1, 60))
 def test_pages_are_parts_of_the_rows(total: int, number: int, size: int) -> None:
-    """Every row is on one page.
-
-    A number beyond the last page means the last page.
-    """
     rows = list(range(total))
     page = page_of(rows, number, size)
     assert [each for current in range(1, page.pages + 1) for each in page_of(rows, current, size).rows] == rows
@@ -176,7 +160,6 @@ def test_pages_are_parts_of_the_rows(total: int, number: int, size: int) -> None
 
 
 def test_pods_without_a_node_wait_the_oldest_first() -> None:
-    """Pods with a node, finished pods and pods without claims do not."""
     old = make.pod("a", name="old")
     old["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     new = make.pod("a", name="a-new")
@@ -187,7 +170,6 @@ def test_pods_without_a_node_wait_the_oldest_first() -> None:
 
 
 def test_a_row_counts_reasons_and_fitting_nodes() -> None:
-    """kube-scheduler's refusals count with the extender's."""
     nodes = [make.longhorn_node(name) for name in ("n1", "n2", "n3")]
     small = make.longhorn_node("n4", 10)
     result = row(nodes, small, make.storage_class(), make.claim("a", 30), make.pod("a"), n3="tainted")
@@ -205,7 +187,6 @@ def test_a_row_counts_reasons_and_fitting_nodes() -> None:
     ],
 )
 def test_the_closest_node_lacks_the_fewest_bytes(frees: list[int], closest: str, missing: int) -> None:
-    """The bytes are those that one disk lacks."""
     nodes = [make.longhorn_node(f"n{index}", float(free)) for index, free in enumerate(frees)]
     result = row(nodes, make.storage_class(), make.claim("a", 30), make.pod("a"))
     assert result.closest is not None
@@ -214,7 +195,6 @@ def test_the_closest_node_lacks_the_fewest_bytes(frees: list[int], closest: str,
 
 
 def test_the_closest_node_lacks_space_rather_than_something_else() -> None:
-    """A node with more free space but other tags is further away."""
     nodes = [make.longhorn_node("large", 500), make.longhorn_node("small", {"d": make.disk(10, tags=["fast"])})]
     result = row(nodes, make.storage_class(diskSelector="fast"), make.claim("a", 30), make.pod("a"))
     assert result.closest is not None
@@ -222,7 +202,6 @@ def test_the_closest_node_lacks_space_rather_than_something_else() -> None:
 
 
 def test_the_closest_node_is_one_that_another_packing_mode_would_offer() -> None:
-    """It lacks nothing, and waiting does not help: the sentence says what does."""
     nodes = [make.longhorn_node("two", {"a": make.disk(100), "b": make.disk(100)}), make.longhorn_node("small", 119)]
     objects = [make.storage_class(), make.claim("a", 60), make.claim("b", 60), make.pod("a", "b")]
     result = row(nodes, objects, options=FilterOptions(packing=Packing.STALE_SAFE))
@@ -232,7 +211,6 @@ def test_the_closest_node_is_one_that_another_packing_mode_would_offer() -> None
 
 
 def test_without_a_node_that_lacks_space_alone_the_one_that_passed_most_rules_is_closest() -> None:
-    """Its missing bytes are unknown."""
     nodes = [make.longhorn_node("down", ready=False), make.longhorn_node("untagged")]
     result = row(nodes, make.storage_class(diskSelector="fast"), make.claim("a", 30), make.pod("a"))
     assert result.closest is not None
@@ -249,7 +227,6 @@ def test_without_nodes_there_is_no_closest_one() -> None:
 
 
 def test_a_pod_that_cannot_be_decided_about_has_an_error() -> None:
-    """The sentence names what is missing."""
     result = row(make.longhorn_node("n1"), make.pod("absent"))
     assert "absent" in result.error
     assert (result.fitting, result.closest) == (0, None)

@@ -22,7 +22,6 @@ EXACT = FilterOptions(packing=Packing.EXACT)
 
 
 def node(name: str, zone: str = "", region: str = "", free: float = 100) -> Object:
-    """A node with one disk."""
     entry = make.longhorn_node(name, {"d": make.disk(100, scheduled=100 - free)}, zone=zone)
     entry["status"]["region"] = region
     return entry
@@ -38,7 +37,6 @@ NODES = [node("a", "z1", free=5), node("b", "z1", free=5), node("c", "z2")]
 
 
 def test_a_zone_without_room_refuses_its_nodes() -> None:
-    """The other zone takes no replica of a volume that belongs here."""
     explanation = explained(POD, *NODES, make.claim("x", 10), tied_class(), KEYS)
     assert fitting(explanation) == ["c"]
     assert "no disk of zone z1 can take x (10Gi)" in explanation.verdicts[0].detail
@@ -46,19 +44,16 @@ def test_a_zone_without_room_refuses_its_nodes() -> None:
 
 @pytest.mark.parametrize("topology", ["zonal", "unknown"])
 def test_an_older_longhorn_does_not_know_the_parameter(topology: str) -> None:
-    """It came with v1.13.0."""
     version = make.setting("current-longhorn-version", "v1.12.2")
     assert fitting(explained(POD, *NODES, make.claim("x", 10), tied_class(topology), version)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("topology", ["any", ""])
 def test_an_untied_volume_may_be_anywhere(topology: str) -> None:
-    """That is Longhorn's default."""
     assert fitting(explained(POD, *NODES, make.claim("x", 10), tied_class(topology), KEYS)) == ["a", "b", "c"]
 
 
 def test_a_zone_must_take_all_replicas() -> None:
-    """Where Longhorn creates no degraded volumes; zone z2 has only one node."""
     nodes = [node("a", "z1"), node("b", "z1"), node("c", "z2")]
     objects = [*nodes, make.claim("x", 10), tied_class(numberOfReplicas="2"), KEYS]
     assert fitting(explained(POD, *objects, STRICT)) == ["a", "b"]
@@ -73,14 +68,12 @@ def test_a_zonal_volume_ignores_hard_anti_affinity_of_zones() -> None:
 
 
 def test_a_region_may_have_several_zones() -> None:
-    """Each replica is in another zone of the region."""
     nodes = [node("a", "z1", "r1"), node("b", "z2", "r1"), node("c", "z3", "r2")]
     objects = [*nodes, make.claim("x", 10), tied_class("regional", numberOfReplicas="2"), KEYS, STRICT]
     assert fitting(explained(POD, *objects)) == ["a", "b"]
 
 
 def test_a_node_without_a_zone_ties_to_nothing() -> None:
-    """One StorageClass serves clusters with and without zones."""
     nodes = [node("a", free=5), node("c", "z2")]
     assert fitting(explained(POD, *nodes, make.claim("x", 10), tied_class(), KEYS)) == ["a", "c"]
 
@@ -93,7 +86,6 @@ def test_a_strict_local_volume_is_not_tied() -> None:
 
 @pytest.mark.parametrize(("topology", "key"), [("zonal", ZONE), ("regional", REGION)])
 def test_a_label_that_longhorn_may_not_read_is_an_error(topology: str, key: str) -> None:
-    """Longhorn's CSI driver refuses to create the volume."""
     with pytest.raises(ResolutionError, match=f"volumeTopology {topology} needs {key} in the setting"):
         explained(POD, node("a", "z1", "r1"), make.claim("x", 10), tied_class(topology))
 
@@ -106,14 +98,12 @@ def test_a_zonal_volume_with_hard_anti_affinity_of_its_own_is_an_error() -> None
 
 
 def test_the_volumes_of_a_decision_are_listed_once() -> None:
-    """They are on every node, whichever zone it is in."""
     explanation = explained(POD, *NODES, make.claim("x", 10), tied_class(), KEYS)
     (volume,) = explanation.decision.resolution.volumes
     assert (volume.nodes, volume.volume.topology_requirement) == (None, ())
 
 
 def test_the_demand_of_a_pod_that_is_placed_counts_in_its_zone() -> None:
-    """Another zone keeps its room."""
     first = [make.claim("y", 60), make.pod("y", name="y", uid="y", node="c")]
     cluster = [*first, node("a", "z1"), node("c", "z2"), make.claim("x", 60), tied_class(), KEYS]
     state = make.state(*cluster)
@@ -135,7 +125,6 @@ def test_the_demand_of_a_pod_that_is_placed_counts_in_its_zone() -> None:
 def test_a_node_fits_if_it_would_in_a_cluster_of_its_zone_alone(
     *, free: list[int], zones: list[str], sizes: list[int], parameters: dict[str, str], degraded: bool
 ) -> None:
-    """Nodes of other zones do not matter to a pod whose volumes are all zonal."""
     nodes = {f"n{index}": node(f"n{index}", zones[index], free=entry) for index, entry in enumerate(free)}
     names = [f"c{index}" for index in range(len(sizes))]
     claims = [make.claim(name, size) for name, size in zip(names, sizes, strict=True)]

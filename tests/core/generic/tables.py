@@ -35,7 +35,6 @@ GI: Final = 1024**3
 
 
 def policy(name: str) -> Policy:
-    """Reads a policy of the folder, which must not cause a warning."""
     parsed = parse_policy((POLICIES / f"{name}.json").read_bytes())
     assert parsed.warnings == ()
     return parsed
@@ -83,7 +82,6 @@ def sample_table(name: str) -> str:
 
 
 def score(decision: ScheduleResult, priority: str) -> int:
-    """The score that a priority gives the chosen node."""
     return decision.ranking.scores[priority][decision.node]
 
 
@@ -138,7 +136,6 @@ def _describe_disks(facts: NodeFacts) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
@@ -151,7 +148,6 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
 
 
 def fill_tables(text: str) -> str:
-    """Returns the document with the current tables."""
     return _MARKED.sub(lambda match: f"<!-- table: {match[1]} -->\n\n{TABLES[match[1]]()}\n\n<!-- end -->", text)
 
 

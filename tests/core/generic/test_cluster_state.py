@@ -10,7 +10,6 @@ from tests.worlds.policy_rules import GI, decide, node, pod, service, state, web
 
 
 def test_a_binding_takes_space_on_its_node() -> None:
-    """The earlier state is unchanged."""
     cluster = state([node("a")])
     after = cluster.with_binding(web(cpu=100, memory=GI, ports=frozenset({80})), "a")
     after_binding = after.nodes["a"]
@@ -29,7 +28,6 @@ def test_a_binding_takes_space_on_its_node() -> None:
 
 
 def test_a_deleted_pod_frees_what_it_took() -> None:
-    """A port that a second pod uses too stays taken."""
     shared = frozenset({80})
     cluster = state([node("a")], [web("x", "a", cpu=1, ports=shared), web("y", "a", cpu=2, ports=shared)])
     after = cluster.without_pod(("shop", "x"))
@@ -38,7 +36,6 @@ def test_a_deleted_pod_frees_what_it_took() -> None:
 
 
 def test_a_finished_pod_takes_nothing_but_counts_for_its_service() -> None:
-    """It counts until it is deleted."""
     cluster = state([node("a")], [web("x", "a", cpu=1)])
     finished = cluster.with_pod(web("x", "a", cpu=1, finished=True))
     assert (finished.nodes["a"].pod_count, finished.nodes["a"].requested_cpu) == (0, 0)
@@ -54,13 +51,11 @@ def test_an_updated_pod_keeps_its_place_in_the_order() -> None:
 
 
 def test_pods_of_a_node_that_is_delivered_later_are_counted() -> None:
-    """Watches deliver objects in any order."""
     after = state([], [web("x", "a", cpu=7)]).with_node(node("a"))
     assert after == state([node("a")], [web("x", "a", cpu=7)])
 
 
 def test_pods_of_a_deleted_node_count_for_their_service() -> None:
-    """Until they are deleted themselves."""
     cluster = state([node("a"), node("b")], [web("x", "a")]).without_node("a")
     assert cluster.node_names == ("b",)
     assert CycleState(web(), cluster).first_service_pods_by_node == {"a": 1}
@@ -68,21 +63,18 @@ def test_pods_of_a_deleted_node_count_for_their_service() -> None:
 
 
 def test_a_changed_node_keeps_its_pods() -> None:
-    """A cordon frees no space."""
     cluster = state([node("a")], [web("x", "a", cpu=7)])
     cordoned = cluster.with_node(replace(node("a"), unschedulable=True))
     assert (cordoned.nodes["a"].requested_cpu, cordoned.nodes["a"].node.unschedulable) == (7, True)
 
 
 def test_a_service_that_is_delivered_later_selects_earlier_pods() -> None:
-    """Those of its namespace."""
     pods = [web("x", "a"), web("y", "a", namespace="other"), pod("z", "a")]
     cluster = state([node("a")], pods, []).with_service(service())
     assert CycleState(web(), cluster).first_service_pods_by_node == {"a": 1}
 
 
 def test_a_deleted_service_selects_no_pods() -> None:
-    """The other services keep their order."""
     services = [service("one", app="web"), service("two", app="web", tier="front"), service("three", app="web")]
     cluster = state([node("a")], [web("x", "a")], services).without_service("shop", "one")
     assert [selection.service.name for selection in CycleState(web(), cluster).services] == ["three"]
@@ -90,18 +82,15 @@ def test_a_deleted_service_selects_no_pods() -> None:
 
 
 def test_the_deletion_of_an_unknown_object_changes_nothing() -> None:
-    """A watch may deliver one late."""
     cluster = state([node("a")], [web("x", "a")])
     assert cluster.without_pod(("shop", "gone")).without_node("gone").without_service("shop", "gone") == cluster
 
 
 def test_an_unbound_pod_takes_nothing() -> None:
-    """Neither does a pod whose binding was taken back."""
     cluster = state([node("a")])
     assert cluster.with_pod(web("x")) == cluster
     assert cluster.with_pod(web("x", "a")).with_pod(web("x")).nodes["a"].pod_count == 0
 
 
 def test_an_empty_state_chooses_no_node() -> None:
-    """It has none."""
     assert decide(pod(), GenericClusterState()).node == ""

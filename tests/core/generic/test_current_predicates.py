@@ -51,13 +51,11 @@ def node(name: str = "a", *, ready: bool = True, spec: Any = None, allocatable: 
 
 
 def container(ports: Any = (), *, sidecar: bool = False, **requests: str) -> dict[str, Any]:
-    """A container that requests resources."""
     restart = {"restartPolicy": "Always"} if sidecar else {}
     return {"name": "c", "ports": list(ports), "resources": {"requests": requests}, **restart}
 
 
 def state(nodes: list[Node], *pods: Pod) -> GenericClusterState:
-    """A cluster."""
     return GenericClusterState.of(nodes, pods, [])
 
 
@@ -129,7 +127,6 @@ def test_a_node_affinity_expression_compares_the_label(expression: Any, size: st
     ],
 )
 def test_one_term_of_a_node_affinity_must_match_as_a_whole(terms: Any, matching: str) -> None:
-    """No term matches no node; so does a term without expressions."""
     asking = pod(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}})
     cluster = state([node("a", zone="z"), node("b", zone="z"), node("c")])
     assert {"a", "b", "c"} - failed("NodeAffinity", asking, cluster).keys() == set(matching)
@@ -148,14 +145,12 @@ def test_one_term_of_a_node_affinity_must_match_as_a_whole(terms: Any, matching:
     ],
 )
 def test_host_ports_conflict_by_number_protocol_and_address(port: Any, conflicts: bool) -> None:
-    """The used one is 80/TCP on 10.0.0.1."""
     used = pod("used", nodeName="a", containers=[container([{"hostPort": 80, "hostIP": "10.0.0.1"}])])
     asking = pod(containers=[container([port])])
     assert failed("NodePorts", asking, state([node()], used)) == ({"a": PORT_TAKEN} if conflicts else {})
 
 
 def test_ports_of_sidecars_count_and_those_of_other_init_containers_do_not() -> None:
-    """A sidecar runs as long as its pod."""
     ports = [{"hostPort": 80}]
     cluster = state([node()], pod("used", nodeName="a", containers=[container(ports)]))
     assert failed("NodePorts", pod(initContainers=[container(ports, sidecar=True)]), cluster) == {"a": PORT_TAKEN}
@@ -199,7 +194,6 @@ def test_ports_of_sidecars_count_and_those_of_other_init_containers_do_not() -> 
     ],
 )
 def test_a_pods_request_is_what_it_needs_at_most(spec: dict[str, Any], cpu: int) -> None:
-    """In millicores. It fits a node with just as much, and not with less."""
     asking = pod(**spec)
     assert dict(asking.scheduling.constraints.requests)["cpu"] == cpu
     enough = state([node(allocatable={"cpu": f"{cpu}m"})])
@@ -209,7 +203,6 @@ def test_a_pods_request_is_what_it_needs_at_most(spec: dict[str, Any], cpu: int)
 
 
 def test_each_resource_that_the_pod_requests_is_checked() -> None:
-    """A resource that the node does not list counts as 0; finished pods free theirs."""
     gpu = "example.com/gpu"
     allocatable = {"cpu": "1", "ephemeral-storage": "1Gi", gpu: "1"}
     used = pod("used", nodeName="a", containers=[{"resources": {"requests": {gpu: "1"}}}])
@@ -221,13 +214,11 @@ def test_each_resource_that_the_pod_requests_is_checked() -> None:
 
 
 def test_one_more_pod_must_be_allowed() -> None:
-    """Also one that requests nothing."""
     cluster = state([node(allocatable={"pods": "1"})], pod("used", nodeName="a"))
     assert failed("NodeResourcesFit", pod(), cluster) == {"a": "too many pods"}
 
 
 def policy(*names: str) -> Any:
-    """A policy of these predicates."""
     entries = ", ".join(f'{{"name": "{name}"}}' for name in names)
     return parse_policy(f'{{"predicates": [{entries}]}}'.encode())
 
@@ -242,7 +233,6 @@ def test_a_pod_that_tolerates_a_cordon_goes_to_a_cordoned_node_if_the_policy_rea
 
 
 def test_taints_decide_about_a_node_that_is_not_ready_if_the_policy_reads_them() -> None:
-    """Without the rule the condition does."""
     taints = [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]
     cluster = state([node(ready=False, spec={"taints": taints})])
     tolerant = pod(tolerations=[{"operator": "Exists"}])
@@ -252,7 +242,6 @@ def test_taints_decide_about_a_node_that_is_not_ready_if_the_policy_reads_them()
 
 
 def affinity(kind: str, **term: Any) -> dict[str, Any]:
-    """A required affinity or anti-affinity in the zone."""
     return {kind: {REQUIRED: [{"topologyKey": "zone", "labelSelector": WEB, **term}]}}
 
 
@@ -295,21 +284,18 @@ ZONES = [node("a", zone="x"), node("b", zone="x"), node("c", zone="y"), node("ba
     ],
 )
 def test_pod_affinity_needs_a_matching_pod_in_the_domain(asking: Pod, placed: list[Pod], fits: str) -> None:
-    """A node without the label is in no domain."""
     refused = failed("MatchInterPodAffinity", asking, state(ZONES, *placed))
     assert {"a", "b", "c", "bare"} - refused.keys() == set(fits)
     assert set(refused.values()) == {POD_AFFINITY}
 
 
 def test_pod_anti_affinity_keeps_a_pod_out_of_a_domain() -> None:
-    """A node without the label is in no domain, so it fits."""
     asking = pod(app="db", affinity=affinity("podAntiAffinity"))
     refused = failed("MatchInterPodAffinity", asking, state(ZONES, pod("w", nodeName="a")))
     assert refused == {"a": POD_ANTI_AFFINITY, "b": POD_ANTI_AFFINITY}
 
 
 def test_the_anti_affinity_of_a_placed_pod_counts_as_well() -> None:
-    """Until the pod has finished."""
     placed = pod("w", app="db", nodeName="a", affinity=affinity("podAntiAffinity"))
     refused = failed("MatchInterPodAffinity", pod(), state(ZONES, placed))
     assert refused == {"a": EXISTING_ANTI_AFFINITY, "b": EXISTING_ANTI_AFFINITY}
@@ -318,7 +304,6 @@ def test_the_anti_affinity_of_a_placed_pod_counts_as_well() -> None:
 
 
 def spread(**constraint: Any) -> list[dict[str, Any]]:
-    """A spread constraint over zones."""
     base = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": WEB}
     return [{**base, **constraint}]
 
@@ -343,7 +328,6 @@ def spread(**constraint: Any) -> list[dict[str, Any]]:
 def test_a_spread_constraint_limits_the_difference_between_domains(
     constraint: Any, placed: list[Pod], fits: str
 ) -> None:
-    """A node without the label fits only where the constraint is a preference."""
     asking = pod(topologySpreadConstraints=spread(**constraint))
     refused = failed("EvenPodsSpread", asking, state(ZONES, *placed))
     assert {"a", "b", "c"} - refused.keys() == set(fits) - {"+"}
@@ -356,7 +340,6 @@ def test_a_spread_constraint_limits_the_difference_between_domains(
     [({}, "c"), ({"nodeAffinityPolicy": "Ignore"}, ""), ({"nodeTaintsPolicy": "Honor"}, "c")],
 )
 def test_a_node_that_the_pod_cannot_use_counts_as_the_policies_say(policies: Any, fits: str) -> None:
-    """The empty zone z is closed to the pod by its node selector."""
     nodes = [node("c", zone="y", open="yes"), node("d", zone="z")]
     asking = pod(nodeSelector={"open": "yes"}, topologySpreadConstraints=spread(**policies))
     refused = failed("EvenPodsSpread", asking, state(nodes, pod("w", nodeName="c")))

@@ -9,14 +9,12 @@ from tests.core.generic.tables import DOCUMENT, POLICIES, SAMPLES, TABLES, clust
 
 
 def test_the_document_has_the_current_tables() -> None:
-    """``python -m tests.core.generic.tables`` writes them."""
     text = DOCUMENT.read_text()
     assert fill_tables(text) == text
     assert set(re.findall(r"<!-- table: ([a-z-]+) -->", text)) == set(TABLES)
 
 
 def test_every_rule_is_documented_in_the_registry_s_order() -> None:
-    """Static rules by their names, configurable ones by their arguments."""
     rules = DOCUMENT.read_text().partition("## Predicates")[2].partition("## Policy file")[0]
     rows = re.findall(r"^\| (any, with )?`([A-Za-z]+)`", rules, re.MULTILINE)
     names = {prefix: [name for row_prefix, name in rows if row_prefix == prefix] for prefix in ("", "any, with ")}
@@ -25,24 +23,20 @@ def test_every_rule_is_documented_in_the_registry_s_order() -> None:
 
 
 def test_every_example_is_documented() -> None:
-    """The document explains each example policy by its file name."""
     text = DOCUMENT.read_text()
     assert [path.name for path in POLICIES.glob("*.json") if f"{path.name}" not in text] == []
 
 
 def values_of_label(name: str, level: str) -> list[str]:
-    """The value of a label on the nodes chosen for the six pods."""
     nodes = cluster()[0].nodes
     return [nodes[decision.node].node.labels.get(level, "") for decision in decisions(name)]
 
 
 def test_all_pods_of_all_samples_are_placed() -> None:
-    """The cluster has enough capacity for them."""
     assert all(decision.node for name in SAMPLES for decision in decisions(name))
 
 
 def test_region_zone_rack_keeps_a_zone_and_spreads_over_its_racks() -> None:
-    """Two pods on each of three racks."""
     assert {*values_of_label("region-zone-rack", "region"), *values_of_label("region-zone-rack", "zone")} == {
         "r1",
         "z1",
@@ -51,20 +45,17 @@ def test_region_zone_rack_keeps_a_zone_and_spreads_over_its_racks() -> None:
 
 
 def test_city_building_room_keeps_a_city_and_spreads_over_rooms() -> None:
-    """Two pods in each of three rooms, and both buildings from the second pod on."""
     assert set(values_of_label("city-building-room", "city")) == {"c1"}
     assert set(values_of_label("city-building-room", "building")[:2]) == {"b1", "b2"}
     assert sorted(values_of_label("city-building-room", "room")) == ["m1", "m1", "m2", "m2", "m3", "m3"]
 
 
 def test_require_region_stays_on_nodes_with_region_and_prefers_those_with_zone() -> None:
-    """Seven nodes have both labels, enough for all pods."""
     assert "" not in values_of_label("require-region", "region")
     assert "" not in values_of_label("require-region", "zone")
 
 
 def test_combined_keeps_a_region_avoids_buildings_and_spreads_over_zones() -> None:
-    """Three pods in each of its two zones, by turns."""
     assert set(values_of_label("combined", "region")) == {"r1"}
     assert set(values_of_label("combined", "building")) == {""}
     assert values_of_label("combined", "zone") == ["z1", "z2"] * 3

@@ -33,19 +33,16 @@ def disks(*limits_and_free: tuple[int, int]) -> list[DiskFacts]:
 
 
 def score_inputs(disk_facts: Sequence[DiskFacts]) -> ScoreInputs:
-    """What the priorities read about a node that fits, with these disks."""
     inputs = NodeFacts(Reason.ROOM, disks=tuple(disk_facts)).score_inputs
     assert inputs is not None
     return inputs
 
 
 def facts(*nodes: NodeFacts, total: int = 100) -> LonghornFacts:
-    """Facts of the first nodes of a, b, c and d."""
     return LonghornFacts(dict(zip("abcd", nodes, strict=False)), total)
 
 
 def test_volume_fit_is_the_filter_s_decision_with_its_reason() -> None:
-    """A node without facts does not fit either."""
     longhorn_facts = facts(NodeFacts(Reason.ROOM), NodeFacts(Reason.INSUFFICIENT_STORAGE), NodeFacts(Reason.HOME))
     assert failed("LonghornVolumeFit", pod(), NODES, longhorn=longhorn_facts) == {
         "b": Reason.INSUFFICIENT_STORAGE.text,
@@ -54,7 +51,6 @@ def test_volume_fit_is_the_filter_s_decision_with_its_reason() -> None:
 
 
 def test_data_locality_is_the_share_of_bytes_on_the_node() -> None:
-    """It is rounded down and at most 10; a node without facts gets 0."""
     longhorn_facts = facts(*(NodeFacts(Reason.ROOM, replica_bytes=replica_bytes) for replica_bytes in (100, 59, 101)))
     assert scores("LonghornDataLocality", pod(), NODES, longhorn=longhorn_facts) == [10, 5, 10, 0]
 
@@ -65,7 +61,6 @@ def test_without_volumes_every_node_has_all_data() -> None:
 
 
 def test_a_stale_safe_node_gets_ten_and_any_other_nothing() -> None:
-    """Also not an order-safe one."""
     longhorn_facts = facts(
         NodeFacts(Reason.ROOM, order_safe=True, stale_safe=True),
         NodeFacts(Reason.ROOM, order_safe=True),
@@ -75,7 +70,6 @@ def test_a_stale_safe_node_gets_ten_and_any_other_nothing() -> None:
 
 
 def test_an_order_safe_node_gets_ten_and_any_other_nothing() -> None:
-    """Homes are order-safe too."""
     longhorn_facts = facts(
         NodeFacts(Reason.ROOM, order_safe=True), NodeFacts(Reason.ROOM), NodeFacts(Reason.HOME, order_safe=True)
     )
@@ -84,7 +78,6 @@ def test_an_order_safe_node_gets_ten_and_any_other_nothing() -> None:
 
 @pytest.mark.parametrize("priority", PRIORITIES)
 def test_a_node_that_does_not_fit_gets_zero(priority: str) -> None:
-    """Whatever its other facts."""
     full = NodeFacts(
         Reason.INSUFFICIENT_STORAGE, order_safe=True, stale_safe=True, replica_bytes=100, disks=tuple(disks((10, 10)))
     )
@@ -108,13 +101,11 @@ def test_a_node_that_does_not_fit_gets_zero(priority: str) -> None:
     ],
 )
 def test_balanced_disks(disk_facts: Sequence[DiskFacts], score: int) -> None:
-    """The score is 10 less the difference of the free shares in tenths, rounded up."""
     assert score_inputs(disk_facts).balance == score
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**50), st.integers(-(2**50), 2**50)), min_size=1, max_size=5))
 def test_balanced_disks_is_the_documented_formula(limits_and_free: list[tuple[int, int]]) -> None:
-    """The formula is evaluated with exact fractions."""
     shares = [Fraction(max(0, min(free, limit)), limit) for limit, free in limits_and_free if limit]
     difference = max(shares) - min(shares) if shares else Fraction(0)
     assert score_inputs(disks(*limits_and_free)).balance == 10 - math.ceil(10 * difference)
@@ -133,12 +124,10 @@ def test_balanced_disks_is_the_documented_formula(limits_and_free: list[tuple[in
     ],
 )
 def test_least_fragmentation(disk_facts: Sequence[DiskFacts], score: int) -> None:
-    """The score is the share of free bytes on the disk with most, in tenths."""
     assert score_inputs(disk_facts).largest_share == score
 
 
 def test_the_extender_policy_prefers_data_then_safety_then_even_disks() -> None:
-    """60 % of the data outweigh even disks, and so does either kind of safety; an order-unsafe node comes last."""
     even = tuple(disks((10, 5), (10, 5)))
     uneven = tuple(disks((10, 9), (10, 1)))
     longhorn_facts = facts(
@@ -152,6 +141,5 @@ def test_the_extender_policy_prefers_data_then_safety_then_even_disks() -> None:
 
 
 def test_without_facts_a_policy_with_longhorn_s_rules_refuses_every_node() -> None:
-    """A node without facts never fits."""
     decision = decide(pod(), NODES, EXTENDER_POLICY)
     assert (decision.node, decision.count_by_reason()) == ("", {NOT_EVALUATED: 4})

@@ -7,7 +7,6 @@ from tests.worlds.policy_rules import node, pod, state
 
 
 def test_changes_beyond_a_chain_are_read() -> None:
-    """A state that was not read for thousands of changes, and every state after it."""
     cluster = state([node("a"), node("b")])
     assert cluster.node_infos() == [cluster.nodes["a"], cluster.nodes["b"]]
     for number in range(2 * MAX_STEPS + 10):

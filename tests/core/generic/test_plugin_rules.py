@@ -39,7 +39,6 @@ LEAST = PredicatePlugin("leastPods", has_room, Least)
 
 
 def policy_with(*predicates: PredicatePlugin, priorities: Sequence[PriorityPlugin] = (), text: str = "") -> Policy:
-    """The policy in a text, or one with all rules, which have no arguments."""
     plugins = NO_PLUGINS.add("plugin mine.py", predicates, priorities)
     names = ",".join(f'{{"name": "{rule.name}"}}' for rule in predicates)
     weights = ",".join(f'{{"name": "{rule.name}", "weight": 1}}' for rule in priorities)
@@ -47,7 +46,6 @@ def policy_with(*predicates: PredicatePlugin, priorities: Sequence[PriorityPlugi
 
 
 def with_argument(argument: str) -> Policy:
-    """A policy with one rule and this argument."""
     return policy_with(LEAST, text=f'{{"predicates": [{{"name": "Roomy", "argument": {{"leastPods": {argument}}}}}]}}')
 
 
@@ -67,7 +65,6 @@ def test_an_argument_has_the_type_that_the_plugin_defines() -> None:
     ],
 )
 def test_a_wrong_argument_is_named(argument: str, wrong: str, problem: str) -> None:
-    """With the entry, the rule, the field, line and column."""
     with pytest.raises(PolicyError) as refused:
         with_argument(argument)
     column = len('{"predicates": [{"name": "Roomy", "argument": {"leastPods": ') + argument.index(wrong) + 1
@@ -86,7 +83,6 @@ def awkward_policy(rule: str) -> Policy:
 
 @pytest.mark.parametrize("rule", awkward_plugin.USABLE)
 def test_an_argument_need_not_be_hashable_or_comparable(rule: str) -> None:
-    """The scheduler and /filter pass it on, and do nothing else with it."""
     policy = awkward_policy(rule)
     decision = decide(pod(), CLUSTER, policy)
     assert (decision.node, decision.ranking.scores) == ("b", {"Own": {"b": 0}})
@@ -124,7 +120,6 @@ def test_the_error_of_a_rule_is_one_line(rule: str, problem: str) -> None:
 
 
 def test_a_predicate_refuses_nodes() -> None:
-    """With its text, under its name in the policy."""
     decision = decide(pod(), CLUSTER, with_argument('{"pods": 3}'))
     assert decision.node == "b"
     (failure,) = decision.failures["a"]
@@ -133,7 +128,6 @@ def test_a_predicate_refuses_nodes() -> None:
 
 @pytest.mark.parametrize("eviction_helps", [True, False])
 def test_the_extender_applies_a_predicate(eviction_helps: bool) -> None:
-    """The plugin says whether preemption may help."""
     rule = PredicatePlugin("leastPods", has_room, Least, eviction_helps)
     text = '{"predicates": [{"name": "Roomy", "argument": {"leastPods": {"pods": 3}}}]}'
     refusals = policy_refusals(pod(), ["a", "b"], CLUSTER, policy_with(rule, text=text))
@@ -143,12 +137,10 @@ def test_the_extender_applies_a_predicate(eviction_helps: bool) -> None:
 
 
 def priority(scores: Callable[[Sequence[NodeInfo]], Any]) -> Policy:
-    """A policy with one priority."""
     return policy_with(priorities=[PriorityPlugin("Mine", lambda _, __, node_infos: scores(node_infos))])
 
 
 def test_scores_are_cut_off_to_whole_numbers_from_0_to_10() -> None:
-    """Whatever the plugin returns."""
     cluster = state([node(name) for name in "abcd"])
     decision = decide(pod(), cluster, priority(lambda _: [-3, 99, 4.9, 10]))
     assert decision.ranking.scores == {"Mine": {"a": 0, "b": 10, "c": 4, "d": 10}}
@@ -217,7 +209,6 @@ class Computed(PredicatePlugin):
     ],
 )
 def test_a_rule_that_cannot_be_used_is_refused(rule: object, problem: str) -> None:
-    """Before any policy is read, with plugin, section and number."""
     with pytest.raises(PluginError) as refused:
         NO_PLUGINS.add("plugin mine.py", [LEAST, rule], [])
     assert str(refused.value).startswith(f"plugin mine.py: PREDICATES[1]{' ' * (problem[0] == '(')}{problem}")
@@ -225,13 +216,11 @@ def test_a_rule_that_cannot_be_used_is_refused(rule: object, problem: str) -> No
 
 @pytest.mark.parametrize("rules", [LEAST, 5, {"leastPods": LEAST}])
 def test_rules_are_a_list(rules: object) -> None:
-    """A rule alone is none."""
     with pytest.raises(PluginError, match=r"^plugin mine\.py: PREDICATES must be a list of rules, not a "):
         NO_PLUGINS.add("plugin mine.py", rules, [])
 
 
 def test_two_rules_with_one_name_are_refused() -> None:
-    """Neither wins, and both plugins are named."""
     with pytest.raises(PluginError, match=r"PREDICATES\[1\] \(leastPods\): two rules have this name"):
         NO_PLUGINS.add("plugin a.py", [LEAST, LEAST], [])
     with pytest.raises(

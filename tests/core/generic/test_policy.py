@@ -31,34 +31,28 @@ RACK = {"name": "RackSpread", "weight": 2, "argument": {"serviceAntiAffinity": {
 
 
 def policy_text(predicates: object, priorities: object, **fields: object) -> bytes:
-    """A policy file with these sections."""
     return json.dumps({"predicates": predicates, "priorities": priorities, **fields}).encode()
 
 
 def read(predicates: object = (PORTS,), priorities: object = (EQUAL,), **fields: object) -> Policy:
-    """Reads a policy of these sections."""
     return parse_policy(policy_text(predicates, priorities, **fields))
 
 
 def parse_error(text: bytes) -> PolicyError:
-    """The error about a policy file."""
     with pytest.raises(PolicyError) as caught:
         parse_policy(text)
     return caught.value
 
 
 def read_error(predicates: object = (PORTS,), priorities: object = (EQUAL,), **fields: object) -> PolicyError:
-    """The error about a policy of these sections."""
     return parse_error(policy_text(predicates, priorities, **fields))
 
 
 def entry_with(arguments: dict[str, Any], name: str = "Mine", **fields: object) -> dict[str, Any]:
-    """An entry with an argument."""
     return {"name": name, "argument": arguments, **fields}
 
 
 def test_a_policy_is_read_entry_by_entry() -> None:
-    """Static rules by their names, configurable ones by their arguments."""
     assert read([PORTS, ZONE], [EQUAL, RACK], kind="Policy", version="v1") == Policy(
         (
             PolicyPredicate("PodFitsPorts", "PodFitsPorts"),
@@ -89,14 +83,12 @@ def test_a_policy_is_read_entry_by_entry() -> None:
     ],
 )
 def test_presence_is_false_where_it_is_absent(section: int, entry: dict[str, Any], argument: Argument) -> None:
-    """As in the document's sample RackPreferred, which thus prefers nodes without the label."""
     entries = read([entry]).predicates if section == 0 else read(priorities=[entry]).priorities
     assert entries[0].argument == argument
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in POLICIES.glob("*.json")))
 def test_every_example_reads_without_a_warning(name: str) -> None:
-    """The document's samples and this project's policies."""
     assert policy(name).predicates
 
 
@@ -117,12 +109,10 @@ def test_only_policies_with_longhorns_rules_need_facts() -> None:
     "versions", [{}, {"version": "v1"}, {"apiVersion": "v1"}, {"kind": "Policy"}, {"kind": "", "apiVersion": ""}]
 )
 def test_version_and_api_version_are_both_accepted(versions: dict[str, str]) -> None:
-    """Neither is required."""
     assert read(**versions) == read()
 
 
 def test_a_byte_order_mark_is_skipped() -> None:
-    """Some editors write one."""
     text = json.dumps({"priorities": [EQUAL]}).encode()
     assert parse_policy(BOM_UTF8 + text) == parse_policy(text)
 
@@ -160,7 +150,6 @@ def test_a_key_that_is_written_twice_is_refused(text: bytes, fault: str) -> None
 
 
 def test_two_entries_may_have_the_same_keys() -> None:
-    """Only the keys of one object must differ."""
     assert len(read([PORTS, ZONE]).predicates) == 2
 
 
@@ -183,7 +172,6 @@ def test_two_entries_may_have_the_same_keys() -> None:
     ],
 )
 def test_an_error_names_line_and_column(text: str, place: str) -> None:
-    """Both from 1; columns count characters."""
     assert str(parse_error(text.encode())).endswith(place)
 
 
@@ -199,7 +187,6 @@ def test_an_error_names_line_and_column(text: str, place: str) -> None:
     ],
 )
 def test_a_name_of_a_later_kubernetes_is_refused_with_what_to_use(section: str, name: str, advice: str) -> None:
-    """The real scheduler of 1.1 does not know it either."""
     error = read_error(**{section: [{"name": name, "weight": 1}]})
     assert error.stage is PolicyStage.BUILD
     assert f"{section}[0] ({name})" in str(error)
@@ -207,7 +194,6 @@ def test_a_name_of_a_later_kubernetes_is_refused_with_what_to_use(section: str, 
 
 
 def test_no_name_is_both_a_rule_and_refused_with_advice() -> None:
-    """A rule that is added later must leave the table of advice."""
     assert not PREDICATE_ADVICE.keys() & PREDICATES.static.keys()
     assert not PRIORITY_ADVICE.keys() & PRIORITIES.static.keys()
 
@@ -217,21 +203,18 @@ def test_no_name_is_both_a_rule_and_refused_with_advice() -> None:
     [("predicates", "PodFitsHostPorts"), ("predicates", "PodFitsPorts"), ("priorities", "SelectorSpreadPriority")],
 )
 def test_the_names_of_1_1_are_accepted(section: str, name: str) -> None:
-    """`PodFitsPorts` is the name of 1.0 that 1.1 keeps."""
     parsed = read(**{section: [{"name": name, "weight": 1}]})
     rules = [entry.rule for entry in parsed.predicates] + [entry.rule for entry in parsed.priorities]
     assert rules.count(name) == 1
 
 
 def test_keys_may_be_written_in_any_case() -> None:
-    """As Go reads JSON."""
     text = b'{"Predicates": [{"NAME": "Zone", "Argument": {"ServiceAffinity": {"Labels": ["zone"]}}}], "PRIORITIES": [{"Name": "EqualPriority", "Weight": 1}]}'
     assert parse_policy(text) == read([ZONE])
 
 
 @pytest.mark.parametrize("absent", [None, {}, {"predicates": None, "priorities": None}])
 def test_absent_sections_are_empty_with_a_warning(absent: dict[str, None] | None) -> None:
-    """Nothing of the default policy is added."""
     parsed = parse_policy(json.dumps(absent).encode())
     assert (parsed.predicates, parsed.priorities) == ((), ())
     assert [text for text in parsed.warnings if "replaces the default" in text] == list(parsed.warnings)
@@ -261,7 +244,6 @@ def test_absent_sections_are_empty_with_a_warning(absent: dict[str, None] | None
     ],
 )
 def test_a_file_that_is_no_policy_is_refused_when_decoding(text: bytes, problem: str) -> None:
-    """The error names the place."""
     error = parse_error(text)
     assert error.stage is PolicyStage.DECODE
     assert problem in str(error)
@@ -286,7 +268,6 @@ def test_a_weight_that_is_no_whole_number_is_refused_when_decoding(weight: objec
     ],
 )
 def test_an_argument_of_a_wrong_type_is_refused_when_decoding(arguments: Any, where: str) -> None:
-    """The error names the entry and the field."""
     error = read_error([PORTS, entry_with(arguments)])
     assert error.stage is PolicyStage.DECODE
     assert "predicates[1] (Mine)" in str(error)
@@ -303,7 +284,6 @@ def test_an_argument_of_a_wrong_type_is_refused_when_decoding(arguments: Any, wh
     ],
 )
 def test_a_weight_must_be_positive(weight: dict[str, Any], problem: str) -> None:
-    """One message names all wrong weights, of static and configurable priorities."""
     error = read_error(priorities=[{"name": "EqualPriority", **weight}, EQUAL, {**RACK, "weight": 0}])
     assert error.stage is PolicyStage.VALIDATE
     assert "priorities[0] (EqualPriority): weight " in str(error)
@@ -353,7 +333,6 @@ def test_an_entry_that_is_no_rule_is_refused(predicates: list[Any], priorities: 
 
 @pytest.mark.parametrize("name", ["", "x", "-ab", "ab-", "my_zone", "Zone 1", "zöne"])
 def test_custom_names_have_only_letters_digits_and_hyphens(name: str) -> None:
-    """A name has at least two characters; static rules have no such limit."""
     error = read_error([entry_with({"serviceAffinity": {"labels": ["zone"]}}, name)])
     assert error.stage is PolicyStage.BUILD
     assert f"predicates[0] ({name}): a name of your own" in str(error)
@@ -361,7 +340,6 @@ def test_custom_names_have_only_letters_digits_and_hyphens(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ab", "1a", "A-b"])
 def test_short_and_hyphenated_names_are_allowed(name: str) -> None:
-    """Two characters are enough."""
     assert read([entry_with({"serviceAffinity": {"labels": ["zone"]}}, name)]).predicates[0].name == name
 
 
@@ -375,7 +353,6 @@ def test_every_wrong_entry_is_named() -> None:
 
 
 def test_every_wrong_entry_is_named_when_decoding() -> None:
-    """In addition to wrong fields outside the sections."""
     predicates = [{"name": 1}, PORTS, entry_with({"serviceAffinity": []}), "HostName"]
     error = read_error(predicates, [{**EQUAL, "weight": "1"}, EQUAL, {**RACK, "weight": 1.5}], kind="Pod", apiVersion=2)
     assert error.stage is PolicyStage.DECODE
@@ -417,7 +394,6 @@ def test_a_misspelt_argument_is_refused(section: int, argument: dict[str, Any], 
 
 @pytest.mark.parametrize(("name", "printed"), [("A\nB", r"('A\nB')"), ("x" * 100, f"({'x' * 60}...)")])
 def test_an_odd_name_is_printed_in_one_line(name: str, printed: str) -> None:
-    """It is escaped or cut."""
     assert f"predicates[0] {printed}: no predicate" in str(read_error([{"name": name}]))
 
 
@@ -427,27 +403,23 @@ def test_weights_are_checked_before_names() -> None:
 
 
 def test_the_last_of_several_priorities_of_a_name_counts() -> None:
-    """It counts once, with its own weight."""
     parsed = read(priorities=[EQUAL, {"name": "EqualPriority", "weight": 5}])
     assert [(entry.name, entry.weight) for entry in parsed.priorities] == [("EqualPriority", 5)]
     assert "priorities[1] (EqualPriority): the name was used before" in parsed.warnings[0]
 
 
 def test_the_last_of_several_predicates_of_a_name_counts() -> None:
-    """It has its own argument."""
     parsed = read([ZONE, entry_with({"labelsPresence": {"labels": ["rack"], "presence": True}}, "Zone")])
     assert [(entry.rule, entry.argument.labels) for entry in parsed.predicates] == [("labelsPresence", ("rack",))]
     assert len(parsed.warnings) == 1
 
 
 def test_a_bare_name_may_repeat_an_earlier_custom_rule() -> None:
-    """It changes only the weight."""
     parsed = read(priorities=[RACK, {"name": "RackSpread", "weight": 7}])
     assert parsed.priorities == (PolicyPriority("RackSpread", "serviceAntiAffinity", 7, Argument(("rack",))),)
 
 
 def test_an_argument_under_a_static_name_replaces_the_static_rule() -> None:
-    """Also for a bare entry of that name that follows; each causes a warning."""
     argument = {"labelsPresence": {"labels": ["a"], "presence": True}}
     parsed = read([entry_with(argument, "HostName"), {"name": "HostName"}])
     assert [(entry.name, entry.rule) for entry in parsed.predicates] == [("HostName", "labelsPresence")]
@@ -466,12 +438,10 @@ def test_an_argument_under_a_static_name_replaces_the_static_rule() -> None:
     ],
 )
 def test_an_odd_predicate_is_accepted_with_a_warning(predicate: dict[str, Any], problem: str) -> None:
-    """Kubernetes accepts it without one."""
     assert [problem in text for text in read([predicate]).warnings] == [True]
 
 
 def test_a_priority_without_label_is_accepted_with_a_warning() -> None:
-    """It gives all nodes the same score."""
     parsed = read(priorities=[entry_with({"labelPreference": {}}, weight=1)])
     assert parsed.priorities[0].argument == Argument(("",))
     assert "names no label" in parsed.warnings[0]
@@ -493,7 +463,6 @@ def test_a_priority_without_label_is_accepted_with_a_warning() -> None:
     ],
 )
 def test_a_missing_presence_causes_a_warning(section: str, entry: dict[str, Any], effect: str) -> None:
-    """It is the opposite of what the document's sample RackPreferred promises."""
     rule, argument = next(iter(entry["argument"].items()))
     (warning,) = read(**{section: [entry]}).warnings
     assert warning.startswith(
@@ -514,6 +483,5 @@ def test_a_policy_error_is_a_core_error() -> None:
 
 
 def test_static_and_configurable_names_differ() -> None:
-    """The registry reads both in one look-up."""
     for rules in (PREDICATES, PRIORITIES):
         assert not set(rules.static) & set(rules.configurable)

@@ -24,7 +24,6 @@ RACKS = [node("a1", rack="a"), node("a2", rack="a"), node("b1", rack="b"), node(
     ],
 )
 def test_least_requested_gives_the_free_share_in_tenths(cpu: int, memory: int, score: int) -> None:
-    """Of each row's amounts a bound pod has a fifth, the new pod the rest."""
     cluster = state([node("a", cpu=1000, memory=1000)], [pod("x", "a", cpu=cpu // 5, memory=memory // 5)])
     new_pod = pod(cpu=cpu - cpu // 5, memory=memory - memory // 5)
     assert scores("LeastRequestedPriority", new_pod, cluster) == [score]
@@ -41,27 +40,23 @@ def test_least_requested_gives_the_free_share_in_tenths(cpu: int, memory: int, s
     ],
 )
 def test_balanced_resource_allocation(cpu: int, memory: int, score: int) -> None:
-    """10 less the difference of the shares in tenths."""
     cluster = state([node("a", cpu=1000, memory=1000)])
     assert scores("BalancedResourceAllocation", pod(cpu=cpu, memory=memory), cluster) == [score]
 
 
 def test_a_node_without_capacity_is_the_worst() -> None:
-    """Although every pod fits there."""
     cluster = state([node("a", cpu=0, memory=0)])
     assert scores("LeastRequestedPriority", pod(), cluster) == [0]
     assert scores("BalancedResourceAllocation", pod(), cluster) == [0]
 
 
 def test_priorities_assume_requests_for_containers_without_them() -> None:
-    """The assumed 100m of 1000m leave nine tenths."""
     cluster = state([node("a", cpu=1000, memory=1000)])
     assert scores("LeastRequestedPriority", pod(nonzero_cpu=100, nonzero_memory=100), cluster) == [9]
 
 
 @pytest.mark.parametrize("kind", ["ReplicationController", "ReplicaSet", "StatefulSet"])
 def test_selector_spread_counts_pods_of_the_pods_controllers(kind: str) -> None:
-    """Service spreading counts those of services only."""
     cluster = state([node("a"), node("b")], [web("x", "a"), web("y", "a"), web("z", "b")], [])
     cluster = cluster.with_controller(Controller(kind, "shop", "web", LabelSelector(frozenset({("app", "web")}))))
     assert scores("SelectorSpreadPriority", web(), cluster) == [0, 5]
@@ -71,7 +66,6 @@ def test_selector_spread_counts_pods_of_the_pods_controllers(kind: str) -> None:
 
 
 def test_selector_spread_counts_a_pod_of_service_and_controller_once() -> None:
-    """Pods that only one of them selects count as well; those of other namespaces do not."""
     labels = {"app": "web", "tier": "x"}
     requirement = Requirement("tier", Operator.IN, frozenset({"x"}))
     controller = Controller("ReplicaSet", "shop", "web", LabelSelector(frozenset(), (requirement,)))
@@ -96,20 +90,17 @@ def test_a_controller_without_a_selector_selects_nothing(selector: LabelSelector
 
 
 def test_spreading_compares_with_the_fullest_node() -> None:
-    """The nodes have 7, 3 and 0 pods; scores are rounded down."""
     pods = [web(f"x{i}", "a") for i in range(7)] + [web(f"y{i}", "b") for i in range(3)]
     cluster = state([node("a"), node("b"), node("c")], pods)
     assert scores("ServiceSpreadingPriority", web(), cluster) == [0, 5, 10]
 
 
 def test_spreading_counts_finished_pods_and_deleted_nodes() -> None:
-    """The fullest node is deleted, so no node gets 0."""
     pods = [web("x", "gone"), web("y", "gone", finished=True), web("z", "a", finished=True)]
     assert scores("ServiceSpreadingPriority", web(), state([node("a"), node("b")], pods)) == [5, 10]
 
 
 def test_spreading_counts_a_pod_of_two_services_once() -> None:
-    """Pods of each of the services count."""
     services = [service("one"), service("two"), service("three", tier="front")]
     pods = [web("x", "a"), pod("y", "b", labels={"tier": "front"}), pod("z", "b", labels={"tier": "front"})]
     cluster = state([node("a"), node("b")], pods, services)
@@ -118,12 +109,10 @@ def test_spreading_counts_a_pod_of_two_services_once() -> None:
 
 @pytest.mark.parametrize("others", [[], [pod("x", "a", labels={"app": "db"})], [web("x", "a", namespace="other")]])
 def test_spreading_gives_ten_without_pods_of_the_service(others: list[Pod]) -> None:
-    """Whether or not there are other pods."""
     assert scores("ServiceSpreadingPriority", web(), state([node("a")], others)) == [10]
 
 
 def test_a_pod_without_service_is_not_spread() -> None:
-    """Its labels match no service's selector."""
     services = [service(app="db")]
     cluster = state([node("a", rack="a")], [web("x", "a")], services)
     assert scores("ServiceSpreadingPriority", web(), cluster) == [10]
@@ -131,7 +120,6 @@ def test_a_pod_without_service_is_not_spread() -> None:
 
 
 def test_anti_affinity_is_relative_to_all_pods_of_the_service() -> None:
-    """Two of three pods are in rack a, one in b; nodes without the label get 0."""
     cluster = state(RACKS, [web("x", "a1"), web("y", "a2"), web("z", "b1")])
     assert scores("serviceAntiAffinity", web(), cluster, labels=("rack",)) == [3, 3, 6, 0]
 
@@ -143,13 +131,11 @@ def test_pods_on_nodes_without_the_label_count_in_the_total() -> None:
 
 
 def test_anti_affinity_scores_the_label_alone_before_the_first_pod() -> None:
-    """Nodes with the label get 10, also with an empty value, nodes without it 0."""
     cluster = state([*RACKS, node("v", rack="")])
     assert scores("serviceAntiAffinity", web(), cluster, labels=("rack",)) == [10, 10, 10, 0, 10]
 
 
 def test_anti_affinity_counts_pods_of_the_first_service_only() -> None:
-    """The second service's pod changes no score."""
     services = [service("one"), service("two", tier="front")]
     cluster = state(RACKS, [web("x", "a1"), pod("y", "b1", labels={"tier": "front"})], services)
     new_pod = pod(labels={"app": "web", "tier": "front"})
@@ -163,5 +149,4 @@ def test_label_preference_gives_ten_or_nothing(presence: bool, expected: list[in
 
 
 def test_equal_priority_gives_one() -> None:
-    """On every node."""
     assert scores("EqualPriority", pod(), state(RACKS)) == [1, 1, 1, 1]

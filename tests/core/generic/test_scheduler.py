@@ -17,7 +17,6 @@ EQUAL = Policy((), (PolicyPriority("EqualPriority", "EqualPriority", 3),))
 
 
 def test_a_decision_names_every_failing_predicate_of_each_node() -> None:
-    """In the policy's order and by its names; the other nodes are feasible."""
     cluster = state([node("a", cpu=100), node("b"), node("c", disk="ssd")])
     new_pod = pod(cpu=200, memory=1, node_selector={"disk": "ssd"})
     decision = decide(new_pod, cluster)
@@ -32,7 +31,6 @@ def test_a_decision_names_every_failing_predicate_of_each_node() -> None:
 
 
 def test_scores_are_weighted_and_added() -> None:
-    """Only feasible nodes have scores."""
     policy = Policy(
         (PolicyPredicate("HasRack", "labelsPresence", Argument(("rack",), presence=True)),),
         (
@@ -47,14 +45,12 @@ def test_scores_are_weighted_and_added() -> None:
 
 
 def test_without_priorities_all_feasible_nodes_are_equal() -> None:
-    """Each has a total of 1."""
     decision = decide(pod(), state([node("a"), node("b")]), Policy())
     assert (decision.ranking.scores, decision.ranking.totals) == ({}, {"a": 1, "b": 1})
     assert decision.best == ("a", "b")
 
 
 def test_a_total_of_zero_still_wins() -> None:
-    """A feasible node is better than none."""
     policy = Policy((), (PolicyPriority("Zoned", "labelPreference", 1, Argument(("zone",), presence=True)),))
     assert decide(pod(), state([node("a")]), policy).node == "a"
 
@@ -74,7 +70,6 @@ def test_the_best_nodes_are_sorted_by_name_for_the_choice() -> None:
 
 
 def test_ties_are_broken_at_random_from_a_seed() -> None:
-    """Each of the best nodes is chosen now and then; equal seeds choose alike."""
     cluster = state([node(name) for name in "abc"])
     runs = [
         [schedule(pod(), None, cluster, EQUAL, random.choice).node for _ in range(50)]
@@ -85,7 +80,6 @@ def test_ties_are_broken_at_random_from_a_seed() -> None:
 
 
 def test_only_ready_nodes_that_are_not_cordoned_are_evaluated() -> None:
-    """The other nodes are unavailable, which is no failure of a predicate."""
     nodes = [node("a"), Node("b", unschedulable=True), Node("c", ready=False)]
     decision = schedule(pod(), ["d", "c", "b", "a"], state(nodes), DEFAULT_POLICY, min)
     assert decision.unavailable == {"d": scheduler.NODE_NOT_FOUND, "c": scheduler.NOT_READY, "b": scheduler.CORDONED}
@@ -93,14 +87,12 @@ def test_only_ready_nodes_that_are_not_cordoned_are_evaluated() -> None:
 
 
 def test_no_available_node_is_an_error_of_its_own() -> None:
-    """It differs from a pod that does not fit."""
     for nodes in ([], [Node("a", ready=False)]):
         decision = decide(pod(), state(nodes))
         assert (decision.node, decision.error) == ("", scheduler.NO_NODES)
 
 
 def test_an_undecidable_predicate_ends_the_attempt() -> None:
-    """It fails on every node, and the decision has the reason."""
     policy = Policy((*ZONE.predicates, PolicyPredicate("HostName", "HostName")))
     decision = decide(web("new", "a"), state([node("a"), node("b")], [web("x", "gone")]), policy)
     assert {name: [entry.predicate for entry in failed] for name, failed in decision.failures.items()} == {
@@ -112,7 +104,6 @@ def test_an_undecidable_predicate_ends_the_attempt() -> None:
 
 
 def test_reasons_are_sorted_by_their_number_of_nodes() -> None:
-    """A reason counts once for each node."""
     nodes = [node("a", cpu=1), node("b", cpu=1), node("c", pods=0), Node("d", ready=False)]
     policy = Policy(tuple(PolicyPredicate(name, "PodFitsResources") for name in ("One", "Two")))
     assert list(decide(pod(cpu=2), state(nodes), policy).count_by_reason().items()) == [
@@ -123,7 +114,6 @@ def test_reasons_are_sorted_by_their_number_of_nodes() -> None:
 
 
 def test_an_extender_s_answer_is_the_weighted_mean_for_every_requested_node() -> None:
-    """kube-scheduler has filtered them, so cordoned nodes count; unknown ones get 0."""
     policy = Policy(
         (),
         (

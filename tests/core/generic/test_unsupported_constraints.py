@@ -44,7 +44,6 @@ def node(name: str, *taints: dict[str, str], ready: bool = True, cordoned: bool 
 
 
 def container(**resources: Any) -> dict[str, Any]:
-    """A container with these resources."""
     return {"name": "c", "resources": resources}
 
 
@@ -115,13 +114,11 @@ def container(**resources: Any) -> dict[str, Any]:
     ],
 )
 def test_a_constraint_that_is_newer_than_1_1_is_named_by_its_field(spec: dict[str, Any], fields: list[str]) -> None:
-    """The policy with today's rules reads all of them."""
     assert [constraint.field for constraint in unsupported_constraints(pod(**spec), DEFAULT_POLICY)] == fields
     assert unsupported_constraints(pod(**spec), TODAY) == ()
 
 
 def test_devices_by_resource_claims_are_read_by_no_rule() -> None:
-    """The message says so."""
     constraints = unsupported_constraints(pod(resourceClaims=[{"name": "gpu"}]), TODAY)
     assert unsupported_message(constraints) == "the policy does not read spec.resourceClaims[0] (no rule)"
 
@@ -135,7 +132,6 @@ def test_the_message_names_each_field_and_the_rule_that_reads_it() -> None:
 
 
 def test_nodes_with_a_taint_that_the_pod_does_not_tolerate_are_closed() -> None:
-    """Preferences and tolerated taints are not; nodes that are left out anyway keep their own reasons."""
     nodes = [
         node("tainted", TAINT),
         node("preferred", {**TAINT, "effect": "PreferNoSchedule"}),
@@ -150,7 +146,6 @@ def test_nodes_with_a_taint_that_the_pod_does_not_tolerate_are_closed() -> None:
 
 
 def test_domains_that_a_placed_pod_keeps_free_of_the_pod_are_closed() -> None:
-    """The anti-affinity is the placed pod's, and the policy does not read it."""
     placed = pod("placed", nodeName="a", affinity={"podAntiAffinity": {REQUIRED: [TERM]}})
     state = GenericClusterState.of([node("a", zone="z"), node("b", zone="z"), node("c", zone="y")], [placed], [])
     assert unsupported_nodes(pod(), state, DEFAULT_POLICY) == {

@@ -23,7 +23,6 @@ def line(**changes: Any) -> dict[str, Any]:
 
 
 def write(path: Path, *vectors: dict[str, Any]) -> str:
-    """Writes decisions to a file."""
     path.write_text("".join(json.dumps(vector) + "\n" for vector in vectors))
     return str(path)
 
@@ -35,14 +34,12 @@ def test_there_are_recorded_decisions() -> None:
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_recorded_decisions_are_reproduced(path: Path) -> None:
-    """The engine decides as Kubernetes did; no file is empty."""
     vectors = list(RUNNER.read(path))
     assert vectors
     assert [str(mismatch) for mismatch in map(check, vectors) if mismatch] == []
 
 
 def test_decisions_recorded_for_other_listing_orders_are_reproduced() -> None:
-    """Some order of services and pods leads to each of them."""
     for vector in (vector for path in GOLDEN for vector in RUNNER.read(path)):
         alternatives = vector["expect"].get("alternatives", [])
         decisions = [decide_scenario(scenario) for scenario in reorder(vector["scenario"])] if alternatives else []
@@ -64,7 +61,6 @@ def reorder(scenario: dict[str, Any]) -> list[dict[str, Any]]:
 def test_only_the_summary_is_printed_if_all_decisions_are_reproduced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is 0."""
     node = {**line()["scenario"]["nodes"][0], "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     assert (
         RUNNER.main([write(tmp_path / "a.jsonl", line(), line(scenario={**line()["scenario"], "nodes": [node]}))]) == 0
@@ -88,7 +84,6 @@ def test_only_the_summary_is_printed_if_all_decisions_are_reproduced(
 def test_a_mismatch_in_any_field_is_printed(
     field: str, wrong: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the decision's ID and reason, and the expected value."""
     altered = line(expect={**line()["expect"], field: wrong})
     assert RUNNER.main([write(tmp_path / "a.jsonl", altered, line())]) == 1
     output = capsys.readouterr().out.splitlines()
@@ -98,7 +93,6 @@ def test_a_mismatch_in_any_field_is_printed(
 
 
 def test_only_the_stage_of_a_policy_error_must_match(tmp_path: Path) -> None:
-    """A weight of 0 is refused by validation, whatever the text."""
     scenario = {**line()["scenario"], "policy": {"priorities": [{"name": "EqualPriority", "weight": 0}]}}
     for recorded, code in (("validate: any text", 0), ("fatal: any text", 1)):
         expect = {"policy_error": recorded}
@@ -116,7 +110,6 @@ def test_only_the_stage_of_a_policy_error_must_match(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_an_error(text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is printed in one line, with exit code 2."""
     path = tmp_path / "a.jsonl"
     path.write_text(text)
     assert RUNNER.main([str(path)]) == 2

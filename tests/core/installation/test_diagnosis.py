@@ -38,12 +38,10 @@ UNMANAGED = "0/3 nodes are available: 3 Insufficient longhorn.io/scheduler-exten
 
 
 def own_pod(name: str, address: str) -> InstalledPod:
-    """A ready pod of the extender."""
     return InstalledPod(NAMESPACE, name, address=address, port=9504, account="longhorn-scheduler-extender")
 
 
 def longhorn_class(name: str = "fast", *, waits: bool = True, **parameters: str) -> StorageClass:
-    """A StorageClass of Longhorn."""
     return StorageClass(name, "driver.longhorn.io", parameters, waits_for_consumer=waits)
 
 
@@ -72,17 +70,14 @@ SOUND = Installation(
 
 
 def with_settings(**settings: str) -> Installation:
-    """The sound installation with further settings of Longhorn."""
     return replace(SOUND, settings={**SOUND.settings, **{name.replace("_", "-"): settings[name] for name in settings}})
 
 
 def with_leader(report: ProcessReport) -> Installation:
-    """The sound installation whose leader says something else."""
     return replace(SOUND, reports={**SOUND.reports, "a": report})
 
 
 def expiring(after: timedelta, problem: str = "") -> Installation:
-    """The sound installation with a placement guard whose certificate expires."""
     expiry = (NOW + after).timestamp()
     return with_leader(
         ProcessReport(answering=True, guard_mode="enforce", guard_problem=problem, certificate_expiry=expiry)
@@ -90,12 +85,10 @@ def expiring(after: timedelta, problem: str = "") -> Installation:
 
 
 def problems(facts: Installation, checks: tuple[Check, ...] = INSTALLED) -> list[Finding]:
-    """The findings that are to be mended."""
     return [entry for entry in diagnose(facts, checks) if entry.severity not in {Severity.OK, Severity.SKIPPED}]
 
 
 def test_a_sound_installation_has_one_good_finding_for_each_check() -> None:
-    """Their names are those of the checks, in order."""
     findings = diagnose(SOUND)
     assert {entry.severity for entry in findings} == {Severity.OK}
     assert [entry.check for entry in findings] == [check.name for check in INSTALLED]
@@ -109,7 +102,6 @@ def test_a_check_names_the_facts_that_its_test_is_given(check: Check) -> None:
 
 
 def with_probe(**result: str) -> Installation:
-    """The sound installation with another result of the probe pod."""
     return replace(SOUND, probe=ProbeResult(**result))
 
 
@@ -296,7 +288,6 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
 
 @pytest.mark.parametrize(("facts", "check", "severity", "what"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_found(facts: Installation, check: str, severity: Severity, what: str) -> None:
-    """By its check, which says what is wrong and what mends it."""
     own = [entry for entry in problems(facts) if entry.check == check]
     assert [entry.severity for entry in own] == [severity]
     assert what in own[0].what
@@ -316,7 +307,6 @@ def test_a_mistake_is_found(facts: Installation, check: str, severity: Severity,
     ],
 )
 def test_the_policy_that_is_missing_is_that_of_the_cluster(version: str, scheduler: str, command: str) -> None:
-    """Its version has one, and its kube-scheduler can be configured or not."""
     facts = without_policy(kubernetes_version=version, scheduler_name=scheduler)
     (finding,) = [entry for entry in problems(facts) if entry.check == "ask-policy"]
     assert finding.command.endswith(command) or command in finding.command
@@ -327,15 +317,10 @@ LOOPBACK = replace(SOUND, pods=(replace(PODS[0], on_loopback=True),), endpoints=
 
 
 def test_one_pod_on_the_loopback_without_an_endpoint_slice_is_well() -> None:
-    """kube-scheduler of the same node calls it there.
-
-    No second pod can listen there.
-    """
     assert problems(LOOPBACK) == []
 
 
 def test_an_endpoint_slice_of_another_address_is_wrong_on_the_loopback_too() -> None:
-    """It is left from another installation."""
     (finding,) = problems(replace(LOOPBACK, endpoints=("10.0.0.7",)))
     assert (finding.check, "names 10.0.0.7" in finding.what) == ("leader", True)
 
@@ -350,7 +335,6 @@ def test_an_endpoint_slice_of_another_address_is_wrong_on_the_loopback_too() -> 
     ],
 )
 def test_the_policy_that_is_left_is_removed_as_it_was_applied(version: str, scheduler: str, command: str) -> None:
-    """Its folder depends on the version; an older Kubernetes has webhooks alone."""
     admitted = InstalledPod("default", "new", requests_extender=True)
     facts = replace(SOUND, kubernetes_version=version, scheduler_name=scheduler, admitted=admitted)
     (finding,) = [entry for entry in problems(facts, UNINSTALLED) if entry.check == "ask-policy"]
@@ -359,10 +343,6 @@ def test_the_policy_that_is_left_is_removed_as_it_was_applied(version: str, sche
 
 @pytest.mark.parametrize("tls", [True, False])
 def test_only_without_tls_a_process_can_be_asked_by_its_url(tls: bool) -> None:
-    """With TLS, a process answers only callers with a certificate.
-
-    So its port for probes must be reached.
-    """
     facts = replace(
         with_leader(ProcessReport(unreachable="no route")), service=ServiceAddress("10.43.0.9", 9504, tls=tls)
     )
@@ -383,7 +363,6 @@ SENT: dict[str, Installation] = {
 
 @pytest.mark.parametrize("facts", SENT.values(), ids=SENT.keys())
 def test_pods_with_claims_are_sent(facts: Installation) -> None:
-    """Each way is enough."""
     assert [entry.severity for entry in diagnose(facts) if entry.check == "ask-policy"] == [Severity.OK]
 
 
@@ -398,12 +377,10 @@ def test_pods_with_claims_are_sent(facts: Installation) -> None:
     ids=["not registered", "no probe", "no probe without the resource", "a probe that is not allowed"],
 )
 def test_without_a_registration_no_policy_is_missing(facts: Installation) -> None:
-    """Another check says what is to be mended first."""
     assert [entry.severity for entry in diagnose(facts) if entry.check == "ask-policy"] == [Severity.SKIPPED]
 
 
 def test_from_where_requests_come_is_said() -> None:
-    """An administrator recognises the kube-schedulers."""
     (finding,) = [entry for entry in diagnose(SOUND) if entry.check == "requests"]
     assert finding.what == "with names of nodes come from 10.0.0.9"
 
@@ -415,7 +392,6 @@ def test_a_leader_without_requests_is_not_judged() -> None:
 
 
 def test_no_pods_are_found() -> None:
-    """The leader is then none of them."""
     names = {entry.check for entry in problems(replace(SOUND, pods=(), reports={}))}
     assert names == {"pods", "leader"}
 
@@ -433,7 +409,6 @@ UNASKED: dict[str, Installation] = {
 @pytest.mark.parametrize("facts", UNASKED.values(), ids=UNASKED.keys())
 @pytest.mark.parametrize("check", ["answers", "certificate"])
 def test_what_only_the_leader_knows_is_not_well_without_its_report(facts: Installation, check: str) -> None:
-    """It is skipped, and says so."""
     (finding,) = [entry for entry in diagnose(facts) if entry.check == check]
     assert finding.severity is Severity.SKIPPED
     assert finding.what.startswith("the leader ")
@@ -441,7 +416,6 @@ def test_what_only_the_leader_knows_is_not_well_without_its_report(facts: Instal
 
 @pytest.mark.parametrize("check", ["certificate", "placement-guard"])
 def test_a_placement_guard_that_is_off_cannot_be_called(check: str) -> None:
-    """Nothing is said about its certificate, and it answers nobody."""
     facts = replace(with_leader(ProcessReport(answering=True, guard_mode="off")), guard_trial=GuardTrial())
     (finding,) = [entry for entry in diagnose(facts) if entry.check == check]
     assert (finding.severity, finding.what) == (Severity.OK, "the placement guard is off")
@@ -459,13 +433,11 @@ def test_a_placement_guard_that_is_off_cannot_be_called(check: str) -> None:
     ],
 )
 def test_the_api_servers_own_error_names_what_keeps_it_from_the_guard(obstacle: str, command: str) -> None:
-    """Firewall or policy, no route, or another port."""
     (finding,) = problems(replace(SOUND, guard_trial=GuardTrial(obstacle=obstacle)))
     assert command in finding.command
 
 
 def test_one_cause_of_a_silent_guard_is_said_once() -> None:
-    """The leader knows what is wrong with the certificate."""
     facts = replace(expiring(timedelta(days=90), "the Secret is empty"), guard_trial=GuardTrial())
     assert [entry.check for entry in problems(facts)] == ["certificate"]
 
@@ -480,14 +452,12 @@ def test_one_cause_of_a_silent_guard_is_said_once() -> None:
     ids=["no probe", "no permissions", "no events"],
 )
 def test_what_was_not_checked_is_neither_well_nor_a_problem(change: Callable[[Installation], Installation]) -> None:
-    """It is skipped, and says so."""
     findings = diagnose(change(SOUND))
     assert [entry.severity for entry in findings].count(Severity.SKIPPED) == 1
     assert is_well(findings)
 
 
 def test_capacity_of_other_drivers_classes_does_not_matter() -> None:
-    """Only StorageClasses of Longhorn are looked at."""
     other = StorageClass("other", "csi.example.com", {"nodeSelector": "none"})
     assert problems(replace(SOUND, storage_classes=(other,))) == []
 
@@ -507,7 +477,6 @@ def test_capacity_of_other_drivers_classes_does_not_matter() -> None:
 def test_it_can_be_uninstalled_once_kube_scheduler_does_not_call_it(
     probe: ProbeResult | None, severity: Severity
 ) -> None:
-    """A refusal and a failed call both show that it is registered."""
     findings = diagnose(replace(SOUND, probe=probe), UNINSTALLED)
     assert [entry.severity for entry in findings if entry.check == "uninstall"] == [severity]
 
@@ -528,13 +497,11 @@ def test_it_can_be_uninstalled_once_kube_scheduler_does_not_call_it(
 def test_kube_scheduler_must_not_send_other_pods_either(
     asking: ProbeResult, plain: ProbeResult, severity: Severity
 ) -> None:
-    """An extender without managedResources is called for every pod."""
     findings = diagnose(replace(without_policy(), probe=asking, plain_probe=plain), UNINSTALLED)
     assert [entry.severity for entry in findings if entry.check == "uninstall"] == [severity]
 
 
 def test_pods_of_the_second_kube_scheduler_are_named_before_it_is_removed() -> None:
-    """No other program schedules them."""
     facts = replace(
         without_policy(),
         probe=ProbeResult(node="node-1"),
@@ -546,7 +513,6 @@ def test_pods_of_the_second_kube_scheduler_are_named_before_it_is_removed() -> N
 
 
 def test_what_an_uninstallation_would_leave_is_found() -> None:
-    """The policy, and pods that request the resource. The placement guard's webhook goes with the manifests."""
     facts = replace(with_probe(node="node-1"), requesting_pods=("shop/a",))
     assert [entry.check for entry in problems(facts, UNINSTALLED)] == ["ask-policy", "requesting-pods"]
 
@@ -560,7 +526,6 @@ def test_without_a_policy_it_can_be_uninstalled(admitted: InstalledPod | None, s
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if not reason.fits], ids=lambda reason: reason.name)
 def test_a_refusal_of_the_extender_is_no_failed_call(reason: Reason) -> None:
-    """Each of its reasons is recognised in kube-scheduler's text."""
     message = f"0/2 nodes are available: 2 {reason.text}. preemption: not eligible."
     assert (is_refusal(message), cause_of(message)) == (True, None)
 
@@ -588,14 +553,12 @@ TEXTS = {
 
 @pytest.mark.parametrize(("message", "command"), TEXTS.items())
 def test_a_text_of_kube_scheduler_reveals_its_cause(message: str, command: str) -> None:
-    """The command that mends it belongs to the cause."""
     cause = cause_of(message)
     assert cause is not None
     assert command in cause.command
 
 
 def test_every_cause_is_revealed_by_some_text() -> None:
-    """None is hidden by an earlier one."""
     assert {cause_of(message) for message in TEXTS} == set(CAUSES)
 
 
@@ -603,7 +566,6 @@ def test_every_cause_is_revealed_by_some_text() -> None:
     "message", ["0/3 nodes are available: 3 node(s) had untolerated taint.", 'persistentvolumeclaim "x" not found', ""]
 )
 def test_what_kube_schedulers_plugins_say_has_no_such_cause(message: str) -> None:
-    """It is not about the extender."""
     assert cause_of(message) is None
 
 
@@ -657,7 +619,6 @@ ADVICE: dict[str, tuple[Installation, str, str]] = {
 
 @pytest.mark.parametrize(("facts", "check", "command"), ADVICE.values(), ids=ADVICE.keys())
 def test_advice_follows_from_the_fact_that_triggered_it(facts: Installation, check: str, command: str) -> None:
-    """One finding has several causes, and each is mended in another way."""
     (finding,) = [entry for entry in problems(facts) if entry.check == check]
     assert command in finding.command
 
@@ -689,13 +650,11 @@ INCONCLUSIVE: dict[str, tuple[Installation, str, str]] = {
 def test_a_check_that_shows_nothing_names_the_fact_that_keeps_it_from_it(
     facts: Installation, check: str, what: str
 ) -> None:
-    """It is skipped, and an administrator knows what to change before asking again."""
     (finding,) = [entry for entry in diagnose(facts) if entry.check == check]
     assert (finding.severity, what in finding.what) == (Severity.SKIPPED, True)
 
 
 def test_the_class_of_volumes_that_exist_may_bind_at_once() -> None:
-    """Longhorn creates no volume for its claims, and the setting names it."""
     facts = replace(SOUND, storage_classes=(longhorn_class("longhorn-static", waits=False),))
     assert problems(facts) == []
     renamed = replace(facts, settings={**facts.settings, "default-longhorn-static-storage-class": "mine"})
@@ -706,6 +665,5 @@ def test_the_class_of_volumes_that_exist_may_bind_at_once() -> None:
     ("name", "command"), [("fast", "create it again"), ("longhorn", "persistence.volumeBindingMode")]
 )
 def test_longhorns_own_storage_class_is_mended_where_longhorn_takes_it_from(name: str, command: str) -> None:
-    """Longhorn writes it again from its ConfigMap."""
     [finding] = check_storage_classes([longhorn_class(name, waits=False)], {})
     assert command in finding.command

@@ -34,13 +34,11 @@ from tests.worlds.election import IDENTITY, OTHER_LEASE, OWN_LEASE, TIMESTAMP, c
     "periods", [(10, 10, 2), (15, 2, 2), (15, 10, 0), (15, 10, -1), (float("nan"), 10, 2), (61, 10, 2), (15, 15.5, 2)]
 )
 def test_periods_in_the_wrong_order_are_refused(periods: tuple[float, float, float]) -> None:
-    """The message names all three in one line."""
     with pytest.raises(CoreError, match="lease duration > renew deadline > retry period"):
         ElectionTiming(*periods)
 
 
 def test_a_candidate_begins_by_reading() -> None:
-    """It writes nothing before it has read the Lease."""
     assert next_action(Candidate(IDENTITY, ElectionTiming()), 0.0) == ReadLease()
 
 
@@ -63,7 +61,6 @@ def test_a_follower_reads_five_times_a_second() -> None:
 
 
 def test_a_released_lease_is_taken_at_once() -> None:
-    """The take-over counts one more transition and has a new time."""
     released = replace(OTHER_LEASE, holder="", duration=1)
     candidate = candidate_after(LeaseRead(released, 100.0))
     taken = LeaseRecord(IDENTITY, 15, TIMESTAMP, TIMESTAMP, 5, "7")
@@ -88,7 +85,6 @@ def test_a_released_lease_is_taken_at_once() -> None:
     ],
 )
 def test_a_lease_that_is_not_released_is_waited_for(record: LeaseRecord, wait: float) -> None:
-    """Written durations lengthen the wait up to a minute; the holder's name changes nothing."""
     candidate = candidate_after(LeaseRead(record, 100.0), LeaseRead(record, 99.9 + wait))
     assert isinstance(next_action(candidate, 99.9 + wait), Wait)
     candidate = step(candidate, LeaseRead(record, 100.0 + wait))
@@ -96,7 +92,6 @@ def test_a_lease_that_is_not_released_is_waited_for(record: LeaseRecord, wait: f
 
 
 def test_a_new_version_restarts_the_wait() -> None:
-    """Whatever its content."""
     renewed = replace(OTHER_LEASE, resource_version="8")
     candidate = candidate_after(LeaseRead(OTHER_LEASE, 100.0), LeaseRead(renewed, 114.0))
     assert isinstance(next_action(step(candidate, LeaseRead(renewed, 128.9)), 128.9), Wait)
@@ -120,14 +115,12 @@ def test_the_fence_counts_from_sending_and_not_from_the_answer() -> None:
 
 
 def test_an_answer_that_arrives_after_its_fence_opens_nothing() -> None:
-    """A stopped process reads it when it is continued."""
     candidate = candidate_after(LeaseReplaced(OWN_LEASE, sent=100.0, at=110.0))
     assert not candidate.leading(110.0)
     assert candidate.term == 0
 
 
 def test_a_new_leader_knows_until_when_its_predecessor_may_have_answered() -> None:
-    """Until the predecessor's fence; after a release there is no such time."""
     expired = candidate_after(
         LeaseRead(OTHER_LEASE, 100.0), LeaseRead(OTHER_LEASE, 115.0), LeaseReplaced(OWN_LEASE, 115.0, 115.1)
     )
@@ -139,7 +132,6 @@ def test_a_new_leader_knows_until_when_its_predecessor_may_have_answered() -> No
 
 
 def test_a_new_leader_knows_the_lease_as_it_was_before() -> None:
-    """It names the predecessor, or its count of take-overs does after a release."""
     for before in (OTHER_LEASE, replace(OTHER_LEASE, holder="", duration=1)):
         led = candidate_after(
             LeaseRead(before, 100.0), LeaseRead(before, 115.0), LeaseReplaced(OWN_LEASE, 115.0, 115.1)
@@ -150,7 +142,6 @@ def test_a_new_leader_knows_the_lease_as_it_was_before() -> None:
 
 
 def test_a_lapsed_leader_is_its_own_predecessor() -> None:
-    """It has forgotten its offers, and may not have seen the decisions that followed."""
     candidate = candidate_after(
         CallFailed(9.0, 0.0),
         LeaseRead(OWN_LEASE, 12.0),
@@ -161,20 +152,17 @@ def test_a_lapsed_leader_is_its_own_predecessor() -> None:
 
 
 def test_a_leader_renews_without_reading() -> None:
-    """Once in each retry period; the renewal keeps the time of the take-over and the transitions."""
     assert next_action(leader(), 1.9) == Wait(2.0)
     assert next_action(leader(), 2.0) == ReplaceLease(replace(OWN_LEASE, renewed=TIMESTAMP))
 
 
 def test_a_renewal_keeps_the_term() -> None:
-    """No other candidate led in between."""
     renewed = LeaseReplaced(replace(OWN_LEASE, resource_version="9"), 2.0, 2.1)
     candidate = candidate_after(renewed, candidate=leader())
     assert (candidate.term, candidate.leading_until) == (1, 12.0)
 
 
 def test_a_lapsed_leader_takes_the_lease_again_as_a_new_term() -> None:
-    """If the Lease has not changed since, it does not wait."""
     candidate = candidate_after(CallFailed(9.0, 0.0), LeaseRead(OWN_LEASE, 12.0), candidate=leader())
     assert not candidate.leading(12.0)
     taken = LeaseRecord(IDENTITY, 15, TIMESTAMP, TIMESTAMP, 6, "8")
@@ -183,7 +171,6 @@ def test_a_lapsed_leader_takes_the_lease_again_as_a_new_term() -> None:
 
 
 def test_a_leader_that_reads_a_different_holder_steps_down_at_once() -> None:
-    """Even if that candidate did not write it."""
     read = LeaseRead(replace(OTHER_LEASE, resource_version="9"), 2.1)
     candidate = candidate_after(WriteConflicted(2.0, 0.0), read, candidate=leader())
     assert not candidate.leading(2.1)
@@ -194,7 +181,6 @@ def test_a_leader_that_reads_a_different_holder_steps_down_at_once() -> None:
     "record", [replace(OWN_LEASE, duration=1), replace(OWN_LEASE, holder=""), replace(OWN_LEASE, acquired="")]
 )
 def test_a_leader_repairs_an_edited_lease(record: LeaseRecord) -> None:
-    """While its fence is open no other candidate can have taken the Lease."""
     edited = replace(record, resource_version="9")
     candidate = candidate_after(WriteConflicted(2.0, 0.0), LeaseRead(edited, 2.1), candidate=leader())
     acquired = record.acquired or TIMESTAMP
@@ -210,7 +196,6 @@ def test_after_the_fence_an_edited_lease_is_not_ones_own() -> None:
 
 
 def test_a_leader_creates_a_deleted_lease_and_the_create_extends_nothing() -> None:
-    """A create is based on no version; the renewal after it extends the fence."""
     candidate = candidate_after(WriteConflicted(2.0, 0.0), LeaseAbsent(2.1), candidate=leader())
     created = LeaseRecord(IDENTITY, 15, TIMESTAMP, TIMESTAMP)
     assert next_action(candidate, 2.1) == CreateLease(created)
@@ -221,7 +206,6 @@ def test_a_leader_creates_a_deleted_lease_and_the_create_extends_nothing() -> No
 
 @pytest.mark.parametrize(("read_at", "own"), [(109.9, True), (110.0, False)])
 def test_a_replace_whose_answer_was_lost_is_recognised_within_its_fence(read_at: float, own: bool) -> None:
-    """The Lease has the same content; reading it opens no fence, the next replace does."""
     attempted = replace(OWN_LEASE, resource_version="7")
     candidate = candidate_after(LeaseRead(OTHER_LEASE, 80.0), CallFailed(105.0, 0.0, Attempt(attempted, 100.0)))
     candidate = step(candidate, LeaseRead(OWN_LEASE, read_at))
@@ -230,7 +214,6 @@ def test_a_replace_whose_answer_was_lost_is_recognised_within_its_fence(read_at:
 
 
 def test_an_attempt_is_forgotten_once_the_lease_has_changed() -> None:
-    """It was based on an older version, so it was refused."""
     attempted = replace(OWN_LEASE, resource_version="7")
     candidate = candidate_after(
         LeaseRead(OTHER_LEASE, 80.0),
@@ -242,7 +225,6 @@ def test_an_attempt_is_forgotten_once_the_lease_has_changed() -> None:
 
 
 def test_a_disabled_leader_stops_at_once_then_releases_then_rests() -> None:
-    """The fence closes before the release is sent."""
     candidate = candidate_after(ShouldCompete(compete=False, at=1.0), candidate=leader())
     assert not candidate.leading(1.0)
     released = replace(OWN_LEASE, holder="", duration=1, renewed=TIMESTAMP)
@@ -252,7 +234,6 @@ def test_a_disabled_leader_stops_at_once_then_releases_then_rests() -> None:
 
 
 def test_a_renewal_accepted_after_disabling_opens_nothing() -> None:
-    """Its call was pending."""
     renewed = replace(OWN_LEASE, resource_version="9")
     candidate = candidate_after(
         ShouldCompete(compete=False, at=2.0), LeaseReplaced(renewed, 1.9, 2.1), candidate=leader()
@@ -263,7 +244,6 @@ def test_a_renewal_accepted_after_disabling_opens_nothing() -> None:
 
 
 def test_a_release_whose_answer_was_lost_is_retried() -> None:
-    """Until the Lease has no holder."""
     candidate = candidate_after(ShouldCompete(compete=False, at=1.0), CallFailed(2.0, 0.0), candidate=leader())
     assert next_action(candidate, 3.0) == ReadLease()
     assert isinstance(next_action(step(candidate, LeaseRead(OWN_LEASE, 3.1)), 3.1), ReplaceLease)
@@ -273,12 +253,10 @@ def test_a_release_whose_answer_was_lost_is_retried() -> None:
 
 @pytest.mark.parametrize("event", [LeaseRead(OTHER_LEASE, 1.0), LeaseAbsent(1.0)])
 def test_a_disabled_candidate_does_not_write_other_leases(event: Event) -> None:
-    """It rests."""
     assert next_action(candidate_after(event, ShouldCompete(compete=False, at=1.1)), 1e9) == Wait(NEVER)
 
 
 def test_a_candidate_enabled_again_competes_from_the_beginning() -> None:
-    """It reads first."""
     candidate = candidate_after(ShouldCompete(compete=False, at=1.0), ShouldCompete(compete=True, at=50.0))
     assert next_action(candidate, 50.0) == ReadLease()
 
@@ -292,7 +270,6 @@ def test_only_the_first_of_several_conflicts_is_followed_by_a_read_at_once() -> 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.999])
 def test_failures_are_retried_after_growing_pauses_within_the_retry_period(jitter: float) -> None:
-    """Half of each pause is random."""
     candidate = Candidate(IDENTITY, ElectionTiming())
     pauses = []
     for _ in range(6):
@@ -304,7 +281,6 @@ def test_failures_are_retried_after_growing_pauses_within_the_retry_period(jitte
 
 
 def test_a_lease_is_read_and_written_as_kubernetes_has_it() -> None:
-    """An update keeps unknown fields, and is conditional on uid and version."""
     raw = b"""{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "n", "namespace": "ns", "uid": "u", "resourceVersion": "8", "labels": {"a": "b"}, "managedFields": []},
         "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "acquireTime": "then", "renewTime": "then",
@@ -333,13 +309,11 @@ def test_a_lease_is_read_and_written_as_kubernetes_has_it() -> None:
     "raw", [b"<html>", b"[]", b'{"metadata": {}, "spec": {"leaseDurationSeconds": "x"}}', b'{"metadata": 1}', b""]
 )
 def test_an_answer_that_is_no_lease_is_refused(raw: bytes) -> None:
-    """A proxy in front of the API server may answer anything."""
     with pytest.raises(ObjectError, match="Lease"):
         lease(raw)
 
 
 @pytest.mark.parametrize("spec", [b"null", b"{}", b'{"holderIdentity": null, "leaseDurationSeconds": null}'])
 def test_a_lease_without_values_is_read(spec: bytes) -> None:
-    """It has no holder and no duration."""
     raw = b'{"metadata": {"resourceVersion": "1"}, "spec": ' + spec + b"}"
     assert lease(raw) == LeaseRecord(resource_version="1")

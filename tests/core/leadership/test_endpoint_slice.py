@@ -27,7 +27,6 @@ OTHER = Endpoint.at("10.1.2.4", 9504, "node-2")
 
 
 def slice_of(*endpoints: Endpoint, labels: dict[str, str] | None = None, address_type: str = "IPv4") -> Slice:
-    """A slice with these endpoints."""
     return Slice(address_type, endpoints, labels or dict(LABELS))
 
 
@@ -53,7 +52,6 @@ def test_invalid_ports_are_refused(port: int) -> None:
     [("10.1.2.3", "10.1.2.3", "IPv4"), ("2001:DB8:0::7", "2001:db8::7", "IPv6"), (" 10.1.2.3\n", "10.1.2.3", "IPv4")],
 )
 def test_the_address_type_follows_from_the_address(address: str, canonical: str, family: str) -> None:
-    """Addresses are compared and written in one form."""
     endpoint = Endpoint.at(address)
     assert (endpoint.address, endpoint.address_type) == (canonical, family)
 
@@ -78,7 +76,6 @@ def test_the_address_type_follows_from_the_address(address: str, canonical: str,
     ],
 )
 def test_publishing_changes_only_what_differs(current: Slice | None, change: object) -> None:
-    """A slice that is right already is not written."""
     assert plan_publish(EXTENDER, OWN, current) == change
 
 
@@ -93,12 +90,10 @@ def test_publishing_changes_only_what_differs(current: Slice | None, change: obj
     ],
 )
 def test_withdrawing_removes_only_the_process_s_own_endpoint(current: Slice | None, change: object) -> None:
-    """Only an endpoint that leads to this process is removed."""
     assert plan_withdraw(EXTENDER, OWN, current) == change
 
 
 def test_a_created_slice_is_read_back_as_it_was_planned() -> None:
-    """The names are the Service's; so is the port's name."""
     body = new_slice("ns", EXTENDER, slice_of(OWN))
     assert body == {
         "apiVersion": "discovery.k8s.io/v1",
@@ -119,7 +114,6 @@ def test_a_created_slice_is_read_back_as_it_was_planned() -> None:
 
 
 def test_each_service_has_a_slice_of_its_own() -> None:
-    """Name, labels and the port's name are the Service's; a slice of the other one is not taken for it."""
     service = PLACEMENT_GUARD
     desired = Slice("IPv4", (OWN,), service.labels)
     body = new_slice("ns", service, desired)
@@ -139,7 +133,6 @@ def test_outside_a_cluster_no_node_name_is_written() -> None:
 
 
 def test_a_replacement_keeps_the_metadata_of_others() -> None:
-    """Labels, annotations, UID and version; not the managed fields."""
     before = new_slice("ns", EXTENDER, slice_of(OTHER))
     before["metadata"] |= {"uid": "u", "resourceVersion": "8", "annotations": {"a": "b"}, "managedFields": [{}]}
     before["metadata"]["labels"]["team"] = "storage"
@@ -167,13 +160,11 @@ def test_a_replacement_keeps_the_metadata_of_others() -> None:
 def test_a_slice_is_read_as_kube_proxy_reads_it(
     edit: dict[str, Any], endpoints: tuple[Endpoint, ...], plain: bool
 ) -> None:
-    """Absent conditions mean ready, no port means unreachable."""
     body = {**new_slice("ns", EXTENDER, slice_of(OWN)), **edit}
     current = endpoint_slice(json.dumps(body).encode(), EXTENDER)
     assert (current.endpoints, current.plain) == (endpoints, plain)
 
 
 def test_an_object_that_is_no_slice_is_refused() -> None:
-    """The error names the kind."""
     with pytest.raises(ObjectError, match="EndpointSlice"):
         endpoint_slice(b"<html>", EXTENDER)

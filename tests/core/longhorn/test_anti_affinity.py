@@ -22,7 +22,6 @@ BEST_EFFORT = {"replica-auto-balance": "best-effort"}
 def find_next(
     *nodes: lh.Node, replicas: list[lh.Replica], settings: dict[str, str] | None = None, **volume_fields: Any
 ) -> DiskCandidates:
-    """Finds the candidates for one more replica of a volume with these replicas."""
     entry = volume(**volume_fields)
     view = cluster(*nodes, volumes=[entry], replicas=replicas, settings=settings)
     return find_candidates(view, ReplicaRequest.for_volume(entry), replicas)
@@ -39,7 +38,6 @@ def find_next(
     ],
 )
 def test_the_volume_overrides_the_setting(value: str, setting: bool, expected: bool) -> None:
-    """Each of three fields of a volume overrides its setting."""
     settings = Settings(
         replica_soft_anti_affinity=setting,
         replica_zone_soft_anti_affinity=setting,
@@ -55,18 +53,15 @@ class TestTiers:
     """Nodes of the first tier with an open disk are candidates; other tiers are not mixed in."""
 
     def test_an_unused_zone_comes_first(self) -> None:
-        """It is preferred to an unused node in a zone that has a replica."""
         nodes = [node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b")]
         result = find_next(*nodes, replicas=[replica("r", "n1/d1")])
         assert (places(result), result.tier) == (["n3/d1"], Tier.UNUSED_ZONE)
 
     def test_an_unused_node_in_a_used_zone_comes_next(self) -> None:
-        """Zone anti-affinity is soft by default."""
         result = find_next(node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")])
         assert (places(result), result.tier) == (["n2/d1"], Tier.UNUSED_NODE)
 
     def test_hard_zones_refuse_a_used_zone(self) -> None:
-        """No node is left, and Longhorn reports no reason."""
         result = find_next(
             node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD
         )
@@ -78,27 +73,22 @@ class TestTiers:
         assert places(result) == []
 
     def test_a_used_node_is_the_last_resort_of_soft_nodes(self) -> None:
-        """With soft nodes a second replica may join the first, on another disk if there is one."""
         result = find_next(node("n1", disk("d1"), disk("d2")), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT)
         assert (places(result), result.tier) == (["n1/d2"], Tier.USED_NODE)
 
     def test_hard_nodes_refuse_a_used_node(self) -> None:
-        """By default each node has one replica."""
         assert places(find_next(node("n1", disk("d1"), disk("d2")), replicas=[replica("r", "n1/d1")])) == []
 
     def test_the_used_tier_ignores_node_tags(self) -> None:
-        """A wrongly tagged node that holds a replica already is accepted in the last tier."""
         result = find_next(node("n1"), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT, node_selector=("ssd",))
         assert result.tier is Tier.USED_NODE
 
     def test_a_full_tier_gives_way_to_the_next(self) -> None:
-        """A node in an unused zone without space does not keep the replica from a used zone."""
         full = node("n3", disk(storage_scheduled=100 * GIB), zone="b")
         result = find_next(node("n1", zone="a"), node("n2", zone="a"), full, replicas=[replica("r", "n1/d1")])
         assert places(result) == ["n2/d1"]
 
     def test_the_empty_zone_is_a_zone(self) -> None:
-        """Nodes without zone label share one zone."""
         result = find_next(
             node("n1", zone=""), node("n2", zone=""), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD
         )
@@ -136,13 +126,11 @@ class TestCounting:
         ],
     )
     def test_a_node_that_is_no_candidate_frees_its_zone(self, fields: dict[str, Any]) -> None:
-        """A replica on a cordoned node does not use its zone."""
         closed = node("n1", zone="a", **fields)
         result = find_next(closed, node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
         assert places(result) == ["n2/d1"]
 
     def test_a_node_with_closed_disks_still_uses_its_zone(self) -> None:
-        """Only the state of the node counts, not that of its disks."""
         closed = node("n1", disk(allow_scheduling=False), zone="a")
         result = find_next(closed, node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
         assert places(result) == []
@@ -166,7 +154,6 @@ class TestCounting:
         assert places(result) == (["n1/d2"] if replenished else [])
 
     def test_an_unreadable_degradation_time_refuses_every_node(self) -> None:
-        """Longhorn cannot compute the wait."""
         result = find_next(node("n1"), replicas=[], robustness="degraded", last_degraded_at="yesterday")
         assert result.reasons == {"longhorn client operation failed"}
 
@@ -175,31 +162,26 @@ class TestEviction:
     """Nodes that only hold evicting replicas are reopened last."""
 
     def test_an_evicting_replica_still_uses_its_node(self) -> None:
-        """An unused node comes first."""
         evicting = replica("r", "n1/d1", eviction_requested=True)
         result = find_next(node("n1", zone="a"), node("n2", zone="a"), replicas=[evicting])
         assert places(result) == ["n2/d1"]
 
     def test_the_node_of_an_evicting_replica_is_the_last_resort(self) -> None:
-        """The replica moves to another disk of its node."""
         evicting = replica("r", "n1/d1", eviction_requested=True)
         result = find_next(node("n1", disk("d1"), disk("d2")), replicas=[evicting])
         assert (places(result), result.tier) == (["n1/d2"], Tier.EVICTING_NODE)
 
     def test_a_node_where_a_second_replica_stays_is_not_reopened(self) -> None:
-        """That replica keeps the node used."""
         both = [replica("r", "n1/d1", eviction_requested=True), replica("s", "n1/d2")]
         assert places(find_next(node("n1", disk("d1"), disk("d2"), disk("d3")), replicas=both)) == []
 
     def test_with_hard_zones_the_whole_zone_must_be_evicting(self) -> None:
-        """A staying replica in the zone blocks the evicting node."""
         nodes = [node("n1", disk("d1"), disk("d2"), zone="a"), node("n2", zone="a")]
         evicting = replica("r", "n1/d1", eviction_requested=True)
         assert places(find_next(*nodes, replicas=[evicting, replica("s", "n2/d1")], settings=ZONE_HARD)) == []
         assert places(find_next(*nodes, replicas=[evicting], settings=ZONE_HARD)) == ["n1/d2"]
 
     def test_best_effort_balance_ignores_the_zone(self) -> None:
-        """With best-effort auto-balance the evicting node is reopened whatever its zone holds."""
         nodes = [node("n1", disk("d1"), disk("d2"), zone="a"), node("n2", zone="a")]
         replicas = [replica("r", "n1/d1", eviction_requested=True), replica("s", "n2/d1")]
         assert places(find_next(*nodes, replicas=replicas, settings={**ZONE_HARD, **BEST_EFFORT})) == ["n1/d2"]
@@ -216,7 +198,6 @@ class TestPressure:
         assert (places(result), result.tier) == (["n1/d2"], Tier.UNUSED_NODE)
 
     def test_the_volume_s_own_balance_field_counts(self) -> None:
-        """A volume with least-effort is not moved."""
         result = find_next(
             node("n1", *self.PRESSED),
             replicas=[replica("r", "n1/d1")],
@@ -226,7 +207,6 @@ class TestPressure:
         assert places(result) == []
 
     def test_percentage_zero_means_no_pressure(self) -> None:
-        """The node is not reopened."""
         settings = {**BEST_EFFORT, "replica-auto-balance-disk-pressure-percentage": "0"}
         assert places(find_next(node("n1", *self.PRESSED), replicas=[replica("r", "n1/d1")], settings=settings)) == []
 
@@ -245,26 +225,21 @@ class TestDisks:
         ],
     )
     def test_a_replica_holds_its_disk_even_if_it_does_not_use_its_node(self, entry: lh.Replica) -> None:
-        """The other disk is the only candidate."""
         assert places(find_next(self.NODE, replicas=[entry], settings=NODE_SOFT)) == ["n1/d2"]
 
     def test_a_failed_replica_that_cannot_come_back_does_not_hold_its_disk(self) -> None:
-        """Both disks are candidates."""
         entry = failed("s", "n1/d1", rebuild_retry_count=5)
         assert places(find_next(self.NODE, replicas=[entry])) == ["n1/d1", "n1/d2"]
 
     def test_soft_disks_take_a_second_replica(self) -> None:
-        """If every disk is held, all are candidates."""
         result = find_next(node("n1"), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT)
         assert places(result) == ["n1/d1"]
 
     def test_hard_disks_take_no_second_replica(self) -> None:
-        """If every disk is held, none is a candidate."""
         result = find_next(node("n1"), replicas=[replica("r", "n1/d1")], settings={**NODE_SOFT, **DISK_HARD})
         assert result == DiskCandidates()
 
     def test_a_replica_past_the_wait_still_holds_its_disk(self) -> None:
-        """The end of the wait frees its node, not its disk."""
         result = find_next(
             node("n1"),
             replicas=[failed("r", "n1/d1")],

@@ -15,12 +15,10 @@ NOTHING = Capacity()
 
 
 def capacity(entry: lh.Node | None = None, settings: dict[str, str] | None = None, **parameters: str) -> Capacity:
-    """The capacity of node n1 for these StorageClass parameters."""
     return get_capacity(cluster(entry or node(), settings=settings), {HOSTNAME: "n1"}, parameters)
 
 
 def test_a_node_has_the_sum_and_the_largest_of_its_disks() -> None:
-    """Both count the bytes below the over-provisioning limit."""
     entry = node("n1", disk("d1"), disk("d2", storage_reserved=30 * GIB, storage_scheduled=10 * GIB))
     assert capacity(entry, {"storage-over-provisioning-percentage": "200"}) == Capacity(330 * GIB, 200 * GIB)
 
@@ -35,7 +33,6 @@ def test_a_node_has_the_sum_and_the_largest_of_its_disks() -> None:
     ],
 )
 def test_a_closed_node_has_no_capacity(fields: dict[str, Any]) -> None:
-    """Its conditions, its switch and its eviction count."""
     assert capacity(node(**fields)) == NOTHING
 
 
@@ -54,7 +51,6 @@ def test_a_closed_node_has_no_capacity(fields: dict[str, Any]) -> None:
     ],
 )
 def test_only_usable_disks_count_with_what_is_below_their_limit(fields: dict[str, Any], expected: Capacity) -> None:
-    """Available bytes do not matter."""
     assert capacity(node("n1", disk(**fields))) == expected
 
 
@@ -74,18 +70,15 @@ def test_only_usable_disks_count_with_what_is_below_their_limit(fields: dict[str
 def test_tags_and_data_engine_of_the_storage_class_choose_the_disks(
     parameters: dict[str, Any], expected: Capacity
 ) -> None:
-    """They are its parameters."""
     entry = node("n1", disk(tags=("ssd",)), tags=("fast",))
     assert capacity(entry, **parameters) == expected
 
 
 def test_a_tagged_node_needs_a_selector_if_the_setting_says_so() -> None:
-    """The allow-empty settings hold here too."""
     assert capacity(node(tags=("fast",)), {"allow-empty-node-selector-volume": "false"}) == NOTHING
 
 
 def test_a_zone_has_the_capacity_of_all_its_nodes() -> None:
-    """An unknown zone has none."""
     view = cluster(node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b"))
     zone = {"storageCapacityMode": "zone"}
     assert get_capacity(view, {ZONE: "a"}, zone) == Capacity(200 * GIB, 100 * GIB)
@@ -102,7 +95,6 @@ def test_a_zone_has_the_capacity_of_all_its_nodes() -> None:
     ],
 )
 def test_a_wrong_request_is_a_grpc_error(topology: dict[str, str], mode: str, error: str) -> None:
-    """It has a gRPC code."""
     with pytest.raises(CapacityError, match=error):
         get_capacity(cluster(node()), topology, {"storageCapacityMode": mode})
 

@@ -77,18 +77,15 @@ def choices(usable: dict[str, list[int]], size: int) -> dict[str, ChoiceReason]:
 def test_the_possible_choices_are_as_in_this_table(
     usable: dict[str, list[int]], size: int, expected: dict[str, ChoiceReason]
 ) -> None:
-    """Each choice has the reason for it."""
     assert choices(usable, size) == expected
 
 
 def test_usable_bytes_exclude_reserved_and_scheduled_bytes() -> None:
-    """Used bytes are subtracted twice: they are neither available nor unscheduled."""
     entry = node("n1", disk(storage_available=60 * GIB, storage_reserved=10 * GIB, storage_scheduled=30 * GIB))
     assert DiskCandidate(entry, entry.disks[0]).usable_bytes == 20 * GIB
 
 
 def test_usable_bytes_are_never_negative() -> None:
-    """An over-provisioned disk has none."""
     entry = node("n1", disk(storage_scheduled=300 * GIB))
     assert DiskCandidate(entry, entry.disks[0]).usable_bytes == 0
 
@@ -98,5 +95,4 @@ def test_usable_bytes_are_never_negative() -> None:
     [(ChoiceReason.ONLY, False), (ChoiceReason.BEST, False), (ChoiceReason.TIE, True), (ChoiceReason.NO_DISK, True)],
 )
 def test_only_ties_and_fallbacks_are_random(why: ChoiceReason, chance: bool) -> None:
-    """A best score leaves no choice."""
     assert why.chance is chance

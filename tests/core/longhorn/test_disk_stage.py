@@ -48,7 +48,6 @@ def rule_against(
     ],
 )
 def test_the_state_of_the_disk_is_checked_first(fields: dict[str, Any], rule: Rule | None) -> None:
-    """FindDiskCandidates drops such disks without a reason."""
     assert rule_against(fields) is rule
 
 
@@ -64,7 +63,6 @@ def test_the_state_of_the_disk_is_checked_first(fields: dict[str, Any], rule: Ru
     ],
 )
 def test_the_disk_type_must_be_the_data_engine_s(engine: str, kind: str, rule: Rule | None) -> None:
-    """The type in the spec counts."""
     other_type = "block" if kind == "filesystem" else "filesystem"
     assert rule_against({"spec_type": kind, "status_type": other_type}, {"data_engine": engine}) is rule
 
@@ -82,12 +80,10 @@ def test_the_disk_type_must_be_the_data_engine_s(engine: str, kind: str, rule: R
     ],
 )
 def test_a_replica_must_be_below_the_file_system_s_limit(filesystem: str, size: int, rule: Rule | None) -> None:
-    """A v1 replica is a file."""
     assert rule_against({"filesystem_type": filesystem}, {"size": size}) is rule
 
 
 def test_v2_replicas_have_no_size_limit() -> None:
-    """Block disks hold logical volumes of any size."""
     volume_fields = {"data_engine": "v2", "size": TIB16}
     assert rule_against({"spec_type": "block", "filesystem_type": "ext4"}, volume_fields) is None
 
@@ -104,25 +100,21 @@ def test_v2_replicas_have_no_size_limit() -> None:
 def test_every_disk_selector_must_equal_a_tag(
     tags: tuple[str, ...], selector: tuple[str, ...], allow_empty: str, rule: Rule | None
 ) -> None:
-    """Tagged disks need a selector if the setting says so."""
     settings = {"allow-empty-disk-selector-volume": allow_empty}
     assert rule_against({"tags": tags}, {"disk_selector": selector}, settings=settings) is rule
 
 
 def test_the_backing_image_s_disk_selector_must_match_too() -> None:
-    """It is a second filter."""
     images = {"bi": lh.BackingImage("bi", disk_selector=("ssd",))}
     assert rule_against({}, {"backing_image": "bi"}, backing_images=images) is Rule.BACKING_IMAGE_DISK_TAGS
     assert rule_against({"tags": ("ssd",)}, {"backing_image": "bi"}, backing_images=images) is None
 
 
 def test_a_volume_of_an_unknown_backing_image_fits_no_disk() -> None:
-    """Longhorn cannot read the image's selector."""
     assert rule_against({}, {"backing_image": "gone"}) is Rule.BACKING_IMAGE_MISSING
 
 
 def test_a_linked_clone_must_be_on_its_source_s_disk() -> None:
-    """Another disk of the same node is not enough."""
     volume_fields = {"clone_mode": "linked-clone", "data_source": "snap://src/s1", "data_engine": "v2"}
     fields = {"spec_type": "block"}
     assert rule_against(fields, volume_fields, replicas=[replica("s", "n1/d1", volume="src")]) is None
@@ -146,7 +138,6 @@ def test_space_is_checked_last(fields: dict[str, Any], rule: Rule | None) -> Non
 
 
 def test_a_percentage_that_does_not_parse_refuses_every_disk() -> None:
-    """Longhorn cannot compute the space without it."""
     entry = node()
     view = cluster(entry, settings={"storage-over-provisioning-percentage": "much"})
     refusal = disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
@@ -193,7 +184,6 @@ def test_a_percentage_that_does_not_parse_refuses_every_disk() -> None:
 def test_the_detail_of_a_refusal_names_what_decides(
     fields: dict[str, Any], volume_fields: dict[str, Any], settings: dict[str, str], detail: str
 ) -> None:
-    """Tags with blanks are quoted, and a setting is named if it decides."""
     entry = node("n1", disk(**fields))
     request = ReplicaRequest.for_volume(volume(**volume_fields))
     refusal = disk_refusal(cluster(entry, settings=settings), request, entry, entry.disks[0])
@@ -202,7 +192,6 @@ def test_the_detail_of_a_refusal_names_what_decides(
 
 
 def test_the_detail_of_a_refusal_has_the_numbers() -> None:
-    """Sum, limit and percentage."""
     entry = node("n1", disk(storage_scheduled=95 * GIB))
     refusal = disk_and_space_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
     assert refusal is not None

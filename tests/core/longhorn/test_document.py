@@ -41,7 +41,6 @@ def table(first_header: str) -> list[list[str]]:
 
 
 def test_the_page_lists_every_setting_with_its_default() -> None:
-    """In the order of the code."""
     expected = [
         (entry.metadata["name"], entry.metadata["default"]) for entry in fields(Settings) if "name" in entry.metadata
     ]
@@ -49,13 +48,11 @@ def test_the_page_lists_every_setting_with_its_default() -> None:
 
 
 def test_the_page_lists_every_rule_with_its_reason() -> None:
-    """With its text and what Longhorn reports."""
     expected = [[rule.name, rule.text, rule.reported or ""] for rule in Rule]
     assert table("rule") == expected
 
 
 def test_the_page_has_the_order_of_the_tiers() -> None:
-    """For each pair of settings."""
     documented = {
         (row[0] == "true", row[1] == "true"): tuple(Tier[name] for name in row[2].split(", "))
         for row in table("zone soft")
@@ -64,7 +61,6 @@ def test_the_page_has_the_order_of_the_tiers() -> None:
 
 
 def test_the_page_describes_each_tier_as_the_code_does() -> None:
-    """By its name and its text."""
     assert table("group") == [[tier.name, tier.value] for tier in Tier]
 
 
@@ -101,7 +97,6 @@ def disk_of(values: dict[str, int]) -> Disk:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_formulas_for_space_give_what_the_code_computes(case: dict[str, int]) -> None:
-    """Each is evaluated as written."""
     values = {**BASE, **case}
     entry = disk_of(values)
     settings = Settings(
@@ -124,7 +119,6 @@ def test_the_formulas_for_space_give_what_the_code_computes(case: dict[str, int]
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_formulas_for_pressure_give_the_percentages_that_decide(case: dict[str, int]) -> None:
-    """To the per cent."""
     values = {**BASE, **case}
     entry = disk_of(values)
     documented = evaluate_formulas(values)
@@ -157,7 +151,6 @@ def evaluate_formulas(values: dict[str, Any]) -> dict[str, int]:
 
 @pytest.mark.parametrize(("row", "offset"), [(0, -1), (1, 0), (2, 1)], ids=["less", "equal", "more"])
 def test_the_page_describes_the_boundaries(row: int, offset: int) -> None:
-    """One byte less, equal and one byte more."""
     _, actual, scheduling = table("required or size compared with the limit")[row]
     space = disk_space(disk(), Settings())
     by_available = space_refusal(0, space.headroom + offset, space)
@@ -166,5 +159,4 @@ def test_the_page_describes_the_boundaries(row: int, offset: int) -> None:
 
 
 def word(refusal: Rule | None) -> str:
-    """The page's word for a verdict."""
     return "fits" if refusal is None else "refused"

@@ -37,7 +37,6 @@ def rules(explanation: PlacementExplanation) -> dict[str, str]:
 
 
 def test_every_node_and_disk_has_a_verdict() -> None:
-    """Disks of refused nodes have one too."""
     explanation = explain_next(
         node("n1", disk("d1"), disk("d2", spec_type="block")),
         node("n2", conditions=conditions(Ready="False")),
@@ -55,7 +54,6 @@ def test_every_node_and_disk_has_a_verdict() -> None:
 
 
 def test_a_refusal_by_anti_affinity_is_named() -> None:
-    """Longhorn itself never reports it."""
     nodes = (node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b"))
     rule_names = rules(explain_next(*nodes, replicas=(replica("r", "n1/d1"),)))
     assert (rule_names["n1"], rule_names["n2"], rule_names["n3"]) == (
@@ -66,28 +64,24 @@ def test_a_refusal_by_anti_affinity_is_named() -> None:
 
 
 def test_the_disk_that_holds_a_replica_is_refused() -> None:
-    """The node's other disk is the last resort."""
     settings = {"replica-soft-anti-affinity": "true"}
     explanation = explain_next(node("n1", disk("d1"), disk("d2")), replicas=(replica("r", "n1/d1"),), settings=settings)
     assert rules(explanation) == {"n1": "USED_NODE", "n1/d1": "DISK_ANTI_AFFINITY", "n1/d2": "open"}
 
 
 def test_each_disk_has_its_free_space() -> None:
-    """Replicas that are not reported yet are subtracted."""
     explanation = explain_next(node("n1"), replicas=(replica("r", "n1/d1"),))
     assert explanation.nodes[0].disks[0].space.free == 90 * GIB
 
 
 @pytest.mark.parametrize("name", ["replica-soft-anti-affinity", "allow-empty-disk-selector-volume"])
 def test_an_unreadable_setting_is_named(name: str) -> None:
-    """For all nodes or on each disk."""
     explanation = explain_next(node("n1"), settings={name: "maybe"})
     stopped = explanation.refusal is not None and explanation.refusal.rule is Rule.SETTING_FAULT
     assert stopped or rules(explanation)["n1/d1"] == "SETTING_FAULT"
 
 
 def test_the_explanation_has_the_candidates_with_their_tier() -> None:
-    """They are the ones that Longhorn may choose."""
     explanation = explain_next(node("n1"))
     assert explanation.candidates.tier is Tier.UNUSED_ZONE
     assert explanation.refusal is None

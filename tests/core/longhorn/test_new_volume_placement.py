@@ -13,19 +13,16 @@ THREE_NODES = (node("n1"), node("n2"), node("n3"))
 
 
 def outcomes(*nodes: lh.Node, settings: dict[str, str] | None = None, **volume_fields: Any) -> list[VolumeOutcome]:
-    """All possible outcomes, sorted by the places of the replicas."""
     possible = create_volume(cluster(*nodes, settings=settings), volume(**volume_fields))
     return sorted(possible, key=lambda outcome: outcome.placements)
 
 
 def single_outcome(*nodes: lh.Node, settings: dict[str, str] | None = None, **volume_fields: Any) -> VolumeOutcome:
-    """The only possible outcome."""
     (outcome,) = outcomes(*nodes, settings=settings, **volume_fields)
     return outcome
 
 
 def test_each_node_gets_one_replica() -> None:
-    """Three replicas are placed on three nodes."""
     outcome = single_outcome(*THREE_NODES)
     assert outcome.placements == (("n1", "d1"), ("n2", "d1"), ("n3", "d1"))
     assert (outcome.replicas, outcome.unscheduled, outcome.scheduled.status) == (3, 0, True)
@@ -42,14 +39,12 @@ def test_every_choice_among_ties_is_an_outcome() -> None:
 
 
 def test_outcomes_that_depend_on_chance_are_marked() -> None:
-    """Any two of three equal nodes are a random choice, the only two nodes are not."""
     view = cluster(node("n1"), node("n2", disk(storage_scheduled=50 * GIB)))
     assert list(create_volume(view, volume(number_of_replicas=2)).values()) == [False]
     assert set(create_volume(cluster(*THREE_NODES), volume(number_of_replicas=2)).values()) == {True}
 
 
 def test_fewer_nodes_than_replicas_is_allowed_when_detached() -> None:
-    """Degraded availability is allowed by default: the condition is reset to True."""
     outcome = single_outcome(node("n1"), node("n2"))
     assert (len(outcome.placements), outcome.unscheduled) == (2, 1)
     assert (outcome.scheduled.status, outcome.scheduled.message) == (True, DEGRADED_ALLOWED)
@@ -62,12 +57,10 @@ def test_fewer_nodes_than_replicas_fail_if_the_setting_forbids_it() -> None:
 
 
 def test_a_missing_replica_of_an_attached_volume_is_a_failure() -> None:
-    """The volume has a status.currentNodeID."""
     assert not single_outcome(node("n1"), node("n2"), current_node_id="n1").scheduled.status
 
 
 def test_the_precheck_creates_no_replica_without_a_candidate() -> None:
-    """Its message joins the reasons."""
     nodes = (node("n1", disk(spec_type="block")), node("n2", disk(storage_scheduled=100 * GIB)))
     outcome = single_outcome(*nodes)
     assert (outcome.replicas, outcome.placements) == (0, ())
@@ -75,18 +68,15 @@ def test_the_precheck_creates_no_replica_without_a_candidate() -> None:
 
 
 def test_a_precheck_without_reasons_blames_the_disks() -> None:
-    """Node tags report no reason."""
     message = single_outcome(node("n1"), node_selector=("ssd",)).scheduled.message
     assert message == "precheck new replica failed: disks are unavailable"
 
 
 def test_the_precheck_ignores_anti_affinity() -> None:
-    """All three replica objects are created for a single node."""
     assert single_outcome(node("n1")).replicas == 3
 
 
 def test_a_volume_with_data_locality_waits_for_its_attachment() -> None:
-    """No replica is placed before; yet the volume counts as scheduled."""
     for locality in ("best-effort", "strict-local"):
         outcome = single_outcome(*THREE_NODES, data_locality=locality)
         assert (outcome.placements, outcome.unscheduled, outcome.scheduled.status) == ((), 3, True)
@@ -104,7 +94,6 @@ def test_best_effort_takes_the_attached_node_first() -> None:
 
 
 def test_strict_local_is_bound_to_the_attached_node() -> None:
-    """A full node is a failure with a reason of its own."""
     full = node("n1", disk(storage_scheduled=100 * GIB))
     fields: dict[str, Any] = {"data_locality": "strict-local", "number_of_replicas": 1, "node_id": "n1"}
     outcome = single_outcome(full, node("n2"), **fields)

@@ -8,7 +8,6 @@ from tests.worlds.longhorn import cluster, node
 
 
 def test_each_of_several_default_managers_may_be_picked() -> None:
-    """Each pick leads to a cluster of its own; whether the node is ready may differ."""
     managers = {
         "a": InstanceManager("a", "n1", state="running"),
         "b": InstanceManager("b", "n1", state="error"),
@@ -20,5 +19,4 @@ def test_each_of_several_default_managers_may_be_picked() -> None:
 
 
 def test_there_is_one_cluster_if_no_node_has_several_managers() -> None:
-    """Most nodes have one manager per engine, and a snapshot may list none."""
     assert len(list(one_manager_per_node(cluster(node())))) == 1

@@ -28,7 +28,6 @@ def rule_against(
 
 
 def test_an_open_node_is_accepted() -> None:
-    """It is ready, schedulable and untagged."""
     assert rule_against() is None
 
 
@@ -53,12 +52,10 @@ def test_an_open_node_is_accepted() -> None:
     ],
 )
 def test_the_state_of_the_node_is_checked_in_longhorn_s_order(fields: dict[str, Any], rule: Rule | None) -> None:
-    """ListSchedulableNodes: deletion, Ready, Schedulable, allowScheduling."""
     assert rule_against(node(**fields)) is rule
 
 
 def test_the_first_condition_of_a_type_counts() -> None:
-    """A second Ready condition changes nothing."""
     doubled = (kube.Condition("Ready", "False"), *conditions())
     assert rule_against(node(conditions=doubled)) is Rule.NODE_NOT_READY
 
@@ -72,19 +69,16 @@ def test_the_first_condition_of_a_type_counts() -> None:
     ],
 )
 def test_a_node_label_disables_the_v2_data_engine(labels: dict[str, str], rule: Rule | None) -> None:
-    """A label of the Kubernetes node."""
     assert rule_against(volume_fields={"data_engine": "v2"}, kube_nodes={"n1": kube.Node("n1", labels)}) is rule
 
 
 def test_a_node_without_kubernetes_node_takes_no_v2_volume() -> None:
-    """It takes v1 volumes."""
     others = {"other": kube.Node("other")}
     assert rule_against(volume_fields={"data_engine": "v2"}, kube_nodes=others) is Rule.V2_DISABLED
     assert rule_against(kube_nodes=others) is None
 
 
 def test_a_replica_with_hard_node_affinity_fits_on_that_node_alone() -> None:
-    """No other node is accepted."""
     assert rule_against(affinity="n1") is None
     assert rule_against(affinity="n2") is Rule.HARD_NODE_AFFINITY
 
@@ -102,7 +96,6 @@ def test_a_replica_with_hard_node_affinity_fits_on_that_node_alone() -> None:
     ],
 )
 def test_a_node_must_match_one_topology_term(terms: list[tuple[str, str]], rule: Rule | None) -> None:
-    """In every field that the term has."""
     volume_fields = {"topology_requirement": tuple(lh.TopologyTerm(*term) for term in terms)}
     assert rule_against(node(zone="z1", region="r1"), volume_fields) is rule
 
@@ -110,7 +103,6 @@ def test_a_node_must_match_one_topology_term(terms: list[tuple[str, str]], rule:
 def manager(
     state: str = "running", *, deleting: bool = False, engine: str = "v1", name: str = "im"
 ) -> lh.InstanceManager:
-    """An instance manager on n1."""
     return lh.InstanceManager(name, "n1", engine, "image", state, deleting)
 
 
@@ -130,7 +122,6 @@ def manager(
 def test_a_node_needs_a_running_instance_manager(
     managers: list[lh.InstanceManager], engine: str, rule: Rule | None
 ) -> None:
-    """It runs the replica."""
     assert (
         rule_against(volume_fields={"data_engine": engine}, instance_managers={entry.name: entry for entry in managers})
         is rule
@@ -160,7 +151,6 @@ MATCHING = {"storage": "yes", "disk": "ssd", "other": "label"}
 def test_a_node_that_the_node_selector_excludes_has_no_instance_manager(
     version: str, labels: dict[str, str], managers: list[lh.InstanceManager] | None, rule: Rule | None
 ) -> None:
-    """The setting's labels must all match the Kubernetes node; the managers that are listed decide first."""
     listed = None if managers is None else {entry.name: entry for entry in managers}
     settings = {**SELECTOR, "current-longhorn-version": version}
     kube_nodes = {"n1": kube.Node("n1", labels)}
@@ -169,14 +159,12 @@ def test_a_node_that_the_node_selector_excludes_has_no_instance_manager(
 
 @pytest.mark.parametrize(("version", "rule"), [("v1.12.2", None), ("v1.13.0", Rule.INSTANCE_MANAGER)])
 def test_a_terminating_v2_manager_counts_until_version_1_13(version: str, rule: Rule | None) -> None:
-    """Later versions skip it (`TERMINATING_V2_MANAGER_NOT_READY`)."""
     managers = {"im": manager(engine="v2", deleting=True)}
     settings = {"current-longhorn-version": version}
     assert rule_against(volume_fields={"data_engine": "v2"}, instance_managers=managers, settings=settings) is rule
 
 
 def test_only_the_default_instance_manager_counts_for_v1() -> None:
-    """A manager of an older image runs no new replica."""
     managers = {"im": manager()}
     settings = {"default-instance-manager-image": "newer"}
     assert rule_against(instance_managers=managers, settings=settings) is Rule.INSTANCE_MANAGER
@@ -193,7 +181,6 @@ def test_only_the_default_instance_manager_counts_for_v1() -> None:
     ],
 )
 def test_a_node_needs_the_volume_s_engine_image(state: str, nodes: set[str], engine: str, rule: Rule | None) -> None:
-    """It must be deployed there."""
     images = {"ei": lh.EngineImage("ei", "engine:1", state, frozenset(nodes))}
     assert rule_against(volume_fields={"image": "engine:1", "data_engine": engine}, engine_images=images) is rule
 
@@ -208,14 +195,12 @@ def test_a_node_needs_the_volume_s_engine_image(state: str, nodes: set[str], eng
     ],
 )
 def test_a_volume_without_an_image_uses_the_default_engine_image(image: str, default: str, rule: Rule | None) -> None:
-    """The default image is a setting."""
     images = {"ei": lh.EngineImage("ei", "engine:1", "deployed", frozenset({"n1"}))}
     settings = {"default-engine-image": default}
     assert rule_against(volume_fields={"image": image}, engine_images=images, settings=settings) is rule
 
 
 def test_unknown_managers_and_images_count_as_ready() -> None:
-    """A snapshot that lists neither kind can still be explained."""
     assert rule_against(instance_managers=None, engine_images=None) is None
 
 
@@ -234,13 +219,11 @@ def test_unknown_managers_and_images_count_as_ready() -> None:
 def test_every_node_selector_must_equal_a_tag(
     tags: tuple[str, ...], selector: tuple[str, ...], allow_empty: str, rule: Rule | None
 ) -> None:
-    """Tagged nodes need a selector if the setting says so."""
     settings = {"allow-empty-node-selector-volume": allow_empty}
     assert rule_against(node(tags=tags), {"node_selector": selector}, settings=settings) is rule
 
 
 def test_the_backing_image_s_node_selector_must_match_too() -> None:
-    """It is a second filter."""
     images = {"bi": lh.BackingImage("bi", node_selector=("ssd",))}
     volume_fields = {"backing_image": "bi"}
     assert rule_against(node(tags=("ssd",)), volume_fields, backing_images=images) is None
@@ -248,7 +231,6 @@ def test_the_backing_image_s_node_selector_must_match_too() -> None:
 
 
 def test_a_volume_of_an_unknown_backing_image_fits_on_no_node() -> None:
-    """Longhorn cannot read the image's selector."""
     assert rule_against(volume_fields={"backing_image": "gone"}) is Rule.BACKING_IMAGE_MISSING
 
 
@@ -266,13 +248,11 @@ CLONE: dict[str, Any] = {"clone_mode": "linked-clone", "data_source": "vol://src
     ],
 )
 def test_a_linked_clone_needs_a_healthy_source_replica_on_the_node(fields: dict[str, Any], rule: Rule | None) -> None:
-    """Other nodes are refused."""
     source = replica("s0", "n1/d1", volume="src", **fields)
     assert rule_against(volume_fields=CLONE, replicas=[source]) is rule
 
 
 def test_a_named_source_replica_must_exist() -> None:
-    """A linked clone of a deleted source replica is a client error in Longhorn."""
     entry = node()
     ask = ReplicaRequest.for_replica(volume(**CLONE), replica("r", linked_clone_source="gone", data_engine="v2"))
     refusal = node_refusal(cluster(entry), ask, entry)
@@ -281,7 +261,6 @@ def test_a_named_source_replica_must_exist() -> None:
 
 
 def test_the_detail_of_a_refusal_names_the_node_and_the_condition() -> None:
-    """With the condition's reason."""
     entry = node(conditions=(kube.Condition("Ready", "False", "KubernetesNodeNotReady"),))
     refusal = node_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry)
     assert refusal is not None
@@ -289,7 +268,6 @@ def test_the_detail_of_a_refusal_names_the_node_and_the_condition() -> None:
 
 
 def test_a_cordoned_node_is_called_cordoned() -> None:
-    """Longhorn's condition has the reason KubernetesNodeCordoned then."""
     cordoned = kube.Condition("Schedulable", "False", "KubernetesNodeCordoned")
     entry = node(conditions=(kube.Condition("Ready", "True"), cordoned))
     refusal = node_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry)
@@ -298,7 +276,6 @@ def test_a_cordoned_node_is_called_cordoned() -> None:
 
 
 def test_the_setting_that_keeps_volumes_without_selector_off_tagged_nodes_is_named() -> None:
-    """Without it any volume may go to a tagged node."""
     entry = node(tags=("fast",))
     view = cluster(entry, settings={"allow-empty-node-selector-volume": "false"})
     refusal = node_refusal(view, ReplicaRequest.for_volume(volume()), entry)

@@ -16,7 +16,6 @@ NOT_READY = kube.Condition("Ready", "False", last_transition_time=LONG_AGO)
 
 
 def kube_node(*node_conditions: kube.Condition, **fields: Any) -> kube.Node:
-    """The Kubernetes node of n1."""
     return kube.Node("n1", conditions=node_conditions, **fields)
 
 
@@ -28,14 +27,12 @@ def sync_n1(
     collected: dict[str, CollectedDisk] | None = None,
     **snapshot: Any,
 ) -> lh.Node:
-    """Syncs node n1."""
     before = entry or node()
     view = cluster(before, kube_nodes={"n1": kubernetes or kube_node()}, **snapshot)
     return sync_node(view, before, pods, collected)
 
 
 def reason(of: lh.Node | lh.Disk, kind: str) -> str:
-    """The status and reason of a condition."""
     condition = kube.condition(of.conditions, kind)
     return f"{condition.status} {condition.reason}".strip()
 
@@ -67,7 +64,6 @@ def reason(of: lh.Node | lh.Disk, kind: str) -> str:
 def test_the_manager_pod_and_kubernetes_decide_whether_a_node_is_ready(
     pods: tuple[ManagerPod, ...], kubernetes: kube.Node, expected: str
 ) -> None:
-    """Kubernetes' conditions come first."""
     assert reason(sync_n1(pods=pods, kubernetes=kubernetes), "Ready") == expected
 
 
@@ -86,7 +82,6 @@ def test_a_short_outage_is_ignored(since: str, expected: str) -> None:
 
 
 def test_a_node_without_kubernetes_node_is_not_ready() -> None:
-    """The machine was removed from the cluster."""
     before = node()
     view = cluster(before, kube_nodes={"other": kube.Node("other")})
     assert reason(sync_node(view, before, [POD]), "Ready") == "False KubernetesNodeGone"
@@ -94,7 +89,6 @@ def test_a_node_without_kubernetes_node_is_not_ready() -> None:
 
 @pytest.mark.parametrize(("setting", "expected"), [("true", "False KubernetesNodeCordoned"), ("false", "True")])
 def test_a_cordon_counts_if_the_setting_says_so(setting: str, expected: str) -> None:
-    """`kubectl cordon` makes the node unschedulable."""
     after = sync_n1(
         node(allow_scheduling=False),
         kubernetes=kube_node(unschedulable=True),
@@ -104,12 +98,10 @@ def test_a_cordon_counts_if_the_setting_says_so(setting: str, expected: str) -> 
 
 
 def test_nothing_else_makes_a_node_unschedulable() -> None:
-    """Neither allowScheduling nor a missing manager pod does."""
     assert reason(sync_n1(node(allow_scheduling=False), pods=()), "Schedulable") == "True"
 
 
 def test_zone_and_region_are_the_kubernetes_node_s_labels() -> None:
-    """Missing labels are empty."""
     labels = {"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "r"}
     after = sync_n1(node(zone="stale"), kubernetes=kube_node(labels=labels))
     assert (after.zone, after.region) == ("a", "r")
@@ -136,11 +128,9 @@ class TestDisk:
         ],
     )
     def test_available_space_is_rounded_down(self, available: int, expected: int) -> None:
-        """To multiples of 100 MiB, on file systems."""
         assert self.sync(measured=CollectedDisk("n1-d1", 100 * GIB, available)).storage_available == expected
 
     def test_block_disks_are_not_rounded(self) -> None:
-        """SPDK reports exact numbers."""
         after = self.sync(measured=CollectedDisk("n1-d1", 100 * GIB, 12345), spec_type="block")
         assert after.storage_available == 12345
 
@@ -152,7 +142,6 @@ class TestDisk:
         ],
     )
     def test_a_lost_disk_has_no_space(self, measured: CollectedDisk, expected: str) -> None:
-        """It is neither ready nor schedulable."""
         after = self.sync(measured=measured, replicas=[replica("r", "n1/d1")])
         assert (after.storage_maximum, after.storage_available, after.storage_scheduled) == (0, 0, 0)
         assert (reason(after, "Ready"), reason(after, "Schedulable")) == (expected, "False DiskNotReady")
@@ -164,16 +153,13 @@ class TestDisk:
         assert {reason(entry, "Ready") for entry in after.disks} == {"False DiskFilesystemChanged"}
 
     def test_a_disk_the_monitor_does_not_know_is_lost(self) -> None:
-        """It has no numbers."""
         assert reason(sync_n1(collected={}).disks[0], "Ready") == "False NoDiskInfo"
 
     def test_a_new_disk_gets_its_uuid_from_the_monitor(self) -> None:
-        """Its UUID is empty at first."""
         after = sync_n1(lh.Node("n1", disks=(disk(),)), collected={"d1": CollectedDisk("fresh", GIB, GIB)})
         assert after.disks[0].uuid == "fresh"
 
     def test_every_replica_object_counts(self) -> None:
-        """Also failed, deleting, inactive and evicting ones, of any volume."""
         replicas = [
             failed("a", "n1/d1"),
             replica("b", "n1/d1", deleting=True),
@@ -185,7 +171,6 @@ class TestDisk:
         assert (sorted(after.scheduled_replicas), after.storage_scheduled) == (["a", "b", "c", "d"], 40 * GIB)
 
     def test_backing_images_count_with_their_real_size(self) -> None:
-        """On every disk of their spec, also before they are copied."""
         images = {
             "bi": lh.BackingImage("bi", disks=("n1-d1",), real_size=3 * GIB),
             "soon": lh.BackingImage("soon", disks=("n1-d1",)),
@@ -200,16 +185,13 @@ class TestDisk:
         [pytest.param(100 * GIB, "True", id="equal"), pytest.param(100 * GIB + 1, "False DiskPressure", id="+1")],
     )
     def test_an_overbooked_disk_is_not_schedulable(self, size: int, expected: str) -> None:
-        """A disk at its limit is."""
         assert reason(self.sync(replicas=[replica("r", "n1/d1", size=size)]), "Schedulable") == expected
 
     def test_switches_do_not_change_conditions(self) -> None:
-        """Neither allowScheduling nor evictionRequested does."""
         after = self.sync(allow_scheduling=False, eviction_requested=True)
         assert reason(after, "Schedulable") == "True"
 
     def test_the_disks_of_a_lost_node_are_lost(self) -> None:
-        """Unless their monitor still runs."""
         lost = self.sync(pods=())
         assert (reason(lost, "Ready"), reason(lost, "Schedulable")) == ("False NodeNotReady", "False DiskNotReady")
         alive = self.sync(pods=(), measured=CollectedDisk("n1-d1", 100 * GIB, 100 * GIB))
@@ -222,7 +204,6 @@ class TestDisk:
 
 
 def test_another_node_s_manager_leaves_what_is_scheduled() -> None:
-    """It marks the disks of a node whose manager is gone as neither ready nor schedulable, and counts nothing."""
     before = node("n1", disk(storage_scheduled=5, scheduled_replicas={"gone": 5}))
     after = sync_node_remotely(
         cluster(before, kube_nodes={"n1": kube_node()}, replicas=[replica("r", "n1/d1")]), before, ()

@@ -18,7 +18,6 @@ CLOSED = conditions(Schedulable="False")
 def reasons(
     *nodes: lh.Node, affinity: str = "", settings: dict[str, str] | None = None, **volume_fields: Any
 ) -> set[str]:
-    """The reasons that Longhorn reports for a volume that fits on no node."""
     entry = volume(**volume_fields)
     result = find_candidates(cluster(*nodes, settings=settings), ReplicaRequest.for_volume(entry, affinity), ())
     assert not result.disks
@@ -56,12 +55,10 @@ def reasons(
 def test_a_volume_that_fits_on_no_node_has_these_reasons(
     nodes: list[lh.Node], volume_fields: dict[str, Any], expected: set[str]
 ) -> None:
-    """They are in the volume's condition Scheduled."""
     assert reasons(*nodes, **volume_fields) == expected
 
 
 def test_there_are_no_reasons_if_there_is_a_candidate() -> None:
-    """One disk that fits is enough."""
     view = cluster(node("n1"), node("n2", disk(spec_type="block")))
     assert find_candidates(view, ReplicaRequest.for_volume(volume()), ()).reasons == frozenset()
 
@@ -79,18 +76,15 @@ def test_there_are_no_reasons_if_there_is_a_candidate() -> None:
     ],
 )
 def test_an_unreadable_setting_stops_the_scheduler(name: str) -> None:
-    """No replica is placed any more."""
     assert reasons(node(), settings={name: " true"}) == {"longhorn client operation failed"}
 
 
 def test_settings_the_scheduler_does_not_read_do_not_matter() -> None:
-    """The replica is placed."""
     view = cluster(node(), settings={"default-replica-count": "many"})
     assert places(find_candidates(view, ReplicaRequest.for_volume(volume()), ())) == ["n1/d1"]
 
 
 def test_an_unreadable_wait_stops_only_degraded_volumes() -> None:
-    """Longhorn reads it for these alone."""
     settings = {"replica-replenishment-wait-interval": "soon"}
     assert places(find_candidates(cluster(node(), settings=settings), ReplicaRequest.for_volume(volume()), ())) == [
         "n1/d1"
@@ -100,7 +94,6 @@ def test_an_unreadable_wait_stops_only_degraded_volumes() -> None:
 
 
 def test_a_linked_clone_without_source_has_a_reason_of_its_own() -> None:
-    """The replicas of its source are gone."""
     volume_fields: dict[str, Any] = {"clone_mode": "linked-clone", "data_source": "vol://src", "data_engine": "v2"}
     assert reasons(node(), **volume_fields) == {"linked clone replica cannot be satisfied"}
 
@@ -111,25 +104,20 @@ class TestUncounted:
     SETTINGS = {"replica-soft-anti-affinity": "true"}  # noqa: RUF012 # read only
 
     def fits(self, first: lh.Replica, **fields: Any) -> bool:
-        """Whether a second replica of 10 GiB fits a disk with 15 GiB left."""
         entry = node("n1", disk(storage_scheduled=85 * GIB, **fields))
         view = cluster(entry, settings=self.SETTINGS)
         return bool(find_candidates(view, ReplicaRequest.for_volume(volume()), [first]).disks)
 
     def test_a_replica_placed_a_moment_ago_counts(self) -> None:
-        """It will be in storageScheduled at the node controller's next sync."""
         assert not self.fits(replica("r", "n1/d1"))
 
     def test_a_failed_replica_counts(self) -> None:
-        """Its data is still on the disk."""
         assert not self.fits(replica("r", "n1/d1", failed_at=LONG_AGO, rebuild_retry_count=5))
 
     def test_a_reported_replica_counts_once(self) -> None:
-        """Its size is part of storageScheduled."""
         assert self.fits(replica("r", "n1/d1"), scheduled_replicas={"r": 10 * GIB})
 
     def test_a_replica_on_another_disk_does_not_count(self) -> None:
-        """Each disk has its own sum."""
         assert self.fits(replica("r", "n1/d2"))
 
 
@@ -142,22 +130,18 @@ class TestSchedule:
         assert result.reasons == {"replica already scheduled"}
 
     def test_a_replica_that_failed_before_it_was_healthy_is_not_placed(self) -> None:
-        """Longhorn creates a new one instead."""
         result = schedule_replica(cluster(node()), volume(), replica("r", failed_at=LONG_AGO), [])
         assert result.reasons == {"unused failed replica is not supported"}
 
     def test_a_replica_that_failed_after_it_was_healthy_is_placed(self) -> None:
-        """It has been in use."""
         entry = replica("r", failed_at=LONG_AGO, healthy_at=LONG_AGO)
         assert places(schedule_replica(cluster(node()), volume(), entry, [entry])) == ["n1/d1"]
 
     def test_the_emptiest_node_is_chosen(self) -> None:
-        """By the balance score."""
         view = cluster(node("n1", disk(storage_scheduled=20 * GIB)), node("n2"))
         assert places(schedule_replica(view, volume(), replica("r"), [])) == ["n2/d1"]
 
     def test_without_a_candidate_the_result_has_reasons(self) -> None:
-        """They are those of FindDiskCandidates."""
         result = schedule_replica(cluster(), volume(), replica("r"), [])
         assert not result.choices
         assert result.reasons == {"nodes are unavailable"}
@@ -170,24 +154,19 @@ class TestBestEffortLocality:
     NODES = (node("n1", disk(storage_scheduled=50 * GIB), zone="a"), node("n2", zone="b"))
 
     def choose(self, *replicas: lh.Replica, entry: lh.Volume = LOCAL, nodes: tuple[lh.Node, ...] = NODES) -> list[str]:
-        """The places where the next replica may go."""
         return places(schedule_replica(cluster(*nodes), entry, replica("new"), replicas))
 
     def test_the_attached_node_is_preferred(self) -> None:
-        """Although the other is emptier; spec.nodeID counts, not status.currentNodeID."""
         assert self.choose() == ["n1/d1"]
 
     def test_a_volume_without_best_effort_is_balanced(self) -> None:
-        """The emptier node is chosen."""
         assert self.choose(entry=replace(self.LOCAL, data_locality="disabled")) == ["n2/d1"]
 
     def test_a_detached_volume_is_balanced(self) -> None:
-        """It has no local node."""
         assert self.choose(entry=replace(self.LOCAL, node_id="")) == ["n2/d1"]
 
     @pytest.mark.parametrize("fields", [{}, {"eviction_requested": True}, {"healthy_at": ""}])
     def test_any_replica_on_the_attached_node_ends_the_preference(self, fields: dict[str, Any]) -> None:
-        """Even an evicting or a new one: the emptier node is chosen."""
         entry = replace(self.LOCAL, replica_soft_anti_affinity="enabled")
         nodes = (node("n1", disk("d1"), disk("d2", storage_scheduled=50 * GIB)), node("n2", disk("d1"), disk("d2")))
         assert self.choose(replica("r", "n1/d1", **fields), replica("s", "n2/d1"), entry=entry, nodes=nodes) == [
@@ -195,21 +174,17 @@ class TestBestEffortLocality:
         ]
 
     def test_a_deleting_replica_on_the_attached_node_ends_the_preference(self) -> None:
-        """Although it does not use the node any more."""
         nodes = (node("n1", disk("d1"), disk("d2", storage_scheduled=50 * GIB)), node("n2"))
         assert self.choose(replica("r", "n1/d1", deleting=True), nodes=nodes) == ["n2/d1"]
 
     def test_a_failed_replica_on_the_attached_node_keeps_the_preference(self) -> None:
-        """The volume has no local data yet."""
         entry = replica("r", "n1/d1", failed_at=LONG_AGO, rebuild_retry_count=5)
         assert self.choose(entry) == ["n1/d1"]
 
     def test_the_preference_never_reaches_into_a_worse_tier(self) -> None:
-        """A used zone stays the second choice."""
         nodes = (node("n1", zone="a"), node("n2", zone="b"), node("n3", zone="a"))
         assert self.choose(replica("r", "n3/d1"), nodes=nodes) == ["n2/d1"]
 
     def test_a_replica_goes_elsewhere_if_the_attached_node_is_full(self) -> None:
-        """The preference refuses no other node."""
         nodes = (node("n1", disk(storage_scheduled=100 * GIB)), node("n2"))
         assert self.choose(nodes=nodes) == ["n2/d1"]

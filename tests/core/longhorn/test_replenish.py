@@ -15,14 +15,12 @@ LEAST = {"replica-auto-balance": "least-effort"}
 
 
 def running(name: str, place: str, **fields: Any) -> lh.Replica:
-    """A replica whose process runs."""
     return replica(name, place, current_state="running", **fields)
 
 
 def answers(
     *nodes: lh.Node, replicas: list[lh.Replica], settings: dict[str, str] | None = None, **volume_fields: Any
 ) -> set[tuple[int, str]]:
-    """Every (count, node) that Longhorn may answer for a healthy volume."""
     entry = volume(**{"robustness": "healthy", "number_of_replicas": len(replicas), **volume_fields})
     view = cluster(*nodes, volumes=[entry], replicas=replicas, settings=settings)
     return {(each.count, each.hard_node_affinity) for each in replenishments(view, entry, replicas)}
@@ -39,26 +37,22 @@ def answers(
     ],
 )
 def test_only_usable_replicas_count(entry: lh.Replica, missing: int) -> None:
-    """Of two replicas; failed, evicting and inactive ones are missing."""
     assert answers(node("n1"), replicas=[entry], number_of_replicas=2) == {(missing, "")}
 
 
 def test_an_unplaced_local_replica_does_not_count() -> None:
-    """Best-effort locality created it for the engine's node, in addition to the volume's replicas."""
     waiting = replica("r", hard_node_affinity="n1")
     volume_fields: dict[str, Any] = {"data_locality": "best-effort", "current_node_id": "n1"}
     assert answers(node("n1"), replicas=[waiting], **volume_fields) == {(1, "")}
 
 
 def test_a_placed_local_replica_counts() -> None:
-    """Its hard node affinity does not matter."""
     local = running("r", "n1/d1", hard_node_affinity="n1")
     volume_fields: dict[str, Any] = {"data_locality": "best-effort", "current_node_id": "n1"}
     assert answers(node("n1"), replicas=[local], **volume_fields) == {(0, "")}
 
 
 def test_a_volume_with_too_many_replicas_gets_none() -> None:
-    """Their removal is not decided here."""
     replicas = [running("r", "n1/d1"), running("s", "n2/d1")]
     assert answers(node("n1"), node("n2"), replicas=replicas, number_of_replicas=1) == {(0, "")}
 
@@ -71,27 +65,21 @@ class TestSpread:
     def spread(
         self, *nodes: lh.Node, settings: dict[str, str] | None = None, **volume_fields: Any
     ) -> set[tuple[int, str]]:
-        """Two replicas on n1, and other nodes."""
         return answers(node("n1"), *nodes, replicas=list(self.PILE), settings=settings or LEAST, **volume_fields)
 
     def test_no_replica_is_added_without_the_setting(self) -> None:
-        """The volume has enough replicas."""
         assert self.spread(node("n2"), settings={"replica-auto-balance": "disabled"}) == {(0, "")}
 
     def test_an_unused_zone_gets_a_replica(self) -> None:
-        """One more replica is added."""
         assert self.spread(node("n2")) == {(1, "")}
 
     def test_an_unused_node_in_the_same_zone_gets_a_replica(self) -> None:
-        """One more replica is added."""
         assert self.spread(node("n2", zone="z-n1")) == {(1, "")}
 
     def test_only_healthy_volumes_are_spread(self) -> None:
-        """A degraded volume is rebuilt first."""
         assert self.spread(node("n2"), robustness="degraded") == {(0, "")}
 
     def test_no_more_replicas_are_added_than_the_volume_has(self) -> None:
-        """Two replicas in one of many zones need one more place."""
         assert self.spread(node("n2"), node("n3"), node("n4")) == {(1, "")}
 
     @pytest.mark.parametrize(
@@ -109,19 +97,16 @@ class TestSpread:
         assert self.spread(closed) == {(0, "")}
 
     def test_open_disk_and_free_disk_may_differ(self) -> None:
-        """Longhorn checks the two on any disks of the node."""
         entry = node("n2", disk("d1", storage_scheduled=100 * GIB), disk("d2", allow_scheduling=False))
         assert self.spread(entry) == {(1, "")}
 
     def test_spread_ignores_tags_without_a_node_selector(self) -> None:
-        """With a selector the node must match."""
         settings = {**LEAST, "allow-empty-node-selector-volume": "false"}
         assert self.spread(node("n2", tags=("ssd",)), settings=settings) == {(1, "")}
         assert self.spread(node("n2"), node_selector=("ssd",)) == {(0, "")}
         assert self.spread(node("n2", tags=("ssd",)), node_selector=("ssd",)) == {(1, "")}
 
     def test_a_removed_disk_does_not_count(self) -> None:
-        """Only disks in spec and status do."""
         entry = node("n2", disk("d1", storage_scheduled=100 * GIB), disk("d2", in_spec=False))
         assert self.spread(entry) == {(0, "")}
 
@@ -144,7 +129,6 @@ class TestEvenOut:
         return answers(*nodes, replicas=self.pile(*counts), settings=BALANCE)
 
     def test_one_replica_on_each_node_is_even(self) -> None:
-        """No replica is added."""
         assert self.even(1, 1) == {(0, "")}
 
     def test_a_difference_of_one_replica_is_even(self) -> None:
@@ -152,20 +136,16 @@ class TestEvenOut:
         assert self.even(2, 1) == {(0, "")}
 
     def test_a_difference_of_two_replicas_adds_one_to_the_emptier_node(self) -> None:
-        """Or none, if the walk ends with the fuller node."""
         assert self.even(3, 1) == {(1, "n2"), (0, "")}
 
     def test_the_emptier_node_is_certain_if_both_have_several_replicas(self) -> None:
-        """The walk's order does not matter."""
         assert self.even(4, 2) == {(1, "n2")}
 
     def test_the_emptier_node_is_named_even_if_none_of_its_disks_is_open(self) -> None:
-        """Longhorn does not look at the disks of the node that it names."""
         nodes = [node("n1", zone="z"), node("n2", disk("d1", allow_scheduling=False), zone="z")]
         assert answers(*nodes, replicas=self.pile(4, 2), settings=BALANCE) == {(1, "n2")}
 
     def test_uneven_zones_add_no_replica(self) -> None:
-        """Longhorn loses the count of its zone round in this snapshot."""
         nodes = [node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b")]
         assert answers(*nodes, replicas=self.pile(1, 1, 1), settings=BALANCE) == {(0, "")}
 
@@ -179,12 +159,10 @@ class TestPressure:
     def replenish(
         self, *disks: lh.Disk, settings: dict[str, str] | None = None, **volume_fields: Any
     ) -> set[tuple[int, str]]:
-        """The answers for a volume with one replica on disk d1."""
         entry = node("n1", *disks)
         return answers(entry, replicas=[running("r", "n1/d1")], settings=settings or self.RELIEF, **volume_fields)
 
     def test_a_disk_under_pressure_is_relieved_by_another_of_its_node(self) -> None:
-        """One more replica is added."""
         assert self.replenish(self.PRESSED, disk("d2")) == {(1, "n1")}
 
     @pytest.mark.parametrize(
@@ -196,16 +174,13 @@ class TestPressure:
         ],
     )
     def test_a_disk_that_could_not_take_the_replica_gives_no_relief(self, second: lh.Disk) -> None:
-        """No replica is added."""
         assert self.replenish(self.PRESSED, second) == {(0, "")}
 
     def test_a_disk_without_pressure_keeps_its_replica(self) -> None:
-        """No replica is added."""
         assert self.replenish(disk("d1", scheduled_replicas={"r": 1}), disk("d2")) == {(0, "")}
 
     @pytest.mark.parametrize(("robustness", "turn"), [("healthy", False), ("degraded", True)])
     def test_a_disk_is_relieved_of_one_replica_at_a_time(self, robustness: str, turn: bool) -> None:
-        """The first by name of the healthy volumes' replicas."""
         second = volume("w", robustness=robustness)
         earlier = replica("a", "n1/d1", volume="w")
         entry = volume(robustness="healthy", number_of_replicas=1)
@@ -217,22 +192,18 @@ class TestPressure:
         assert replenishments(view, entry, [own]) == {Replenishment(1, "n1") if turn else Replenishment()}
 
     def test_pressure_percentage_zero_means_no_relief(self) -> None:
-        """No replica is added."""
         settings = {**self.RELIEF, "replica-auto-balance-disk-pressure-percentage": "0"}
         assert self.replenish(self.PRESSED, disk("d2"), settings=settings) == {(0, "")}
 
     def test_a_cordoned_node_is_not_relieved(self) -> None:
-        """Its condition Schedulable is not True."""
         entry = node("n1", self.PRESSED, disk("d2"), conditions=conditions(Schedulable="False"))
         assert answers(entry, replicas=[running("r", "n1/d1")], settings=self.RELIEF) == {(0, "")}
 
     def test_a_node_with_scheduling_disabled_is_relieved(self) -> None:
-        """Longhorn looks at the condition only."""
         entry = node("n1", self.PRESSED, disk("d2"), allow_scheduling=False)
         assert answers(entry, replicas=[running("r", "n1/d1")], settings=self.RELIEF) == {(1, "n1")}
 
     def test_a_difference_of_one_replica_sends_the_relief_to_either_node(self) -> None:
-        """The least loaded node stays first in Longhorn's list, and which one that is depends on the walk."""
         replicas = [running("r", "n1/d1"), running("s", "n1/d2"), running("t", "n2/d1")]
         nodes = [node("n1", self.PRESSED, disk("d2"), zone="z"), node("n2", zone="z")]
         assert answers(*nodes, replicas=replicas, settings=self.RELIEF) == {(1, "n1"), (1, "n2")}

@@ -18,7 +18,6 @@ V2_DISK = disk(spec_type="block")
 def reusable(
     *replicas: lh.Replica, entry: lh.Node | None = None, affinity: str = "", volume_fields: Any = None, **snapshot: Any
 ) -> set[str]:
-    """The names of the failed replicas that may be reused."""
     view = cluster(entry or node(), **snapshot)
     return set(replica_to_reuse(view, volume(**volume_fields or {}), replicas, affinity))
 
@@ -37,7 +36,6 @@ def reusable(
     ],
 )
 def test_a_failed_replica_must_be_reusable_itself(fields: dict[str, Any], expected: set[str]) -> None:
-    """Active, not evicting, on a known disk, with few retries."""
     assert reusable(failed("r", "n1/d1", **fields)) == expected
 
 
@@ -56,7 +54,6 @@ def test_a_failed_replica_must_be_reusable_itself(fields: dict[str, Any], expect
     ],
 )
 def test_the_disk_must_be_usable(fields: dict[str, Any], expected: set[str]) -> None:
-    """A full disk must have the available space, not the scheduling space."""
     assert reusable(failed("r", "n1/d1"), entry=node("n1", disk(**fields))) == expected
 
 
@@ -66,25 +63,21 @@ def test_the_disk_must_still_match_the_volume_s_selector() -> None:
 
 
 def test_the_node_must_be_schedulable() -> None:
-    """No replica on a cordoned node is reused."""
     assert reusable(failed("r", "n1/d1"), entry=node(conditions=conditions(Schedulable="False"))) == set()
 
 
 def test_the_instance_manager_must_run_and_not_be_deleted() -> None:
-    """One that is being deleted is not enough here."""
     for state, deleting, expected in (("running", False, {"r"}), ("running", True, set()), ("error", False, set())):
         managers = {"im": lh.InstanceManager("im", "n1", "v1", "image", state, deleting)}
         assert reusable(failed("r", "n1/d1"), instance_managers=managers) == expected
 
 
 def test_only_a_replica_on_the_requested_node_is_reused() -> None:
-    """If the request has a hard node affinity."""
     assert reusable(failed("r", "n1/d1"), affinity="n1") == {"r"}
     assert reusable(failed("r", "n1/d1"), affinity="n2") == set()
 
 
 def test_the_replica_that_failed_last_is_reused() -> None:
-    """It has the least to rebuild; replicas that failed at the same time tie."""
     earlier = failed("a", "n1/d1", failed_at="2025-12-01T00:00:00Z")
     later = failed("b", "n1/d1", failed_at="2025-12-02T00:00:00Z")
     tie = failed("c", "n1/d1", failed_at="2025-12-02T01:00:00+01:00")
@@ -93,7 +86,6 @@ def test_the_replica_that_failed_last_is_reused() -> None:
 
 
 def test_anti_affinity_holds_for_reused_replicas() -> None:
-    """A healthy replica on the same node keeps the failed one out."""
     assert reusable(failed("r", "n1/d1"), replica("s", "n1/d1")) == set()
 
 
@@ -106,7 +98,6 @@ def test_anti_affinity_holds_for_reused_replicas() -> None:
     ],
 )
 def test_v2_replicas_are_reused_only_with_fast_rebuilding(enabled: str, expected: set[str]) -> None:
-    """It is a setting."""
     entry = failed("r", "n1/d1", data_engine="v2")
     settings = {"fast-replica-rebuild-enabled": enabled}
     assert (
@@ -128,7 +119,6 @@ class TestWait:
         assert self.wait(failed("r", "n1/d1")) == 541
 
     def test_there_is_no_wait_once_it_is_over(self) -> None:
-        """At equality too."""
         assert self.wait(failed("r", "n1/d1"), last_degraded_at="2025-12-31T23:50:00Z") == 0
 
     @pytest.mark.parametrize(
@@ -144,11 +134,9 @@ class TestWait:
     def test_there_is_no_wait_if_no_failed_replica_can_return(
         self, entry: lh.Replica, affinity: str, volume_fields: dict[str, Any]
     ) -> None:
-        """The new replica is created at once."""
         assert self.wait(entry, affinity=affinity, **volume_fields) == 0
 
     def test_an_unreadable_wait_is_none(self) -> None:
-        """An unreadable setting does not keep the replica from being created."""
         assert self.wait(failed("r", "n1/d1"), settings={"replica-replenishment-wait-interval": "soon"}) == 0
 
     def test_v2_without_fast_rebuilding_has_no_wait(self) -> None:

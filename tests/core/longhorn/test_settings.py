@@ -12,7 +12,6 @@ from scheduler_core.longhorn.settings import Settings, check_new_value
 
 
 def test_missing_settings_take_longhorns_defaults() -> None:
-    """An empty cluster behaves like a new installation of Longhorn."""
     settings = Settings.parse({})
     assert (settings.storage_over_provisioning_percentage, settings.storage_minimal_available_percentage) == (100, 25)
     assert (settings.replica_soft_anti_affinity, settings.replica_zone_soft_anti_affinity) == (False, True)
@@ -33,7 +32,6 @@ def test_other_spellings_of_booleans_are_faults(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1.5", "1_000", "٣", "", "9223372036854775808", "0x10", " 1"])
 def test_a_text_that_is_no_number_in_go_is_a_fault(text: str) -> None:
-    """A number is an optional sign and ASCII digits, of 64 bits."""
     with pytest.raises(SettingError, match="storage-over-provisioning-percentage"):
         Settings.parse({"storage-over-provisioning-percentage": text})
 
@@ -46,25 +44,21 @@ def test_a_text_that_is_no_number_in_go_is_a_fault(text: str) -> None:
     ],
 )
 def test_a_setting_per_data_engine_is_an_object_or_one_value(text: str, expected: dict[str, int]) -> None:
-    """One value holds for both engines."""
     assert Settings.parse({"default-replica-count": text}).default_replica_count == expected
 
 
 @pytest.mark.parametrize("text", ["{", '{"v1":[]}', '{"v1":"x"}', "[" * 5000])
 def test_malformed_settings_per_data_engine_are_faults(text: str) -> None:
-    """Bad JSON is a fault of the setting."""
     assert "default-replica-count" in Settings.read({"default-replica-count": text}).faults
 
 
 def test_an_unreadable_setting_has_its_default_and_a_fault() -> None:
-    """Only rules that read the setting stop."""
     settings = Settings.read({"replica-auto-balance": "sometimes", "unknown-setting": "?"})
     assert settings.replica_auto_balance == "disabled"
     assert list(settings.faults) == ["replica-auto-balance"]
 
 
 def test_the_first_fault_is_the_first_in_the_given_order() -> None:
-    """Longhorn stops at the first bad setting that it reads."""
     settings = Settings.read({"replica-soft-anti-affinity": "x", "allow-empty-node-selector-volume": "y"})
     fault = settings.first_fault(("allow-empty-node-selector-volume", "replica-soft-anti-affinity"))
     assert fault is not None
@@ -72,7 +66,6 @@ def test_the_first_fault_is_the_first_in_the_given_order() -> None:
 
 
 def test_an_empty_default_image_matches_any_image() -> None:
-    """The default is unknown."""
     assert Settings.parse({"default-engine-image": ""}).default_engine_image is None
 
 
@@ -88,7 +81,6 @@ def test_an_empty_default_image_matches_any_image() -> None:
     ],
 )
 def test_values_that_longhorns_webhook_accepts_can_be_set(name: str, value: str) -> None:
-    """Limits of a range are in it."""
     check_new_value(name, value)
 
 
@@ -115,6 +107,5 @@ def test_values_that_longhorns_webhook_refuses_cannot_be_set(name: str, value: s
 
 
 def test_a_setting_that_no_decision_reads_cannot_be_set() -> None:
-    """Its name is unknown here."""
     with pytest.raises(KeyError):
         check_new_value("guaranteed-instance-manager-cpu", "12")

@@ -34,7 +34,6 @@ FROZEN_RESERVES = {
 
 
 def volume(**parameters: str) -> Volume:
-    """The volume of a claim of 10Gi whose class has these parameters."""
     return volume_for_claim(
         "v", ClaimSpec(request=10 * GI), parameters, Provisioning(Settings.read(SETTINGS)), subject="it"
     )
@@ -44,34 +43,29 @@ SETTINGS = {"default-data-locality": "best-effort"}
 
 
 def test_a_shard_is_as_large_as_longhorn_makes_it() -> None:
-    """With metadata for ten times the size, and erasure coding's own reserve."""
     assert shard_size(33 * GI, DataLayout(1, 1, 64)) == FROZEN_SHARD
 
 
 @pytest.mark.parametrize(("strip_size_kb", "reserve"), FROZEN_RESERVES.items())
 def test_the_reserve_follows_the_strip_size(strip_size_kb: int, reserve: int) -> None:
-    """A 64 KiB strip's reserve is part of the frozen shard; sizes are rounded up to 2 MiB."""
     without_reserve = FROZEN_SHARD - FROZEN_RESERVES[64]
     rounded = shard_size(33 * GI, DataLayout(1, 1, strip_size_kb)) - reserve
     assert abs(rounded - without_reserve) < 2 * MI
 
 
 def test_shards_share_the_data() -> None:
-    """Parity shards are as large as data shards, however many there are."""
     whole = shard_size(100 * GI, DataLayout(1, 1, 64))
     assert shard_size(100 * GI, DataLayout(4, 2, 64)) == shard_size(100 * GI, DataLayout(4, 4, 64))
     assert whole / 4 < shard_size(100 * GI, DataLayout(4, 2, 64)) < whole / 4 + 256 * MI
 
 
 def test_a_sharded_volume_is_never_local() -> None:
-    """Whatever class and settings say, Longhorn makes it one replica without locality."""
     sharded = volume(**SHARDED, dataLocality="strict-local", numberOfReplicas="3")
     assert (sharded.data_layout, sharded.size) == (DataLayout(2, 1, 64), 10 * GI)
     assert (sharded.number_of_replicas, sharded.data_locality) == (1, DISABLED)
 
 
 def test_it_takes_the_space_of_replicas_of_a_shard() -> None:
-    """On distinct nodes; a volume of replicas stays as it is."""
     sharded = volume(**SHARDED, nodeSelector="gold", diskSelector="fast")
     shards = shards_as_replicas(sharded)
     assert (shards.number_of_replicas, shards.size, shards.whole_size) == (
@@ -110,7 +104,6 @@ def test_a_layout_that_longhorn_refuses_is_an_error(parameters: dict[str, str], 
     ("version", "sharded"), [("v1.12.0", False), ("v1.12.1", True), ("v1.13.0-dev", True), ("", True)]
 )
 def test_an_older_longhorn_makes_replicas_of_such_a_class(version: str, sharded: bool) -> None:
-    """Its CSI driver does not know the parameters. An unknown version has every rule."""
     settings = Settings.read({"current-longhorn-version": version})
     parameters = {**SHARDED, "numberOfReplicas": "2", "dataLocality": "best-effort"}
     made = volume_for_claim("v", ClaimSpec(request=10 * GI), parameters, Provisioning(settings), subject="it")
@@ -120,6 +113,5 @@ def test_an_older_longhorn_makes_replicas_of_such_a_class(version: str, sharded:
 
 @pytest.mark.parametrize("kind", ["replicated", ""])
 def test_a_replicated_layout_is_a_volume_of_replicas(kind: str) -> None:
-    """The numbers of chunks say nothing then."""
     replicated = volume(**{**SHARDED, "dataLayout.type": kind}, numberOfReplicas="2")
     assert (replicated.data_layout, replicated.number_of_replicas) == (None, 2)

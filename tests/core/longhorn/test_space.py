@@ -23,7 +23,6 @@ DEFAULTS = Settings()
 
 
 def refusal(entry: Disk, settings: Settings = DEFAULTS, size: int = 0, required: int = 0) -> Rule | None:
-    """The space rule that refuses a volume on a disk."""
     return space_refusal(size, required, disk_space(entry, settings))
 
 
@@ -36,7 +35,6 @@ def refusal(entry: Disk, settings: Settings = DEFAULTS, size: int = 0, required:
     ],
 )
 def test_available_space_must_exceed_the_minimum(available: int, expected: Rule | None) -> None:
-    """Equality is not enough."""
     assert refusal(disk(storage_available=available)) is expected
 
 
@@ -49,7 +47,6 @@ def test_available_space_must_exceed_the_minimum(available: int, expected: Rule 
     ],
 )
 def test_the_actual_size_needs_available_space_above_the_minimum(required: int, expected: Rule | None) -> None:
-    """A rebuilt volume writes it."""
     assert refusal(disk(storage_available=30 * GIB), required=required) is expected
 
 
@@ -62,24 +59,20 @@ def test_the_actual_size_needs_available_space_above_the_minimum(required: int, 
     ],
 )
 def test_scheduled_space_may_reach_the_limit(size: int, expected: Rule | None) -> None:
-    """The limit is a percentage of what is left after the reserve."""
     entry = disk(storage_reserved=30 * GIB, storage_scheduled=10 * GIB)
     assert refusal(entry, size=size) is expected
 
 
 def test_a_new_volume_may_be_larger_than_the_available_space() -> None:
-    """With over-provisioning only its scheduled size counts."""
     entry = disk(storage_available=26 * GIB)
     assert refusal(entry, Settings(storage_over_provisioning_percentage=200), size=150 * GIB) is None
 
 
 def test_the_minimum_does_not_depend_on_the_reserve() -> None:
-    """It is a percentage of the maximum."""
     assert refusal(disk(storage_available=26 * GIB, storage_reserved=90 * GIB)) is None
 
 
 def test_uncounted_replicas_take_scheduling_space() -> None:
-    """Replicas that the node does not report yet."""
     assert disk_space(disk(), DEFAULTS, uncounted=40 * GIB).free == 60 * GIB
 
 
@@ -93,14 +86,12 @@ def test_uncounted_replicas_take_scheduling_space() -> None:
     ],
 )
 def test_a_disk_without_space_is_closed(fields: dict[str, Any], expected: Rule) -> None:
-    """Not even a replica without size fits on a disk that reports nothing."""
     settings = Settings(storage_minimal_available_percentage=0)
     assert refusal(disk(**fields), settings) is expected
     assert not disk_space(disk(**fields), settings).open
 
 
 def test_available_space_is_checked_before_scheduling_space() -> None:
-    """Where both fail, Longhorn reports the available space."""
     assert refusal(disk(storage_available=GIB), size=500 * GIB) is Rule.ACTUAL_SPACE
 
 
@@ -133,12 +124,10 @@ def test_sums_wrap_around_as_int64(value: int, expected: int) -> None:
     ],
 )
 def test_a_disk_used_beyond_the_percentage_is_under_pressure(available: int, pressed: bool) -> None:
-    """At 90 %: if less than 10 % are unused, in whole per cent."""
     assert under_pressure(disk(storage_available=available), 90) is pressed
 
 
 def test_the_reserve_counts_as_used_for_pressure() -> None:
-    """Unused bytes are available beyond the reserve."""
     assert under_pressure(disk(storage_available=35 * GIB, storage_reserved=30 * GIB), 90)
 
 
@@ -150,11 +139,9 @@ def test_the_reserve_counts_as_used_for_pressure() -> None:
     ],
 )
 def test_relief_must_stay_below_the_pressure_percentage(scheduled: int, fits: bool) -> None:
-    """The use after a move counts, with the actual size, in whole per cent."""
     settings = Settings(storage_over_provisioning_percentage=200)
     assert fits_without_pressure(disk(storage_scheduled=scheduled), settings, 10 * GIB, 0) is fits
 
 
 def test_a_disk_without_maximum_gives_no_relief() -> None:
-    """It reports nothing."""
     assert not fits_without_pressure(disk(storage_maximum=0), DEFAULTS, 0, 0)

@@ -35,25 +35,21 @@ def line(**changes: Any) -> dict[str, Any]:
 
 
 def write(path: Path, *vectors: dict[str, Any]) -> str:
-    """Writes decisions to a file."""
     path.write_text("".join(json.dumps(vector) + "\n" for vector in vectors))
     return str(path)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_recorded_decisions_are_reproduced(path: Path) -> None:
-    """The engine decides as Longhorn did."""
     assert [str(mismatch) for mismatch in map(check, RUNNER.read(path)) if mismatch] == []
 
 
 def test_every_question_is_recorded() -> None:
-    """Every kind of question has recorded answers."""
     recorded = {vector["schedule"]["op"] for path in GOLDEN for vector in RUNNER.read(path)}
     assert recorded == set(QUESTIONS)
 
 
 def test_every_possible_answer_was_recorded() -> None:
-    """Longhorn's many runs returned every answer that the engine thinks possible."""
     extra = {
         vector["id"]: sorted(map(str, possible - recorded))
         for path in GOLDEN
@@ -75,13 +71,11 @@ def test_every_possible_answer_was_recorded() -> None:
 def test_only_the_summary_is_printed_if_all_decisions_are_reproduced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is 0."""
     assert RUNNER.main([write(tmp_path / "a.jsonl", line(), line(id="made-0002"))]) == 0
     assert capsys.readouterr().out == "2 passed, 0 failed\n"
 
 
 def test_a_mismatch_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With its ID, its note, both answers and the rules."""
     wrong = line(
         note="made up", decision={"result": {**line()["decision"]["result"], "schedulable": True}, "errors": []}
     )
@@ -104,7 +98,6 @@ def test_a_mismatch_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_bad_input_is_an_error(text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is printed in one line, with exit code 2."""
     path = tmp_path / "a.jsonl"
     path.write_text(text)
     assert RUNNER.main([str(path)]) == 2

@@ -50,7 +50,6 @@ UNREADY = {
 @pytest.mark.parametrize(("objects", "reason"), UNREADY.values(), ids=UNREADY.keys())
 @pytest.mark.parametrize("locality", ["best-effort", "disabled"])
 def test_a_volume_that_is_not_ready_is_refused_on_every_node(objects: list[Object], reason: str, locality: str) -> None:
-    """With a reason of its own, whether it needs local space or not."""
     objects[2]["spec"]["dataLocality"] = locality
     explanation = explained(make.pod("x"), NODES, objects)
     assert reasons(explanation) == {"a": reason, "b": reason}
@@ -72,7 +71,6 @@ READY = {
 
 @pytest.mark.parametrize("objects", READY.values(), ids=READY.keys())
 def test_a_volume_that_is_or_becomes_ready_is_decided_as_usual(objects: list[Object]) -> None:
-    """It returns to its replica."""
     assert reasons(explained(make.pod("x"), NODES, objects)) == {"a": "HOME", "b": "HOME_ELSEWHERE"}
 
 
@@ -97,7 +95,6 @@ def ready_since(seconds: int, status: str) -> list[Object]:
 def test_data_on_a_lost_kubernetes_node_is_out_of_reach(
     conditions: list[Object] | None, refused: bool, robustness: str
 ) -> None:
-    """As Longhorn's node controller judges, before it has written its own node's status."""
     lost = [] if conditions is None else [{**make.kube_node("a"), "status": {"conditions": conditions}}]
     objects = [*pod_with_volume(HEALTHY, status={"robustness": robustness}), *lost, make.kube_node("b")]
     answer = reasons(explained(make.pod("x"), NODES, objects))
@@ -112,14 +109,12 @@ def test_data_that_is_left_elsewhere_is_used(other: Object) -> None:
 
 
 def test_a_replica_without_data_is_not_missed() -> None:
-    """Longhorn makes another one."""
     objects = [*pod_with_volume(make.replica("r1", "vol-x", "a", healthy=False)), make.kube_node("b")]
     assert reasons(explained(make.pod("x"), NODES, objects))["b"] != "VOLUME_FAULTED"
 
 
 @pytest.mark.parametrize(("reason", "refused"), [("KubernetesNodeNotReady", True), ("ManagerPodMissing", False)])
 def test_a_detached_volume_is_faulted_once_it_is_attached(reason: str, refused: bool) -> None:
-    """Longhorn fails a replica with its node, not with its node's longhorn-manager."""
     node = make.longhorn_node("a")
     node["status"]["conditions"][0] = make.condition("Ready", status=False, reason=reason)
     objects = pod_with_volume(HEALTHY, status={"robustness": "unknown", "state": "detached"})

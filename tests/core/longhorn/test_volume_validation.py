@@ -83,14 +83,12 @@ ADMITTED_CLASSES: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("parameters", ADMITTED_CLASSES.values(), ids=ADMITTED_CLASSES.keys())
 def test_a_class_whose_volumes_longhorn_admits_is_decided(parameters: dict[str, Any]) -> None:
-    """The pod fits."""
     node = make.longhorn_node("a", {"d": make.disk(tags=["ssd", "example.com/fast_2.x"])}, tags=["storage"])
     explanation = explained(make.pod("x"), node, make.claim("x", 10), make.storage_class(**parameters))
     assert explanation.verdicts[0].fits
 
 
 def test_share_does_not_go_with_a_claim_for_one_pod() -> None:
-    """Longhorn's CSI driver refuses a volume that is both shared and exclusive."""
     claim = make.claim("x", 10, access="ReadWriteOncePod")
     with pytest.raises(ResolutionError, match=r"share true does not go with .* \(ReadWriteOncePod"):
         explained(make.pod("x"), NODE, claim, make.storage_class(share="true"))
@@ -100,14 +98,12 @@ XFS: dict[str, Any] = {"csi.storage.k8s.io/fstype": "xfs"}
 
 
 def test_a_new_volume_on_xfs_has_at_least_300_mib() -> None:
-    """mkfs.xfs makes no smaller file system, so Longhorn creates no such volume."""
     with pytest.raises(ResolutionError, match="100Mi are less than the 300Mi that xfs needs"):
         explained(make.pod("x"), NODE, make.claim("x", "100Mi"), make.storage_class(**XFS))
     assert explained(make.pod("x"), NODE, make.claim("x", "300Mi"), make.storage_class(**XFS)).verdicts[0].fits
 
 
 def test_a_block_volume_needs_no_file_system() -> None:
-    """Its StorageClass may name xfs all the same."""
     claim = make.claim("x", "100Mi")
     claim["spec"]["volumeMode"] = "Block"
     assert explained(make.pod("x"), NODE, claim, make.storage_class(**XFS)).verdicts[0].fits
@@ -115,7 +111,6 @@ def test_a_block_volume_needs_no_file_system() -> None:
 
 @pytest.mark.parametrize("engine", ["v1", "v2"])
 def test_a_data_engine_that_is_switched_off_is_an_error(engine: str) -> None:
-    """Unless the setting's object is missing: then nothing is known."""
     objects = [NODE, make.claim("x", 10), make.storage_class(dataEngine=engine)]
     with pytest.raises(
         ResolutionError, match=f"dataEngine {engine} is switched off by the setting {engine}-data-engine"
@@ -134,13 +129,11 @@ REFUSED_VOLUMES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED_VOLUMES.values(), ids=REFUSED_VOLUMES.keys())
 def test_a_volume_that_admits_no_change_is_an_error(fields: dict[str, Any], message: str) -> None:
-    """Attaching it is a change."""
     with pytest.raises(ResolutionError, match=message):
         explained(make.pod("x"), NODE, make.bound("x", 10, **fields))
 
 
 def test_the_demand_of_a_pod_does_not_depend_on_what_longhorn_admits() -> None:
-    """A running pod's space counts whatever its volume's fields say."""
     claim, _, volume = make.bound("x", 10, numberOfReplicas=2, locality="strict-local")
     bound = [claim, make.persistent_volume("x", uid="uid-x"), volume]
     state = make.state(NODE, make.storage_class(), bound, make.pod("x", node="a"))

@@ -25,29 +25,24 @@ SMALL = volume(size=1 * GB)
 
 
 def schedulable(entry: Disk, settings: Settings) -> Rule | None:
-    """Whether a disk passes stage 1, in which size and actual size are 0."""
     return space_refusal(0, 0, disk_space(entry, settings))
 
 
 def test_disk_x_has_too_little_available_space() -> None:
-    """1 GB available is not greater than 25 % of 4 GB."""
     assert minimal_available(disk("x", **X), Settings()) == 1 * GB
     assert schedulable(disk("x", **X), Settings()) is Rule.ACTUAL_SPACE
 
 
 def test_disk_x_is_schedulable_without_a_minimum() -> None:
-    """Unless Storage Minimal Available Percentage is set to 0."""
     assert schedulable(disk("x", **X), Settings(storage_minimal_available_percentage=0)) is None
 
 
 def test_disk_y_has_enough_available_space() -> None:
-    """2 GB is greater than 10 % of 8 GB."""
     assert minimal_available(disk("y", **Y), TEN_PERCENT) == 800_000_000
     assert schedulable(disk("y", **Y), TEN_PERCENT) is None
 
 
 def test_disk_y_is_below_its_provisioning_limit() -> None:
-    """2 GB are scheduled of (8 GB - 1 GB) at 100 %."""
     assert scheduling_limit(disk("y", **Y), TEN_PERCENT) == 7 * GB
 
 
@@ -64,20 +59,16 @@ def stage_two(disk_soft: str, **y: Any) -> list[str]:
 
 
 def test_hard_anti_affinity_only_leaves_disk_y() -> None:
-    """Longhorn will not schedule the new replica on Disk X."""
     assert stage_two("false") == ["a/y"]
 
 
 def test_hard_anti_affinity_fails_without_disk_y() -> None:
-    """If Disk Y is not suitable, scheduling fails."""
     assert stage_two("false", spec_type="block") == []
 
 
 def test_soft_anti_affinity_prefers_disk_y() -> None:
-    """To avoid co-locating replicas."""
     assert stage_two("true") == ["a/y"]
 
 
 def test_soft_anti_affinity_falls_back_to_disk_x() -> None:
-    """If Disk Y is unsuitable for any reason."""
     assert stage_two("true", spec_type="block") == ["a/x"]

@@ -42,7 +42,6 @@ SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10,
     ],
 )
 def test_a_quantity_has_an_exact_value_rounded_up(text: str, value: int) -> None:
-    """Suffixes, exponents and fractions give whole bytes, rounded up."""
     assert parse_bytes(text) == value
 
 
@@ -77,7 +76,6 @@ def test_a_text_that_is_no_quantity_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["9223372036854775808", "9Ei", "10E", "1e30", "1e999999999999"])
 def test_a_quantity_of_more_than_64_bits_is_refused(text: str) -> None:
-    """It is not computed to find out."""
     with pytest.raises(QuantityError, match="more than"):
         parse_bytes(text)
 
@@ -95,19 +93,16 @@ def test_a_quantity_of_more_than_64_bits_is_refused(text: str) -> None:
     ],
 )
 def test_a_clamped_value_fits_64_bits(text: str, scale: int, value: int) -> None:
-    """For quantities that any user may write into an object."""
     assert parse_clamped(text, scale) == value
 
 
 def test_a_text_that_is_no_quantity_is_not_clamped() -> None:
-    """It is refused."""
     with pytest.raises(QuantityError, match="is not a quantity"):
         parse_clamped("much")
 
 
 @given(st.integers(0, 10**9), st.integers(0, 999), st.sampled_from(sorted(SUFFIXES)))
 def test_a_decimal_number_equals_its_fraction(whole: int, thousandths: int, suffix: str) -> None:
-    """Without floating point: the value is the ceiling of the exact product."""
     exact = (Fraction(whole) + Fraction(thousandths, 1000)) * SUFFIXES[suffix]
     text = f"{whole}.{thousandths:03}{suffix}"
     if exact > MAX_BYTES:

@@ -27,7 +27,6 @@ POD = ObservedPod("u-1", "default", "web-0", version=10, nominated_node="a", uns
 
 
 def ledger_of(*events: tuple[float, Any]) -> Ledger:
-    """The ledger after events at some times."""
     ledger = Ledger()
     for now, event in events:
         ledger, _ = step(ledger, event, now)
@@ -53,7 +52,6 @@ def many_offers(count: int, nodes: int, *, distinct: bool = False) -> Ledger:
 
 
 def record_of(ledger: Ledger, head: RecordHead = HEAD) -> HandoverRecord:
-    """The ledger as its record says it."""
     return decode_record(encode_record(ledger, head, ledger.time).data)
 
 
@@ -73,7 +71,6 @@ def plain_record(**changes: Any) -> dict[str, Any]:
 
 
 def test_an_offer_keeps_what_decides_about_its_end() -> None:
-    """Its age instead of its time, a digest instead of the condition's text, and no volumes."""
     offered = Offered(POD, frozenset("abc"), ("volume",), "b", ("unplaced",))
     ledger = ledger_of((100.0, offered), (101.0, replace(POD, version=11, unschedulable="still no space")))
     [recorded] = record_of(replace(ledger, time=101.5)).offers
@@ -84,7 +81,6 @@ def test_an_offer_keeps_what_decides_about_its_end() -> None:
 
 
 def test_a_hold_keeps_its_priority_and_when_it_narrowed() -> None:
-    """It goes on to hold the room that preemption clears."""
     held = Offered(replace(POD, nominated_node=""), frozenset("abc"), priority=7)
     ledger = ledger_of((100.0, held), (101.0, replace(POD, version=11, nominated_node="b", unschedulable="no")))
     [recorded] = record_of(replace(ledger, time=104.0)).offers
@@ -102,26 +98,22 @@ def test_an_offer_with_a_name_that_kubernetes_does_not_allow_is_left_out() -> No
 
 
 def test_the_head_names_the_leadership() -> None:
-    """The successor compares it with the Lease."""
     head = replace(HEAD, final=True, versions={"pods": "12"})
     assert record_of(Ledger(), head).head == head
 
 
 def test_an_offer_without_nodes_keeps_none() -> None:
-    """Its volumes may go anywhere."""
     [recorded] = record_of(ledger_of((0.0, Offered(POD, frozenset(), unplaced_volumes=("v",))))).offers
     assert recorded.offered.nodes == frozenset()
 
 
 def test_equal_conditions_have_equal_digests() -> None:
-    """No condition has none."""
     assert unschedulable_digest("") == ""
     assert unschedulable_digest("no") == unschedulable_digest("no") != unschedulable_digest("yes")
 
 
 @pytest.mark.parametrize(("count", "nodes"), [(400, 20), (3000, 1), (400, 5000), (1000, 20)])
 def test_a_burst_fits(count: int, nodes: int) -> None:
-    """In a ConfigMap, with room to spare."""
     record = encode_record(many_offers(count, nodes), HEAD, 3.0)
     assert record.complete
     assert len(record.data) < MAX_BYTES
@@ -143,7 +135,6 @@ def test_wide_offers_count_everywhere() -> None:
 
 
 def test_the_newest_offers_of_fewest_nodes_stay_if_not_all_fit() -> None:
-    """The record says that it is not complete."""
     ledger = many_offers(20_000, 1)
     ledger, _ = step(ledger, Offered(replace(POD, uid="wide"), frozenset(f"w{n}" for n in range(100)), ("v",)), 30.0)
     record = encode_record(ledger, HEAD, 30.0)
@@ -171,7 +162,6 @@ def test_the_newest_offers_of_fewest_nodes_stay_if_not_all_fit() -> None:
     ],
 )
 def test_a_wrong_record_is_refused(content: Any, problem: str) -> None:
-    """The error says what is wrong."""
     with pytest.raises(RecordError, match=problem):
         decode_record(msgspec.json.encode(content))
 
@@ -185,13 +175,11 @@ def test_a_cut_record_is_refused() -> None:
 
 
 def test_a_record_of_the_release_before_is_refused() -> None:
-    """It was compressed; its successor waits, as after a damaged record."""
     old = plain_record(format=1, nodes=["a"], sets=[[0]], offers=[{"uid": "u-1", "nodes": 0}])
     with pytest.raises(RecordError, match="cannot be read"):
         decode_record(zlib.compress(msgspec.json.encode(old), 1))
 
 
 def test_a_record_that_is_too_large_is_not_read() -> None:
-    """Its size is checked first."""
     with pytest.raises(RecordError, match=f"more than {MAX_BYTES}"):
         decode_record(b"x" * (MAX_BYTES + 1))

@@ -52,30 +52,25 @@ def apply(*events: tuple[float, Event], ledger: Ledger | None = None) -> tuple[L
 
 
 def ledger_with_offer(event: Offered = OFFERED) -> Ledger:
-    """A ledger with one offer, made at 100."""
     return apply((100, event))[0]
 
 
 def single_offer(ledger: Ledger) -> Offer:
-    """The only offer of a ledger."""
     (offer,) = ledger.oldest_first()
     return offer
 
 
 def summarize(outcomes: list[Outcome]) -> list[tuple[str, OutcomeKind, float, str]]:
-    """The pod, kind, time and node of each outcome."""
     return [(outcome.offer.uid, outcome.kind, outcome.at, outcome.node) for outcome in outcomes]
 
 
 def test_a_new_ledger_is_empty() -> None:
-    """Nothing is outstanding, and there is nothing to wake up for."""
     ledger = Ledger()
     assert (ledger.outstanding, ledger.next_end, ledger.offers_on("a"), ledger.offer_of("u")) == (0, NEVER, (), None)
 
 
 @pytest.mark.parametrize("nodes", [frozenset("a"), ABC, MANY], ids=["one", "some", "wide"])
 def test_an_offer_counts_on_all_its_nodes(nodes: frozenset[str]) -> None:
-    """It counts on no other node."""
     ledger = ledger_with_offer(replace(OFFERED, nodes=nodes))
     offer = single_offer(ledger)
     assert offer == Offer(POD, nodes, ("v",), "", 100, 1, 10)
@@ -99,12 +94,10 @@ def test_an_offer_counts_on_all_its_nodes(nodes: frozenset[str]) -> None:
     ],
 )
 def test_an_event_makes_no_offer(event: Event) -> None:
-    """Only `Offered` makes offers, and not for every pod."""
     assert apply((1, event)) == (Ledger(time=1), [])
 
 
 def test_a_new_offer_replaces_the_earlier_offer_of_its_pod() -> None:
-    """It has a whole lifetime, and the earlier offer is in no index."""
     ledger, outcomes = apply(
         (130, Offered(replace(POD, version=12, nominated_node="x"), frozenset("cd"))), ledger=ledger_with_offer()
     )
@@ -136,7 +129,6 @@ def test_a_new_offer_replaces_the_earlier_offer_of_its_pod() -> None:
 )
 @pytest.mark.parametrize("nodes", [ABC, MANY], ids=["some", "wide"])
 def test_an_event_ends_an_offer(nodes: frozenset[str], event: Event, kind: OutcomeKind, node: str) -> None:
-    """With one outcome; the offer is in no index."""
     ledger, outcomes = apply((101, event), ledger=ledger_with_offer(replace(OFFERED, nodes=nodes)))
     assert summarize(outcomes) == [("u", kind, 101, node)]
     assert ledger == Ledger(time=101, offers_made=1)
@@ -150,7 +142,6 @@ def test_an_event_ends_an_offer(nodes: frozenset[str], event: Event, kind: Outco
     ],
 )
 def test_a_late_binding_or_deletion_ends_the_offer(event: Event) -> None:
-    """A pod that was bound or deleted at an older version still is."""
     assert apply((101, event), ledger=ledger_with_offer())[0].outstanding == 0
 
 
@@ -174,12 +165,10 @@ def test_a_late_binding_or_deletion_ends_the_offer(event: Event) -> None:
     ],
 )
 def test_an_event_leaves_an_offer_unchanged(event: Event) -> None:
-    """The event is late, repeated, or about another offer."""
     assert apply((101, event), ledger=ledger_with_offer()) == (replace(ledger_with_offer(), time=101), [])
 
 
 def test_the_node_selected_before_the_offer_does_not_end_it() -> None:
-    """Only a different node is a decision about this offer."""
     ledger = ledger_with_offer(replace(OFFERED, selected_node="a"))
     for node in ("a", ""):
         assert apply((101, NodeSelected("u", node)), ledger=ledger) == (replace(ledger, time=101), [])
@@ -189,7 +178,6 @@ def test_the_node_selected_before_the_offer_does_not_end_it() -> None:
 @pytest.mark.parametrize("version", [0, 11], ids=["without version", "with version"])
 @pytest.mark.parametrize("nodes", [frozenset("b"), ABC, MANY | {"b"}], ids=["one", "some", "wide"])
 def test_a_nomination_narrows_an_offer_to_its_node(nodes: frozenset[str], version: int) -> None:
-    """It keeps its age."""
     before = ledger_with_offer(replace(OFFERED, nodes=nodes))
     ledger, outcomes = apply((101, replace(POD, version=version, nominated_node="b")), ledger=before)
     assert outcomes == [Outcome(single_offer(before), OutcomeKind.NARROWED, 101, "b")]
@@ -210,7 +198,6 @@ def test_a_nomination_narrows_an_offer_to_its_node(nodes: frozenset[str], versio
     ],
 )
 def test_a_nomination_does_not_narrow(nominated: str, observed: ObservedPod) -> None:
-    """It is no decision about this offer, or comes from preemption."""
     before = ledger_with_offer(replace(OFFERED, pod=replace(POD, nominated_node=nominated)))
     ledger, outcomes = apply((101, observed), ledger=before)
     assert outcomes == []
@@ -218,7 +205,6 @@ def test_a_nomination_does_not_narrow(nominated: str, observed: ObservedPod) -> 
 
 
 def test_a_nomination_of_a_pod_that_was_unschedulable_before_narrows() -> None:
-    """kube-scheduler preempts only for a pod that fits nowhere, which is a new condition."""
     before = ledger_with_offer(replace(OFFERED, pod=replace(POD, unschedulable="no")))
     ledger, outcomes = apply((101, replace(NEWER, nominated_node="b", unschedulable="no")), ledger=before)
     assert summarize(outcomes) == [("u", OutcomeKind.NARROWED, 101, "b")]
@@ -233,7 +219,6 @@ def test_a_narrowed_offer_stands_for_as_long_as_its_nomination() -> None:
 
 
 def test_a_request_about_the_nominated_node_alone_makes_a_narrowed_offer() -> None:
-    """If kube-scheduler chooses the node again, it writes nothing; a nomination by preemption may lead nowhere."""
     for condition, end in (("", NEVER), ("preempting", 100 + HOLD_LIFETIME)):
         nominated = replace(POD, nominated_node="b", unschedulable=condition)
         ledger = ledger_with_offer(replace(OFFERED, pod=nominated, nodes=frozenset("b")))
@@ -242,7 +227,6 @@ def test_a_request_about_the_nominated_node_alone_makes_a_narrowed_offer() -> No
 
 @pytest.mark.parametrize("node", ["", "a", "elsewhere"])
 def test_a_narrowed_offer_ends_after_the_grace_period_once_its_nomination_is_withdrawn(node: str) -> None:
-    """The attempt has failed, and the pod will be asked about again."""
     ledger = apply(
         (101, replace(NEWER, nominated_node="b")),
         (200, replace(POD, version=12, nominated_node=node)),
@@ -252,7 +236,6 @@ def test_a_narrowed_offer_ends_after_the_grace_period_once_its_nomination_is_wit
 
 
 def test_an_offer_is_narrowed_once() -> None:
-    """The same nomination again changes nothing."""
     narrowed = apply((101, replace(NEWER, nominated_node="b")), ledger=ledger_with_offer())[0]
     for version, node in ((0, "b"), (12, "b")):
         ledger, outcomes = apply((102, replace(POD, version=version, nominated_node=node)), ledger=narrowed)
@@ -261,7 +244,6 @@ def test_an_offer_is_narrowed_once() -> None:
 
 
 def test_observations_older_than_the_newest_are_ignored() -> None:
-    """The nomination of version 11 comes after version 12, in which it was taken back."""
     ledger = apply((101, replace(POD, version=12)), ledger=ledger_with_offer())[0]
     assert apply((101, replace(NEWER, nominated_node="b")), ledger=ledger) == (ledger, [])
 
@@ -269,7 +251,6 @@ def test_observations_older_than_the_newest_are_ignored() -> None:
 @pytest.mark.parametrize("version", [0, 11], ids=["without version", "with version"])
 @pytest.mark.parametrize("earlier", ["", "earlier"])
 def test_the_offer_of_an_unschedulable_pod_ends_after_the_grace_period(earlier: str, version: int) -> None:
-    """Its outcome has the time at which it was due, not that of the next event."""
     before = ledger_with_offer(replace(OFFERED, pod=replace(POD, unschedulable=earlier)))
     declared = replace(POD, version=version, unschedulable="no")
     ledger, outcomes = apply((105, declared), (105.5, replace(declared, unschedulable="no!")), ledger=before)
@@ -284,7 +265,6 @@ def test_the_offer_of_an_unschedulable_pod_ends_after_the_grace_period(earlier: 
 
 
 def test_a_condition_from_before_the_offer_does_not_end_it() -> None:
-    """kube-scheduler wrote it after an earlier attempt."""
     ledger = ledger_with_offer(replace(OFFERED, pod=replace(POD, unschedulable="no")))
     assert single_offer(apply((101, replace(NEWER, unschedulable="no")), ledger=ledger)[0]).unschedulable_since is None
 
@@ -299,7 +279,6 @@ def test_a_condition_from_before_the_offer_does_not_end_it() -> None:
     ],
 )
 def test_a_different_end_within_the_grace_period_counts(event: Event, kind: OutcomeKind) -> None:
-    """The declaration then ends nothing."""
     ledger = apply((101, replace(NEWER, unschedulable="no")), ledger=ledger_with_offer())[0]
     ended, outcomes = apply((101.9, event), ledger=ledger)
     assert [outcome.kind for outcome in outcomes] == [kind]
@@ -309,14 +288,12 @@ def test_a_different_end_within_the_grace_period_counts(event: Event, kind: Outc
 
 
 def test_a_new_offer_within_the_grace_period_clears_the_declaration() -> None:
-    """It has a whole lifetime."""
     ledger = apply((101, replace(NEWER, unschedulable="no")), ledger=ledger_with_offer())[0]
     ledger = apply((101.5, Offered(replace(NEWER, unschedulable="no"), ABC)), ledger=ledger)[0]
     assert (single_offer(ledger).unschedulable_since, ledger.next_end) == (None, 101.5 + OFFER_LIFETIME)
 
 
 def test_an_offer_expires_at_the_end_of_its_lifetime() -> None:
-    """Not before."""
     ledger = ledger_with_offer()
     assert ledger.next_end == 100 + OFFER_LIFETIME
     assert apply((159.99, Tick()), ledger=ledger)[1] == []
@@ -328,7 +305,6 @@ def test_an_offer_expires_at_the_end_of_its_lifetime() -> None:
 
 @pytest.mark.parametrize(("declared", "kind"), [(158, OutcomeKind.UNSCHEDULABLE), (159, OutcomeKind.EXPIRED)])
 def test_a_declaration_never_lengthens_a_lifetime(declared: float, kind: OutcomeKind) -> None:
-    """The end that is due first counts."""
     ledger = apply((declared, replace(NEWER, unschedulable="no")), ledger=ledger_with_offer())[0]
     assert summarize(apply((200, Tick()), ledger=ledger)[1]) == [("u", kind, declared + 1, "")]
     after_late_event = apply((159.5, replace(NEWER, unschedulable="no")), ledger=ledger_with_offer())[0]
@@ -336,7 +312,6 @@ def test_a_declaration_never_lengthens_a_lifetime(declared: float, kind: Outcome
 
 
 def test_offers_that_are_due_end_before_the_event_is_applied() -> None:
-    """A decision after the lifetime does not end the offer."""
     assert summarize(apply((160, NodeSelected("u", "b")), ledger=ledger_with_offer())[1]) == [
         ("u", OutcomeKind.EXPIRED, 160, "")
     ]
@@ -345,7 +320,6 @@ def test_offers_that_are_due_end_before_the_event_is_applied() -> None:
 
 
 def test_the_next_end_may_be_that_of_a_younger_offer() -> None:
-    """Declared offers end in the order of their declarations, before older offers without one."""
     events: list[tuple[float, Event]] = [(100 + at, Offered(ObservedPod(uid), ABC)) for at, uid in enumerate("uvw")]
     events += [(110, ObservedPod("w", unschedulable="no")), (110.5, ObservedPod("v", unschedulable="no"))]
     ledger = apply(*events)[0]
@@ -358,7 +332,6 @@ def test_the_next_end_may_be_that_of_a_younger_offer() -> None:
 
 
 def test_outcomes_are_in_the_order_in_which_they_were_due() -> None:
-    """Both kinds of end in one order; ties by UID."""
     events: list[tuple[float, Event]] = [
         (100 + at, Offered(ObservedPod(uid), ABC)) for at, uid in ((0, "z"), (0, "y"), (1, "x"), (2, "w"), (58, "v"))
     ]
@@ -381,14 +354,12 @@ def test_a_clock_that_goes_back_counts_as_standing_still() -> None:
 
 
 def test_a_late_withdrawal_does_not_end_the_next_offer() -> None:
-    """kube-scheduler gave up the first request after it had sent the second."""
     ledger = apply((101, OFFERED), ledger=ledger_with_offer())[0]
     assert apply((102, Withdrawn("u", 1)), ledger=ledger) == (replace(ledger, time=102), [])
     assert apply((102, Withdrawn("u", 2)), ledger=ledger)[0].outstanding == 0
 
 
 def test_losing_the_lead_drops_all_offers_and_no_number_is_used_twice() -> None:
-    """A withdrawal from before cannot end an offer made after."""
     ledger, outcomes = apply((101, Offered(ObservedPod("t"), ABC)), (102, LeadershipLost()), ledger=ledger_with_offer())
     assert summarize(outcomes) == [("u", OutcomeKind.DROPPED, 102, ""), ("t", OutcomeKind.DROPPED, 102, "")]
     assert single_offer(apply((103, OFFERED), ledger=ledger)[0]).number == 3
@@ -399,14 +370,12 @@ HOLD = replace(OFFERED, priority=7)
 
 
 def test_a_hold_counts_against_pods_of_at_most_its_priority() -> None:
-    """Any other offer counts against every pod."""
     hold = single_offer(ledger_with_offer(HOLD))
     assert [hold.counts_against(priority) for priority in (-1, 7, 8)] == [True, True, False]
     assert single_offer(ledger_with_offer()).counts_against(2_000_000_000)
 
 
 def test_the_nomination_of_preemption_narrows_a_hold() -> None:
-    """It comes together with PodScheduled=False, which ends any other offer."""
     ledger, outcomes = apply((101, PREEMPTING), ledger=ledger_with_offer(HOLD))
     assert summarize(outcomes) == [("u", OutcomeKind.NARROWED, 101, "b")]
     assert (ledger.offers_on("a"), single_offer(ledger).narrowed) == ((), True)
@@ -414,7 +383,6 @@ def test_the_nomination_of_preemption_narrows_a_hold() -> None:
 
 
 def test_a_narrowed_hold_outlives_a_new_condition() -> None:
-    """While its victims end, the pod is declared unschedulable again and again."""
     again = replace(PREEMPTING, version=12, unschedulable="still preempting")
     ledger = apply((101, PREEMPTING), (110, again), (200, Tick()), ledger=ledger_with_offer(HOLD))[0]
     assert single_offer(ledger).nodes == frozenset("b")
@@ -427,14 +395,12 @@ def test_a_narrowed_hold_ends_after_its_lifetime() -> None:
 
 
 def test_a_hold_ends_after_the_grace_period_if_preemption_nominates_no_node() -> None:
-    """Preemption helps nowhere, or chose a node that is not held."""
     declared = replace(PREEMPTING, nominated_node="")
     ledger = apply((101, declared), ledger=ledger_with_offer(HOLD))[0]
     assert summarize(apply((300, Tick()), ledger=ledger)[1]) == [("u", OutcomeKind.UNSCHEDULABLE, 102, "")]
 
 
 def test_a_nomination_after_the_condition_of_an_earlier_attempt_keeps_a_hold() -> None:
-    """kube-scheduler may write that condition after its next attempt has begun."""
     earlier = replace(PREEMPTING, nominated_node="", unschedulable="no claim yet")
     nomination = replace(PREEMPTING, version=12)
     ledger = apply((101, earlier), (101.5, nomination), (200, Tick()), ledger=ledger_with_offer(HOLD))[0]
@@ -450,7 +416,6 @@ def test_a_nomination_after_the_condition_of_an_earlier_attempt_keeps_a_hold() -
 
 
 def test_a_hold_for_a_nominated_pod_stands_from_the_beginning() -> None:
-    """If preemption chooses the same node again, it writes nothing; it may choose another."""
     ledger = ledger_with_offer(replace(HOLD, pod=replace(PREEMPTING, version=10)))
     assert (single_offer(ledger).nodes, ledger.next_end) == (ABC, 100 + HOLD_LIFETIME)
     ledger = apply((101, replace(PREEMPTING, nominated_node="a")), ledger=ledger)[0]
@@ -458,7 +423,6 @@ def test_a_hold_for_a_nominated_pod_stands_from_the_beginning() -> None:
 
 
 def test_offers_on_a_node_are_sorted_by_age_and_uid() -> None:
-    """Wide and indexed offers in one order."""
     nodes = {"d": ABC, "c": MANY | {"a"}, "b": ABC, "a": frozenset("a"), "e": frozenset("b")}
     events = [
         (now, Offered(ObservedPod(uid), nodes[uid])) for now, uid in ((1, "d"), (2, "c"), (2, "b"), (3, "a"), (3, "e"))
@@ -471,7 +435,6 @@ def test_offers_on_a_node_are_sorted_by_age_and_uid() -> None:
 
 
 def test_an_offer_of_exactly_the_limit_is_indexed() -> None:
-    """An offer with one more node is wide; both count on their nodes."""
     nodes = MANY - {"n0"}
     ledger = apply((1, Offered(ObservedPod("i"), nodes)), (1, Offered(ObservedPod("w"), MANY)))[0]
     assert (len(ledger.uids_by_node), [uid for uid, _ in ledger.wide_offers]) == (MAX_INDEXED_NODES, ["w"])
@@ -480,13 +443,11 @@ def test_an_offer_of_exactly_the_limit_is_indexed() -> None:
 
 
 def test_the_end_of_a_wide_offer_leaves_another_of_the_same_nodes() -> None:
-    """The second still counts on every node."""
     ledger = apply((1, Offered(ObservedPod("v"), MANY)), (2, Offered(ObservedPod("w"), MANY)), (3, PodGone("v")))[0]
     assert [offer.uid for offer in ledger.offers_on("n0")] == ["w"]
 
 
 def test_competing_offers_are_those_of_other_pods() -> None:
-    """A pod does not compete with its own, nor with one that is decided."""
     ledger = apply((101, Offered(ObservedPod("v"), ABC)), ledger=ledger_with_offer())[0]
     assert (ledger.outstanding, ledger.competing_offers("u"), ledger.competing_offers("new")) == (2, 1, 2)
     decided = apply((102, ObservedPod("v", nominated_node="a")), ledger=ledger)[0]
@@ -498,7 +459,6 @@ def test_competing_offers_are_those_of_other_pods() -> None:
     [(0, "abcdefg"), (1, "bcd"), (2, "bc"), (3, "b"), (6, "b"), (7, "b"), (1000, "b")],
 )
 def test_an_offer_has_its_share_of_the_nodes(competing: int, expected: str) -> None:
-    """The share is rounded down and at least one; ties are broken by name."""
     fitting = list(zip((1, 9, 5, 5, 5, 2, 4), "abcdefg", strict=True))
     for order in (fitting, fitting[::-1], fitting[3:] + fitting[:3]):
         assert nodes_with_most_free_space(order, offer_width(len(order), competing)) == frozenset(expected)
@@ -506,12 +466,10 @@ def test_an_offer_has_its_share_of_the_nodes(competing: int, expected: str) -> N
 
 @pytest.mark.parametrize("competing", [0, 1, 5])
 def test_without_a_fitting_node_no_node_is_offered(competing: int) -> None:
-    """The pod is refused; `Offered` with no nodes then ends its earlier offer."""
     assert nodes_with_most_free_space((), offer_width(0, competing)) == frozenset()
 
 
 def test_the_page_about_offers_names_every_ending() -> None:
-    """docs/reservations.md lists them in the code's order, by the metrics' labels."""
     page = (Path(__file__).parents[3] / "docs/reservations.md").read_text()
     assert re.findall(r"^\| ([a-z]+) \|", page, re.MULTILINE)[1:] == [
         ending.value for ending in OutcomeKind if ending is not OutcomeKind.NARROWED
@@ -520,7 +478,6 @@ def test_the_page_about_offers_names_every_ending() -> None:
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 4)), max_size=8), st.integers(1, 4))
 def test_bounds_do_not_change_which_nodes_have_most_free_space(sizes: list[tuple[int, int]], count: int) -> None:
-    """Upper bounds save exact sizes: only those that may matter are computed."""
     free = {f"n{number}": size for number, (size, _) in enumerate(sizes)}
     bounds = [(size + excess, f"n{number}") for number, (size, excess) in enumerate(sizes)]
     offered = nodes_with_most_free_space(bounds, count, lambda name, _: free[name])
@@ -536,7 +493,6 @@ def test_bounds_do_not_change_which_nodes_have_most_free_space(sizes: list[tuple
 
 
 def recorded(uid: str, age: float, **changes: Any) -> RecordedOffer:
-    """An offer of the previous leader."""
     return RecordedOffer(replace(OFFERED, pod=replace(POD, uid=uid)), age, **changes)
 
 
@@ -551,7 +507,6 @@ def test_restored_offers_keep_their_age() -> None:
 
 
 def test_a_restored_offer_keeps_what_was_observed() -> None:
-    """It is narrowed, accounts for the same version, and ends a second after its pod was declared unschedulable."""
     entry = recorded("u", 5.0, number=3, version=12, narrowed_age=2.0, unschedulable_age=0.25)
     ledger, _ = apply((1000, OffersRestored((entry,), offers_made=7)))
     offer = ledger.offers["u"]
@@ -561,12 +516,10 @@ def test_a_restored_offer_keeps_what_was_observed() -> None:
 
 
 def test_offers_are_restored_into_an_empty_ledger_only() -> None:
-    """A leader that answers has newer ones."""
     ledger, _ = apply((101, OffersRestored((recorded("other", 5.0),))), ledger=ledger_with_offer())
     assert set(ledger.offers) == {"u"}
 
 
 def test_an_expired_offer_is_not_restored_for_long() -> None:
-    """It ends with the next event."""
     ledger, _ = apply((1000, OffersRestored((recorded("u", 61.0),))), (1000, Tick()))
     assert ledger.outstanding == 0

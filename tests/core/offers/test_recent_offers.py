@@ -10,7 +10,6 @@ from scheduler_core.offers.recent_offers import PERIOD, RecentOffers
 
 @given(times=st.lists(st.floats(0, 100), max_size=30).map(sorted), wait=st.floats(0, 50))
 def test_every_offer_of_the_last_period_counts_and_none_older_than_two(times: list[float], wait: float) -> None:
-    """Two counters stand for the list of times."""
     recent = RecentOffers()
     for time in times:
         recent = recent.add(time)

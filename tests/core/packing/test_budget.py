@@ -10,7 +10,6 @@ from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer
 
 
 def test_spending_within_the_budget_succeeds_and_takes_the_steps_off() -> None:
-    """Ten steps less four are six."""
     budget = Budget(10)
 
     assert budget.spend(4)
@@ -18,7 +17,6 @@ def test_spending_within_the_budget_succeeds_and_takes_the_steps_off() -> None:
 
 
 def test_spending_everything_succeeds() -> None:
-    """The last step is there to be used."""
     assert Budget(10).spend(10)
 
 
@@ -32,21 +30,18 @@ def test_spending_more_than_is_left_fails_and_leaves_nothing() -> None:
 
 
 def test_charging_more_than_is_left_ends_the_search() -> None:
-    """`charge` is `spend` for code that cannot go on without the steps."""
     with pytest.raises(OutOfStepsError):
         Budget(3).charge(4)
 
 
 @pytest.mark.parametrize("parts", [1, 3, 7, 100], ids=lambda parts: f"{parts} parts")
 def test_shares_are_equal(parts: int) -> None:
-    """What one node may use does not depend on when it is asked about."""
     shares = Budget(100).shares(parts)
 
     assert [share.left for share in shares] == [100 // parts] * parts
 
 
 def test_unused_steps_and_give_ups_come_back_from_shares() -> None:
-    """After all shares are handed back, only what was used is gone."""
     budget = Budget(90)
     shares = budget.shares(3)
     shares[0].spend(10)
@@ -58,7 +53,6 @@ def test_unused_steps_and_give_ups_come_back_from_shares() -> None:
 
 
 def test_no_shares_cost_nothing() -> None:
-    """A request without a hard node keeps its budget."""
     budget = Budget(90)
 
     assert budget.shares(0) == []
@@ -67,7 +61,6 @@ def test_no_shares_cost_nothing() -> None:
 
 @pytest.mark.parametrize(("requested", "expected"), [(30, 30), (200, 90)], ids=["enough left", "less left"])
 def test_a_portion_never_exceeds_what_is_left(requested: int, expected: int) -> None:
-    """It limits one search and creates no steps."""
     budget = Budget(90)
 
     portion = budget.portion(requested)
@@ -76,7 +69,6 @@ def test_a_portion_never_exceeds_what_is_left(requested: int, expected: int) -> 
 
 
 def test_a_negative_budget_is_an_empty_one() -> None:
-    """A caller that already overspent gets no search."""
     assert Budget(-5).left == 0
 
 
@@ -108,7 +100,6 @@ class Searches:
 
 
 def test_undecided_instances_share_equally_what_the_first_portions_leave() -> None:
-    """Two of three need more than ten steps; 100 are left."""
     searches = Searches(easy=4, a=60, b=50)
     assert searches.decided(124) == {"easy", "b"}
     assert searches.given == [("easy", 10), ("a", 10), ("b", 10), ("a", 50), ("b", 50)]
@@ -122,14 +113,12 @@ def test_a_search_is_repeated_with_many_times_its_steps_or_not_at_all() -> None:
 
 
 def test_the_next_request_goes_on_with_what_was_tried_least() -> None:
-    """Five instances were tried with ten steps; then there are steps for one in each request."""
     searches = Searches(a=100, b=100, c=100, d=100, e=100)
     assert searches.decided(50) == set()
     assert [searches.decided(139) for _ in range(2)] == [{"a"}, {"b"}]
 
 
 def test_every_instance_gets_its_turn_although_some_are_never_decided() -> None:
-    """A search that takes too long does not hold up those after it."""
     searches = Searches(**{f"endless-{number}": 10**9 for number in range(5)}, last=150)
     assert any("last" in searches.decided(200) for _ in range(10))
 
@@ -144,7 +133,6 @@ def test_a_search_that_the_greatest_portion_did_not_decide_is_not_repeated() -> 
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, max_size=12), st.integers(1_000, 5_000))
 def test_repeated_requests_decide_everything_that_the_greatest_portion_can(needed: list[int], steps: int) -> None:
-    """No instance is passed over for good, whatever the others need."""
     searches = Searches(**{f"i{number}": need for number, need in enumerate(needed)})
     decided = set[str]()
     for _ in range(5 * len(needed)):
@@ -153,7 +141,6 @@ def test_repeated_requests_decide_everything_that_the_greatest_portion_can(neede
 
 
 def test_an_instance_that_took_many_steps_in_vain_comes_after_those_that_took_few() -> None:
-    """The first one had all steps of a request; the second is next, not the first once more."""
     searches = Searches(a=10**9, b=100, c=100, d=100, e=100)
     assert searches.decided(50) == set()
     assert searches.decided(139) == set()
@@ -162,7 +149,6 @@ def test_an_instance_that_took_many_steps_in_vain_comes_after_those_that_took_fe
 
 
 def test_a_small_budget_lets_one_instance_go_on() -> None:
-    """It is not enough for many times the steps tried, but for more than those."""
     searches = Searches(a=150)
     assert searches.decided(100) == set()
     assert searches.decided(160) == {"a"}

@@ -26,7 +26,6 @@ def _masks(instance: dict[str, Any]) -> tuple[int, ...] | None:
 @pytest.mark.parametrize("scale", [1, 1 << 30, 12_345_678_901], ids=["units", "GiB", "odd bytes"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_recorded_answers_are_reproduced(family: str, scale: int) -> None:
-    """They are correct by construction or by a CP-SAT solver; none may differ or be missing."""
     budget = Budget(10**9)
     wrong = []
     for instance in (instance for instance in INSTANCES if instance["family"] == family):
@@ -42,7 +41,6 @@ def test_recorded_answers_are_reproduced(family: str, scale: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_plans_for_recorded_questions_hold(family: str) -> None:
-    """A plan uses allowed disks only and overfills none; there is one exactly when the volumes fit."""
     for instance in (instance for instance in INSTANCES if instance["family"] == family):
         masks = _masks(instance)
         plan = assign(Items(instance["volumes"]), tuple(instance["disks"]), masks, Budget())

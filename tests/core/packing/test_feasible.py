@@ -56,7 +56,6 @@ CASES = [
 def test_fits_is_exact_at_every_boundary(
     sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
 ) -> None:
-    """A packing exists exactly where the table says so."""
     assert fits(Items(sizes), free, allowed, Budget()) is expected
 
 
@@ -82,7 +81,6 @@ def test_assign_agrees_with_fits_and_its_plan_holds(
 def test_each_of_many_nodes_gets_the_answer_it_gets_alone(
     sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
 ) -> None:
-    """The other nodes change nothing."""
     roomy = tuple(room + 10**12 for room in free)
 
     answers = fits_many(Items(sizes), [roomy, free, free], Budget(), [allowed] * 3)
@@ -91,7 +89,6 @@ def test_each_of_many_nodes_gets_the_answer_it_gets_alone(
 
 
 def test_many_nodes_get_the_same_answers_in_any_order() -> None:
-    """Shares of the budget are equal."""
     items = Items([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
     profiles = [(215 + i, 215 - i, 210, 210, 190, 190) for i in range(40)]
 
@@ -102,7 +99,6 @@ def test_many_nodes_get_the_same_answers_in_any_order() -> None:
 
 
 def test_a_search_without_steps_is_undecided_and_counted() -> None:
-    """It is never NO."""
     budget = Budget(0)
 
     answer = fits(Items(TRIPLETS), (1000,) * 8, None, budget)
@@ -112,7 +108,6 @@ def test_a_search_without_steps_is_undecided_and_counted() -> None:
 
 
 def test_easy_problems_need_no_budget() -> None:
-    """One disk, two disks, too large or plenty of room: they need no search."""
     items = Items([50, 30, 20])
     profiles = [(100,), (99,), (50, 50), (49, 51), (200, 1, 1), (40, 40, 40), (33, 33, 33)]
 
@@ -126,12 +121,10 @@ def test_items_refuse_negative_sizes() -> None:
 
 
 def test_items_are_equal_by_their_sizes_in_order() -> None:
-    """Items can key a cache of answers."""
     assert len({Items([1, 2]), Items((1, 2)), Items([2, 1])}) == 2
 
 
 def test_sixty_volumes_on_twelve_disks_are_packed_to_the_last_byte() -> None:
-    """A joint set of several pods: common sizes, no slack at all."""
     sizes = [100, 50, 50, 20, 20, 20, 10, 10, 10, 5, 5, 5, 5, 2, 2, 2, 1, 1, 1, 1] * 3
     free = [160, 160, 160, 80, 80, 80, 40, 40, 40, 40, 40, 40]
     assert sum(sizes) == sum(free)
@@ -144,7 +137,6 @@ def test_sixty_volumes_on_twelve_disks_are_packed_to_the_last_byte() -> None:
 
 
 def test_three_hundred_equal_volumes_are_counted_not_searched() -> None:
-    """Equal volumes form one item class, or several where a byte cannot count them."""
     items = Items([7] * 300)
 
     assert fits(items, (700, 700, 700), None, Budget()) is YES

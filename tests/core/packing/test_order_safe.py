@@ -38,7 +38,6 @@ SPACE_CASES = [
 def test_a_node_is_safe_if_no_order_and_no_choice_of_disks_fails(
     sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
 ) -> None:
-    """By the over-provisioning rule alone: sizes are subtracted from free bytes."""
     assert order_safe(Items(sizes), None, free, None, allowed, Budget()).answer is expected
 
 
@@ -48,7 +47,6 @@ def test_a_node_is_safe_if_no_order_and_no_choice_of_disks_fails(
 def test_each_of_many_nodes_gets_the_answer_it_gets_alone(
     sizes: tuple[int, ...], free: tuple[int, ...], allowed: None, expected: PackingAnswer
 ) -> None:
-    """The table for two disks agrees with the search."""
     roomy = tuple(room + 10**12 for room in free) or (10**12,)
 
     assert order_safe_many(Items(sizes), [free, roomy, free], Budget()) == [expected, YES, expected]
@@ -71,12 +69,10 @@ def test_each_of_many_nodes_gets_the_answer_it_gets_alone(
 def test_bytes_that_a_rebuild_writes_are_gone_for_the_next(
     required: tuple[int, ...] | None, headroom: tuple[int, ...], expected: PackingAnswer
 ) -> None:
-    """Longhorn's actual-space rule: strictly less than the headroom, cumulative over the order."""
     assert order_safe(Items((5, 5)), required, (100, 100), headroom, None, Budget()).answer is expected
 
 
 def test_headroom_that_would_be_used_up_exactly_cannot_be_used_to_block() -> None:
-    """Two volumes writing 3 never share a headroom of 6, so 3 are left for the third."""
     confined = 0b01
     free = 0b11
 
@@ -86,19 +82,16 @@ def test_headroom_that_would_be_used_up_exactly_cannot_be_used_to_block() -> Non
 
 
 def test_a_counter_example_lists_the_placed_volumes_and_the_one_without_a_disk() -> None:
-    """It is one order that fails."""
     safety = order_safe(Items((5, 4)), None, (5, 4), None, None, Budget())
 
     assert safety == Safety(NO, ((1, 0), (0, None)))
 
 
 def test_a_volume_without_any_disk_is_a_counter_example_by_itself() -> None:
-    """It fails even when it comes first."""
     assert order_safe(Items((5, 9)), None, (8, 8), None, None, Budget()) == Safety(NO, ((1, None),))
 
 
 def test_without_steps_a_hard_node_is_undecided_and_counted() -> None:
-    """Undecided is not safe."""
     budget = Budget(0)
 
     safety = order_safe(Items((7, 6, 5, 4, 3, 2)), None, (14, 13, 11), None, None, budget)
@@ -108,12 +101,10 @@ def test_without_steps_a_hard_node_is_undecided_and_counted() -> None:
 
 
 def test_plenty_of_room_needs_no_budget() -> None:
-    """Counting proves most nodes safe."""
     assert order_safe(Items((50, 30, 20)), None, (100, 100), None, None, Budget(0)).answer is YES
 
 
 def test_many_nodes_do_not_depend_on_their_order() -> None:
-    """Shares of the budget are equal."""
     items = Items([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
     profiles = [(300 + i, 310 - i, 320, 330) for i in range(60)]
 

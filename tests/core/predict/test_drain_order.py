@@ -38,13 +38,11 @@ NONE: frozenset[tuple[str, str]] = frozenset()
 
 
 def choose(seed: int, name: str) -> Choose:
-    """The random choices of a node's maintenance."""
     draw: Choose = random.Random(f"{seed}/{name}").randrange  # noqa: S311
     return draw
 
 
 def order_of(start: Situation, *nodes: str, courses: int = 2, tries: int = 1000) -> DrainOrder:
-    """The order that the search finds."""
     request = MaintenanceRequest(
         start.cluster, nodes, OPTIONS, [partial(choose, seed) for seed in range(courses)], tries
     )
@@ -52,17 +50,14 @@ def order_of(start: Situation, *nodes: str, courses: int = 2, tries: int = 1000)
 
 
 def maintain(start: Situation, name: str) -> Maintenance:
-    """One node's maintenance."""
     return maintain_node(start.cluster, name, NONE, OPTIONS, choose(0, name))
 
 
 def names(order: DrainOrder) -> list[str]:
-    """The nodes of an order."""
     return [step.node for step in order.steps]
 
 
 def test_every_node_is_drained_where_there_is_room() -> None:
-    """Pods and replicas move, and the next drain sees where they are."""
     start = situation(node("a", listed={"db-0-a": 30}), node("b"), node("c"), running("db-0", "a", replicas=["a", "b"]))
     order = order_of(start, "a", "b", "c")
     assert (names(order), order.complete, order.failed, order.blocked) == (["a", "b", "c"], True, (), {})
@@ -71,17 +66,12 @@ def test_every_node_is_drained_where_there_is_room() -> None:
 
 
 def test_a_node_takes_pods_again_after_its_maintenance() -> None:
-    """With two nodes, the pod moves to the other one and back."""
     start = situation(node("a"), node("b"), owned_pod(name="web-0", node="a", owner="ReplicaSet"))
     order = order_of(start, "a", "b")
     assert (names(order), [step.pods for step in order.steps]) == (["a", "b"], [(1, 1), (1, 1)])
 
 
 def test_a_replica_comes_back_with_its_node() -> None:
-    """Two nodes cannot rebuild a third replica.
-
-    The second is there again after the maintenance.
-    """
     start = situation(
         node("a", listed={"db-0-a": 30}),
         node("b", listed={"db-0-b": 30}),
@@ -97,7 +87,6 @@ def test_a_replica_comes_back_with_its_node() -> None:
 
 @pytest.mark.parametrize("cordoned", [True, False])
 def test_a_cordoned_node_stays_cordoned(cordoned: bool) -> None:
-    """The node's maintenance ends with what it was before."""
     start = situation(node("a"), node("b"))
     if cordoned:
         start = Situation(after(start, Drain(("a",))).cluster)
@@ -109,7 +98,6 @@ def test_a_cordoned_node_stays_cordoned(cordoned: bool) -> None:
 
 
 def test_pods_without_a_controller_block_a_node_in_any_order() -> None:
-    """The others are drained."""
     start = situation(node("a"), node("b"), pod(name="bare", node="a", phase="Running"))
     order = order_of(start, "a", "b")
     assert (names(order), order.complete) == (["b"], False)
@@ -117,7 +105,6 @@ def test_pods_without_a_controller_block_a_node_in_any_order() -> None:
 
 
 def test_a_volume_with_one_replica_blocks_its_node_in_any_order() -> None:
-    """The policy says whether the last replica may go."""
     start = situation(
         node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "b", replicas=["a"], locality="disabled")
     )
@@ -127,7 +114,6 @@ def test_a_volume_with_one_replica_blocks_its_node_in_any_order() -> None:
 
 
 def test_a_step_says_what_it_copies_at_least_and_at_most() -> None:
-    """The replica leaves the first node for the second one, which then copies it, or for the third one."""
     start = situation(
         node("a", listed={"db-0-a": 30}),
         node("b"),
@@ -153,10 +139,6 @@ def test_a_detached_volume_blocks_its_node_unless_a_pod_may_attach_it(used: bool
 
 
 def test_a_pod_waits_for_room_that_another_drain_makes() -> None:
-    """db-0 fits on b only after db-1 has left b for c.
-
-    So b is drained before a, although a is named first.
-    """
     start = situation(
         node("a", 60, listed={"db-0-a": 40}),
         node("b", 60, listed={"db-1-b": 30}),
@@ -170,10 +152,6 @@ def test_a_pod_waits_for_room_that_another_drain_makes() -> None:
 
 
 def test_disruption_budgets_hold_up_a_drain() -> None:
-    """The only pod of the budget may not be evicted.
-
-    The other node is drained.
-    """
     web = add_labels([owned_pod(name="web-0", node="a", owner="ReplicaSet")], ready=True, app="web")
     order = order_of(situation(node("a"), node("b"), web, disruption_budget(minAvailable=1)), "a", "b")
     assert names(order) == ["b"]
@@ -184,10 +162,6 @@ def test_disruption_budgets_hold_up_a_drain() -> None:
 
 
 def test_where_every_order_was_tried_there_is_none() -> None:
-    """Both volumes fit no other node.
-
-    Each drain fails even as the first one.
-    """
     start = situation(
         node("a", 50, listed={"db-0-a": 40}),
         node("b", 50, listed={"db-1-b": 40}),
@@ -203,6 +177,5 @@ def test_where_every_order_was_tried_there_is_none() -> None:
 
 
 def test_a_node_that_does_not_exist_is_an_error() -> None:
-    """Its name is in the message."""
     with pytest.raises(WhatIfError, match="absent"):
         order_of(situation(node("a")), "absent")

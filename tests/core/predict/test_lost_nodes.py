@@ -43,7 +43,6 @@ def before_longhorn_notices() -> list[Object]:
 
 
 def offered_nodes(objects: list[Object], name: str) -> list[str]:
-    """The nodes that the extender offers a pod of some objects, of those that Kubernetes has."""
     state = make.state(make.storage_class(), *objects)
     pod = state.view.snapshot.pods["default", name]
     return filter_nodes(pod, sorted(state.view.snapshot.nodes), state, FilterOptions()).fitting_nodes
@@ -51,7 +50,6 @@ def offered_nodes(objects: list[Object], name: str) -> list[str]:
 
 @pytest.mark.parametrize("entry", recorded()["pods"], ids=lambda entry: entry["pod"])
 def test_a_pod_is_decided_as_predicted_before_longhorn_notices_the_loss(entry: dict[str, Any]) -> None:
-    """It was bound, and waited on its node for a volume that Longhorn soon called faulted."""
     nodes = offered_nodes(before_longhorn_notices(), entry["pod"].removeprefix("default/"))
     assert bool(nodes) is (entry["outcome"] != "never")
 

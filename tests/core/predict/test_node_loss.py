@@ -15,13 +15,11 @@ from tests.worlds.predicted_clusters import OPTIONS, node, owned_pod, running, s
 
 
 def loss(start: Situation, name: str = "a", orders: int = 4) -> NodeLossOutcome:
-    """What the loss of a node leads to."""
     chooses = [random.Random(seed).randrange for seed in range(orders)]  # noqa: S311
     return predict_node_loss(start.cluster, name, OPTIONS, chooses)
 
 
 def test_pods_without_claims_are_not_decided_about() -> None:
-    """They change nothing for volumes. So chance chooses among the same, whether one of them moves and another one waits or not."""
     objects = [node("a", listed={"db-0-a": 30}), node("b"), node("c"), running("db-0", "a")]
     web = [owned_pod(name="web-0", node="a"), owned_pod(name="web-1")]
     choices: list[list[int]] = []
@@ -38,10 +36,6 @@ def test_pods_without_claims_are_not_decided_about() -> None:
 
 
 def test_a_node_is_safe_to_lose_where_pods_and_replicas_find_room() -> None:
-    """The pod moves to one node, and its second replica to another.
-
-    They are b and c, either way round.
-    """
     outcome = loss(
         situation(node("a", listed={"db-0-a": 30}), node("b", listed={"db-0-b": 30}), node("c"), running("db-0", "a", replicas=["a", "b"]))
     )  # fmt: skip
@@ -49,20 +43,17 @@ def test_a_node_is_safe_to_lose_where_pods_and_replicas_find_room() -> None:
 
 
 def test_an_empty_node_is_safe_to_lose() -> None:
-    """Nothing is on it."""
     outcome = loss(situation(node("a"), node("b")))
     assert (outcome.safe, outcome.pods, outcome.volumes, outcome.orders) == (True, 0, 0, 4)
 
 
 def test_a_volume_with_all_replicas_on_the_node_loses_its_data() -> None:
-    """That its pod has nowhere to go either follows from that, and is no further problem."""
     outcome = loss(situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a")))
     assert not outcome.safe
     assert outcome.problems == {"volume vol-data-db-0 loses its data": 4}
 
 
 def test_a_replica_without_room_is_a_problem() -> None:
-    """The pod runs on b, and its second replica finds no disk."""
     start = situation(
         node("a", listed={"db-0-a": 30}),
         node("b", listed={"db-0-b": 30}),
@@ -76,7 +67,6 @@ def test_a_replica_without_room_is_a_problem() -> None:
 
 
 def test_a_pod_without_a_node_is_a_problem() -> None:
-    """Its other replica is on b, which is cordoned."""
     cordoned = node("b", listed={"db-0-b": 30})
     cordoned[0]["spec"] = {"unschedulable": True}
     start = situation(node("a", listed={"db-0-a": 30}), cordoned, running("db-0", "a", replicas=["a", "b"]))
@@ -84,7 +74,6 @@ def test_a_pod_without_a_node_is_a_problem() -> None:
 
 
 def test_a_pod_that_nothing_creates_again_is_a_problem_if_it_has_volumes() -> None:
-    """A pod without volumes does not count."""
     objects = running("db-0", "b", replicas=["a", "b"], locality="disabled")
     bare: list[Any] = [pod(name="bare", node="b", phase="Running"), pod("data-db-0", name="solo", node="b", phase="Running")]  # fmt: skip
     start = situation(node("a"), node("b"), node("c"), objects, bare)
@@ -94,7 +83,6 @@ def test_a_pod_that_nothing_creates_again_is_a_problem_if_it_has_volumes() -> No
 
 @pytest.mark.parametrize(("places", "safe"), [(["a", "b"], True), (["a"], False)])
 def test_a_detached_volume_must_keep_a_replica(places: list[str], safe: bool) -> None:
-    """It may lack one: Longhorn rebuilds it once it is attached."""
     objects = [
         claim("data", 10, bound=True),
         persistent_volume("data", uid="uid-data"),
@@ -105,12 +93,10 @@ def test_a_detached_volume_must_keep_a_replica(places: list[str], safe: bool) ->
 
 
 def test_pods_without_volumes_do_not_count() -> None:
-    """No other node takes the pod, but it has no volume."""
     start = situation(node("a"), owned_pod(name="web-0", node="a", owner="ReplicaSet"))
     assert (loss(start).safe, loss(start).pods) == (True, 0)
 
 
 def test_a_node_that_does_not_exist_is_an_error() -> None:
-    """Its name is in the message."""
     with pytest.raises(WhatIfError, match="absent"):
         loss(situation(node("a")), "absent")

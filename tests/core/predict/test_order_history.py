@@ -23,7 +23,6 @@ from tests.worlds.predicted_clusters import (
 
 
 def history_of(start: Situation, *changes: Change) -> tuple[OrderPoint, ...]:
-    """The points of one order after the changes."""
     changed = after(start, *changes)
     history = OrderHistory(changed.cluster)
     observe(changed, 0, history.observe)
@@ -31,10 +30,6 @@ def history_of(start: Situation, *changes: Change) -> tuple[OrderPoint, ...]:
 
 
 def test_a_move_is_seen_step_by_step() -> None:
-    """The pod waits, gets a node, and its replica follows.
-
-    It is misplaced until the replica is rebuilt there, and the old replica goes.
-    """
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     points = history_of(cluster, Drain(("a",)))
     assert [
@@ -52,14 +47,12 @@ def test_a_move_is_seen_step_by_step() -> None:
 
 
 def test_a_disk_above_its_limit_is_overbooked() -> None:
-    """As long as its replicas take more than Longhorn schedules there."""
     cluster = situation(node("a", 20, listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     points = history_of(cluster, Drain(("a",)))
     assert [points[0].overbooked, points[-1].overbooked] == [1, 0]
 
 
 def test_the_disks_of_a_lost_node_are_not_free() -> None:
-    """Nothing can be placed there."""
     points = history_of(situation(node("a"), node("b")), LoseNodes(("b",)))
     assert points[-1].free_bytes == gibibytes(100)
 
@@ -74,7 +67,6 @@ def test_a_pod_that_a_budget_keeps_is_still_to_be_evicted() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 8, 9, 100, 1001])
 def test_a_long_history_keeps_evenly_spread_points(steps: int) -> None:
-    """The first and the last step are always among them."""
     cluster = situation(node("a")).cluster
     history = OrderHistory(cluster, limit=8)
     for number in range(steps):
@@ -87,5 +79,4 @@ def test_a_long_history_keeps_evenly_spread_points(steps: int) -> None:
 
 
 def test_without_steps_there_are_no_points() -> None:
-    """Nothing was observed."""
     assert OrderHistory(situation(node("a")).cluster).points() == ()

@@ -69,7 +69,6 @@ def refusal(*objects: Object) -> str:
     ],
 )
 def test_a_budget_needs_healthy_pods(spec: dict[str, Any], allowed: bool) -> None:
-    """The budget says how many of three healthy pods must stay."""
     assert refusal(*web_pods(3), disruption_budget(**spec)) == ("" if allowed else NEEDS_THREE)
 
 
@@ -89,12 +88,10 @@ def test_a_budget_needs_healthy_pods(spec: dict[str, Any], allowed: bool) -> Non
     ],
 )
 def test_a_selector_says_which_pods_a_budget_is_about(selector: Object, selected: bool) -> None:
-    """A budget that allows none refuses only the pods that it selects."""
     assert bool(refusal(*web_pods(3), disruption_budget(maxUnavailable=0, selector=selector))) is selected
 
 
 def test_a_budget_without_a_selector_and_one_of_another_namespace_are_about_no_pod() -> None:
-    """A null selector selects nothing (LabelSelectorAsSelector)."""
     without = disruption_budget("other", maxUnavailable=0)
     without["spec"]["selector"] = None
     elsewhere = disruption_budget(maxUnavailable=0)
@@ -103,7 +100,6 @@ def test_a_budget_without_a_selector_and_one_of_another_namespace_are_about_no_p
 
 
 def test_a_pod_with_two_budgets_is_never_evicted() -> None:
-    """The eviction subresource does not support it, whatever they allow."""
     budgets = [disruption_budget(), disruption_budget("all", selector={})]
     assert refusal(*web_pods(3), *budgets) == (
         "PodDisruptionBudgets default/all and default/web select it, and the API server evicts no pod with more than one"
@@ -132,13 +128,11 @@ def test_the_controllers_say_how_many_pods_are_expected(status: Object, allowed:
     ],
 )
 def test_a_controller_without_replicas_lets_the_count_fail(spec: Object, owner: str, text: str) -> None:
-    """Then no eviction is allowed (failSafe)."""
     answer = refusal(*web_pods(3, owner=owner), disruption_budget(**spec))
     assert answer == (f"PodDisruptionBudget default/web allows no eviction: {text}" if text else "")
 
 
 def test_the_status_says_that_the_count_fails() -> None:
-    """The condition DisruptionAllowed has the reason SyncFailed."""
     failed = {"type": "DisruptionAllowed", "status": "False", "reason": "SyncFailed", "message": "no scale"}
     budget = disruption_budget(maxUnavailable=1, status={"conditions": [failed]})
     assert refusal(*web_pods(3), budget) == "PodDisruptionBudget default/web allows no eviction: no scale"
@@ -155,38 +149,24 @@ def test_the_status_says_that_the_count_fails() -> None:
     ],
 )
 def test_a_pod_that_is_not_ready_is_evicted_by_the_policy(ready: int, spec: Object, allowed: bool) -> None:
-    """By default the budget must have as many healthy pods as needed.
-
-    web-0 is not ready.
-    """
     assert bool(refusal(*web_pods(3, ready=ready), disruption_budget(**spec))) is not allowed
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
 def test_a_pod_that_does_not_run_needs_no_budget(phase: str) -> None:
-    """It is deleted (canIgnorePDB)."""
     assert refusal(*web_pods(3, phase=phase), disruption_budget(maxUnavailable=0)) == ""
 
 
 def web_cluster(*nodes: list[Object], on: str = "aa", **budget: Any) -> Situation:
-    """A StatefulSet's pods with one volume each, and their budget.
-
-    They are on the named nodes.
-    """
     pods = [raw for number, place in enumerate(on) for raw in running(f"web-{number}", place, 10)]
     return situation(*nodes, add_labels(pods, app="web"), disruption_budget(**budget))
 
 
 def two_nodes(count: int = 2, size: float = 100) -> tuple[list[Object], list[Object]]:
-    """Node a with some pods' replicas, and an empty node b."""
     return node("a", listed={f"web-{number}-a": 10 for number in range(count)}), node("b", size)
 
 
 def test_a_drain_goes_on_one_pod_at_a_time() -> None:
-    """The next one is evicted only when the former one runs again.
-
-    All of them move.
-    """
     cluster = web_cluster(*two_nodes(3), on="aaa", maxUnavailable=1)
     result = prediction(cluster, Drain(("a",)))
     assert {outcome.certainty for outcome in result.pods} == {Certainty.ALWAYS}
@@ -197,7 +177,6 @@ def test_a_drain_goes_on_one_pod_at_a_time() -> None:
 
 @pytest.mark.parametrize("spec", [{"maxUnavailable": 0}, {"minAvailable": "100%"}, {"minAvailable": 2}])
 def test_a_budget_that_never_allows_holds_up_the_drain(spec: Object) -> None:
-    """The pods stay where they run, and the drain names the budget."""
     result = prediction(web_cluster(*two_nodes(), **spec), Drain(("a",)))
     refused = "PodDisruptionBudget default/web needs 2 healthy pods and has 2"
     assert list(result.drains[0].blockers) == [f"pod default/web-{number} stays on a: {refused}" for number in (0, 1)]
@@ -208,10 +187,6 @@ def test_a_budget_that_never_allows_holds_up_the_drain(spec: Object) -> None:
 
 
 def test_a_moved_pod_that_never_runs_again_holds_up_the_drain() -> None:
-    """There is room for one of the two pods.
-
-    The budget needs the other while the first one waits.
-    """
     cluster = web_cluster(*two_nodes(size=15), maxUnavailable=1)
     result = prediction(cluster, Drain(("a",)), orders=20)
     assert result.drains[0].certainty is Certainty.NEVER
@@ -220,7 +195,6 @@ def test_a_moved_pod_that_never_runs_again_holds_up_the_drain() -> None:
 
 
 def test_other_pods_do_not_wait_for_a_budget() -> None:
-    """Pods without one leave at once."""
     free = running("db-0", "a", 10)
     cluster = situation(
         node("a", listed={"web-0-a": 10, "db-0-a": 10}),
@@ -238,7 +212,6 @@ def test_other_pods_do_not_wait_for_a_budget() -> None:
 
 
 def test_pods_of_two_drained_nodes_share_a_budget() -> None:
-    """One drain waits for the other, and both finish."""
     cluster = web_cluster(
         node("a", listed={"web-0-a": 10}), node("b", listed={"web-1-b": 10}), node("c"), on="ab", maxUnavailable=1
     )
@@ -248,7 +221,6 @@ def test_pods_of_two_drained_nodes_share_a_budget() -> None:
 
 
 def test_no_budget_protects_a_pod_from_the_loss_of_its_node() -> None:
-    """A loss is no eviction, even of a node under a drain."""
     cluster = web_cluster(*two_nodes(), maxUnavailable=0)
     result = prediction(cluster, Drain(("a",)), LoseNodes(("a",)))
     assert [outcome.entry.origin for outcome in result.pods] == ["moved", "moved"]
@@ -256,10 +228,6 @@ def test_no_budget_protects_a_pod_from_the_loss_of_its_node() -> None:
 
 
 def test_a_pod_that_waits_for_its_eviction_is_created_in_order() -> None:
-    """web-2 is created only when web-0 and web-1 run.
-
-    It does not matter whether they were evicted.
-    """
     cluster = web_cluster(*two_nodes(3, size=5), on="aaa", maxUnavailable=3)
     end = play(after(cluster, Drain(("a",))), 1)[0]
     assert {next(iter(end.refusals["default", f"web-{number}"])) for number in (1, 2)} == {
@@ -284,17 +252,12 @@ def test_scaling_changes_how_many_pods_are_expected() -> None:
 
 
 def test_a_drain_that_a_rebuild_lets_go_on_finishes() -> None:
-    """The second drain needs the space that the first one frees.
-
-    Only then does the pod of the budget get its place.
-    """
     cluster = web_cluster(*two_nodes(), maxUnavailable=1)
     result = prediction(cluster, AddNodes("b"), SetSetting("node-drain-policy", "always-allow"), Drain(("a", "b")))
     assert [drain.certainty for drain in result.drains] == [Certainty.ALWAYS, Certainty.ALWAYS]
 
 
 def test_a_volume_of_an_evicted_pod_is_not_rebuilt_while_it_is_detached() -> None:
-    """Its replica is rebuilt where the pod runs next."""
     cluster = web_cluster(node("a", listed={"web-0-a": 10}), node("b"), node("c"), on="a", maxUnavailable=1)
     for end in play(after(cluster, Drain(("a",))), 10):
         place = end.nodes[KEY]
@@ -302,14 +265,12 @@ def test_a_volume_of_an_evicted_pod_is_not_rebuilt_while_it_is_detached() -> Non
 
 
 def test_the_same_seed_gives_the_same_order_with_budgets() -> None:
-    """Nothing depends on the order of sets."""
     changed = after(web_cluster(*two_nodes(3), on="aaa", maxUnavailable=2), Drain(("a",)))
     ends = [run_order(changed, OPTIONS, lambda count: count - 1) for _ in range(2)]
     assert ends[0].nodes == ends[1].nodes
 
 
 def test_a_pod_without_controller_is_not_evicted_and_not_refused() -> None:
-    """`kubectl drain` stops at it before the budget counts."""
     bare = add_labels([pod(name="web-9", node="a", phase="Running")], app="web")
     result = prediction(situation(node("a"), node("b"), bare, disruption_budget(maxUnavailable=0)), Drain(("a",)))
     assert list(result.drains[0].blockers) == ["pod default/web-9 has no controller"]

@@ -37,7 +37,6 @@ def headroom(start: Situation, workload: Workload, *, limit: int = 100, orders: 
 
 
 def test_pods_fit_until_every_disk_is_full() -> None:
-    """100 Gi take two volumes of 40 Gi, and 60 Gi one."""
     result = headroom(situation(node("a", 100), node("b", 60)), template(40))
     assert (result.least, result.most, dict(result.nodes)) == (3, 3, {"a": (2, 2), "b": (1, 1)})
     assert result.refusals == {"insufficient Longhorn storage (2 nodes)": 5}
@@ -45,7 +44,6 @@ def test_pods_fit_until_every_disk_is_full() -> None:
 
 
 def test_headroom_is_what_every_order_reaches() -> None:
-    """The order with the fewest pods is the one to look at."""
     orders = [HeadroomOrder(("a", "a", "b")), HeadroomOrder(("a", "b"))]
     result = summarize_headroom(orders, 3)
     assert (result.least, result.most, dict(result.nodes)) == (2, 3, {"a": (1, 2), "b": (1, 1)})
@@ -53,16 +51,11 @@ def test_headroom_is_what_every_order_reaches() -> None:
 
 
 def test_the_limit_ends_an_order() -> None:
-    """More may fit."""
     result = headroom(situation(node("a", 100), node("b", 100)), template(1), limit=7)
     assert (result.least, result.most, result.limit_reached, result.tightest.refused) == (7, 7, True, None)
 
 
 def test_the_closest_node_lacks_the_fewest_bytes() -> None:
-    """After one pod on each node, b lacks less than a.
-
-    b lacks 5 Gi, and a 20 Gi.
-    """
     result = headroom(situation(node("a", 60), node("b", 75)), template(40))
     refused = result.tightest.refused
     assert refused is not None
@@ -73,7 +66,6 @@ def test_the_closest_node_lacks_the_fewest_bytes() -> None:
 
 
 def test_nodes_that_kube_scheduler_refuses_are_named_if_no_other_is_left() -> None:
-    """The pod never reaches the extender."""
     start = situation(node("a", 100))
     cordoned = start.cluster.scheduling.nodes["a"].node
     scheduling = start.cluster.scheduling.with_node(
@@ -90,17 +82,12 @@ def test_nodes_that_kube_scheduler_refuses_are_named_if_no_other_is_left() -> No
 
 
 def test_pods_that_wait_come_first() -> None:
-    """The waiting pod takes 60 of 100 Gi first.
-
-    Then only one more volume of 40 Gi fits.
-    """
     waiting = [owned_pod("data-db-0", name="db-0"), claim("data-db-0", 60)]
     assert headroom(situation(node("a", 100), waiting), template(40)).least == 1
     assert headroom(situation(node("a", 100)), template(40)).least == 2
 
 
 def test_new_pods_bear_unused_names() -> None:
-    """web-0 exists already, so the first new pod is web-1."""
     start = situation(node("a", 100), owned_pod(name="web-0", node="a"))
     refused = headroom(start, template(80)).tightest.refused
     assert refused is not None
@@ -108,7 +95,6 @@ def test_new_pods_bear_unused_names() -> None:
 
 
 def test_every_pod_has_its_own_ephemeral_volume() -> None:
-    """Such a claim bears the name of its pod."""
     result = headroom(situation(node("a", 100)), template(40, ephemeral=True))
     assert result.least == 2
     refused = result.tightest.refused

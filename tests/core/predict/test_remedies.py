@@ -24,7 +24,6 @@ def world(*objects: Object | list[Object], size: float = 40) -> World:
 
 
 def node(name: str, **fields: object) -> list[Object]:
-    """A node with one disk of 100Gi."""
     return [kube_node(name), longhorn_node(name, {"disk-1": disk(100, **fields)})]  # type: ignore[arg-type]
 
 
@@ -34,10 +33,6 @@ def summary(remedies: tuple[Step, ...]) -> list[tuple[str, str, int]]:
 
 
 def test_settings_come_before_space_and_space_before_moves() -> None:
-    """A closed disk is opened before another one is emptied.
-
-    Among emptied disks, bytes decide.
-    """
     small = node("b", available=70, listed={"app-0-b": 30}, scheduled=40)
     objects = [*node("a", allow=False), *small, *running("app-0", "b", 30, replicas=("b",), locality="disabled")]
     objects += node("c", scheduled=65)
@@ -52,7 +47,6 @@ def test_settings_come_before_space_and_space_before_moves() -> None:
 
 
 def test_settings_help_where_replicas_have_too_few_nodes() -> None:
-    """No disk can be large enough for two replicas on one node."""
     objects = [storage_class("two", numberOfReplicas="2"), claim("data", 10, storage_class="two")]
     objects += [setting("allow-volume-creation-with-degraded-availability", "false"), *node("a")]
     small = World([*objects, pod("data", name="db", uid="uid-db")])
@@ -71,15 +65,10 @@ def test_settings_help_where_replicas_have_too_few_nodes() -> None:
     ],
 )
 def test_costs_are_compared_field_by_field(cheaper: Cost, dearer: Cost) -> None:
-    """Less intervention, then fewer bytes, then fewer tags."""
     assert cheaper < dearer
 
 
 def test_over_provisioning_lowers_the_bytes_that_a_disk_must_grow_by() -> None:
-    """With 200 % half of the missing bytes suffice.
-
-    The same holds for the reserve.
-    """
     objects = node("a", scheduled=120, reserved=30)
     remedies = world(setting("storage-over-provisioning-percentage", "200"), objects, size=40).find(9)
     assert summary(remedies) == [
@@ -103,7 +92,6 @@ def test_available_bytes_are_freed_as_longhorn_rounds_them() -> None:
 
 
 def test_a_disk_whose_condition_is_outdated_gets_no_space() -> None:
-    """Longhorn is about to open it: it has room already."""
     pressed = world(node("a", pressure=True))
     cluster = situation(*pressed.objects).cluster
     assert find_remedies(waiting(cluster), cluster, OPTIONS, 9).remedies == ()
@@ -111,7 +99,6 @@ def test_a_disk_whose_condition_is_outdated_gets_no_space() -> None:
 
 
 def test_a_pod_that_no_single_step_helps_gets_none() -> None:
-    """The node is cordoned, and its disk is too full."""
     raw, longhorn = node("a", scheduled=80)
     raw["spec"] = {
         "unschedulable": True,
@@ -122,10 +109,6 @@ def test_a_pod_that_no_single_step_helps_gets_none() -> None:
 
 @pytest.mark.parametrize(("room", "moves"), [(100, ["app-0-a"]), (45, [])])
 def test_a_move_is_offered_only_if_every_choice_of_longhorn_helps(room: float, moves: list[str]) -> None:
-    """Longhorn may put the replica on b or on c.
-
-    The pod's other volume needs b, where room must be left for it.
-    """
     objects = node("a", available=60, listed={"app-0-a": 40}, scheduled=60)
     objects += node("b", scheduled=100 - room, tags=("ssd",)) + node("c", scheduled=55)
     for raw in objects:
@@ -144,7 +127,6 @@ def test_a_move_is_offered_only_if_every_choice_of_longhorn_helps(room: float, m
 
 
 def test_the_search_ends_after_so_many_decisions() -> None:
-    """Whatever it has by then works; with none left it has nothing."""
     cluster = cluster_of(world(*(entry for name in "abcdef" for entry in node(name, scheduled=80))).objects)
     searches = [find_remedies(waiting(cluster), cluster, OPTIONS, 9, count) for count in (1, 3, 500)]
     assert [search.complete for search in searches] == [False, False, True]
@@ -154,7 +136,6 @@ def test_the_search_ends_after_so_many_decisions() -> None:
 
 
 def test_a_patch_cancels_an_eviction_that_is_requested() -> None:
-    """Longhorn's webhook refuses an object that is evicted and allows scheduling."""
     patch = '{"spec":{"allowScheduling":true,"evictionRequested":false}}'
     assert allow_scheduling_on_node("a", "longhorn-system", cancel_eviction=True)[-1] == patch
     patch = '{"spec":{"disks":{"disk-1":{"allowScheduling":true}}}}'
@@ -195,7 +176,6 @@ def test_the_least_bytes_may_be_few_because_more_make_room_for_another_pod() -> 
 
 
 def test_a_disk_of_a_node_that_kube_scheduler_refuses_may_make_room_elsewhere() -> None:
-    """The other pod's volume counts on every node until its own node takes it."""
     raw, longhorn = longhorn_with_closed_disk()
     other = [claim("other", 50), pod("other", name="other", uid="uid-other", node="b")]
     objects = [*node("a", scheduled=40), raw, longhorn, *other, setting("disable-scheduling-on-cordoned-node", "false")]

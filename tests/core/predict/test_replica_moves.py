@@ -16,7 +16,6 @@ from tests.worlds.predicted_clusters import gibibytes, node, replica_name, runni
 
 
 def cluster_of(*objects: Any) -> PredictedCluster:
-    """A cluster of some objects."""
     return situation(*objects).cluster
 
 
@@ -52,7 +51,6 @@ def replace_fields(objects: list[Object], kind: str, **fields: Any) -> list[Obje
 
 
 def test_a_replica_moves_to_another_node() -> None:
-    """Its old disk is free again, and the new one has data."""
     cluster = cluster_of(one_replica())
     (move,) = replica_moves(cluster)
     assert (move.volume, move.replica) == ("vol-data-db-0", "db-0-a")
@@ -68,7 +66,6 @@ def test_a_replica_moves_to_another_node() -> None:
 
 
 def test_where_longhorn_decides_by_chance_every_disk_is_a_target() -> None:
-    """Two equal disks have the same balance score."""
     cluster = cluster_of(one_replica(), node("c"))
     (move,) = replica_moves(cluster)
     assert move.targets == (DiskPlace("b", "disk-1"), DiskPlace("c", "disk-1"))
@@ -84,7 +81,6 @@ def test_the_old_replica_counts_while_longhorn_chooses() -> None:
 
 
 def test_a_local_replica_stays_and_another_one_moves() -> None:
-    """Data locality wants a replica where the volume is attached."""
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
     cluster = cluster_of(nodes, running("db-0", "a", replicas=["a", "b"]))
     assert [(move.replica, move.targets) for move in replica_moves(cluster)] == [
@@ -117,13 +113,11 @@ def test_only_steady_volumes_are_moved(kind: str, fields: dict[str, Any]) -> Non
 
 
 def test_no_move_where_longhorn_rebuilds_nothing() -> None:
-    """The limit of rebuilds is 0."""
     limit = setting("concurrent-replica-rebuild-per-node-limit", "0")
     assert list(replica_moves(cluster_of(one_replica(), limit))) == []
 
 
 def test_the_source_of_a_linked_clone_stays() -> None:
-    """The clone's data is in the source's replicas."""
     clone = volume("clone", locality="disabled", cloneMode="linked-clone", dataSource="snap://vol-data-db-0/s1")
     assert list(replica_moves(cluster_of(one_replica(), clone))) == []
 
@@ -137,10 +131,6 @@ def test_a_volume_with_a_backing_image_moves_only_where_its_image_is() -> None:
 
 
 def test_a_move_that_auto_balance_would_undo_is_not_offered() -> None:
-    """Two replicas in one zone are one too many for it.
-
-    The move is offered while it is off.
-    """
     nodes = [
         *node("a", 100, zone="east", listed={"db-0-a": 30}),
         *node("b", 100, zone="west", listed={"db-0-b": 30}),
@@ -155,14 +145,12 @@ def test_a_move_that_auto_balance_would_undo_is_not_offered() -> None:
 
 
 def test_only_the_named_volumes_are_looked_at() -> None:
-    """Unknown names are skipped."""
     cluster = cluster_of(one_replica())
     assert list(replica_moves(cluster, ["vol-other"])) == []
     assert len(list(replica_moves(cluster, ["vol-data-db-0"]))) == 1
 
 
 def test_a_move_to_a_disk_that_does_not_exist_is_refused() -> None:
-    """The error names volume and disk."""
     cluster = cluster_of(one_replica())
     (move,) = replica_moves(cluster)
     with pytest.raises(WhatIfError, match="db-0-a of volume vol-data-db-0 cannot be moved to b/disk-9"):
@@ -170,10 +158,6 @@ def test_a_move_to_a_disk_that_does_not_exist_is_refused() -> None:
 
 
 def test_the_commands_of_a_move() -> None:
-    """The number of replicas goes up and back, then the replica goes.
-
-    The volume becomes healthy in between.
-    """
     commands = replica_move_commands(
         longhorn.Volume("vol-1", number_of_replicas=2), "vol-1-r-b", "longhorn-system", auto_balanced=False
     )

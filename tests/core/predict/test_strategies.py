@@ -29,13 +29,11 @@ EVERY = pytest.mark.parametrize("name", StrategyName)
 
 
 def nodes_of(result: StrategyRun) -> list[str]:
-    """The nodes of all pods, sorted."""
     return sorted(result.end.nodes.values())
 
 
 @EVERY
 def test_a_pod_with_plenty_of_room_is_placed(name: StrategyName) -> None:
-    """Whatever the strategy."""
     result = play_strategy(with_pods({"a": [100], "b": [100]}, [30]), name)
     assert (result.placed, result.misplaced, result.overbooked) == (1, frozenset(), {})
     assert result.last_placement == 10
@@ -43,10 +41,6 @@ def test_a_pod_with_plenty_of_room_is_placed(name: StrategyName) -> None:
 
 @pytest.mark.parametrize(("name", "has_node"), [(NONE, True), (PROPOSAL, False), (CAPACITY, False), (GUARDED, False)])
 def test_volumes_that_fit_only_one_by_one(name: StrategyName, has_node: bool) -> None:
-    """Without an extender the pod is bound and stuck.
-
-    All others look at its volumes together, so it waits.
-    """
     result = play_strategy(with_pods({"a": [100]}, [60, 60]), name, pace=AT_ONCE)
     assert result.placed == 0
     assert bool(result.end.nodes) is has_node
@@ -85,10 +79,6 @@ def test_a_status_that_lags_overbooks_what_the_proposal_packs() -> None:
 
 @pytest.mark.parametrize(("name", "goes_wrong"), [(NONE, True), (PROPOSAL, False), (CAPACITY, False), (GUARDED, False)])
 def test_two_pods_at_the_same_time(name: StrategyName, goes_wrong: bool) -> None:
-    """Each of two nodes has room for one of them.
-
-    Without an extender both may go to the same node.
-    """
     results = play_seeds(with_pods({"a": [100], "b": [100]}, [60], [60]), name)
     assert any(result.overbooked for result in results) is goes_wrong
     assert {tuple(nodes_of(result)) for result in results} == (
@@ -97,17 +87,12 @@ def test_two_pods_at_the_same_time(name: StrategyName, goes_wrong: bool) -> None
 
 
 def test_a_current_status_misplaces_instead() -> None:
-    """Longhorn sees the full disk, and takes the other node."""
     results = play_seeds(with_pods({"a": [100], "b": [100]}, [60], [60]), NONE, AT_ONCE)
     assert not any(result.overbooked for result in results)
     assert {len(result.misplaced) for result in results if len({*nodes_of(result)}) == 1} == {1}
 
 
 def test_the_proposal_keeps_a_node_until_its_status_lists_the_replica() -> None:
-    """Pods that fit on one node together get there one by one.
-
-    `capacity` decides them at once.
-    """
     start = with_pods({"a": [100]}, [30], [30], [30])
     pace = Pace(lag=40, binding=5)
     proposal = play_strategy(start, PROPOSAL, pace=pace)
@@ -119,17 +104,12 @@ def test_the_proposal_keeps_a_node_until_its_status_lists_the_replica() -> None:
 
 
 def test_the_proposal_decides_one_pod_at_a_time() -> None:
-    """With a node per pod, only binding takes time, pod by pod."""
     start = with_pods({name: [100] for name in "abcd"}, [60], [60], [60], [60])
     assert play_strategy(start, PROPOSAL, pace=Pace(lag=10, binding=20)).last_placement == 4 * 20
     assert play_strategy(start, CAPACITY, pace=Pace(lag=10, binding=20)).last_placement == 3 + 20
 
 
 def test_a_reservation_ends_at_its_timeout() -> None:
-    """The second pod gets the node before its status is current.
-
-    The status does not list the first one's replica yet.
-    """
     start = with_pods({"a": [100]}, [30], [30])
     pace = Pace(lag=100_000, binding=0, reservation_timeout=50)
     result = play_strategy(start, PROPOSAL, pace=pace)
@@ -139,10 +119,6 @@ def test_a_reservation_ends_at_its_timeout() -> None:
 
 
 def test_a_pod_that_is_bound_late_reserves_nothing() -> None:
-    """The lock ends at the pod-scheduling time-out.
-
-    The next pod may get the same node.
-    """
     start = with_pods({"a": [100], "b": [100]}, [60], [60])
     late = Pace(lag=10, binding=200, scheduling_timeout=110)
     places = {tuple(nodes_of(result)) for result in play_seeds(start, PROPOSAL, late)}
@@ -178,7 +154,6 @@ def test_the_guard_keeps_longhorn_to_a_packing(disks: tuple[float, ...], sizes: 
 
 
 def test_a_replica_moves_with_its_data() -> None:
-    """The old disk has its bytes again, and the status follows."""
     start = situation(disks_of("a", 100, 100), running("db-0", "a", 30))
     raw = start.cluster.snapshot.replicas["db-0-a"]
     placed = start.cluster.update({("replicas", raw.name): replace(raw, disk_id="a-disk-1", disk_path="/data/1/")})
@@ -212,7 +187,6 @@ def test_a_stateful_set_creates_one_pod_after_the_other(name: StrategyName) -> N
 
 
 def test_a_new_volume_without_data_locality_is_never_misplaced() -> None:
-    """It needs no space on its pod's node."""
     start = situation(node("a", 10), node("b"), storage_class("anywhere", dataLocality="disabled"))
     start = after(start, AddPods([[30 * GIBIBYTE]], "anywhere"))
     results = play_seeds(start, NONE)
@@ -221,7 +195,6 @@ def test_a_new_volume_without_data_locality_is_never_misplaced() -> None:
 
 
 def test_disks_that_were_overbooked_before_do_not_count() -> None:
-    """The run did not cause it."""
     full = node("a", 100, listed={"old-a": 150})
     start = situation(full, running("old", "a", 150))
     start = after(start, AddPods([[1 * GIBIBYTE]]))
@@ -229,7 +202,6 @@ def test_disks_that_were_overbooked_before_do_not_count() -> None:
 
 
 def test_the_status_follows_all_hidden_changes() -> None:
-    """Shown in any order, they lead to the current status."""
     start = situation(disks_of("a", 100, 100), running("x", "a"), running("y", "a"))
     current = start.cluster
     lagging = start.cluster
@@ -259,7 +231,6 @@ def test_the_status_follows_all_hidden_changes() -> None:
 
 
 def test_the_summary_has_the_least_the_median_and_the_most() -> None:
-    """Of two medians the lower one."""
     results = play_seeds(with_pods({"a": [100], "b": [100]}, [60], [60]), NONE, AT_ONCE)
     figures = summarize_runs(NONE, 2, results)
     assert Spread.of([3, 1, 2, 9]) == Spread(1, 2, 9)
@@ -269,7 +240,6 @@ def test_the_summary_has_the_least_the_median_and_the_most() -> None:
 
 
 def test_every_strategy_gets_the_pods_in_the_same_order() -> None:
-    """The comparison asks each order for its choices anew."""
     asked: list[str] = []
 
     def order(purpose: str) -> Choose:
@@ -283,10 +253,6 @@ def test_every_strategy_gets_the_pods_in_the_same_order() -> None:
 
 
 def test_a_generated_cluster_has_the_capacity_that_is_asked_for() -> None:
-    """It has it within what rounding to Gi leaves.
-
-    The same seed gives the same cluster.
-    """
     cluster = draw_cluster(50, 20_000 * GIBIBYTE, random.Random(1).randrange)  # noqa: S311
     disks = [disk for entry in cluster.longhorn_nodes.values() for disk in entry.disks]
     assert len(cluster.nodes) == len(cluster.longhorn_nodes) == 50
@@ -297,14 +263,12 @@ def test_a_generated_cluster_has_the_capacity_that_is_asked_for() -> None:
 
 
 def test_generated_pods_have_their_number_of_volumes() -> None:
-    """Of the sizes that exist."""
     sizes = draw_volume_sizes(40, 3, random.Random(1).randrange)  # noqa: S311
     assert {len(each) for each in sizes} == {3}
     assert {size for each in sizes for size in each} == {*VOLUME_SIZES}
 
 
 def test_generated_pods_need_a_class_of_longhorn() -> None:
-    """Its volumes are bound when their pod is scheduled."""
     start = situation(node("a"))
     classes = start.cluster.snapshot.storage_classes
     gone = start.cluster.update({("storage_classes", name): None for name in classes})
@@ -314,10 +278,6 @@ def test_generated_pods_need_a_class_of_longhorn() -> None:
 
 @EVERY
 def test_claims_that_are_bound_already_keep_their_volumes(name: StrategyName) -> None:
-    """A waiting pod with a volume goes to its data.
-
-    It does so where the strategy knows of the volume.
-    """
     existing = [claim("data-db-0", 30, bound=True), persistent_volume("data-db-0", uid="uid-data-db-0")]
     existing += [volume("vol-data-db-0", 30, numberOfReplicas=1), replica("r", "vol-data-db-0", "a", size=30)]
     start = situation(node("a", listed={"r": 30}), node("b"), owned_pod("data-db-0", name="db-0"), existing)

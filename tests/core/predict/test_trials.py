@@ -79,7 +79,6 @@ def test_all_steps_at_once_prove_something_only_where_no_step_hurts(
     ],
 )
 def test_only_the_changed_node_is_decided_about_where_no_other_can_change(objects: list[Object], share: float) -> None:
-    """Such a decision counts as a part of a whole one."""
     trials = trials_of(NODES, objects)
     trials.decide((CLOSED_DISK,))
     assert trials.decisions_left == pytest.approx(DECISIONS - 1 - share)

@@ -46,7 +46,6 @@ POLICY = "node-drain-policy"
 
 
 def test_a_drained_pod_moves_with_its_replica() -> None:
-    """The local replica is rebuilt on the new node, its predecessor goes."""
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     result = prediction(cluster, Drain(("a",)))
     assert outcome_of(result, "db-0").nodes == {"b": 10}
@@ -59,7 +58,6 @@ def test_a_drained_pod_moves_with_its_replica() -> None:
 
 
 def test_the_data_moves_with_the_replica() -> None:
-    """It is on the new disk, and the old one has space."""
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     (end,) = play(after(cluster, Drain(("a",))), 1)
     nodes = end.cluster.state.view.cluster.nodes
@@ -68,7 +66,6 @@ def test_the_data_moves_with_the_replica() -> None:
 
 
 def test_a_pod_without_room_waits_and_holds_up_the_drain() -> None:
-    """Longhorn keeps its budget while the node has the last healthy replica."""
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b", 20), running("db-0", "a"))
     result = prediction(cluster, Drain(("a",)))
     assert outcome_of(result, "db-0").certainty is Certainty.NEVER
@@ -81,10 +78,6 @@ def test_a_pod_without_room_waits_and_holds_up_the_drain() -> None:
 
 
 def test_the_order_decides_who_waits() -> None:
-    """Each of two pods is placed in some orders only.
-
-    There is room for one of them, and an unlucky order is shown.
-    """
     objects = (running("db-0", "a"), running("cache-0", "a"))
     listed = {"db-0-a": 30.0, "cache-0-a": 30.0}
     result = prediction(situation(node("a", listed=listed), node("b", 50), *objects), Drain(("a",)), orders=20)
@@ -105,7 +98,6 @@ def test_the_order_decides_who_waits() -> None:
     ],
 )
 def test_the_drain_policy_decides_about_the_last_replica(policy: str, finishes: bool) -> None:
-    """The volume is detached; only policies that evict move its replica."""
     objects = running("db-0", "a", locality="disabled")
     for entry in objects:
         if entry["kind"] == "Volume":
@@ -120,10 +112,6 @@ def test_the_drain_policy_decides_about_the_last_replica(policy: str, finishes: 
 
 
 def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
-    """The volume has one replica meanwhile, and a new one later.
-
-    Longhorn's wait comes before; the failed replica stays where it is.
-    """
     listed = {"db-0-a": 30.0}
     cluster = situation(
         node("a", listed=listed),
@@ -145,7 +133,6 @@ def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
     ],
 )
 def test_a_rebuild_begins_when_the_wait_has_run_out(settings: list[Object], seconds: int) -> None:
-    """Longhorn adds a second to what remains of it."""
     replicas = running("db-0", "b", replicas=["a", "b"], locality="disabled")
     nodes = (node("a", listed={"db-0-a": 30.0}), node("b", listed={"db-0-b": 30.0}), node("c"))
     result = prediction(situation(*nodes, replicas, settings), Drain(("a",)))
@@ -154,16 +141,11 @@ def test_a_rebuild_begins_when_the_wait_has_run_out(settings: list[Object], seco
 
 
 def test_a_local_replica_is_rebuilt_without_a_wait() -> None:
-    """Data locality wants it, whatever becomes of the one that the pod left."""
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
     assert prediction(cluster, Drain(("a",))).rebuild_wait == 0
 
 
 def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
-    """Longhorn's status does not show the first rebuild yet.
-
-    So the second may go to the same bytes; in other orders it waits.
-    """
     cluster = situation(
         node("a", listed={"db-0-a": 30.0, "db-1-a": 30.0}),
         node("b", 200, listed={"db-0-b": 30.0, "db-1-b": 30.0}),
@@ -176,7 +158,6 @@ def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
 
 
 def test_the_status_of_a_lost_node_stays_as_it_was() -> None:
-    """Its longhorn-manager is gone, so nothing counts there any less."""
     cluster = situation(
         node("a", listed={"db-0-a": 30.0}),
         node("b", listed={"db-0-b": 30.0}),
@@ -188,7 +169,6 @@ def test_the_status_of_a_lost_node_stays_as_it_was() -> None:
 
 
 def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
-    """The volume is faulted, which no node can change."""
     cluster = situation(node("a", listed={"db-0-a": 30.0}), node("b"), running("db-0", "a"))
     outcome = outcome_of(prediction(cluster, LoseNodes(("a",))), "db-0")
     assert (outcome.certainty, dict(outcome.nodes)) == (Certainty.NEVER, {})
@@ -196,7 +176,6 @@ def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
 
 
 def test_a_pod_whose_volume_is_lost_later_is_bound_without_running() -> None:
-    """It has moved when the node with its only replica goes down."""
     remote = running("db-0", "a", locality="disabled")
     cluster = situation(node("a", listed={"db-0-a": 30.0}), node("b"), remote, setting(POLICY, "always-allow"))
     outcome = outcome_of(prediction(cluster, Drain(("a",))), "db-0")
@@ -205,7 +184,6 @@ def test_a_pod_whose_volume_is_lost_later_is_bound_without_running() -> None:
 
 
 def test_a_pod_waits_for_its_volumes_where_longhorns_csi_driver_is_not_registered() -> None:
-    """kube-scheduler chooses the node none the less; a pod that ran there before runs on. A node that is added has what the other has."""
     cluster = situation(
         node("a"), node("b"), csi_node("a", "driver.longhorn.io"), running("db-0", "a"), running("db-1", "b")
     )
@@ -218,7 +196,6 @@ def test_a_pod_waits_for_its_volumes_where_longhorns_csi_driver_is_not_registere
 
 
 def test_where_no_csi_node_is_known_one_that_is_applied_changes_nothing() -> None:
-    """A source without CSINodes counts as one with the driver everywhere."""
     cluster = situation(node("a"), node("b"), running("db-0", "a"))
     apply = ApplyObjects({("csi_nodes", "a"): frozenset({"driver.longhorn.io"})})
     assert outcome_of(prediction(cluster, apply, Drain(("a",))), "db-0").certainty is Certainty.ALWAYS
@@ -226,10 +203,6 @@ def test_where_no_csi_node_is_known_one_that_is_applied_changes_nothing() -> Non
 
 @pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
 def test_a_generic_ephemeral_volume_goes_with_its_pod(change: Change) -> None:
-    """Its claim is deleted with the pod.
-
-    The next pod gets a new, empty volume.
-    """
     objects = [entry for entry in running("db-0", "a", locality="strict-local") if entry["kind"] != "Pod"]
     # Its claim is called data-db-0, after the pod and the pod's volume.
     user = owned_pod(name="data", node="a", owner="ReplicaSet", ephemeral={"db-0": ephemeral_spec(30)})
@@ -240,7 +213,6 @@ def test_a_generic_ephemeral_volume_goes_with_its_pod(change: Change) -> None:
 
 
 def test_scaling_down_deletes_generic_ephemeral_volumes() -> None:
-    """Nothing remains of the claim, and its disk has space again."""
     objects = [entry for entry in running("web-0-db-0", "a") if entry["kind"] != "Pod"]
     user = owned_pod(name="data-web-0", node="a", ephemeral={"db-0": ephemeral_spec(30)})
     start = situation(node("a", listed={"web-0-db-0-a": 30}), objects, user)
@@ -250,7 +222,6 @@ def test_scaling_down_deletes_generic_ephemeral_volumes() -> None:
 
 
 def test_a_pod_without_a_controller_holds_up_the_drain() -> None:
-    """`kubectl drain` refuses to delete it."""
     result = prediction(situation(node("a"), node("b"), pod(name="bare", node="a", phase="Running")), Drain(("a",)))
     assert list(result.drains[0].blockers) == ["pod default/bare has no controller"]
     assert result.pods == ()
@@ -258,24 +229,18 @@ def test_a_pod_without_a_controller_holds_up_the_drain() -> None:
 
 @pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
 def test_pods_leave_a_node_that_only_longhorn_knows(change: Change) -> None:
-    """The source has no Kubernetes nodes.
-
-    Longhorn's stand in for them, and pods do not go back.
-    """
     nodes = [longhorn_node(name, {"disk-1": disk(100)}) for name in ("a", "b")]
     result = prediction(situation(nodes, owned_pod(name="web-0", node="a")), change)
     assert outcome_of(result, "web-0").nodes == {"b": 10}
 
 
 def test_no_pod_is_placed_once_every_node_is_lost() -> None:
-    """Longhorn's nodes are still there, without their Kubernetes nodes."""
     result = prediction(situation(node("a"), owned_pod(name="web-0", node="a")), LoseNodes(("a",)))
     assert outcome_of(result, "web-0").certainty is Certainty.NEVER
 
 
 @pytest.mark.parametrize("owner", ["DaemonSet", "Node", "InstanceManager"])
 def test_pods_that_belong_to_a_node_stay_there(owner: str) -> None:
-    """They are neither moved nor in the way of a drain."""
     cluster = situation(node("a"), node("b"), owned_pod(name="agent-1", node="a", owner=owner))
     result = prediction(cluster, Drain(("a",)))
     assert result.pods == ()
@@ -284,7 +249,6 @@ def test_pods_that_belong_to_a_node_stay_there(owner: str) -> None:
 
 @pytest.mark.parametrize("change", [LoseNodes(("a",)), LoseZone("z1")])
 def test_a_volume_is_lost_with_its_only_replica(change: Change) -> None:
-    """Its pod gets a node but no data."""
     cluster = situation(node("a", zone="z1", listed={"db-0-a": 30}), node("b", zone="z2"), running("db-0", "a"))
     result = prediction(cluster, change)
     assert outcome_of(result, "db-0").certainty is Certainty.NEVER
@@ -294,7 +258,6 @@ def test_a_volume_is_lost_with_its_only_replica(change: Change) -> None:
 
 
 def test_lost_replicas_are_rebuilt_after_the_wait() -> None:
-    """A volume with a healthy replica elsewhere is complete in the end."""
     cluster = situation(
         node("a", listed={"db-0-a": 30}),
         node("b", listed={"db-0-b": 30}),
@@ -308,7 +271,6 @@ def test_lost_replicas_are_rebuilt_after_the_wait() -> None:
 
 
 def test_a_detached_volume_that_lost_a_replica_is_incomplete() -> None:
-    """Longhorn rebuilds it once it is attached, and no pod attaches it."""
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
     objects = running("db-0", "a", replicas=["a", "b"], locality="disabled")
     result = prediction(situation(nodes, objects), Scale(_workload(size=30, name="db"), 0), LoseNodes(("b",)))
@@ -319,7 +281,6 @@ def test_a_detached_volume_that_lost_a_replica_is_incomplete() -> None:
 
 
 def test_a_volume_that_was_never_attached_has_no_data_to_lose() -> None:
-    """Any replica that is left will do."""
     nodes = [*node("a", listed={"r-a": 30}), *node("b", listed={"r-b": 30}), *node("c")]
     replicas = [replica(f"r-{name}", "vol", name, size=30, healthy=False) for name in ("a", "b")]
     result = prediction(situation(nodes, volume("vol", 30, numberOfReplicas=2), replicas), LoseNodes(("a",)))
@@ -327,7 +288,6 @@ def test_a_volume_that_was_never_attached_has_no_data_to_lose() -> None:
 
 
 def test_a_lost_disk_leaves_the_node() -> None:
-    """The pod stays; the replica is rebuilt on the other disk."""
     two_disks = {"disk-1": disk(100, available=70, listed={"db-0-a": 30}), "disk-2": disk(100)}
     cluster = situation(
         kube_node("a"),
@@ -360,7 +320,6 @@ def test_scaling_up_fills_the_disks() -> None:
 
 @pytest.mark.parametrize(("topology", "nodes"), [("zonal", {"a"}), ("any", {"a", "b"})])
 def test_a_new_zonal_volume_needs_room_in_the_zone_of_its_pod(topology: str, nodes: set[str]) -> None:
-    """Without `volumeTopology` its pod may run in the zone without room, too."""
     values: dict[str, Any] = {"dataLocality": "disabled", "volumeTopology": topology}
     keys = setting("csi-allowed-topology-keys", "topology.kubernetes.io/zone")
     start = situation(node("a", 50, zone="z1"), node("b", 10, zone="z2"), storage_class("tied", **values), keys)
@@ -370,7 +329,6 @@ def test_a_new_zonal_volume_needs_room_in_the_zone_of_its_pod(topology: str, nod
 
 @pytest.mark.parametrize("zone", ["", "z1"])
 def test_a_zonal_volume_keeps_its_pod_in_its_zone(zone: str) -> None:
-    """When its node is drained, the node of the other zone does not help."""
     objects = running("db-0", "a", replicas=["a"], locality="disabled")
     (volume,) = (entry for entry in objects if entry["kind"] == "Volume")
     volume["spec"]["topologyRequirement"] = [{"zone": zone}] if zone else []
@@ -380,7 +338,6 @@ def test_a_zonal_volume_keeps_its_pod_in_its_zone(zone: str) -> None:
 
 
 def test_a_stateful_set_creates_pods_in_order() -> None:
-    """A pod after one that waits is not even created."""
     result = prediction(situation(node("a", 50)), Scale(_workload(size=40), 3))
     assert list(outcome_of(result, "web-2").reasons) == ["the pod before it does not run"]
 
@@ -406,7 +363,6 @@ def test_pods_of_a_stateful_set_move_in_order(in_order: bool, reasons: dict[str,
 
 
 def test_scaling_down_frees_no_claims() -> None:
-    """Pods with the highest numbers go; their volumes stay."""
     cluster = situation(node("a", listed={"web-0-a": 30, "web-1-a": 30}), running("web-0", "a"), running("web-1", "a"))
     changed = after(cluster, Scale(_workload(size=30), 1))
     assert sorted(changed.cluster.snapshot.pods) == [("default", "web-0")]
@@ -446,7 +402,6 @@ def test_an_expansion_must_fit_the_disk(size: int, refusals: int) -> None:
 
 
 def test_longhorns_webhook_refuses_a_claim_where_too_little_would_stay_free() -> None:
-    """The numbers are those of a refusal by Longhorn v1.12.1: left=85899345920 < minimal=107374182400. Nothing changes."""
     disks = {"disk-1": disk(400, available=370, listed={"db-0-a": 100})}
     cluster = situation(kube_node("a"), longhorn_node("a", disks), running("db-0", "a", 100))
     result = prediction(cluster, Expand(("default", "data-db-0"), 390 * GI))
@@ -459,7 +414,6 @@ def test_longhorns_webhook_refuses_a_claim_where_too_little_would_stay_free() ->
 
 
 def test_longhorns_webhook_compares_requests() -> None:
-    """A claim whose volume has not grown yet requests its growth already."""
     objects = running("db-0", "a")
     next(entry for entry in objects if entry["kind"] == "PersistentVolumeClaim")["spec"]["resources"]["requests"][
         "storage"
@@ -470,7 +424,6 @@ def test_longhorns_webhook_compares_requests() -> None:
 
 
 def test_a_storage_class_may_refuse_an_expansion() -> None:
-    """The API server lets claims grow only where allowVolumeExpansion is set."""
     cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
     fixed = ApplyObjects({("storage_classes", "longhorn"): kube.StorageClass("longhorn", "driver.longhorn.io")})
     result = prediction(cluster, fixed, Expand(("default", "data-db-0"), 60 * GI))
@@ -482,7 +435,6 @@ def test_a_storage_class_may_refuse_an_expansion() -> None:
 
 
 def test_changes_count_in_order() -> None:
-    """A drain after a setting follows the new policy."""
     objects = (node("a", listed={"db-0-a": 30}), node("b", 20), running("db-0", "a"))
     allow = SetSetting(POLICY, "always-allow")
     assert prediction(situation(*objects), allow, Drain(("a",))).drains[0].finished == 10
@@ -504,24 +456,18 @@ def test_changes_count_in_order() -> None:
     ],
 )
 def test_changes_of_what_does_not_exist_are_refused(change: Change) -> None:
-    """Each names what is wrong; a volume cannot shrink."""
     cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
     with pytest.raises(CoreError):
         change.apply(cluster)
 
 
 def test_the_same_seeds_give_the_same_end() -> None:
-    """Nothing but the seed decides."""
     start = after(situation(node("a"), node("b"), node("c")), Scale(_workload(size=20, in_order=False), 6))
     ends: list[Any] = [[result.nodes for result in play(start, 5)] for _ in range(2)]
     assert ends[0] == ends[1]
 
 
 def test_a_share_manager_takes_its_volume_along() -> None:
-    """Longhorn attaches the volume where its share-manager runs.
-
-    So the drain finishes.
-    """
     objects = running("db-0", "a", locality="disabled", replicas=["b", "c"])
     for entry in objects:
         if entry["kind"] == "Volume":
@@ -536,7 +482,6 @@ def test_a_share_manager_takes_its_volume_along() -> None:
 def test_a_volume_that_lacks_a_replica_gets_it_when_there_is_a_node(
     changes: tuple[Change, ...], incomplete: int
 ) -> None:
-    """The replica object waits for a place in the snapshot already."""
     objects = running("db-0", "a", replicas=["a"])
     for entry in objects:
         if entry["kind"] == "Volume":
@@ -548,10 +493,6 @@ def test_a_volume_that_lacks_a_replica_gets_it_when_there_is_a_node(
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_remote_replica_counts_only_for_pods_that_are_placed(waits: bool) -> None:
-    """A best-effort volume finds no room on its pod's node.
-
-    It has a healthy replica elsewhere, in both cases.
-    """
     objects = running("db-0", "a", replicas=["b"])
     for entry in objects:
         if entry["kind"] == "Pod" and waits:

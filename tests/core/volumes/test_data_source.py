@@ -60,7 +60,6 @@ def image(**spec: Any) -> Object:
 
 
 def test_a_clone_names_its_source() -> None:
-    """Longhorn attaches it only once it has the data."""
     volume = new_volume(make.claim("x", 10, source="y"), make.bound("y", 10), make.storage_class())
     assert (volume.data_source, volume.size, volume.clone_mode) == ("vol://vol-y", 10 * GI, "")
 
@@ -81,19 +80,16 @@ REFUSED_CLONES: dict[str, tuple[list[Object], str]] = {
 
 @pytest.mark.parametrize(("objects", "message"), REFUSED_CLONES.values(), ids=REFUSED_CLONES.keys())
 def test_a_clone_that_is_never_made_is_an_error(objects: list[Object], message: str) -> None:
-    """external-provisioner or Longhorn's CSI driver refuses it."""
     with pytest.raises(ResolutionError, match=message):
         new_volume(make.claim("x", 10, source="y"), *objects, make.storage_class())
 
 
 def test_a_clone_of_a_volume_that_does_not_exist_is_an_error() -> None:
-    """A StorageClass may name the source, too."""
     with pytest.raises(MissingObjectError, match="Longhorn volume y does not exist"):
         new_volume(make.claim("x", 10), make.storage_class(dataSource="vol://y"))
 
 
 def test_a_linked_clone_of_a_snapshot_goes_where_its_source_is() -> None:
-    """It shares the data, so a full disk there refuses it everywhere."""
     nodes = [make.longhorn_node(name, {"d": make.disk(kind="block", filesystem="")}) for name in "ab"]
     source = [make.volume("y", 10, dataEngine="v2"), make.replica("r", "y", "b", disk="d", size=10, dataEngine="v2")]
     linked = make.storage_class(dataEngine="v2", cloneMode="linked-clone")
@@ -102,7 +98,6 @@ def test_a_linked_clone_of_a_snapshot_goes_where_its_source_is() -> None:
 
 
 def test_a_restored_volume_has_the_size_of_its_backup() -> None:
-    """Whatever the claim asks for; Longhorn rounds up to 2 MiB."""
     objects = [restored_claim(), *snapshot_of("bak://volume/b"), make.storage_class()]
     assert new_volume(*objects, backup()).size == 20 * GI
     assert new_volume(*objects, backup("1048577")).size == 2 * 2**20
@@ -111,7 +106,6 @@ def test_a_restored_volume_has_the_size_of_its_backup() -> None:
 @pytest.mark.parametrize("objects", [[], [backup("")]], ids=["missing", "without a size yet"])
 @pytest.mark.parametrize("url", ["s3://bucket@region/?backup=b&volume=v", "?volume=v&backup=b"])
 def test_the_size_of_an_unknown_backup_is_not_guessed(objects: list[Object], url: str) -> None:
-    """Longhorn does not create the volume either."""
     with pytest.raises(ResolutionError, match="the size of backup b is not known"):
         new_volume(make.claim("x", 10), make.storage_class(fromBackup=url), *objects)
 
@@ -123,12 +117,10 @@ def test_a_url_without_backup_is_an_error() -> None:
 
 
 def test_an_empty_parameter_restores_nothing() -> None:
-    """Longhorn's own example of a StorageClass has it."""
     assert new_volume(make.claim("x", 10), make.storage_class(fromBackup="")).size == 10 * GI
 
 
 def test_a_restored_volume_has_the_backing_image_of_its_backup() -> None:
-    """Unless its class names another."""
     objects = [make.claim("x", 10), backup(image="i"), image()]
     assert new_volume(*objects, make.storage_class(fromBackup="?backup=b")).backing_image == "i"
     other = make.storage_class(fromBackup="?backup=b", backingImage="j")
@@ -136,7 +128,6 @@ def test_a_restored_volume_has_the_backing_image_of_its_backup() -> None:
 
 
 def test_a_snapshot_may_be_a_backing_image() -> None:
-    """Its handle has the parameters."""
     handle = "bi://backing?backingImageDataSourceType=download&backingImage=i&backingImageChecksum="
     objects = [restored_claim(), *snapshot_of(handle), make.storage_class(), image(sourceType="download")]
     assert new_volume(*objects).backing_image == "i"
@@ -175,18 +166,15 @@ DOWNLOAD: dict[str, Any] = {
 
 
 def test_an_image_that_is_created_with_the_volume_has_the_selectors_of_its_class() -> None:
-    """It is on no disk yet."""
     volume = new_volume(make.claim("x", 10), make.storage_class(**DOWNLOAD))
     assert (volume.backing_image, volume.disk_selector, volume.node_selector) == ("", ("fast",), ("storage",))
 
 
 def test_an_image_that_exists_has_its_own_selectors() -> None:
-    """Whatever the class says."""
     volume = new_volume(make.claim("x", 10), make.storage_class(**DOWNLOAD), image(sourceType="download"))
     assert (volume.backing_image, volume.disk_selector, volume.node_selector) == ("i", (), ())
 
 
 def test_an_image_of_another_type_is_an_error() -> None:
-    """Longhorn's CSI driver takes it for another image."""
     with pytest.raises(ResolutionError, match="backing image i is of type upload, not 'download'"):
         new_volume(make.claim("x", 10), make.storage_class(**DOWNLOAD), image(sourceType="upload"))

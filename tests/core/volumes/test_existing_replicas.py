@@ -36,7 +36,6 @@ INACTIVE: dict[str, Any] = {"active": False}
 
 
 def replica_use_on_n1(*objects: Object) -> ReplicaUse:
-    """The use of volume vol-a's replicas on node n1."""
     current = view(NODES, bound("a"), *objects)
     (volume,) = resolve(as_pod(pod("a")), current).volumes
     return replica_uses(volume, current.cluster).get("n1", ReplicaUse.NONE)
@@ -60,7 +59,6 @@ def replica_use_on_n1(*objects: Object) -> ReplicaUse:
 def test_the_use_of_a_replica_follows_from_its_state(
     here: dict[str, Any], elsewhere: dict[str, Any] | None, use: ReplicaUse
 ) -> None:
-    """The rows of the table in `volumes/existing_replicas.py`."""
     others = [replica("r2", "vol-a", "n2", **elsewhere)] if elsewhere is not None else []
     assert replica_use_on_n1(replica("r1", "vol-a", "n1", **here), *others) is use
 
@@ -84,7 +82,6 @@ class TestReturn:
     """Only candidates that are a home of every local volume are returned."""
 
     def test_a_pod_returns_to_its_replicas(self) -> None:
-        """To exactly the node that holds a replica of every volume."""
         explanation = explained(
             pod("a", "b"), NODES, bound("a"), bound("b"), replica("r1", "vol-a", "n2"), replica("r2", "vol-b", "n2")
         )
@@ -101,20 +98,17 @@ class TestReturn:
         ],
     )
     def test_a_home_needs_no_new_space(self, home: Object) -> None:
-        """A home stays a home whatever happens to its free space."""
         explanation = explained(pod("a"), longhorn_node("n1"), home, bound("a"), replica("r1", "vol-a", "n2"))
         assert fitting(explanation) == ["n2"]
         assert explanation.verdicts[1].plan == {}
 
     def test_a_home_that_is_no_candidate_does_not_count(self) -> None:
-        """kube-scheduler left it out, so the pod needs space on another node."""
         explanation = explained(
             pod("a"), NODES, bound("a", 60), replica("r1", "vol-a", "n2", size=60), nodes=["n1", "n3"]
         )
         assert reasons(explanation) == {"n1": "ROOM", "n3": "ROOM"}
 
     def test_a_home_of_only_one_of_two_volumes_does_not_count(self) -> None:
-        """Then every node is evaluated; where a replica is kept, less space is needed."""
         small = [longhorn_node("n1", 50), longhorn_node("n2", 50), longhorn_node("n3", 100)]
         explanation = explained(
             pod("a", "b"), small, bound("a", 50), bound("b", 50), replica("r1", "vol-a", "n1", size=50),
@@ -122,7 +116,6 @@ class TestReturn:
         assert reasons(explanation) == {"n1": "INSUFFICIENT_STORAGE", "n2": "NOT_TOGETHER", "n3": "ROOM"}
 
     def test_a_volume_with_a_kept_replica_needs_no_second_replica_on_the_node(self) -> None:
-        """On a node that keeps one volume, only the other is packed."""
         nodes = [longhorn_node("n1", {"disk-1": disk(100, listed={"r1": 50})}), longhorn_node("n2", 90)]
         explanation = explained(
             pod("a", "b"), nodes, bound("a", 50), bound("b", 50), replica("r1", "vol-a", "n1", size=50)
@@ -131,7 +124,6 @@ class TestReturn:
         assert explanation.verdicts[0].plan == {"vol-b": "n1-disk-1"}
 
     def test_remote_volumes_do_not_decide_about_homes(self) -> None:
-        """They cannot have a home, so they are left out."""
         explanation = explained(
             pod("a", "remote"), NODES, bound("a"), bound("remote", locality="disabled"),
             replica("r1", "vol-a", "n2"), replica("r2", "vol-remote", "n3"),
@@ -139,7 +131,6 @@ class TestReturn:
         assert fitting(explanation) == ["n2"]
 
     def test_a_pod_with_remote_volumes_alone_has_no_home(self) -> None:
-        """At least one local volume is needed to return to a node."""
         explanation = explained(
             pod("remote"), NODES, bound("remote", locality="disabled"), replica("r1", "vol-remote", "n3")
         )
@@ -159,14 +150,12 @@ class TestReturn:
     def test_the_best_replicas_decide_which_nodes_are_homes(
         self, first: dict[str, Any], second: dict[str, Any], homes: list[str]
     ) -> None:
-        """The last column of the table: homes depend on the other replicas."""
         explanation = explained(
             pod("a"), NODES, bound("a"), replica("r1", "vol-a", "n1", **first), replica("r2", "vol-a", "n2", **second)
         )
         assert [name for name, reason in reasons(explanation).items() if reason == "HOME"] == homes
 
     def test_a_new_replica_makes_a_home_if_the_healthy_one_is_on_no_candidate(self) -> None:
-        """A rebuilding replica makes a home only if no candidate has a healthy one."""
         explanation = explained(
             pod("a"), NODES, bound("a"), replica("r1", "vol-a", "n1"), replica("r2", "vol-a", "n2", healthy=False),
             nodes=["n2", "n3"],
@@ -207,7 +196,6 @@ class TestReturn:
         assert reasons(explanation) == {"n1": "NO_ROOM_IN_CLUSTER"}
 
     def test_a_healthy_replica_on_a_node_without_the_engine_hides_no_other_home(self) -> None:
-        """A candidate without the engine cannot be a home, so other homes stay."""
         engine = {
             "apiVersion": "longhorn.io/v1beta2",
             "kind": "EngineImage",
@@ -235,7 +223,6 @@ class TestReturn:
 
 
 def test_an_evicting_replica_needs_new_space_on_its_own_node() -> None:
-    """Its data moves away, so a new local replica is needed; the node's other disk takes it."""
     node = longhorn_node("n1", {"disk-1": disk(allow=False, evict=True), "disk-2": disk(100)})
     explanation = explained(
         pod("a"), node, longhorn_node("n2", 10), bound("a"), replica("r1", "vol-a", "n1", evictionRequested=True)
@@ -245,7 +232,6 @@ def test_an_evicting_replica_needs_new_space_on_its_own_node() -> None:
 
 
 def test_hard_disk_anti_affinity_closes_the_disk_of_a_deleting_replica() -> None:
-    """Its successor needs another disk."""
     node = longhorn_node("n1", {"disk-1": disk(500)})
     raw = bound("a", replicaDiskSoftAntiAffinity="disabled")
     explanation = explained(pod("a"), node, raw, replica("r1", "vol-a", "n1", deleting=True))
@@ -253,7 +239,6 @@ def test_hard_disk_anti_affinity_closes_the_disk_of_a_deleting_replica() -> None
 
 
 def test_soft_disk_anti_affinity_falls_back_to_the_disk_of_the_evicting_replica() -> None:
-    """Longhorn uses it when the other disk is full."""
     node = longhorn_node("n1", {"disk-1": disk(200), "disk-2": disk(60, tags=["ssd"])})
     volumes = [bound("a", 50), bound("b", 60, diskSelector=["ssd"])]
     evicting = replica("r1", "vol-a", "n1", size=50, evictionRequested=True)
@@ -263,7 +248,6 @@ def test_soft_disk_anti_affinity_falls_back_to_the_disk_of_the_evicting_replica(
 
 
 def test_the_fallback_of_soft_anti_affinity_can_make_a_node_order_safe() -> None:
-    """Whichever volume takes the free disk first, the other takes the disk of the evicting replica."""
     node = longhorn_node("n1", {"disk-1": disk(100), "disk-2": disk(50)})
     evicting = replica("r1", "vol-a", "n1", size=50, evictionRequested=True)
     (verdict,) = explained(pod("a", "b"), node, bound("a", 50), bound("b", 50), evicting).verdicts
@@ -272,7 +256,6 @@ def test_the_fallback_of_soft_anti_affinity_can_make_a_node_order_safe() -> None
 
 @pytest.mark.parametrize("listed", [{}, {"r1": 40}], ids=["not listed yet", "listed"])
 def test_a_disk_without_space_is_not_reported_as_anti_affinity(listed: dict[str, float]) -> None:
-    """Whether Longhorn's status lists the evicting replica yet changes no reason."""
     node = longhorn_node("n1", {"disk-1": disk(60, listed=listed)})
     evicting = replica("r1", "vol-a", "n1", size=40, evictionRequested=True)
     assert reasons(explained(pod("a"), node, bound("a", 40), evicting)) == {"n1": "INSUFFICIENT_STORAGE"}
@@ -283,7 +266,6 @@ class TestStrictLocal:
 
     @pytest.mark.parametrize("state", [HEALTHY, NEW, FAILED], ids=["healthy", "new", "failed"])
     def test_a_strict_local_volume_fits_only_on_its_replica_s_node(self, state: dict[str, Any]) -> None:
-        """If that node is no candidate, nothing fits."""
         explanation = explained(
             pod("a"),
             NODES,
@@ -294,7 +276,6 @@ class TestStrictLocal:
         assert reasons(explanation) == {"n1": "STRICT_LOCAL_ELSEWHERE", "n2": "STRICT_LOCAL_ELSEWHERE"}
 
     def test_a_strict_local_volume_without_a_placed_replica_fits_wherever_there_is_space(self) -> None:
-        """Its replica object may exist already; it has no node before the volume is attached."""
         explanation = explained(
             pod("a"),
             longhorn_node("n1", 50),
@@ -306,7 +287,6 @@ class TestStrictLocal:
 
 
 def test_a_claim_in_use_ties_the_pod_to_the_other_pod_s_node() -> None:
-    """Every other node is refused, whatever its space."""
     explanation = explained(
         pod("a"), NODES, bound("a", locality="disabled"), pod("a", name="other", uid="2", node="n2", phase="Running"),
         replica("r1", "vol-a", "n1"),

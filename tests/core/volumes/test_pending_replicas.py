@@ -13,23 +13,19 @@ from tests.builders import Object
 
 
 def node_listing(name: str, *listed: str) -> Object:
-    """A Longhorn node whose status lists some replicas."""
     return make.longhorn_node(name, {"disk-1": make.disk(100, listed=dict.fromkeys(listed, 10))})
 
 
 def database_pod(node_name: str = "a", **fields: Any) -> Object:
-    """The pod that mounts data and logs."""
     return make.pod("data", "logs", name="db", node=node_name, **fields)
 
 
 def test_an_unbound_claim_is_not_listed() -> None:
-    """It goes by its claim's name as long as it has no volume."""
     view = make.view(make.storage_class(), make.claim("data", 10), make.claim("logs", 10), node_listing("a"))
     assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == ("data", "logs")
 
 
 def bound(name: str, node: str = "a", **fields: Any) -> list[Object]:
-    """A claim whose replica is on a node."""
     return [*make.bound(name, 10, **fields), make.replica(f"r-{name}", f"vol-{name}", node)]
 
 
@@ -46,21 +42,18 @@ def bound(name: str, node: str = "a", **fields: Any) -> list[Object]:
 def test_a_volume_is_unlisted_until_its_node_lists_its_replica(
     replica_node: str, listed: list[str], expected: tuple[str, ...]
 ) -> None:
-    """Both are needed: the replica has the node, and the node's status lists the replica."""
     objects = [*bound("data", replica_node), *bound("logs", replica_node)]
     view = make.view(make.storage_class(), objects, node_listing("a", *listed), node_listing("b"))
     assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == expected
 
 
 def test_a_replica_may_be_listed_on_any_disk() -> None:
-    """Longhorn chooses the disk."""
     disks = {"one": make.disk(100, listed={"r-data": 10}), "two": make.disk(100, listed={"r-logs": 10})}
     view = make.view(bound("data"), bound("logs"), make.longhorn_node("a", disks))
     assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == ()
 
 
 def test_without_a_longhorn_node_every_volume_is_unlisted() -> None:
-    """Until the time-out."""
     assert unlisted_volumes(make.as_pod(database_pod()), "x", make.view(bound("data"), bound("logs"))) == (
         "vol-data",
         "vol-logs",
@@ -75,7 +68,6 @@ def test_a_volume_that_needs_no_local_space_does_not_count(fields: dict[str, Any
 
 
 def test_best_effort_volumes_do_not_count_if_local_space_is_only_preferred() -> None:
-    """Strict-local volumes do."""
     view = make.view(bound("data", ""), bound("logs", "", locality="strict-local"), node_listing("a"))
     assert unlisted_volumes(make.as_pod(database_pod()), "a", view, require_best_effort=False) == ("vol-logs",)
     pending = make.view(bound("data", ""), bound("logs", ""), node_listing("a"), database_pod())
@@ -84,7 +76,6 @@ def test_best_effort_volumes_do_not_count_if_local_space_is_only_preferred() -> 
 
 
 def test_a_pod_that_names_a_missing_object_is_left_out() -> None:
-    """For a single pod that is an error."""
     view = make.view(make.claim("data", 10), node_listing("a"), database_pod())
     with pytest.raises(ResolutionError):
         unlisted_volumes(make.as_pod(database_pod()), "a", view)
@@ -102,19 +93,16 @@ def test_a_pod_that_names_a_missing_object_is_left_out() -> None:
     ],
 )
 def test_pending_bound_pods_without_listed_replicas_await_them(fields: dict[str, Any], awaits: bool) -> None:
-    """Running pods have their replicas."""
     view = make.view(bound("data", ""), bound("logs", ""), node_listing("a"), database_pod(**fields))
     assert [(pod.name, node) for pod, node in pods_awaiting_replicas(view)] == ([("db", "a")] if awaits else [])
 
 
 def test_pending_bound_pods_with_listed_replicas_await_none() -> None:
-    """Their replicas are listed."""
     view = make.view(bound("data"), bound("logs"), node_listing("a", "r-data", "r-logs"), database_pod())
     assert pods_awaiting_replicas(view) == ()
 
 
 def claim_with_selected_node(name: str, *, bound: bool = False) -> Object:
-    """A claim for which kube-scheduler has selected a node."""
     raw = make.claim(name, 10, bound=bound)
     raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
     return raw
@@ -144,14 +132,12 @@ def claim_with_selected_node(name: str, *, bound: bool = False) -> Object:
 def test_a_selected_node_is_a_decision_until_the_pod_is_bound(
     claims: list[Object], fields: dict[str, Any], decided: bool
 ) -> None:
-    """If the claim is not bound yet, or bound to a volume that no watch has delivered yet."""
     view = make.view(claims, database_pod(**{"node_name": "", **fields}))
     assert [(pod.name, node) for pod, node in decided_pods(view)] == ([("db", "a")] if decided else [])
 
 
 @pytest.mark.parametrize(("declared", "decided"), [("", True), ("no room", False)])
 def test_a_nomination_is_a_decision_unless_it_comes_from_preemption(declared: str, decided: bool) -> None:
-    """Preemption nominates with PodScheduled=False; bound claims show no other sign."""
     raw = database_pod(node_name="")
     raw["status"]["nominatedNodeName"] = "a"
     if declared:

@@ -29,12 +29,10 @@ from tests.builders import (
 
 
 def volumes(raw_pod: Object, *objects: Object | list[Object], require_best_effort: bool = True) -> list[PodVolume]:
-    """The resolved volumes of a pod."""
     return list(resolve(as_pod(raw_pod), view(*objects), require_best_effort=require_best_effort).volumes)
 
 
 def test_a_bound_claim_leads_to_its_longhorn_volume_and_replicas() -> None:
-    """Through claim, PersistentVolume and volume handle; replicas are sorted by name."""
     (pod_volume,) = volumes(
         pod("a"), bound("a", 10), replica("r2", "vol-a", "n1", size=10), replica("r1", "vol-a", "n2", size=10)
     )
@@ -56,18 +54,15 @@ def test_spec_volume_name_decides_whether_a_claim_is_bound() -> None:
 
 
 def test_the_phase_bound_without_a_volume_name_is_ignored() -> None:
-    """Nothing says where the volume is, so it counts as one to be created."""
     (pod_volume,) = volumes(pod("a"), claim("a", 10, phase="Bound"), storage_class())
     assert not pod_volume.bound
 
 
 def test_a_claim_named_twice_counts_once() -> None:
-    """Two mounts of one claim are one volume."""
     assert [entry.name for entry in volumes(pod("a", "a"), bound("a"))] == ["vol-a"]
 
 
 def test_two_claims_of_one_longhorn_volume_count_once() -> None:
-    """The volume occupies a disk once, however many PersistentVolumes name it."""
     second = [claim("b", bound=True), persistent_volume("b", handle="vol-a")]
     assert [entry.name for entry in volumes(pod("a", "b"), bound("a"), second)] == ["vol-a"]
 
@@ -113,7 +108,6 @@ def test_a_claim_of_another_driver_is_skipped(objects: list[Object]) -> None:
     ],
 )
 def test_the_error_about_a_missing_object_names_what_refers_to_it(objects: list[Object], message: str) -> None:
-    """A missing object is an error, never an empty list of volumes."""
     with pytest.raises(MissingObjectError, match=message):
         volumes(pod("a"), objects)
 
@@ -135,7 +129,6 @@ class TestEphemeral:
     POD = pod(ephemeral={"scratch": ephemeral_spec(5)})
 
     def test_the_claim_need_not_exist_yet(self) -> None:
-        """Then the pod's own template has the claim's spec."""
         (pod_volume,) = volumes(self.POD, storage_class())
         assert (pod_volume.name, pod_volume.claim, pod_volume.volume.size) == (
             "pod-scratch",
@@ -144,7 +137,6 @@ class TestEphemeral:
         )
 
     def test_an_existing_claim_of_the_pod_counts(self) -> None:
-        """Once it exists, its own spec counts."""
         owner = {"kind": "Pod", "name": "pod", "uid": "uid-pod"}
         (pod_volume,) = volumes(self.POD, claim("pod-scratch", 7, owners=[owner]), storage_class())
         assert pod_volume.volume.size == 7 * GI
@@ -176,12 +168,10 @@ class TestUnbound:
     def test_the_size_is_rounded_as_by_the_csi_driver(
         self, request_: str, parameters: dict[str, Any], size: int
     ) -> None:
-        """csi/controller_server.go:CreateVolume."""
         (pod_volume,) = volumes(pod("a"), claim("a", request_), storage_class(**parameters))
         assert pod_volume.volume.size == size
 
     def test_parameters_become_fields(self) -> None:
-        """As the CSI driver reads them."""
         (pod_volume,) = volumes(
             pod("a"),
             claim("a"),
@@ -201,7 +191,6 @@ class TestUnbound:
         assert (created.node_selector, created.disk_selector) == (("storage", "fast"), ("ssd",))
 
     def test_settings_are_the_defaults_of_missing_parameters(self) -> None:
-        """default-replica-count and default-data-locality."""
         (pod_volume,) = volumes(
             pod("a"),
             claim("a"),
@@ -221,13 +210,11 @@ class TestUnbound:
         ],
     )
     def test_a_backing_image_that_does_not_suit_the_volume_is_an_error(self, image: Object, message: str) -> None:
-        """Longhorn's webhook compares the two."""
         raw = {"apiVersion": "longhorn.io/v1beta2", "kind": "BackingImage", "metadata": {"name": "bi"}, **image}
         with pytest.raises(ResolutionError, match=message):
             volumes(pod("a"), claim("a", 10), storage_class(backingImage="bi"), raw)
 
     def test_a_volume_shared_by_parameter_is_served_over_the_network(self) -> None:
-        """The class's `share` makes it RWX whatever the claim says."""
         (pod_volume,) = volumes(pod("a"), claim("a"), storage_class(share="true"))
         assert (pod_volume.volume.access_mode, pod_volume.local) == ("rwx", False)
 
@@ -239,26 +226,22 @@ class TestUnbound:
         ],
     )
     def test_a_linked_clone_names_its_source(self, objects: list[Object]) -> None:
-        """Its replicas share the disks of the source's replicas."""
         clone_class = storage_class(dataEngine="v2", cloneMode="linked-clone", dataSource="vol://vol-b")
         (pod_volume,) = volumes(pod("a"), objects, clone_class)
         assert (pod_volume.volume.clone_mode, pod_volume.volume.data_source) == ("linked-clone", "vol://vol-b")
 
     def test_a_linked_clone_of_an_unbound_claim_is_an_error(self) -> None:
-        """The source has no volume yet."""
         with pytest.raises(MissingObjectError, match="bound PersistentVolumeClaim default/b"):
             volumes(pod("a"), claim("a", source="b"), claim("b"), storage_class(cloneMode="linked-clone"))
 
     @pytest.mark.parametrize("uid", ["", "uid-a"], ids=["by hand", "for this claim"])
     def test_a_persistent_volume_reserved_for_the_claim_counts_as_its_volume(self, uid: str) -> None:
-        """Kubernetes will bind the two, so no volume is created."""
         (pod_volume,) = volumes(
             pod("a"), claim("a"), persistent_volume("a", uid=uid), volume("vol-a", 7), storage_class()
         )
         assert (pod_volume.name, pod_volume.volume.size) == ("vol-a", 7 * GI)
 
     def test_a_volume_reserved_for_an_earlier_claim_of_that_name_does_not_count(self) -> None:
-        """A retained PersistentVolume names the deleted claim by its UID."""
         (pod_volume,) = volumes(
             pod("a"), claim("a", 5), persistent_volume("a", uid="uid-older"), volume("vol-a", 7), storage_class()
         )
@@ -299,13 +282,11 @@ class TestUnbound:
     ],
 )
 def test_only_volumes_with_data_locality_need_local_space(fields: dict[str, Any], access: str, local: bool) -> None:
-    """A volume shared through a share-manager needs none; a migratable volume is attached like any other."""
     (pod_volume,) = volumes(pod("a"), bound("a", access=access, **fields))
     assert pod_volume.local is local
 
 
 def test_best_effort_can_be_relaxed_to_a_preference() -> None:
-    """Then only strict-local volumes need local space."""
     pod_volumes = volumes(pod("a", "b"), bound("a"), bound("b", locality="strict-local"), require_best_effort=False)
     assert [entry.local for entry in pod_volumes] == [False, True]
 
@@ -326,12 +307,10 @@ class TestClaimInUse:
         ],
     )
     def test_an_exclusive_claim_is_in_use_on_the_node_of_a_live_pod(self, other_pod: Object, nodes: set[str]) -> None:
-        """Other pods do not count."""
         (pod_volume,) = volumes(pod("a"), bound("a"), other_pod)
         assert pod_volume.in_use_on == nodes
 
     def test_every_claim_of_a_volume_counts(self) -> None:
-        """With two claims of one Longhorn volume, a pod that uses either uses the volume."""
         second = [claim("b", bound=True), persistent_volume("b", handle="vol-a")]
         (pod_volume,) = volumes(
             pod("a", "b"), bound("a"), second, pod("b", name="other", uid="2", node="n1", phase="Running")
@@ -372,10 +351,8 @@ def test_resolving_twice_as_many_volumes_takes_twice_the_work() -> None:
 
 @pytest.mark.parametrize(("count", "exceeds"), [(4_094, False), (4_095, True)])
 def test_a_node_attaches_as_many_volumes_as_longhorn_numbers_iscsi_targets(count: int, exceeds: bool) -> None:
-    """Target ids are 1 to 4,094."""
     assert exceeds_attach_limit(as_pod(pod(*[f"claim-{index}" for index in range(count)]))) is exceeds
 
 
 def test_a_claim_that_a_pod_mounts_often_is_attached_once() -> None:
-    """The limit counts claims, not mounts."""
     assert not exceeds_attach_limit(Pod("default", "p", volumes=tuple(ClaimVolume(f"v{i}", "a") for i in range(5_000))))

@@ -19,7 +19,6 @@ from tests.builders import (
 
 
 def skipped(raw_pod: Object, *objects: Object | list[Object]) -> list[tuple[str, str]]:
-    """The skipped claims and their causes."""
     return [(entry.claim, entry.cause) for entry in explained(raw_pod, longhorn_node("n1"), *objects).skipped]
 
 
@@ -58,22 +57,18 @@ def skipped(raw_pod: Object, *objects: Object | list[Object]) -> list[tuple[str,
     ],
 )  # fmt: skip
 def test_a_claim_that_is_no_longhorn_volume_is_listed_as_what_it_is(objects: list[Object], cause: str) -> None:
-    """The decision leaves it out."""
     assert skipped(pod("a"), objects) == [("default/a", cause)]
 
 
 def test_longhorn_volumes_are_not_skipped() -> None:
-    """Bound or not."""
     assert skipped(pod("a", "b"), bound("a"), claim("b", 10), storage_class()) == []
 
 
 def test_a_volume_with_two_claims_is_not_skipped() -> None:
-    """It is listed with the first of them."""
     second = [claim("b", bound=True), persistent_volume("b", handle="vol-a")]
     assert skipped(pod("a", "b"), bound("a"), second) == []
 
 
 def test_an_ephemeral_volume_with_a_missing_storage_class_is_listed() -> None:
-    """By the name that its claim will have."""
     raw_pod = pod("a", ephemeral={"scratch": ephemeral_spec(10, "gone")})
     assert skipped(raw_pod, bound("a")) == [("default/pod-scratch", "StorageClass gone does not exist")]
