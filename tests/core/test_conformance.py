@@ -34,8 +34,7 @@ def write(path: Path, *vectors: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("second", "code", "out"),
-    [(True, 0, "2 passed, 0 failed\n"), (False, 1, "b differs\n1 passed, 1 failed\n")],
+    ("second", "code", "out"), [(True, 0, "2 passed, 0 failed\n"), (False, 1, "b differs\n1 passed, 1 failed\n")]
 )
 def test_differing_decisions_are_printed_and_counted(
     second: bool, code: int, out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

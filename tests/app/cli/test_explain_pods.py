@@ -69,11 +69,7 @@ def test_json_has_both_answers_beside_the_stable_keys(run: Run, snapshot: str) -
     node = answer["nodes"]["a"]
     assert (node["fits"], node["schedulable"], node["reason"]) == (False, False, "node is unschedulable")
     assert node["longhorn"] == {"fits": True, "reason": "has room for all local volumes"}
-    assert node["kubeScheduler"] == {
-        "fits": False,
-        "plugin": "NodeUnschedulable",
-        "reason": "node is unschedulable",
-    }
+    assert node["kubeScheduler"] == {"fits": False, "plugin": "NodeUnschedulable", "reason": "node is unschedulable"}
     admitted = answer["nodes"]["b"]
     assert admitted["orderSafe"] == admitted["order_safe"]
     assert admitted["disks"] == {"data": {"node": "b", "name": "disk-1", "uuid": "b-disk-1"}}

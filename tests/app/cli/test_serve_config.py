@@ -90,11 +90,7 @@ def test_every_setting_of_the_config_map_is_a_key() -> None:
         pytest.param("port: 65536", "port: expected at most 65535", id="too large"),
         pytest.param("nudge: perhaps", "nudge: expected true or false", id="no switch"),
         pytest.param("packing: loose", "packing: 'loose' is not one of", id="no choice"),
-        pytest.param(
-            "scheduler-extender-enabled: maybe",
-            "scheduler-extender-enabled: 'maybe' is not",
-            id="a setting",
-        ),
+        pytest.param("scheduler-extender-enabled: maybe", "scheduler-extender-enabled: 'maybe' is not", id="a setting"),
         pytest.param(
             "advertise: 127.0.0.1", "advertise: --advertise 127.0.0.1: an EndpointSlice takes no", id="an address"
         ),

@@ -11,13 +11,7 @@ import pytest
 from tests.builders import storage_class
 from tests.worlds.command_line import Run
 
-PREDICTIONS: Final = (
-    ("what-if",),
-    ("headroom", "sts/db"),
-    ("maintenance",),
-    ("remedies", "db-0"),
-    ("rebalance",),
-)
+PREDICTIONS: Final = (("what-if",), ("headroom", "sts/db"), ("maintenance",), ("remedies", "db-0"), ("rebalance",))
 FILE: Final = "examples/mixed-cluster/snapshot.yaml"
 COMMANDS: Final = (*PREDICTIONS, ("top",), ("waiting",), ("explain",))
 

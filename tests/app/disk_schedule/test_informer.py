@@ -7,14 +7,7 @@ import json
 import pytest
 
 from app.disk_schedule.controller import OrphanRequests
-from app.disk_schedule.informer import (
-    Informer,
-    InformerObject,
-    read_image,
-    read_replica,
-    read_schedule,
-    read_volume,
-)
+from app.disk_schedule.informer import Informer, InformerObject, read_image, read_replica, read_schedule, read_volume
 from scheduler_core.model.disk_schedule import Fault
 
 Change = tuple[str, str | Fault | None, str | Fault | None]

@@ -113,9 +113,7 @@ def test_an_unchanged_object_wakes_no_controller(tmp_path: Path) -> None:
     assert reconciled_keys(tmp_path, lambda world: world.replica("r", "v")) == set()
 
 
-def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_the_mirror_of_its_disks(
-    tmp_path: Path,
-) -> None:
+def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_the_mirror_of_its_disks(tmp_path: Path) -> None:
     deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     keys = reconciled_keys(
         tmp_path,
@@ -140,9 +138,7 @@ def test_a_volume_delivered_after_its_replica_wakes_the_image_it_is_made_from(tm
         world.replica("late-r", "late")
 
     with_image = reconciled_keys(
-        tmp_path,
-        lambda world: put(world.watches.volumes, builders.volume("late", backingImage="i")),
-        before=replica,
+        tmp_path, lambda world: put(world.watches.volumes, builders.volume("late", backingImage="i")), before=replica
     )
     assert with_image == {("volume", "late"), ("backing-image", "i")}
     without_image = reconciled_keys(

@@ -86,11 +86,7 @@ class World:
 
 @asynccontextmanager
 async def running_reflector(
-    folder: Path,
-    *objects: Object,
-    silence: float = 90,
-    api: FakeApi | None = None,
-    memory: AnswerMemory | None = None,
+    folder: Path, *objects: Object, silence: float = 90, api: FakeApi | None = None, memory: AnswerMemory | None = None
 ) -> AsyncIterator[World]:
     """A reflector of some objects that runs; it must not end by itself and leaves no task behind."""
     api = api or FakeApi()

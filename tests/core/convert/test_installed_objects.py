@@ -55,11 +55,7 @@ def test_a_pod_has_its_address_port_account_and_claims() -> None:
         {"name": "cache", "ephemeral": {}},
         {"name": "tmp", "emptyDir": {}},
     ]
-    spec = {
-        "serviceAccountName": "me",
-        "containers": [{"ports": [{"containerPort": 9504}]}],
-        "volumes": volumes,
-    }
+    spec = {"serviceAccountName": "me", "containers": [{"ports": [{"containerPort": 9504}]}], "volumes": volumes}
     pod = installed_pod(raw(spec, {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}))
     assert (pod.key, pod.ready, pod.address, pod.port) == ("shop/a", True, "10.0.0.1", 9504)
     assert (pod.account, pod.claims) == ("me", ("data", "a-cache"))

@@ -52,8 +52,7 @@ def reason(node: Object, size: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("node", "expected"),
-    [pytest.param(GONE, "NODE_NOT_READY", id="gone"), pytest.param(BACK, "NO_DISK", id="back")],
+    ("node", "expected"), [pytest.param(GONE, "NODE_NOT_READY", id="gone"), pytest.param(BACK, "NO_DISK", id="back")]
 )
 def test_nothing_is_offered_until_the_manager_has_written_the_disks(node: Object, expected: str) -> None:
     assert reason(node, 1) == expected
@@ -61,10 +60,7 @@ def test_nothing_is_offered_until_the_manager_has_written_the_disks(node: Object
 
 @pytest.mark.parametrize(
     ("node", "free"),
-    [
-        pytest.param(STALE_BUT_READY, FREE, id="stale"),
-        pytest.param(REFRESHED, FREE + 40, id="refreshed"),
-    ],
+    [pytest.param(STALE_BUT_READY, FREE, id="stale"), pytest.param(REFRESHED, FREE + 40, id="refreshed")],
 )
 def test_a_deleted_replica_counts_for_as_long_as_the_status_lists_it(node: Object, free: int) -> None:
     assert (reason(node, free), reason(node, free + 1)) == ("ROOM", "INSUFFICIENT_STORAGE")

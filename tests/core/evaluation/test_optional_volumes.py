@@ -120,11 +120,7 @@ def test_outdated_status_lets_it_meet_the_local_volume() -> None:
     ],
 )
 def test_anti_affinity_limits_how_many_replicas_a_node_can_get(
-    settings: tuple[Object, ...],
-    fields: Object,
-    disks: tuple[float, ...],
-    replicas: int,
-    expected: tuple[bool, bool],
+    settings: tuple[Object, ...], fields: Object, disks: tuple[float, ...], replicas: int, expected: tuple[bool, bool]
 ) -> None:
     """A local volume of 50Gi and replicas of 40Gi: order-safe, stale-safe."""
     remote = bound("remote", 40, locality="disabled", numberOfReplicas=replicas, **fields)
@@ -173,10 +169,7 @@ def test_a_disk_that_is_closed_to_it_is_safe() -> None:
 
 
 def test_filter_agrees_with_competing_pods_and_the_cache() -> None:
-    remote = [
-        *bound("remote", 40, locality="disabled", numberOfReplicas=2),
-        replica("r2", "vol-remote", size=40),
-    ]
+    remote = [*bound("remote", 40, locality="disabled", numberOfReplicas=2), replica("r2", "vol-remote", size=40)]
     placed = replica("r1", "vol-remote", "n2", size=40)
     wanted = as_pod(pod("local", "remote"))
     objects = [*CLASSES, claim("local", 50), *remote, HARD_ZONE]

@@ -98,10 +98,7 @@ def test_shards_go_to_v2_disks_with_the_tags() -> None:
 
 
 def test_shards_go_to_any_zone_and_to_nodes_with_any_tags() -> None:
-    strict = [
-        setting("replica-zone-soft-anti-affinity", "false"),
-        setting("allow-empty-node-selector-volume", "false"),
-    ]
+    strict = [setting("replica-zone-soft-anti-affinity", "false"), setting("allow-empty-node-selector-volume", "false")]
     selecting = sharded_class(nodeSelector="gold", replicaZoneSoftAntiAffinity="disabled")
     explanation = explained(
         make.pod("a"), KUBE_NODES, selecting, CLAIM, strict, nodes(20, 20, 20, zone="z", tags=["old"])

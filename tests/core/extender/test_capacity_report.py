@@ -108,15 +108,9 @@ def test_the_largest_volume_is_the_largest_that_the_extender_finds_a_node_for(
     assert not fits(max(largest + SIZE_STEP, MIN_SIZE), cluster)
 
 
-@pytest.mark.parametrize(
-    ("filesystem", "largest"),
-    [("ext4", 16 * TI * GI - SIZE_STEP), ("xfs", 20 * TI * GI)],
-)
+@pytest.mark.parametrize(("filesystem", "largest"), [("ext4", 16 * TI * GI - SIZE_STEP), ("xfs", 20 * TI * GI)])
 def test_no_volume_is_larger_than_a_file_may_be(filesystem: str, largest: int) -> None:
-    cluster = [
-        make.longhorn_node("n1", {"d": make.disk(20 * TI, filesystem=filesystem)}),
-        make.storage_class(),
-    ]
+    cluster = [make.longhorn_node("n1", {"d": make.disk(20 * TI, filesystem=filesystem)}), make.storage_class()]
     assert report(cluster).largest_volumes["longhorn"] == largest
     assert fits(largest, cluster)
     assert not fits(largest + SIZE_STEP, cluster)

@@ -180,10 +180,7 @@ class TestManyVolumes:
         return [
             entry
             for name in self.NAMES
-            for entry in (
-                *bound(name, 1),
-                *(replica(f"{name}-{node}", f"vol-{name}", node, size=1) for node in nodes),
-            )
+            for entry in (*bound(name, 1), *(replica(f"{name}-{node}", f"vol-{name}", node, size=1) for node in nodes))
         ]
 
     def test_replicas_without_room_together(self) -> None:

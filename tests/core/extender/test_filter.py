@@ -523,11 +523,7 @@ def test_a_volume_with_a_topology_requirement_stays_in_its_zones() -> None:
 
 @pytest.mark.parametrize(
     ("size", "filesystem", "reason"),
-    [
-        (16 * 1024, "ext4", "VOLUME_TOO_LARGE"),
-        (16 * 1024 - 1, "ext4", "ROOM"),
-        (16 * 1024, "xfs", "ROOM"),
-    ],
+    [(16 * 1024, "ext4", "VOLUME_TOO_LARGE"), (16 * 1024 - 1, "ext4", "ROOM"), (16 * 1024, "xfs", "ROOM")],
 )
 def test_a_file_system_holds_files_up_to_its_limit(size: float, filesystem: str, reason: str) -> None:
     node = longhorn_node("n1", {"d": disk(20 * 1024, filesystem=filesystem)})

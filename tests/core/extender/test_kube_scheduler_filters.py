@@ -147,8 +147,7 @@ def test_a_claim_that_is_being_deleted_refuses_every_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "phase", "plugin"),
-    [("n1", "Running", "VolumeRestrictions"), ("n1", "Succeeded", ""), ("", "Pending", "")],
+    ("node", "phase", "plugin"), [("n1", "Running", "VolumeRestrictions"), ("n1", "Succeeded", ""), ("", "Pending", "")]
 )
 def test_a_claim_of_one_pod_refuses_every_node_while_another_pod_has_it(node: str, phase: str, plugin: str) -> None:
     user = builders.pod("c", name="user", uid="uid-user", node=node, phase=phase)

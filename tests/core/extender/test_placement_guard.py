@@ -20,15 +20,7 @@ from tests.builders import Object
 from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.engines import engines
 from tests.worlds.offers import with_offer
-from tests.worlds.placements import (
-    NODE,
-    decide,
-    node_with_disks,
-    path_of,
-    placement,
-    state_of,
-    waiting_volume,
-)
+from tests.worlds.placements import NODE, decide, node_with_disks, path_of, placement, state_of, waiting_volume
 
 ON_A = placement("x", 10, "a")
 ON_B = placement("x", 10, "b")

@@ -362,11 +362,7 @@ seconds_to_next_report = st.sampled_from((0.0, 0.0, 0.5, 1.0, 30.0, 60.0))
 
 @settings(max_examples=400, deadline=None)
 @given(
-    st.lists(
-        st.tuples(changes, st.sampled_from(RARELY), st.none() | seconds_to_next_report),
-        min_size=4,
-        max_size=16,
-    )
+    st.lists(st.tuples(changes, st.sampled_from(RARELY), st.none() | seconds_to_next_report), min_size=4, max_size=16)
 )
 def test_every_report_follows_from_the_whole_history(history: list[tuple[Changes, bool, float | None]]) -> None:
     world = World(bound("x"), bound("y"), pod("p", "x"), pod("q", "y", node="b"), new_replica("r-x", "b"))

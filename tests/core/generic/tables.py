@@ -49,9 +49,7 @@ def cluster() -> tuple[GenericClusterState, tuple[Pod, ...]]:
         by_kind.setdefault(raw["kind"], []).append(raw)
     pods = tuple(SCHEDULED_POD.read(raw) for raw in by_kind["Pod"])
     state = GenericClusterState.of(
-        [NODE.read(raw) for raw in by_kind["Node"]],
-        pods,
-        [SERVICE.read(raw) for raw in by_kind["Service"]],
+        [NODE.read(raw) for raw in by_kind["Node"]], pods, [SERVICE.read(raw) for raw in by_kind["Service"]]
     )
     return state, tuple(pod for pod in pods if not pod.node_name)
 

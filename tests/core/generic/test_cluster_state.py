@@ -18,12 +18,7 @@ def test_a_binding_takes_space_on_its_node() -> None:
         after_binding.requested_cpu,
         after_binding.requested_memory,
         after_binding.used_ports,
-    ) == (
-        1,
-        100,
-        GI,
-        frozenset({80}),
-    )
+    ) == (1, 100, GI, frozenset({80}))
     assert cluster.nodes["a"].pod_count == 0
 
 

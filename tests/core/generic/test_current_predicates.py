@@ -336,8 +336,7 @@ def test_a_spread_constraint_limits_the_difference_between_domains(
 
 
 @pytest.mark.parametrize(
-    ("policies", "fits"),
-    [({}, "c"), ({"nodeAffinityPolicy": "Ignore"}, ""), ({"nodeTaintsPolicy": "Honor"}, "c")],
+    ("policies", "fits"), [({}, "c"), ({"nodeAffinityPolicy": "Ignore"}, ""), ({"nodeTaintsPolicy": "Honor"}, "c")]
 )
 def test_a_node_that_the_pod_cannot_use_counts_as_the_policies_say(policies: Any, fits: str) -> None:
     nodes = [node("c", zone="y", open="yes"), node("d", zone="z")]

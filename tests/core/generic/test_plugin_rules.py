@@ -92,8 +92,7 @@ def test_an_argument_need_not_be_hashable_or_comparable(rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "problem"),
-    [("raisingInit", r"KeyError: 'first line\nsecond line'"), ("exitingInit", "SystemExit: 3")],
+    ("rule", "problem"), [("raisingInit", r"KeyError: 'first line\nsecond line'"), ("exitingInit", "SystemExit: 3")]
 )
 def test_an_argument_that_its_type_does_not_take_is_an_error_of_the_policy(rule: str, problem: str) -> None:
     """Whatever the type's code raises, in one line."""
@@ -164,10 +163,7 @@ def test_a_priority_that_fails_is_named(scores: Callable[[Sequence[NodeInfo]], A
 
 @pytest.mark.parametrize(
     ("check", "problem"),
-    [
-        (lambda _: 1 // 0, "ZeroDivisionError"),
-        (lambda _: None, "TypeError: a check returned None, expected a text"),
-    ],
+    [(lambda _: 1 // 0, "ZeroDivisionError"), (lambda _: None, "TypeError: a check returned None, expected a text")],
 )
 def test_a_predicate_that_fails_is_named(check: Check, problem: str) -> None:
     """The pod gets no node, because nothing was decided."""

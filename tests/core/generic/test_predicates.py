@@ -100,12 +100,7 @@ def test_disks_of_two_clouds_do_not_conflict() -> None:
 
 @pytest.mark.parametrize(
     ("selector", "fits"),
-    [
-        ({}, ["a", "b", "c", "d"]),
-        ({"disk": "ssd"}, ["a"]),
-        ({"disk": ""}, ["d"]),
-        ({"disk": "ssd", "zone": "z"}, []),
-    ],
+    [({}, ["a", "b", "c", "d"]), ({"disk": "ssd"}, ["a"]), ({"disk": ""}, ["d"]), ({"disk": "ssd", "zone": "z"}, [])],
 )
 def test_the_node_selector_requires_each_label_with_its_value(selector: dict[str, str], fits: list[str]) -> None:
     cluster = state([node("a", disk="ssd"), node("b", disk="hdd"), node("c"), node("d", disk="")])

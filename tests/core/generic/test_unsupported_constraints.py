@@ -148,10 +148,7 @@ def test_nodes_with_a_taint_that_the_pod_does_not_tolerate_are_closed() -> None:
 def test_domains_that_a_placed_pod_keeps_free_of_the_pod_are_closed() -> None:
     placed = pod("placed", nodeName="a", affinity={"podAntiAffinity": {REQUIRED: [TERM]}})
     state = GenericClusterState.of([node("a", zone="z"), node("b", zone="z"), node("c", zone="y")], [placed], [])
-    assert unsupported_nodes(pod(), state, DEFAULT_POLICY) == {
-        "a": EXISTING_PODS,
-        "b": EXISTING_PODS,
-    }
+    assert unsupported_nodes(pod(), state, DEFAULT_POLICY) == {"a": EXISTING_PODS, "b": EXISTING_PODS}
     assert ignored_constraints(pod(), "b", state, DEFAULT_POLICY) == (EXISTING_PODS,)
     assert ignored_constraints(pod(), "c", state, DEFAULT_POLICY) == ()
     assert unsupported_nodes(pod(), state, TODAY) == {}

@@ -502,11 +502,7 @@ def test_kube_scheduler_must_not_send_other_pods_either(
 
 
 def test_pods_of_the_second_kube_scheduler_are_named_before_it_is_removed() -> None:
-    facts = replace(
-        without_policy(),
-        probe=ProbeResult(node="node-1"),
-        second_scheduler_pods=("shop/db-0",),
-    )
+    facts = replace(without_policy(), probe=ProbeResult(node="node-1"), second_scheduler_pods=("shop/db-0",))
     (finding,) = problems(facts, UNINSTALLED)
     assert (finding.check, finding.severity, finding.where) == ("requesting-pods", Severity.WARNING, "pod shop/db-0")
     assert "longhorn-scheduler" in finding.what

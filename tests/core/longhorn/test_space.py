@@ -133,10 +133,7 @@ def test_the_reserve_counts_as_used_for_pressure() -> None:
 
 @pytest.mark.parametrize(
     ("scheduled", "fits"),
-    [
-        pytest.param(89 * GIB, True, id="89 %"),
-        pytest.param(90 * GIB, False, id="90 % is too much"),
-    ],
+    [pytest.param(89 * GIB, True, id="89 %"), pytest.param(90 * GIB, False, id="90 % is too much")],
 )
 def test_relief_must_stay_below_the_pressure_percentage(scheduled: int, fits: bool) -> None:
     settings = Settings(storage_over_provisioning_percentage=200)

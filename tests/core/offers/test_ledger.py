@@ -455,8 +455,7 @@ def test_competing_offers_are_those_of_other_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("competing", "expected"),
-    [(0, "abcdefg"), (1, "bcd"), (2, "bc"), (3, "b"), (6, "b"), (7, "b"), (1000, "b")],
+    ("competing", "expected"), [(0, "abcdefg"), (1, "bcd"), (2, "bc"), (3, "b"), (6, "b"), (7, "b"), (1000, "b")]
 )
 def test_an_offer_has_its_share_of_the_nodes(competing: int, expected: str) -> None:
     fitting = list(zip((1, 9, 5, 5, 5, 2, 4), "abcdefg", strict=True))

@@ -24,11 +24,7 @@ def one_replica(locality: str = "disabled") -> list[Object]:
 
     The replica has 30 of 100 Gi, and the node b is empty.
     """
-    return [
-        *node("a", listed={replica_name("db-0", "a"): 30}),
-        *node("b"),
-        *running("db-0", "a", locality=locality),
-    ]
+    return [*node("a", listed={replica_name("db-0", "a"): 30}), *node("b"), *running("db-0", "a", locality=locality)]
 
 
 def backing_image(*disks: str) -> Object:

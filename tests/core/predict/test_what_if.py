@@ -344,10 +344,7 @@ def test_a_stateful_set_creates_pods_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("in_order", "reasons"),
-    [
-        (True, {"web-1": "the pod before it does not run", "web-2": "the pod before it does not run"}),
-        (False, {}),
-    ],
+    [(True, {"web-1": "the pod before it does not run", "web-2": "the pod before it does not run"}), (False, {})],
 )
 def test_pods_of_a_stateful_set_move_in_order(in_order: bool, reasons: dict[str, str]) -> None:
     """Without its pod 0, it does not create pod 1 again.

@@ -8,19 +8,7 @@ import pytest
 
 from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
 from scheduler_core.volumes.resolve import resolve
-from tests.builders import (
-    Object,
-    as_pod,
-    bound,
-    disk,
-    explained,
-    fitting,
-    longhorn_node,
-    pod,
-    reasons,
-    replica,
-    view,
-)
+from tests.builders import Object, as_pod, bound, disk, explained, fitting, longhorn_node, pod, reasons, replica, view
 
 NODES = [longhorn_node("n1"), longhorn_node("n2"), longhorn_node("n3")]
 
