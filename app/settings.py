@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
-from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.settings import Enforcement
+from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide.settings import Enforcement
 
 if TYPE_CHECKING:  # commands that do not serve need none of it
     from scheduler_core.leadership.election import ElectionTiming

@@ -45,9 +45,9 @@ from app.runtime.elector import Elector
 from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import OutstandingState
 from app.settings import LiveOptions, Reservation, Settings
-from scheduler_core.extender.decision import Competing, Contenders
-from scheduler_core.extender.offer import offers_on_node
-from scheduler_core.extender.settings import GuardMode
+from scheduler_core.decide.decision import Competing, Contenders
+from scheduler_core.decide.offer import offers_on_node
+from scheduler_core.decide.settings import GuardMode
 from scheduler_core.leadership.endpoint_slice import (
     EXTENDER,
     EXTENDER_WITH_TLS,

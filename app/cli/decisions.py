@@ -18,8 +18,8 @@ from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, Lo
 from app.cli.render import Cell, ListOutput, Refreshing, Table, shorten, show
 from app.cli.subjects import POD_PREFIXES
 from app.settings import DEFAULT_NAMESPACE
+from scheduler_core.decide.logged_decision import MAX_DECISIONS, DecisionOutcome
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.logged_decision import MAX_DECISIONS, DecisionOutcome
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

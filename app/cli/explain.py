@@ -22,16 +22,16 @@ from app.cli.subjects import ExplainedPod, claim_pod, select_pod, waiting_pods
 from app.cli.terminal import warn
 from app.schemas.explain import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View
-from scheduler_core.errors import CoreError, ResolutionError
-from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions
-from scheduler_core.extender.explain import explain_nodes
-from scheduler_core.extender.kube_scheduler_filters import (
+from scheduler_core.decide.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions
+from scheduler_core.decide.explain import explain_nodes
+from scheduler_core.decide.kube_scheduler_filters import (
     PluginRefusal,
     compares_resources,
     kube_scheduler_refusals,
     pod_claims,
 )
+from scheduler_core.errors import CoreError, ResolutionError
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.listing import natural_key
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.model.snapshot import Snapshot

@@ -12,8 +12,8 @@ from app.cli.query import Orders, Query, Rules, predicted_cluster, seeded_choice
 from app.cli.render import Output, OutputOption, document, format_range, show
 from app.cli.terminal import show_progress
 from app.cli.what_if_changes import pod_template
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.cluster_additions import Workload
 from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom

@@ -14,8 +14,8 @@ from app.cli.terminal import warn
 from app.kube.memory import memory_limit as container_limit
 from app.kube.snapshot_file import load_snapshot
 from app.settings import PEAK_FACTOR, BestEffort, LogFormat
+from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.errors import CoreError, QuantityError
-from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot
 

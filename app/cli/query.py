@@ -30,9 +30,9 @@ from app.kube.snapshot_generic import SCHEDULING_KINDS, SchedulingObjects
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.convert.pod_template import creates_in_order
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.kube_scheduler_filters import compares_resources
 from scheduler_core.errors import CoreError, QuantityError
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.kube_scheduler_filters import compares_resources
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 

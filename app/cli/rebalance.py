@@ -13,8 +13,8 @@ from app.cli.query import ClusterSource, Orders, Query, Rules, positive_bytes, p
 from app.cli.render import Output, OutputOption, document, shorten, show
 from app.cli.terminal import show_status
 from scheduler_core.convert.kubectl_commands import Command, replica_move_commands
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.model.quantity import format_bytes, format_count

@@ -13,8 +13,8 @@ from app.cli.render import Output, OutputOption, document, show
 from app.cli.subjects import ExplainedPod, select_pod
 from app.cli.terminal import show_status
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
+from scheduler_core.decide.decision import FilterOptions, check_existing_volumes, resolve_candidates
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import FilterOptions, check_existing_volumes, resolve_candidates
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count

@@ -42,9 +42,9 @@ from app.settings import (
     Settings,
     TlsFiles,
 )
+from scheduler_core.decide.decision import Packing
+from scheduler_core.decide.settings import Enforcement
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.settings import Enforcement
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.leadership import endpoint_slice

@@ -13,9 +13,9 @@ from typer.core import TyperCommand
 from app import settings
 from app.runtime.file_content import read_content
 from app.schemas.value_problem import problem_of
+from scheduler_core.decide import settings as extender_settings
+from scheduler_core.decide.settings import SettingsHistory, SettingsSource
 from scheduler_core.errors import CoreError
-from scheduler_core.extender import settings as extender_settings
-from scheduler_core.extender.settings import SettingsHistory, SettingsSource
 from scheduler_core.model import installation
 
 _ENV: Final = "LONGHORN_EXTENDER_"

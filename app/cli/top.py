@@ -1,5 +1,5 @@
 """`longhorn-extender top`: the cluster in a few numbers, and nodes or disks with their space, worst first. Data flow: a
-cluster or a snapshot file → the state of decisions → the rows of the status page (`scheduler_core.extender.status`) → a
+cluster or a snapshot file → the state of decisions → the rows of the status page (`scheduler_core.monitor`) → a
 table or JSON. No extender needs to run.
 """
 
@@ -20,8 +20,9 @@ from app.settings import BestEffort
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.capacity_report import DiskUsage
-from scheduler_core.extender.status.node_rows import (
+from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.monitor.capacity_report import DiskUsage
+from scheduler_core.monitor.node_rows import (
     NodeCondition,
     NodeRow,
     SpaceTotal,
@@ -29,9 +30,8 @@ from scheduler_core.extender.status.node_rows import (
     group_by_zone,
     select_rows,
 )
-from scheduler_core.extender.status.report import StatusReport, placement_problems, status_report
-from scheduler_core.extender.status.row_order import DiskRow, RowOrder, disk_rows, sort_disks, sort_nodes
-from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.monitor.report import StatusReport, placement_problems, status_report
+from scheduler_core.monitor.row_order import DiskRow, RowOrder, disk_rows, sort_disks, sort_nodes
 
 if TYPE_CHECKING:
     from rich import table as rich_table

@@ -19,19 +19,19 @@ from app.cli.render import ListOutput, Refreshing, Table, document, show
 from app.cli.subjects import ExplainedPod
 from app.cli.terminal import show_progress
 from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import Competing, FilterOptions
+from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals, pod_claims
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import Competing, FilterOptions
-from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals, pod_claims
-from scheduler_core.extender.status.report import (
+from scheduler_core.longhorn.replenish_wait import parse_time
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.quantity import format_age, format_bytes
+from scheduler_core.monitor.report import (
     NearestNode,
     WaitingRow,
     candidate_nodes,
     waiting_pods,
     waiting_row,
 )
-from scheduler_core.longhorn.replenish_wait import parse_time
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.quantity import format_age, format_bytes
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

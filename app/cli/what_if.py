@@ -32,8 +32,8 @@ from app.cli.render import Output, OutputOption, document, format_duration, form
 from app.cli.terminal import show_progress
 from app.cli.what_if_changes import ChangeReader
 from app.schemas.remedies_answer import RemedyAnswer
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.predicted_replicas import NO_DATA
 from scheduler_core.predict.prediction import (

@@ -14,11 +14,7 @@ from typing import Final, Protocol, TypeVar
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread, Urgency
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.results import EquivalenceCache
-from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import (
+from scheduler_core.decide.decision import (
     NO_CONTENDERS,
     Competing,
     Contenders,
@@ -26,12 +22,16 @@ from scheduler_core.extender.decision import (
     FilterOptions,
     resolve_candidates,
 )
-from scheduler_core.extender.explain import Explanation, explain_nodes
-from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.longhorn_facts import PlanCache
-from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, guards_every_node
-from scheduler_core.extender.steering import await_allowed
+from scheduler_core.decide.explain import Explanation, explain_nodes
+from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.longhorn_facts import PlanCache
+from scheduler_core.errors import MissingObjectError, ResolutionError
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cycle_state import LonghornFacts
+from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, guards_every_node
+from scheduler_core.guard.steering import await_allowed
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.packing.budget import Budget

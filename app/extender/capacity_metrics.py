@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from app.runtime.metrics import PREFIX
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.capacity_report import CapacityReport, DiskUsage
+from scheduler_core.monitor.capacity_report import CapacityReport, DiskUsage
 from scheduler_core.predict.node_loss import NodeLossOutcome
 
 _DISK_LABELS: Final = ("node", "disk")

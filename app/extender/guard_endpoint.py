@@ -16,7 +16,7 @@ import structlog
 from app.extender.endpoint_publisher import EndpointPublisher, PublishedService
 from app.extender.guard_certificate import GuardCertificate
 from app.schemas.state import GuardActivity, PlacementGuardState
-from scheduler_core.extender.settings import GuardMode
+from scheduler_core.decide.settings import GuardMode
 
 log = structlog.get_logger("live")
 

@@ -54,8 +54,8 @@ from scheduler_core.convert.kube import ConfigMap
 from scheduler_core.convert.leadership import endpoint_slice, lease
 from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import KINDS
+from scheduler_core.decide.settings import ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.errors import CoreError, ObjectError
-from scheduler_core.extender.settings import ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.installation.facts import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
 from scheduler_core.installation.registration import SECOND_SCHEDULER
 from scheduler_core.leadership.election import LEASE_NAME

@@ -34,7 +34,7 @@ from app.runtime.elector import Elector
 from app.runtime.leader_loop import LeaderLoop, Program
 from app.runtime.server import freeze_heap
 from app.schemas.state import OutstandingState, ServiceState
-from scheduler_core.extender.settings import DEFAULTS, ExtenderSettings, SettingsHistory, SettingsSource
+from scheduler_core.decide.settings import DEFAULTS, ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.installation import ENABLED
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError

@@ -24,9 +24,9 @@ import structlog
 from app.decisions.evaluator import Evaluator, LiveStateSource
 from app.extender.availability import HungUp, check_caller
 from app.extender.metrics import Metrics
+from scheduler_core.decide.decision import NO_SCORES, Contenders, Decision, ExcludedNodes
+from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.errors import ResolutionError
-from scheduler_core.extender.decision import NO_SCORES, Contenders, Decision, ExcludedNodes
-from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.volumes.existing_replicas import (

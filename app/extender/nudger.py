@@ -30,12 +30,8 @@ from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.binding import nudge_patch
 from scheduler_core.convert.snapshot_kinds import KINDS
-from scheduler_core.demand.index import DemandIndex
-from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.results import EquivalenceCache
-from scheduler_core.extender.decision import Competing, Contenders, Decision
-from scheduler_core.extender.nudge import (
+from scheduler_core.decide.decision import Competing, Contenders, Decision
+from scheduler_core.decide.nudge import (
     NUDGE_LIMIT,
     PENDING_NUDGE_LIFETIME,
     PendingNudges,
@@ -43,9 +39,13 @@ from scheduler_core.extender.nudge import (
     equivalence_key,
     previously_refused_pods,
 )
-from scheduler_core.extender.offer import current_pod
+from scheduler_core.decide.offer import current_pod
+from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import Resolution, exceeds_attach_limit, missing_storage_classes, resolve
 
 log = structlog.get_logger("nudge")

@@ -27,12 +27,8 @@ from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
 from app.extender.watched_pods import WatchedPods
 from app.runtime.probes import UnavailableError
-from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.evaluation.competitors import NO_REQUESTER
-from scheduler_core.evaluation.contention import Contention, ContentionQuery
-from scheduler_core.evaluation.results import EquivalenceCache
-from scheduler_core.extender.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
-from scheduler_core.extender.offer import (
+from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
+from scheduler_core.decide.offer import (
     current_pod,
     exclude,
     make_hold,
@@ -43,7 +39,11 @@ from scheduler_core.extender.offer import (
     stale_nodes,
     undecided_pods,
 )
-from scheduler_core.extender.settings import ExtenderSettings
+from scheduler_core.decide.settings import ExtenderSettings
+from scheduler_core.errors import MissingObjectError, ResolutionError
+from scheduler_core.evaluation.competitors import NO_REQUESTER
+from scheduler_core.evaluation.contention import Contention, ContentionQuery
+from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.handover_record import HandoverRecord

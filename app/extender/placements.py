@@ -4,9 +4,9 @@ it overbooks.
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
     four times a second while pods are followed, but for at most a tenth of the time → those are checked that changed, or whose node did
-    every second → a new report on all demand (`scheduler_core/extender/placement_monitor.py`)
+    every second → a new report on all demand (`scheduler_core/monitor/placement_monitor.py`)
     a watch delivers a replica with its disk → the moment is noted → with the next report on demand comes one on overbooked disks
-                                                                     (`scheduler_core/extender/overbooking_monitor.py`)
+                                                                     (`scheduler_core/monitor/overbooking_monitor.py`)
 
 Only the leader does any of it, between `adopt` and `clear`, or two processes would count the same misplacement. A new
 leader counts the misplaced volumes that are still new once more, because the previous leader's counts are not recorded
@@ -30,14 +30,14 @@ from app.extender.metrics import Metrics, Outstanding
 from app.runtime.turns import Turns
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import Competing, Contenders
+from scheduler_core.decide.offer import current_pod
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.extender.decision import Competing, Contenders
-from scheduler_core.extender.offer import current_pod
-from scheduler_core.extender.overbooking_monitor import OverbookingReport
-from scheduler_core.extender.placement_monitor import PlacementReport
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Replica
+from scheduler_core.monitor.overbooking_monitor import OverbookingReport
+from scheduler_core.monitor.placement_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.existing_replicas import decided_node, unlisted_volumes
 

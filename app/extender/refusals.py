@@ -11,7 +11,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from scheduler_core.caches import LruMap
-from scheduler_core.extender.nudge import NudgeBackoff
+from scheduler_core.decide.nudge import NudgeBackoff
 from scheduler_core.model.kube import Pod
 
 MAX_REMEMBERED: Final = 5000

@@ -23,12 +23,15 @@ from app.runtime.decision_thread import Urgency
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.caches import LruMap
+from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
+from scheduler_core.decide.explain import Explanation, explain_part
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
-from scheduler_core.extender.explain import Explanation, explain_part
-from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.status.report import (
+from scheduler_core.generic.current_predicates import UNSCHEDULABLE
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.monitor.report import (
     StatusReport,
     WaitingRow,
     candidate_nodes,
@@ -36,9 +39,6 @@ from scheduler_core.extender.status.report import (
     status_report,
     waiting_row,
 )
-from scheduler_core.generic.current_predicates import UNSCHEDULABLE
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.predict.cluster_changes import Drain
 from scheduler_core.predict.predicted_cluster import cluster_without_scheduling
 from scheduler_core.predict.prediction import Prediction, predict

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from app.decisions.evaluator import LiveStateSource
-from scheduler_core.extender.offer import current_pod
+from scheduler_core.decide.offer import current_pod
 from scheduler_core.model.kube import Claim, Pod
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.offers.outstanding_offer import OFFER_LIFETIME

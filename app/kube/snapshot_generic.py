@@ -13,8 +13,8 @@ from scheduler_core.convert.binding import PendingPod, read_pending_pod
 from scheduler_core.convert.generic import CONTROLLERS, NAMESPACE, NODE, SERVICE, VOLUME_NODE_AFFINITY
 from scheduler_core.convert.meta import object_name
 from scheduler_core.convert.snapshot_kinds import WORKLOADS
+from scheduler_core.decide.kube_scheduler_filters import VolumeAffinity
 from scheduler_core.errors import ObjectError
-from scheduler_core.extender.kube_scheduler_filters import VolumeAffinity
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.model.generic import Controller, Namespace, Node, PodKey, Service

@@ -21,8 +21,8 @@ from scheduler_core.convert.redact import (
     selects_namespaces,
 )
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, build_snapshot, group_of
+from scheduler_core.decide.settings import NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from scheduler_core.errors import ObjectError
-from scheduler_core.extender.settings import NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.installation import ENABLED
 from scheduler_core.model.snapshot import Snapshot

@@ -9,7 +9,7 @@ counts it. The assumption ends when the pod is seen with a node, when it is gone
 binding it has failed. A pod that is seen without a node ends nothing: that event is older than the Binding.
 
 **Longhorn's rules.** A bound pod is all that its volumes need to count: the demand on nodes is derived from pods with a node
-(`scheduler_core/demand/derive.py`). So a pod that was bound and is not seen on its node yet is put on it in a state for one decision.
+(`scheduler_core/volumes/demand.py`). So a pod that was bound and is not seen on its node yet is put on it in a state for one decision.
 `ClusterCache` watches pods itself, and its watch may lag. A pod that the first watch shows on its node is put there in the state,
 too, until the second watch shows that, or a later pod of the name, or the first watch shows that the pod is gone.
 """
@@ -33,11 +33,11 @@ from app.scheduler.decide import FactsFor
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.binding import PendingPod, pod_on_node
+from scheduler_core.decide.decision import Competing, FilterOptions
+from scheduler_core.decide.longhorn_facts import PlanCache
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import Competing, FilterOptions
-from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.generic.policy import Policy, kinds_read

@@ -31,7 +31,7 @@ from app.runtime.server import HttpServer, run_process, serve
 from app.scheduler.cache import LonghornCache
 from app.scheduler.reports import PodReporter, SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.leadership.election import ElectionTiming
 
 log = structlog.get_logger("service")

@@ -8,7 +8,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from scheduler_core.extender.explain import Explanation
+from scheduler_core.decide.explain import Explanation
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Verdict

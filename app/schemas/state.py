@@ -12,21 +12,21 @@ from app.schemas.explain import Answer
 from app.schemas.policy import PolicyAnswer
 from scheduler_core.cluster.free_space import unlisted_bytes
 from scheduler_core.cluster.view import View
-from scheduler_core.demand.derive import Demand
-from scheduler_core.demand.index import DemandIndex
+from scheduler_core.decide.nudge import WaitingPod
+from scheduler_core.decide.settings import Enforcement
 from scheduler_core.disk_schedule.allocation import claimed_bytes
 from scheduler_core.evaluation.competitors import identity
-from scheduler_core.extender.guard_health import GuardState
-from scheduler_core.extender.nudge import WaitingPod
-from scheduler_core.extender.overbooking_monitor import Overbooked, OverbookingReport
-from scheduler_core.extender.placement_monitor import Misplaced, PlacementReport, Stuck
-from scheduler_core.extender.settings import Enforcement
+from scheduler_core.guard.guard_health import GuardState
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.longhorn import Placement
+from scheduler_core.monitor.overbooking_monitor import Overbooked, OverbookingReport
+from scheduler_core.monitor.placement_monitor import Misplaced, PlacementReport, Stuck
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
+from scheduler_core.volumes.demand import Demand
+from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume
 
 # Limits of each list; its count covers all entries.

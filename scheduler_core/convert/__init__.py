@@ -22,6 +22,7 @@ leadership              the Lease of leader election, the EndpointSlice of the S
 installed_objects       what a diagnosis reads and creates
 kubectl_commands        the commands that carry out a remedy
 redact                  objects cut down to what decisions read, for bug reports
+recorded_decisions      replays recorded decisions of files, and compares them with the engine's
 json_text               places in a JSON text, and keys that are written twice, for error messages
 meta                    what all wire types share; name, version and finalizers of any object
 """

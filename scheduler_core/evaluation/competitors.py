@@ -20,10 +20,10 @@ from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from scheduler_core.cluster.view import View
-from scheduler_core.demand.derive import Demand, claim_identity
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.items import Items
+from scheduler_core.volumes.demand import Demand, claim_identity
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import Requirements, requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume, current_volume, is_local

@@ -18,8 +18,6 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
-from scheduler_core.demand.derive import Demand, UnplacedVolumes, replica_count
-from scheduler_core.demand.index import DemandIndex
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     CompetitorGroups,
@@ -49,6 +47,8 @@ from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.giving_way import give_way
+from scheduler_core.volumes.demand import Demand, UnplacedVolumes, replica_count
+from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume, current_volume
 
 _RETRY_FACTOR: Final = 2

@@ -21,7 +21,6 @@ from typing import Final
 
 from scheduler_core.caches import ChangeLog, NodeResults
 from scheduler_core.cluster.view import View
-from scheduler_core.demand.derive import replica_count
 from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.fit import new_volumes, stale_safe
@@ -37,6 +36,7 @@ from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import counting_proves_safe
 from scheduler_core.packing.spread import SHARED
+from scheduler_core.volumes.demand import replica_count
 from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 

@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
-from scheduler_core.demand.derive import UNPLACED_LIFETIME, Demand, replica_count
 from scheduler_core.evaluation.competitors import (
     CompetitorGroups,
     Competitors,
@@ -40,6 +39,7 @@ from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.giving_way import give_way
 from scheduler_core.packing.order_safe import counting_proves_safe
+from scheduler_core.volumes.demand import UNPLACED_LIFETIME, Demand, replica_count
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.conformance import Runner
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD, SERVICE
+from scheduler_core.convert.recorded_decisions import Runner
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, schedule

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.conformance import InputError, Runner
+from scheduler_core.convert.recorded_decisions import InputError, Runner
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.conformance.questions import QUESTIONS, Answer, Answers, RecordedQuestion
 from scheduler_core.longhorn.conformance.scenario import Json, read_cluster

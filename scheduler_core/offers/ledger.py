@@ -34,7 +34,7 @@ repeated, and ignored. The following cases cannot be distinguished, and are left
 
 Cost: O(log n), except for making, narrowing and ending an offer of up to `MAX_INDEXED_NODES` nodes, which are indexed one by
 one. Wider offers are not indexed: indexing 5,000 nodes takes longer than deciding about them. They are a plain list, which
-is short: the n-th offer has about 1/n of the nodes (`extender/offered_nodes.py`), so of N nodes about N / `MAX_INDEXED_NODES`
+is short: the n-th offer has about 1/n of the nodes (`decide/offered_nodes.py`), so of N nodes about N / `MAX_INDEXED_NODES`
 offers are wide.
 """
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable
 from scheduler_core.longhorn.replenish_wait import DEGRADED
 from scheduler_core.model import longhorn

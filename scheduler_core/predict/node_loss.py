@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.cluster_changes import LoseNodes
 from scheduler_core.predict.predicted_cluster import PredictedCluster

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from scheduler_core.decide.decision import Competing, Decision, FilterOptions
+from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
+from scheduler_core.decide.offer import make_offer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.profile import unready_volume
 from scheduler_core.evaluation.results import EquivalenceCache
-from scheduler_core.extender.decision import Competing, Decision, FilterOptions
-from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals
-from scheduler_core.extender.offer import make_offer
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.longhorn.volume_readiness import CLONED
 from scheduler_core.model import kube, longhorn

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 
-from scheduler_core.extender.decision import Competing, FilterOptions
-from scheduler_core.extender.explain import explain_nodes
-from scheduler_core.extender.kube_scheduler_filters import kube_scheduler_refusals
+from scheduler_core.decide.decision import Competing, FilterOptions
+from scheduler_core.decide.explain import explain_nodes
+from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.verdict import Verdict
 from scheduler_core.predict.cluster_additions import Workload

@@ -15,9 +15,9 @@ from typing import Any
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.update import Changes, build_view
+from scheduler_core.decide.kube_scheduler_filters import PodClaims, VolumeAffinity, pod_claims
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
-from scheduler_core.extender.kube_scheduler_filters import PodClaims, VolumeAffinity, pod_claims
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.longhorn.node_status import NODE_GONE, disk_schedulable_condition
 from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY

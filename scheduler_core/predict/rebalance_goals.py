@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import ResolutionError
-from scheduler_core.extender.capacity_report import largest_volume_on_node, storage_class_needs
-from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.longhorn.provisioned_volume import SIZE_STEP
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.model.quantity import MAX_BYTES
+from scheduler_core.monitor.capacity_report import largest_volume_on_node, storage_class_needs
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose, choose_first, next_step

@@ -15,16 +15,16 @@ from types import MappingProxyType
 from typing import Final
 
 from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import Decision, ExcludedNodes, FilterOptions, Packing, resolve_candidates
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import ResolutionError
-from scheduler_core.extender.decision import Decision, ExcludedNodes, FilterOptions, Packing, resolve_candidates
-from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.overbooking_monitor import bytes_over
-from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, Search, guard_placement
+from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, Search, guard_placement
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.model.verdict import Reason
+from scheduler_core.monitor.overbooking_monitor import bytes_over
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.predict.paced_timeline import Pace, PacedTimeline

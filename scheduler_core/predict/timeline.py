@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.generic.node_info import NodeIndex, RuleResults
 from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.volume_readiness import FAULTED

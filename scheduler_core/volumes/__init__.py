@@ -1,4 +1,4 @@
-"""From a pod to what its volumes require.
+"""From a pod to what its volumes require, and the space that volumes will take and that no Longhorn object shows yet.
 
 resolve            pod, claim, PersistentVolume, Longhorn volume; claims that are skipped, nodes without the CSI driver
 by_node            the same where it depends on the node
@@ -6,4 +6,6 @@ volume_binding     which PersistentVolumes kube-scheduler binds unbound claims t
 data_source        where a new volume's data comes from
 requirements       what the volumes need of any node
 existing_replicas  which nodes already hold usable replicas, and which replicas Longhorn does not list yet
+demand             the demand of one volume or claim, derived from the cluster; volumes that may go to any node
+demand_index       all demand of a view, by volume and by node
 """

@@ -22,8 +22,8 @@ from app.extender.offers import Offers
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.memory_budget import MemoryBudget
-from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.settings import ExtenderSettings
+from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide.settings import ExtenderSettings
 from tests import builders as make
 from tests.worlds.cluster_cache import CachedCluster, cached_cluster
 from tests.worlds.fake_api import until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.commands import load_command
-from scheduler_core.extender.kube_scheduler_filters import PLUGIN_RULES, VOLUME_PLUGIN
+from scheduler_core.decide.kube_scheduler_filters import PLUGIN_RULES, VOLUME_PLUGIN
 from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED
 from scheduler_core.model.verdict import Reason
 from scheduler_core.predict.remedy import RemedyKind

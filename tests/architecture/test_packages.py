@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MAX_PACKAGES = 19
-# Predictions play what every package decides, so a fifth of the arrows is theirs.
-MAX_ARROWS = 70
+# Predictions play what every package decides, so a sixth of the arrows is theirs; `decide`, `guard` and `monitor` read nearly the same packages.
+MAX_ARROWS = 79
 MAX_FLOORS = 11
 
 Imports = Mapping[str, set[str]]
@@ -69,7 +69,6 @@ def test_contracts_name_packages(contract: str) -> None:
         for name in line.replace(":", "|").split("|")
         if name.strip()
     ]
-    alone = {"app.settings", "scheduler_core.backoff", "scheduler_core.conformance"}
-    alone |= {"scheduler_core.errors", "scheduler_core.caches"}
+    alone = {"app.settings", "scheduler_core.backoff", "scheduler_core.errors", "scheduler_core.caches"}
     assert names
     assert [name for name in names if not (ROOT / name.replace(".", "/")).is_dir() and name not in alone] == []

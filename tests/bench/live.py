@@ -33,7 +33,7 @@ from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from scheduler_core.convert.kube import POD
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.kube import Pod
 from tests.bench import cluster
 from tests.bench.http import find_free_port, wait_until_listening

@@ -34,9 +34,9 @@ from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.decision_thread import DecisionThread
 from app.runtime.memory_budget import MemoryBudget
+from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide.settings import ExtenderSettings, GuardMode
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
-from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.settings import ExtenderSettings, GuardMode
 from scheduler_core.model.longhorn import Placement, Replica
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered

@@ -17,15 +17,15 @@ from statistics import median, quantiles
 
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.demand.index import DemandIndex
+from scheduler_core.decide.decision import Competing, Decision, FilterOptions
+from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.offer import make_offer
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
-from scheduler_core.extender.decision import Competing, Decision, FilterOptions
-from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.offer import make_offer
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Event, ObservedPod, Offered, Tick
+from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import resolve
 from tests.bench.offers_cluster import NOW, PendingObjects, make_ledger, make_view, new_pod, read
 

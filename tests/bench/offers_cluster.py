@@ -16,12 +16,12 @@ from scheduler_core.cluster.update import build_view
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.kube import POD
 from scheduler_core.convert.snapshot_kinds import KINDS, Key
-from scheduler_core.demand.index import DemandIndex
-from scheduler_core.extender.offered_nodes import nodes_with_most_free_space
+from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.ledger import Ledger, offer_width, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
+from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import resolve
 from tests.bench import cluster
 from tests.bench.live_cluster import Object, Objects, meta, uid

@@ -19,8 +19,8 @@ import typer
 from rich.console import Console
 
 from devcluster import kubernetes_version
-from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.settings import GuardMode
+from scheduler_core.decide.decision import Packing
+from scheduler_core.decide.settings import GuardMode
 from tests.e2e import (
     as_installed,
     backlog,

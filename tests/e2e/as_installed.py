@@ -22,7 +22,7 @@ from rich.table import Table
 from app.kube.resources import CLAIMS, CONFIG_MAPS, LONGHORN_NODES, LONGHORN_REPLICAS, PODS
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
-from scheduler_core.extender.settings import GUARD_OTHER_NODES
+from scheduler_core.decide.settings import GUARD_OTHER_NODES
 from tests.e2e import harsh_burst, plan
 from tests.e2e.harsh_burst import STRICT
 from tests.e2e.journal import Journal

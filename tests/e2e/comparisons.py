@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from scheduler_core.decide.decision import Packing
+from scheduler_core.decide.settings import GuardMode
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.settings import GuardMode
 from tests.e2e import burst, plan
 from tests.e2e.burst import Burst
 from tests.e2e.goals import counts, times

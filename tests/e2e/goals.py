@@ -16,8 +16,8 @@ from typing import Final
 
 from rich.table import Table
 
+from scheduler_core.decide.settings import GuardMode
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.settings import GuardMode
 from tests.e2e import plan
 from tests.e2e.plan import Result
 from tests.e2e.rig import PROPOSAL, RECOMMENDED_MANAGED, Rig

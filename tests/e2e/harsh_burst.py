@@ -20,8 +20,8 @@ from typing import Final
 from rich.table import Table
 
 from app.kube.resources import CLAIMS, PODS
-from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.settings import GuardMode
+from scheduler_core.decide.decision import Packing
+from scheduler_core.decide.settings import GuardMode
 from scheduler_core.longhorn.placement import DiskCandidate, possible_choices
 from scheduler_core.model import longhorn
 from tests.e2e.objects import LOCAL, Object, Volume, Workload

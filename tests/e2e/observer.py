@@ -19,8 +19,8 @@ from app.kube.reflector import Timing
 from app.kube.snapshot_live import as_snapshot, read_cluster
 from devcluster.programs import NAMESPACE
 from scheduler_core.cluster.view import View
-from scheduler_core.demand.derive import Demand, DemandSource
-from scheduler_core.demand.index import DemandIndex
+from scheduler_core.volumes.demand import Demand, DemandSource
+from scheduler_core.volumes.demand_index import DemandIndex
 
 Line = tuple[str, str, str, str, str, int, str]
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, PODS
 from devcluster.programs import NAMESPACE
-from scheduler_core.extender.decision import Packing
+from scheduler_core.decide.decision import Packing
 from tests.control_plane import ControlPlane
 from tests.e2e import harsh_burst
 from tests.e2e.guard_faults import SIMULATOR, Fault, distrusted, killed, slow, stopped, wait_until_callable

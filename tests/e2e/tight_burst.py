@@ -20,8 +20,8 @@ from typing import Final
 from rich.table import Table
 
 from app.kube.resources import CLAIMS, PODS
-from scheduler_core.extender.decision import Packing
-from scheduler_core.extender.settings import GuardMode
+from scheduler_core.decide.decision import Packing
+from scheduler_core.decide.settings import GuardMode
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.pod_states import PodState, wait_until_quiet

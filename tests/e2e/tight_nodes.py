@@ -13,7 +13,7 @@ from typing import Final
 
 from rich.table import Table
 
-from scheduler_core.extender.decision import Packing
+from scheduler_core.decide.decision import Packing
 from tests.worlds.placement_bursts import BurstOutcome, Way, run_burst
 from tests.worlds.tight_clusters import TightCluster
 

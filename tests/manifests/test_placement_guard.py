@@ -17,7 +17,7 @@ from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
 from scheduler_core.convert.installed_objects import TAG
-from scheduler_core.extender.settings import PLACEMENT_GUARD, GuardMode
+from scheduler_core.decide.settings import PLACEMENT_GUARD, GuardMode
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.model.longhorn import REVIEWED
 from tests.manifests.load import (

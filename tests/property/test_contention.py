@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from scheduler_core.decide.decision import Contenders, Decision, FilterOptions, Packing
+from scheduler_core.decide.explain import explain_nodes
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import Contenders, Decision, FilterOptions, Packing
-from scheduler_core.extender.explain import explain_nodes
-from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.builders import GI, Object

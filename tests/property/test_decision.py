@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.schemas.explain import explain_answer
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.filter import filter_nodes
 from tests.builders import (
     Object,
     as_pod,

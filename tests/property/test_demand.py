@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
-from scheduler_core.demand.index import DemandIndex
+from scheduler_core.volumes.demand_index import DemandIndex
 from tests import builders as make
 from tests.builders import NOW, Object
 from tests.examples import examples

@@ -7,10 +7,9 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.nudge import (
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.nudge import (
     BACKOFF,
     BURST,
     NUDGE_LIMIT,
@@ -18,6 +17,7 @@ from scheduler_core.extender.nudge import (
     NudgeBackoff,
     equivalence_key,
 )
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered

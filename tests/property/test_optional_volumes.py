@@ -9,9 +9,9 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.explain import explain_nodes
-from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.explain import explain_nodes
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.examples import examples

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.builders import Object

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.extender.placement_guard import GuardDecision, GuardOutcome
+from scheduler_core.guard.placement_guard import GuardDecision, GuardOutcome
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.capacity_report import CapacityReport
 from scheduler_core.model.generic import PodKey
+from scheduler_core.monitor.capacity_report import CapacityReport
 from scheduler_core.predict.cluster_additions import Scale
 from scheduler_core.predict.move_search import Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.longhorn.provisioned_volume import shard_size
 from scheduler_core.model.longhorn import DataLayout
 from tests import builders as make

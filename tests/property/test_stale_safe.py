@@ -8,8 +8,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.decision import Packing
+from scheduler_core.decide.decision import Packing
 from scheduler_core.predict.paced_timeline import Pace
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.strategies import StrategyName, StrategyRun

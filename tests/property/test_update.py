@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
+from scheduler_core.decide.decision import Decision, FilterOptions
+from scheduler_core.decide.explain import explain_nodes
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation import profile
 from scheduler_core.evaluation.profile import OpenDisk, Refused, profile_node
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import Decision, FilterOptions
-from scheduler_core.extender.explain import explain_nodes
-from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.packing.budget import Budget

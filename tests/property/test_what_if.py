@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
-from scheduler_core.extender.decision import Competing
-from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.decide.decision import Competing
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import kube
 from scheduler_core.model.generic import DisruptionBudget

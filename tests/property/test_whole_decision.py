@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.evaluation import whole_pod
 from scheduler_core.evaluation.single_node import evaluate_node
-from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from tests.builders import Object, bound, disk, explained, fitting, longhorn_node, pod, replica, setting, view

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
-from scheduler_core.demand.index import DemandIndex
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
+from scheduler_core.volumes.demand_index import DemandIndex
 from tests.builders import NOW, Object, flat
 
 Changes = dict[tuple[str, Key], object | None]

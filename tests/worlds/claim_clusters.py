@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.explain import explain_nodes
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.explain import explain_nodes
 from tests.builders import (
     Object,
     as_pod,

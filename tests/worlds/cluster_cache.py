@@ -15,7 +15,7 @@ from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from scheduler_core.convert.snapshot_kinds import group_of
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.model.verdict import Reason
 from tests import builders as make

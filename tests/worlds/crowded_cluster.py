@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from scheduler_core.decide.decision import Competing, Contenders, Decision, FilterOptions
+from scheduler_core.decide.explain import Explanation, explain_nodes
+from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.longhorn_facts import PlanCache
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
-from scheduler_core.extender.decision import Competing, Contenders, Decision, FilterOptions
-from scheduler_core.extender.explain import Explanation, explain_nodes
-from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.longhorn_facts import PlanCache
-from scheduler_core.extender.status.report import waiting_row
 from scheduler_core.model.kube import Pod
+from scheduler_core.monitor.report import waiting_row
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.volumes.resolve import resolve

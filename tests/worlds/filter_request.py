@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_core.extender.decision import Decision
+from scheduler_core.decide.decision import Decision
 
 
 async def caller_waits() -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from app.extender.guard import GuardContext
-from scheduler_core.extender.decision import Contenders
-from scheduler_core.extender.settings import ExtenderSettings
+from scheduler_core.decide.decision import Contenders
+from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.model.longhorn import Replica
 
 

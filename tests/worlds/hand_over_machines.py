@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from scheduler_core.extender.placement_guard import GuardOutcome
+from scheduler_core.guard.placement_guard import GuardOutcome
 from scheduler_core.leadership import election
 from scheduler_core.leadership.election import Candidate, LeaseRecord
 from scheduler_core.model.longhorn import Placement

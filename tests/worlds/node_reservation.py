@@ -11,9 +11,9 @@ from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
-from scheduler_core.extender.decision import Decision, FilterOptions
-from scheduler_core.extender.explain import Explanation
-from scheduler_core.extender.settings import ExtenderSettings
+from scheduler_core.decide.decision import Decision, FilterOptions
+from scheduler_core.decide.explain import Explanation
+from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from tests import builders as make
 from tests.worlds.filter_request import caller_waits, fitting_nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from scheduler_core.cluster.view import View
-from scheduler_core.extender.offer import observed_pod
+from scheduler_core.decide.offer import observed_pod
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offered
 from scheduler_core.volumes.resolve import resolve

@@ -33,11 +33,11 @@ from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from scheduler_core.convert.admission import JsonPatch, admission_request
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.guard_health import GuardState, Observation
-from scheduler_core.extender.placement_guard import GuardOutcome
-from scheduler_core.extender.settings import ExtenderSettings, GuardMode
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.settings import ExtenderSettings, GuardMode
+from scheduler_core.guard.guard_health import GuardState, Observation
+from scheduler_core.guard.placement_guard import GuardOutcome
 from scheduler_core.longhorn.placement import schedule_replica
 from scheduler_core.model.longhorn import Placement, Replica
 from tests import builders as make

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any, Final
 
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, GuardDecision, Search, guard_placement
+from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, GuardDecision, Search, guard_placement
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget

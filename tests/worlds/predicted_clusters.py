@@ -9,7 +9,7 @@ from typing import Any
 from app.kube.snapshot_generic import SchedulingObjects
 from app.kube.snapshot_live import as_snapshot
 from scheduler_core.convert.snapshot_kinds import group_of
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
 from scheduler_core.predict.prediction import PodOutcome, Prediction, predict
 from scheduler_core.predict.situation import Change, Situation

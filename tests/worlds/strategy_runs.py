@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.predict.paced_timeline import Pace
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.strategies import STRATEGIES, StrategyName, StrategyRun, run_strategy

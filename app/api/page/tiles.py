@@ -11,11 +11,11 @@ from typing import Final
 from app.api.page.rendering import short_bytes
 from app.extender.node_losses import MAX_NODES
 from app.schemas.state import ServiceState
-from scheduler_core.extender.capacity_report import DiskUsage
-from scheduler_core.extender.status.node_rows import SpaceTotal, scheduling_limit_of
-from scheduler_core.extender.status.report import StatusReport
 from scheduler_core.model.listing import natural_key
 from scheduler_core.model.quantity import format_age, format_count
+from scheduler_core.monitor.capacity_report import DiskUsage
+from scheduler_core.monitor.node_rows import SpaceTotal, scheduling_limit_of
+from scheduler_core.monitor.report import StatusReport
 from scheduler_core.predict.node_loss import NodeLossOutcome
 
 _ONLY_LEADER: Final = "known to the leader of a live cluster"

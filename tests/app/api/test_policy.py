@@ -16,7 +16,7 @@ from app.policy.in_force import PolicyFile
 from app.policy.plugins import load_plugins
 from app.runtime.metrics import PREFIX
 from app.settings import Settings
-from scheduler_core.extender.settings import Enforcement
+from scheduler_core.decide.settings import Enforcement
 from tests.builders import NOW, Object, claim, flat, longhorn_node, storage_class
 from tests.worlds.awkward_plugin import USABLE
 from tests.worlds.generic_objects import ready_node, requesting_pod, service

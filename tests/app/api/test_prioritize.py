@@ -20,8 +20,8 @@ from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.memory_budget import MemoryBudget
 from app.settings import Settings
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.settings import Enforcement, ExtenderSettings
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.settings import Enforcement, ExtenderSettings
 from tests.builders import (
     Object,
     bound,

@@ -27,16 +27,16 @@ from app.schemas.state import (
     PlacementGuardState,
     ServiceState,
 )
-from scheduler_core.demand.derive import DemandSource
+from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide.nudge import WaitingPod
+from scheduler_core.decide.settings import Enforcement
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.nudge import WaitingPod
-from scheduler_core.extender.overbooking_monitor import Overbooked, OverbookingReport
-from scheduler_core.extender.placement_monitor import PlacementReport
-from scheduler_core.extender.settings import Enforcement
 from scheduler_core.model.verdict import Reason
+from scheduler_core.monitor.overbooking_monitor import Overbooked, OverbookingReport
+from scheduler_core.monitor.placement_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, OutcomeKind, Tick
+from scheduler_core.volumes.demand import DemandSource
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting, storage_class

@@ -24,11 +24,11 @@ from app.bootstrap import application as application_of
 from app.kube.reflector import CacheStatus, Phase
 from app.schemas.state import GuardActivity, OutstandingState, PlacementGuardState, ServiceState
 from app.settings import Settings
+from scheduler_core.decide.nudge import WaitingPod
+from scheduler_core.decide.settings import Enforcement
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.extender.nudge import WaitingPod
-from scheduler_core.extender.placement_monitor import PlacementReport
-from scheduler_core.extender.settings import Enforcement
 from scheduler_core.model.kube import Pod
+from scheduler_core.monitor.placement_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.node_loss import NodeLossOutcome
 from tests import builders as make

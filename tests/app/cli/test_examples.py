@@ -13,9 +13,9 @@ import pytest
 
 from app.kube.snapshot_file import load_pod, load_snapshot
 from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import minimal_available
 from scheduler_core.model.kube import ClaimVolume, Pod

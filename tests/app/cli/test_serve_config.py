@@ -12,7 +12,7 @@ import yaml
 
 from app.cli.commands import load_command
 from app.cli.serve_options import config_key
-from scheduler_core.extender import settings
+from scheduler_core.decide import settings
 from tests.worlds.command_line import Run
 
 ROOT: Final = Path(__file__).parents[3]

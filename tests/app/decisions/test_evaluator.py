@@ -8,10 +8,10 @@ import pytest
 
 from app.decisions.evaluator import Evaluator
 from app.runtime.decision_thread import DecisionRunner, DecisionThread, OnCallersThread
+from scheduler_core.decide.decision import Competing, Contenders, FilterOptions
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.results import EquivalenceCache
-from scheduler_core.extender.decision import Competing, Contenders, FilterOptions
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
 from tests.builders import as_pod, claim, competing, longhorn_node, pod, storage_class

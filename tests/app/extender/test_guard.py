@@ -27,9 +27,9 @@ from app.kube.client import ApiError
 from app.runtime.decision_thread import Urgency
 from app.runtime.metrics import PREFIX
 from scheduler_core.convert.admission import admission_request
-from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
-from scheduler_core.extender.guard_health import GuardState
-from scheduler_core.extender.settings import ExtenderSettings, GuardMode
+from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
+from scheduler_core.decide.settings import ExtenderSettings, GuardMode
+from scheduler_core.guard.guard_health import GuardState
 from scheduler_core.model.longhorn import REVIEWED, Placement, Replica
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make

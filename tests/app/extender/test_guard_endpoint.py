@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from app.extender import endpoint_publisher
 from app.extender.guard_endpoint import GuardEndpoint
 from app.kube.client import ApiError
-from scheduler_core.extender.settings import GuardMode
+from scheduler_core.decide.settings import GuardMode
 
 
 class FakePublisher:

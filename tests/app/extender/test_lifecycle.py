@@ -18,14 +18,14 @@ from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
 from app.kube.client import ApiError
 from app.runtime.metrics import PREFIX
-from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.settings import (
+from scheduler_core.decide.settings import (
     GUARD_OTHER_NODES,
     NODE_RESERVATION_TIMEOUT,
     PLACEMENT_GUARD,
     POD_SCHEDULING_TIMEOUT,
     Enforcement,
 )
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, RecordedOffer

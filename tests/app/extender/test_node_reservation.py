@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from app.runtime.metrics import PREFIX
 from app.runtime.probes import UnavailableError
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.decide.decision import FilterOptions
 from tests import builders as make
 from tests.worlds.filter_request import caller_hung_up, fitting_nodes
 from tests.worlds.node_reservation import NodeReservationWorld

@@ -20,9 +20,9 @@ from app.extender.nudger import MAX_DECISIONS, TURN_INTERVAL, NudgePatch, Nudger
 from app.extender.offers import Offers
 from app.extender.refusals import MAX_REMEMBERED, RefusedPods
 from app.kube.client import ApiError
-from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
-from scheduler_core.extender.nudge import BURST, NUDGES_PER_SECOND, PENDING_NUDGE_LIFETIME
-from scheduler_core.extender.settings import ExtenderSettings
+from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
+from scheduler_core.decide.nudge import BURST, NUDGES_PER_SECOND, PENDING_NUDGE_LIFETIME
+from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from tests import builders as make
 from tests.worlds.fake_api import FakeApi, connect_client, failing

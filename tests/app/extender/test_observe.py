@@ -9,7 +9,7 @@ import pytest
 
 from app.runtime.metrics import PREFIX
 from app.settings import Settings
-from scheduler_core.extender.settings import Enforcement
+from scheduler_core.decide.settings import Enforcement
 from tests.builders import claim, kube_node
 from tests.worlds.service import NODES, application, db_pod, http_client, small_cluster
 

@@ -23,9 +23,9 @@ from app.policy.in_force import PolicyFile, PolicyInForce, SnapshotGenericState
 from app.policy.plugins import load_plugins
 from app.runtime.metrics import PREFIX
 from app.runtime.probes import UnavailableError
+from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
+from scheduler_core.decide.settings import Enforcement, ExtenderSettings
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
-from scheduler_core.extender.settings import Enforcement, ExtenderSettings
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod

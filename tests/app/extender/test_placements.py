@@ -18,11 +18,11 @@ from app.extender.metrics import Metrics, Outstanding
 from app.extender.placements import FOLLOW_INTERVAL, MAX_PLACEMENT_SECONDS, REPORT_INTERVAL, Placements
 from app.runtime.metrics import PREFIX
 from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOptions
-from scheduler_core.extender.overbooking_monitor import SETTLE_TIME, OverbookingReport
-from scheduler_core.extender.placement_monitor import STUCK_AFTER, Misplaced, PlacementReport
 from scheduler_core.model.kube import Pod
+from scheduler_core.monitor.overbooking_monitor import SETTLE_TIME, OverbookingReport
+from scheduler_core.monitor.placement_monitor import STUCK_AFTER, Misplaced, PlacementReport
 from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from tests import builders as make
 from tests.worlds.decision_runners import LaterRunner

@@ -13,8 +13,8 @@ import pytest
 from app.decisions.evaluator import Evaluator
 from app.kube.cluster_cache import WATCHED, WatchedKind
 from scheduler_core.backoff import Backoff
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.worlds.cluster_cache import CLAIMS, LONGHORN_NODES, PATHS, PODS, REPLICAS, cached_cluster

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Requester
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.packing.budget import Budget

@@ -9,12 +9,12 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
-from scheduler_core.demand.derive import DemandSource
-from scheduler_core.demand.index import DemandIndex
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.placement_monitor import STUCK_AFTER, PlacementReport
+from scheduler_core.monitor.placement_monitor import STUCK_AFTER, PlacementReport
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.volumes.demand import DemandSource
+from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from tests import builders as make
 from tests.builders import GI, NOW, Object

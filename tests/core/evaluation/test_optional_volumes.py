@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.explain import explain_nodes
-from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.explain import explain_nodes
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.model.verdict import Meeting, Reason
 from tests.builders import (
     Object,

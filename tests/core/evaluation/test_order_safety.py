@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.decide.decision import FilterOptions, Packing
 from tests.builders import (
     Object,
     bound,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.explain import explain_nodes
+from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.offer import observed_pod
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.explain import explain_nodes
-from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.offer import observed_pod
 from scheduler_core.longhorn.provisioned_volume import shard_size
 from scheduler_core.model.longhorn import DataLayout
 from scheduler_core.offers.ledger import Ledger, step

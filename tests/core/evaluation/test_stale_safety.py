@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.extender.decision import Decision, FilterOptions, Packing
-from scheduler_core.extender.explain import explain_nodes
-from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.decide.decision import Decision, FilterOptions, Packing
+from scheduler_core.decide.explain import explain_nodes
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.model.verdict import Meeting, Reason
 from scheduler_core.offers.ledger import Ledger
 from tests.builders import (

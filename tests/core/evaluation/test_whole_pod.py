@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation import replicas, whole_pod
-from scheduler_core.extender.decision import FilterOptions, Packing
-from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing import spread
 from tests import builders as make

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.extender.decision import FilterOptions
-from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.predict.cluster_changes import LoseNodes
 from scheduler_core.predict.prediction import Certainty
 from tests import builders as make

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_core.decide.decision import Packing
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import Packing
 from scheduler_core.model import kube
 from scheduler_core.model.verdict import Reason
 from scheduler_core.predict.cluster_additions import Scale, Workload

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.predict.remedies import Trials
 from scheduler_core.predict.remedy import RemedyKind, Step
 from tests.builders import Object, claim, disk, flat, kube_node, longhorn_node, pod, setting, storage_class

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import kube
 from scheduler_core.predict.cluster_additions import AddDisk, AddNodes, ApplyObjects, Scale, Workload

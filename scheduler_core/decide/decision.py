@@ -1,0 +1,232 @@
+"""The decision about one pod: its options, its contenders, and one reason per node."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation.competitors import Competitors
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.profile import Profile
+from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.volume_validation import update_error
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.longhorn import STRICT_LOCAL
+from scheduler_core.model.verdict import UNSAFE, Reason
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.packing.budget import STEPS_PER_REQUEST
+from scheduler_core.volumes.by_node import NodeResolution, resolve_on_nodes
+from scheduler_core.volumes.demand_index import DemandIndex
+from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local
+
+_TAKES_NO_SPACE: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
+
+
+class Packing(StrEnum):
+    """Which nodes with room are offered.
+
+    AUTO: only stale-safe ones where there are any, otherwise order-safe ones, otherwise all (Longhorn's proposal). STALE_SAFE: only
+    stale-safe ones. ORDER_SAFE: all order-safe ones, which include the former. EXACT: all.
+    """
+
+    AUTO = "auto"
+    STALE_SAFE = "stale-safe"
+    ORDER_SAFE = "order-safe"
+    EXACT = "exact"
+
+    def acceptable_reasons(self, reasons: Collection[Reason]) -> frozenset[Reason]:
+        """Returns the `UNSAFE` reasons with which nodes are offered. `reasons` are those of all nodes."""
+        if self is Packing.STALE_SAFE or (self is Packing.AUTO and Reason.ROOM in reasons):
+            return frozenset()
+        if self is Packing.ORDER_SAFE or (self is Packing.AUTO and Reason.STALE_UNSAFE in reasons):
+            return frozenset({Reason.STALE_UNSAFE})
+        return UNSAFE
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """What an administrator may choose about decisions."""
+
+    packing: Packing = Packing.AUTO  # which nodes with room are offered
+    require_best_effort: bool = True  # whether a best-effort volume needs local space, or only prefers it
+    steps: int = STEPS_PER_REQUEST  # how many search steps one request may use (`packing/budget.py`)
+    # Whether the scheduler binds unbound claims to existing PersistentVolumes first, as kube-scheduler does.
+    match_volumes: bool = True
+    # Whether order safety and stale safety are examined even if they do not decide which nodes are offered.
+    rank_safety: bool = False
+    guarded: bool = False  # whether the placement guard keeps the plan of every node
+
+    def with_guard(self) -> FilterOptions:
+        """Returns the options while the placement guard keeps the plan of every node."""
+        # The guard makes every node with a packing safe. An administrator asked for the other modes.
+        return replace(self, guarded=True, packing=Packing.EXACT if self.packing is Packing.AUTO else self.packing)
+
+    @property
+    def examines_safety(self) -> bool:
+        return self.rank_safety or self.packing is not Packing.EXACT
+
+
+@dataclass(frozen=True, slots=True)
+class NoContenders:
+    """The pod is evaluated alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedNodes:
+    """Nodes that take no new volumes now, because they are reserved for other pods (the proposal's reservations). A pod
+    whose replicas are already on such a node may still return to it.
+    """
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Competing:
+    """Demand and offers of other pods, whose volumes are packed jointly with the pod's."""
+
+    demand: DemandIndex  # derived from the view that the pod is evaluated on
+    ledger: Ledger  # the outstanding offers; an offer's volumes are `PodVolume`s
+    contention: Contention  # caches the competitors of each node
+    equivalence: EquivalenceCache  # caches the results for equivalent pods
+
+    @classmethod
+    def without_offers(cls, state: ClusterState) -> Competing:
+        """Returns the demand of a state, with empty caches: only the process that made offers knows them."""
+        return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
+
+
+Contenders = NoContenders | ExcludedNodes | Competing
+NO_CONTENDERS: Final = NoContenders()
+
+
+NO_SCORES: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to one request: the pod's volumes, and one reason per candidate in the order of the request."""
+
+    resolution: Resolution
+    candidates: Sequence[str]
+    reasons: Sequence[Reason]
+    gave_up: int = 0  # number of searches, for a packing or for order safety, that ended without an answer
+    # By node, the volumes of other pods that were counted.
+    competitors: Mapping[str, Competitors] = field(default_factory=dict)
+    # By node that fits and is not stale-safe, the reason that another packing mode gives, where that was examined.
+    unsafe: Mapping[str, Reason] = field(default_factory=dict)
+    # Classes of the volumes that take space on the pod's node; empty without competing pods.
+    volume_classes: tuple[ReplicaRequest, ...] = ()
+    # By node, what it offers to these classes; empty without competing pods.
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    # By node, the volumes that its reason is about, where nodes differ in them (`volumes/volume_binding.py`).
+    resolutions: Mapping[str, Resolution] = field(default_factory=dict)
+    # What the priorities of a policy file give to candidates; empty without a file.
+    scores: Mapping[str, int] = field(default_factory=lambda: NO_SCORES)
+
+    def resolution_on(self, name: str) -> Resolution:
+        """Returns the pod's volumes as a node was judged by them."""
+        return self.resolutions.get(name, self.resolution)
+
+    @property
+    def fits(self) -> bool:
+        return any(reason.fits for reason in self.reasons)
+
+    @property
+    def fitting_nodes(self) -> list[str]:
+        pairs = zip(self.candidates, self.reasons, strict=True)
+        return [name for name, reason in pairs if reason.fits]
+
+    @property
+    def unsafe_reasons(self) -> frozenset[Reason]:
+        """Why some of the fitting nodes are not stale-safe, as far as that was examined."""
+        if not self.unsafe:
+            return frozenset()
+        pairs = zip(self.candidates, self.reasons, strict=True)
+        return frozenset(self.unsafe[name] for name, reason in pairs if reason.fits and name in self.unsafe)
+
+    @property
+    def takes_space(self) -> bool:
+        """Whether the pod needs new space on its node."""
+        return any(reason.fits and reason not in _TAKES_NO_SPACE for reason in self.reasons)
+
+    @property
+    def prefers_space(self) -> bool:
+        """Whether a volume takes space on the pod's node if there is some, though it does not need it."""
+        # False if the pod fits nowhere.
+        return any(not volume.local for volume in volumes_on_pod_node(self.resolution)) and self.fits
+
+    @property
+    def unplaced_volumes(self) -> tuple[PodVolume, ...]:
+        """The volumes that will take space on whichever node; empty if the pod fits nowhere."""
+        unplaced = self.resolution.unplaced
+        return unplaced if unplaced and self.fits else ()
+
+    @property
+    def needs_offer(self) -> bool:
+        """Whether the pod will take what no object shows yet: space on some node, or a free PersistentVolume."""
+        return self.needs_nodes or bool(self.unplaced_volumes)
+
+    @property
+    def needs_nodes(self) -> bool:
+        """Whether an offer of the pod counts on its nodes."""
+        return self.takes_space or self.prefers_space or self.takes_persistent_volume
+
+    @property
+    def takes_persistent_volume(self) -> bool:
+        """Whether a claim of the pod will be bound to a free PersistentVolume; False if the pod fits nowhere."""
+        # No other pod's claim can then be bound to that volume.
+        return any(volume.persistent_volume for volume in self.resolution.volumes) and self.fits
+
+
+def resolve_candidates(
+    pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
+) -> tuple[NodeResolution, ...]:
+    """Returns the pod's volumes on the candidates, for each possible match; `offered` are volumes that other pods may
+    take.
+
+    Raises:
+        ResolutionError: an object the pod names does not exist or contradicts it, or its volumes are unknown
+    """
+    taken = offered if options.match_volumes else None
+    return resolve_on_nodes(pod, names, view, taken, require_best_effort=options.require_best_effort)
+
+
+def check_existing_volumes(resolution: Resolution) -> None:
+    """Checks that Longhorn's admission lets the existing volumes be attached.
+
+    Raises:
+        ResolutionError: it refuses every change of a volume
+    """
+    for volume in resolution.volumes:
+        error = update_error(volume.volume) if volume.bound else ""
+        if error:
+            raise ResolutionError(f"Longhorn volume {volume.name}: {error}")
+
+
+def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:
+    """Returns the volumes that need or prefer space on the pod's node."""
+    return tuple(volume for volume in resolution.volumes if is_local(volume.volume))
+
+
+def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
+    """Returns the volumes that an offer stores: those that take space on the pod's node, or a free PersistentVolume."""
+    return tuple(volume for volume in resolution.volumes if volume.persistent_volume or is_local(volume.volume))
+
+
+def node_constraints(resolution: Resolution) -> list[tuple[frozenset[str], Reason]]:
+    """Returns sets of nodes that the pod is limited to, each with the reason of all other nodes."""
+    # An exclusive claim stays where another live pod uses it.
+    limits = [(volume.in_use_on, Reason.CLAIM_IN_USE) for volume in resolution.volumes if volume.in_use_on]
+    for volume in resolution.local:
+        placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
+        # A strict-local volume stays where its replica is.
+        if volume.volume.data_locality == STRICT_LOCAL and placed:
+            limits.append((placed, Reason.STRICT_LOCAL_ELSEWHERE))
+    return limits

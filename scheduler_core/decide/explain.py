@@ -1,0 +1,358 @@
+"""`explain_nodes`: the decision of `filter_nodes` with a plan for each node that fits, and with what is missing on each
+that does not. It does not question the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
+from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.volume_sentences import (
+    VolumeSentences,
+    failing_order,
+    meeting_on,
+    needed_space,
+    never_offered,
+    tied_domain,
+)
+from scheduler_core.evaluation.competitors import Volumes
+from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
+from scheduler_core.evaluation.missing_space import closed_disks, missing_space, nearest_disk, refusal_detail
+from scheduler_core.evaluation.profile import refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.replicas import domain_shortage, replica_needs
+from scheduler_core.evaluation.results import Optional, OptionalVolumes, optional_volumes
+from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.model import longhorn
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.listing import MAX_LISTED, join_first
+from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
+from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.order_safe import Safety
+from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution, SkippedClaim, skipped_claims
+
+# Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
+EXPLAIN_STEPS_FACTOR: Final = 4
+# With these it is proven that there is no packing. With others there may be one: volumes that wait may only be order-unsafe.
+_LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision with one verdict per candidate, in the order of the request."""
+
+    decision: Decision
+    verdicts: Sequence[Verdict]
+    skipped: Sequence[SkippedClaim]  # the pod's claims that are no Longhorn volumes
+    longhorn_nodes: Mapping[str, longhorn.Node]  # those of the cluster, by name, for the names of disks
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node of a decision, as its explanation needs it."""
+
+    view: View
+    resolution: Resolution
+    name: str
+    reason: Reason
+    sentences: VolumeSentences  # about the pod's volumes
+    competitors: Volumes  # the volumes of other pods that were counted
+    left_out: Volumes  # those that do not fit there and matter to stale safety alone (`Competitors.left_out`)
+    optional: Optional  # the pod's volumes without data locality that Longhorn may place there
+    budget: Budget
+    options: FilterOptions  # those of the decision
+
+
+def explain_nodes(
+    pod: Pod,
+    candidates: Sequence[str],
+    state: ClusterState,
+    options: FilterOptions,
+    contenders: Contenders = NO_CONTENDERS,
+) -> Explanation:
+    """Decides as `filter_nodes` does, with a verdict per candidate: a plan, or what is missing, and the volumes of
+    other pods that count.
+
+    Raises:
+        ResolutionError: an object the pod names does not exist or contradicts it
+    """
+    decision = filter_nodes(pod, candidates, state, options, contenders)
+    return explain_decision(pod, decision, state, options)
+
+
+def explain_part(
+    pod: Pod, decision: Decision, names: Sequence[str], state: ClusterState, options: FilterOptions
+) -> Explanation:
+    """Explains a decision on those candidates that are in `names`, in their order."""
+    # The reasons stay those of the whole decision. `state` and `options` are those of the decision.
+    reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
+    shown = [name for name in names if name in reasons]
+    part = replace(decision, candidates=shown, reasons=[reasons[name] for name in shown])
+    return explain_decision(pod, part, state, options)
+
+
+def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions) -> Explanation:
+    """Returns a verdict for every candidate of a decision that was made with this state and these options."""
+    candidates = decision.candidates
+    verdicts = []
+    details_of_cluster: dict[tuple[str, ...], str] = {}
+    # By identity, because nodes with equal volumes share them, and comparing them would take time for each node.
+    sentences: dict[int, VolumeSentences] = {}
+    # The same volume may compete on every node.
+    competing: dict[int, CompetingVolume] = {}
+    optional: dict[int, OptionalVolumes] = {}
+    shares = Budget(EXPLAIN_STEPS_FACTOR * options.steps).shares(len(candidates))
+    # One node never takes more than a decision may.
+    shares = [share.portion(options.steps) for share in shares]
+    for name, reason, share in zip(candidates, decision.reasons, shares, strict=True):
+        give_way()
+        competitors = decision.competitors.get(name)
+        volumes = competitors.volumes if competitors else ()
+        left_out = competitors.left_out if competitors else ()
+        resolution = decision.resolution_on(name)
+        if reason is Reason.NO_ROOM_IN_CLUSTER or reason is Reason.TOO_FEW_NODES:
+            verdicts.append(Verdict(reason, _detail_of_cluster(reason, resolution, state, details_of_cluster)))
+            continue
+        if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
+            # What these reasons mean shows only from all volumes that the pod may have.
+            resolution = decision.resolution
+        about_volumes = sentences.setdefault(id(resolution), VolumeSentences(state.view, resolution))
+        if id(resolution) not in optional:
+            optional[id(resolution)] = optional_volumes(state.view, resolution)
+        own = optional[id(resolution)].on(name)
+        node = _Node(state.view, resolution, name, reason, about_volumes, volumes, left_out, own, share, options)
+        verdict = _explain_node(node)
+        if volumes:
+            competing.update(
+                (id(entry), _competing(entry, state.view)) for entry in volumes if id(entry) not in competing
+            )
+            largest_first = sorted((competing[id(entry)] for entry in volumes), key=_largest_first)
+            verdict = replace(verdict, competing=tuple(largest_first))
+        verdicts.append(verdict)
+    skipped = skipped_claims(pod, state.view, decision.resolution)
+    return Explanation(decision, verdicts, skipped, state.view.snapshot.longhorn_nodes)
+
+
+def _detail_of_cluster(
+    reason: Reason, resolution: Resolution, state: ClusterState, details: dict[tuple[str, ...], str]
+) -> str:
+    """Returns a sentence that is the same for all nodes with these volumes."""
+    volumes = [volume.name for volume in resolution.unplaced]
+    # Making the sentence takes a look at every disk of the cluster, so it is made once.
+    key = (reason.name, *volumes, *(volume.claim for volume in resolution.volumes))
+    if key not in details and reason is Reason.NO_ROOM_IN_CLUSTER:
+        details[key] = _no_room_in_cluster(state.view, resolution)
+    elif key not in details:
+        shortage = domain_shortage(state, replica_needs(resolution, state.view))
+        details[key] = shortage.sentence if shortage is not None else ""
+    return details[key]
+
+
+def _competing(volume: PodVolume, view: View) -> CompetingVolume:
+    namespace, _, claim = volume.claim.partition("/")
+    pods = [pod.key for pod in view.pods_of(namespace, claim) if pod.live]
+    return CompetingVolume(min(pods, default=""), volume.claim, volume.name, volume.volume.size)
+
+
+def _largest_first(entry: CompetingVolume) -> tuple[int, str, str]:
+    return -entry.size, entry.pod, entry.volume
+
+
+def _explain_node(node: _Node) -> Verdict:
+    reason = node.reason
+    if reason is Reason.NO_VOLUMES:
+        return Verdict(reason, order_safe=True, stale_safe=True)
+    if reason is Reason.TOO_MANY_VOLUMES:
+        return Verdict(reason, f"a node attaches at most {MAX_VOLUMES_PER_NODE} volumes")
+    if reason is Reason.HOME:
+        return Verdict(reason, node.sentences.kept_replicas(node.name), order_safe=True, stale_safe=True)
+    if reason is Reason.CLAIM_IN_USE:
+        return Verdict(reason, node.sentences.claims_in_use)
+    if reason in (Reason.HOME_ELSEWHERE, Reason.STRICT_LOCAL_ELSEWHERE):
+        return Verdict(reason, node.sentences.replicas_elsewhere)
+    if reason is Reason.UNCERTAIN_VOLUME:
+        return Verdict(reason, _uncertain_volumes(node))
+    if reason is Reason.NOT_TOGETHER_IN_CLUSTER:
+        return Verdict(reason, f"these replicas find no room together: {node.sentences.needs(node.name)}")
+    for refused in (unready_volume(node.view, node.resolution), refusal_on_every_node(node.view, node.resolution)):
+        if refused is not None and refused.reason is reason:
+            return Verdict(reason, refused.detail)
+    evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors, node.optional)
+    if evaluation.refused is not None:
+        return Verdict(reason, refusal_detail(node.view, evaluation.required, node.name) or evaluation.refused.detail)
+    if reason is Reason.UNDECIDED and not evaluation.required.sizes:
+        return _explain_open_decision(node)
+    if reason.fits or reason in UNSAFE or reason is Reason.NEVER_SAFE:
+        return _explain_fitting(node, evaluation)
+    verdict = _explain_shortage(node, evaluation)
+    own = [volume for volume in evaluation.required.volumes if volume.claim not in evaluation.competing_claims]
+    closed = closed_disks(node.view, own, node.name)
+    return replace(verdict, detail=f"{verdict.detail}; {closed}") if closed else verdict
+
+
+def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Verdict:
+    """Explains a node where a packing exists."""
+    # The verdict has the plan, and whether every placement order succeeds, also on outdated status.
+    portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
+    plan = evaluation.plan(portion)
+    node.budget.take_back([portion])
+    stale_safe, meeting = _stale_safety(node, evaluation)
+    safety = Safety(PackingAnswer.YES) if stale_safe else evaluation.order_safety(node.budget)
+    labels = _labels(node, evaluation)
+    volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
+    placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
+    parts = [node.sentences.kept_replicas(node.name), failing_order(placed, labels)]
+    if not placed:
+        parts.append(meeting_on(_disk_names(node), meeting))
+    if plan is None:
+        parts.append("a packing exists, but the budget did not suffice to write it out")
+    if safety.answer is PackingAnswer.UNDECIDED:
+        parts.append("not proven to fit in every order")
+    if node.options.guarded and not stale_safe:
+        parts.append("the placement guard keeps Longhorn to a plan like this one")
+    if node.reason is Reason.NEVER_SAFE:
+        alone = evaluate_node(node.view, node.resolution, node.name, (), node.optional)
+        parts.append(never_offered(node.options.packing, alone.missing_for_stale_safety(), _labels(node, alone)))
+    return Verdict(
+        node.reason,
+        "; ".join(part for part in parts if part),
+        plan or {},
+        order_safe=safety.answer is PackingAnswer.YES,
+        stale_safe=stale_safe,
+        meeting=meeting,
+        counter_example=tuple((volume, "" if disk is None else evaluation.disks[disk].uuid) for volume, disk in placed),
+    )
+
+
+def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meeting | None]:
+    """Returns whether a node is stale-safe, and if not, volumes that may meet on a disk."""
+    overbooking = evaluation.overbooking()
+    if overbooking is None and node.left_out and evaluation.required.sizes:
+        counted = node.competitors + node.left_out
+        evaluation = evaluate_node(node.view, node.resolution, node.name, counted, node.optional)
+        if evaluation.refused is not None:
+            return False, None
+        overbooking = evaluation.overbooking()
+    if overbooking is None:
+        return True, None
+    volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
+    disk = evaluation.disks[overbooking.disk]
+    return False, Meeting(disk.uuid, tuple(volumes[volume].name for volume in overbooking.volumes))
+
+
+def _explain_open_decision(node: _Node) -> Verdict:
+    """Explains a node where only the replicas on other nodes are undecided."""
+    # The volumes that need space there fit, but maybe not together with those replicas.
+    needs = node.sentences.needs(node.name)
+    return Verdict(node.reason, f"it is undecided whether these replicas find room together: {needs}")
+
+
+def _uncertain_volumes(node: _Node) -> str:
+    """Says which PersistentVolumes a claim may be bound to on the node."""
+    choices: dict[str, list[str]] = {}
+    for volume in node.resolution.volumes:
+        if volume.persistent_volume and (volume.nodes is None or node.name in volume.nodes):
+            choices.setdefault(volume.claim, []).append(volume.persistent_volume)
+    parts = [f"claim {claim} may be bound to {join_first(volumes, ' or ')}" for claim, volumes in choices.items()]
+    return f"{join_first(parts, '; ')}; spec.volumeName of the claim can name one"
+
+
+def _no_room_in_cluster(view: View, resolution: Resolution) -> str:
+    """Names volumes that no disk takes, with nearest disk and rule."""
+    volumes = resolution.unplaced
+    parts: list[str] = []
+    for count, volume in enumerate(volumes, start=1):
+        nearest = nearest_disk(view, volume)
+        if nearest:
+            place = f"no disk{tied_domain(volume)} can take {volume.name}"
+            parts.append(f"{place} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
+        # Each volume takes a look at every disk, so only as many are examined as are named.
+        if len(parts) == MAX_LISTED and count < len(volumes):
+            parts.append(f"volumes that are not examined: {len(volumes) - count}")
+            break
+    if parts:
+        return "; ".join(parts)
+    labels = [f"{volume.name} ({format_bytes(volume.volume.size)})" for volume in volumes]
+    return f"no disk can take {join_first(labels, ', or no disk ')}"
+
+
+def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Verdict:
+    """Explains a node whose open disks have too little space."""
+    # The verdict has the bytes that one disk lacks for all volumes (`evaluation/missing_space.py`), where they are
+    # known.
+    required = evaluation.required
+    labels = _labels(node, evaluation)
+    if node.reason is Reason.LOW_AVAILABLE:
+        return Verdict(node.reason, _too_full(evaluation, labels))
+    parts = []
+    if node.reason is Reason.INSUFFICIENT_STORAGE:
+        volume = required.volumes[_most_lacking_volume(evaluation)]
+        parts.append(f"{volume.name} needs {needed_space(volume)}")
+    if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
+        count = format_count(len(required.sizes), "volume needs", "volumes need")
+        parts.append(f"{count} {format_bytes(required.items.total)} together")
+    parts += [
+        f"disk {label} has {_left_to_schedule(disk.free)}" for disk, label in zip(evaluation.disks, labels, strict=True)
+    ]
+    if node.reason not in _LACKING_SPACE:
+        portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
+        packed = evaluation.reason(portion)
+        node.budget.take_back([portion])
+        if packed.fits and node.reason is Reason.UNDECIDED and node.sentences.has_needs:
+            return _explain_open_decision(node)
+        if packed.fits or packed is Reason.UNDECIDED:
+            return Verdict(node.reason, "; ".join(parts))
+    missing = missing_space(evaluation, node.budget)
+    if not missing.exact:
+        parts.append(f"at least {format_bytes(missing.size)} more are needed on one disk")
+    elif not missing.size:
+        parts.append("more space on a single disk is not enough")
+    return Verdict(node.reason, "; ".join(parts), missing=missing.size)
+
+
+def _left_to_schedule(free: int) -> str:
+    if free < 0:
+        return f"nothing left to schedule ({format_bytes(-free)} too much is scheduled)"
+    return f"{format_bytes(free)} left to schedule"
+
+
+def _most_lacking_volume(evaluation: NodeEvaluation) -> int:
+    masks = _allowed_masks(evaluation)
+    profile = evaluation.profile
+    return -max(
+        (missing_bytes_alone(evaluation.required, profile, index, mask), -index) for index, mask in enumerate(masks)
+    )[1]
+
+
+def _labels(node: _Node, evaluation: NodeEvaluation) -> list[str]:
+    names = _disk_names(node)
+    return [names[disk.uuid] for disk in evaluation.disks]
+
+
+def _disk_names(node: _Node) -> dict[str, str]:
+    return {disk.uuid: disk.name for disk in node.view.snapshot.longhorn_nodes[node.name].disks}
+
+
+def _allowed_masks(evaluation: NodeEvaluation) -> tuple[int, ...]:
+    return allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)
+
+
+def _too_full(evaluation: NodeEvaluation, labels: list[str]) -> str:
+    required = evaluation.required
+    parts = []
+    for index, mask in enumerate(_allowed_masks(evaluation)):
+        if not mask:
+            spare = ", ".join(
+                f"disk {label} {format_bytes(disk.headroom)}"
+                for disk, label in zip(evaluation.disks, labels, strict=True)
+            )
+            data = format_bytes(required.written[index])
+            parts.append(f"{required.volumes[index].name} has {data} of data; to spare: {spare}")
+    return join_first(parts, "; ")

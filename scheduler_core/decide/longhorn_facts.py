@@ -1,0 +1,292 @@
+"""A decision as the classic scheduler's Longhorn rules read it (`generic/longhorn_facts.py`): facts about each node.
+
+Data flow: the decision of `filter_nodes`, with order safety and stale safety examined → the replicas that are kept → for nodes that fit a plan, made
+once for all nodes whose profile and competitors are equal → what the plan leaves free on each open disk.
+
+The plan puts each volume, largest first, on the disk with most free space. Where that fails, it is the plan of the packing search.
+
+`PlanCache` keeps the facts about each node for requirements that were met before, so that equal pods cost a look-up per node.
+Correctness does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Final
+
+from scheduler_core.caches import LruMap, NodeResults
+from scheduler_core.cluster.free_space import FreeSpace
+from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
+from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.evaluation.competitors import Competitors, Volumes
+from scheduler_core.evaluation.fit import free_after_plan
+from scheduler_core.evaluation.profile import Profile, Refused, profile_node
+from scheduler_core.evaluation.single_node import evaluate_node
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.generic.cycle_state import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.longhorn.space import scheduling_limit
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.longhorn import Node
+from scheduler_core.model.verdict import Reason
+from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.giving_way import give_way
+from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
+from scheduler_core.volumes.requirements import Requirements, requirements
+from scheduler_core.volumes.resolve import PodVolume, Resolution
+
+# Number of cached nodes over all requirements; half a kilobyte each.
+MAX_CACHED_NODES: Final = 50_000
+
+Disks = tuple[DiskFacts, ...]
+_Free = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _DisksByFreeSpace:
+    """The disks of a node by free space, the one with most first."""
+
+    node: Node
+    free_space: FreeSpace
+    free: _Free
+    limits: Sequence[int]  # the disks' scheduling limits; empty where equal free bytes do not tell which disk is which
+
+    @classmethod
+    def of(cls, node: Node, view: View) -> _DisksByFreeSpace:
+        """Returns the node's disks; the view's settings stay the same while free space does."""
+        free_space = view.free_space(node.name)
+        disks = sorted(node.disks, key=lambda disk: -free_space[disk.name].free)
+        free = tuple(free_space[disk.name].free for disk in disks)
+        limits = [scheduling_limit(disk, view.settings) for disk in disks]
+        distinct = len(set(free)) == len(free) or len(set(limits)) == 1
+        return cls(node, free_space, free, limits if distinct else ())
+
+
+_Circumstances = tuple[int | None, Reason | None, int]
+"""What the facts about a node that fits depend on, apart from the node itself and its disks.
+
+`Competitors.group` (None without competitors), the reason why it is not stale-safe (None where it is), and `NodeFacts.replica_bytes`.
+"""
+
+
+class PlanCache:
+    """Caches the facts about nodes that fit, by requirements and node. All requests to one cache must come with the
+    same `Contention`, because its numbers of equal competitors are part of the entries.
+    """
+
+    def __init__(self) -> None:
+        self.by_free_space: LruMap[str, _DisksByFreeSpace] = LruMap(MAX_CACHED_NODES)  # the disks of each node, by name
+        self.facts: NodeResults[tuple[_Circumstances, NodeFacts]] = NodeResults(MAX_CACHED_NODES)
+
+    def longhorn_facts(
+        self,
+        pod: Pod,
+        names: Sequence[str],
+        state: ClusterState,
+        options: FilterOptions,
+        contenders: Contenders = NO_CONTENDERS,
+    ) -> LonghornFacts:
+        """Returns the facts about the pod's volumes by node, with other pods taken into account.
+
+        The reasons are those of `filter_nodes` with the same options for these very nodes. Where a plan exists but was
+        not found within the budget, the disks are as they are without it.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
+        # Order safety and stale safety are examined whatever the options.
+        examined = replace(options, rank_safety=True)
+        decision = filter_nodes(pod, names, state, examined, contenders)
+        volumes = decision.resolution.volumes
+        replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
+        planner = _Planner(state, decision, decision.resolution, self, Budget(options.steps), replica_bytes)
+        facts: dict[str, NodeFacts] = {}
+        fitting, others = _split_by_room(names, decision.reasons)
+        for resolution, members in _by_resolution(decision, fitting):
+            _add_fitting_nodes(replace(planner, resolution=resolution), members, facts)
+        # Equal facts are one object: thousands of nodes share a handful of them.
+        interned: dict[tuple[Reason, int], NodeFacts] = {}
+        for name, reason in others:
+            size = replica_bytes.get(name, 0)
+            shared = interned.get((reason, size))
+            if shared is None:
+                shared = NodeFacts(reason, reason.fits, size, stale_safe=reason.fits)
+                interned[reason, size] = shared
+            facts[name] = shared
+        return LonghornFacts(facts, total_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """What every plan of one request reads."""
+
+    state: ClusterState
+    decision: Decision
+    resolution: Resolution
+    cache: PlanCache
+    budget: Budget
+    replica_bytes: Mapping[str, int]  # as in `NodeFacts`, by node
+
+    @property
+    def view(self) -> View:
+        return self.state.view
+
+
+def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, int], int]:
+    """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have."""
+    bytes_by_node: dict[str, int] = {}
+    totals: dict[str, int] = {}
+    for volume in volumes:
+        size = volume.volume.size
+        written = volume.volume.actual_size
+        uses = replica_uses(volume, view.cluster)
+        kept = {
+            name: use
+            for name, use in uses.items()
+            if use is not ReplicaUse.NONE and (volume.nodes is None or name in volume.nodes)
+        }
+        if kept:
+            key = volume.claim if volume.persistent_volume or volume.nodes is not None else volume.name
+            # Of several volumes that a claim may become, the largest counts for the most.
+            totals[key] = max(totals.get(key, 0), size + written)
+        for name, use in kept.items():
+            on_node = size + written if use is ReplicaUse.HEALTHY else size
+            bytes_by_node[name] = bytes_by_node.get(name, 0) + on_node
+    # Without any data every node has the same share: nothing.
+    return bytes_by_node, sum(totals.values()) or sum(volume.volume.size for volume in volumes)
+
+
+def _split_by_room(
+    names: Sequence[str], reasons: Sequence[Reason]
+) -> tuple[Sequence[str], Sequence[tuple[str, Reason]]]:
+    if reasons.count(Reason.ROOM) == len(names):
+        # The common case in a large cluster.
+        return names, ()
+    pairs = list(zip(names, reasons, strict=True))
+    fitting = [name for name, reason in pairs if reason is Reason.ROOM]
+    return fitting, [pair for pair in pairs if pair[1] is not Reason.ROOM]
+
+
+def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[Resolution, list[str]]]:
+    if not decision.resolutions:
+        return [(decision.resolution, list(names))]
+    groups: dict[int, tuple[Resolution, list[str]]] = {}
+    for name in names:
+        resolution = decision.resolution_on(name)
+        groups.setdefault(id(resolution), (resolution, []))[1].append(name)
+    return groups.values()
+
+
+def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str, NodeFacts]) -> None:
+    decision = planner.decision
+    resolution = planner.resolution
+    required = requirements(resolution.local, resolution.volumes)
+    with_replica = {replica.node_id for volume in resolution.local for replica in volume.replicas}
+    missing: dict[str, _Circumstances] = {}
+    if with_replica:
+        for name in with_replica.intersection(names):
+            competitors = decision.competitors.get(name)
+            disks = _disks_of_node_with_replica(planner, name, competitors.volumes if competitors else ())
+            facts[name] = _facts(planner, name, disks)
+        names = [name for name in names if name not in with_replica]
+    version = (planner.state.profiles.changelog,)
+    cached = planner.cache.facts.at(required.key, version)
+    for name, circumstances, entry in zip(names, _circumstances(planner, names), map(cached.get, names), strict=False):
+        if entry is not None and entry[0] == circumstances:
+            facts[name] = entry[1]
+        else:
+            missing[name] = circumstances
+    if not missing:
+        return
+    disks_by_node = _free_disks(planner, missing)
+    for name, disks in disks_by_node.items():
+        facts[name] = _facts(planner, name, disks)
+    # Another request may have more budget for what was not found here.
+    if not planner.budget.gave_up:
+        cached |= {name: (circumstances, facts[name]) for name, circumstances in missing.items()}
+        planner.cache.facts.store(required.key, cached, version)
+
+
+def _circumstances(planner: _Planner, names: Sequence[str]) -> Iterable[_Circumstances]:
+    decision = planner.decision
+    if not (decision.competitors or decision.unsafe or planner.replica_bytes):
+        return repeat((None, None, 0))
+    groups: Iterable[int | None] = repeat(None)
+    if decision.competitors:
+        groups = [on_node.group if on_node else None for on_node in map(decision.competitors.get, names)]
+    sizes = [planner.replica_bytes.get(name, 0) for name in names] if planner.replica_bytes else repeat(0)
+    return zip(groups, map(decision.unsafe.get, names), sizes, strict=False)
+
+
+def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
+    unsafe = planner.decision.unsafe.get(name)
+    order_safe = unsafe is not Reason.ORDER_UNSAFE
+    size = planner.replica_bytes.get(name, 0)
+    return NodeFacts(Reason.ROOM, order_safe, size, disks, stale_safe=unsafe is None)
+
+
+def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dict[str, Disks]:
+    """Returns what plans leave free on the open disks of fitting nodes without replicas of the pod."""
+    # () where nothing new is placed.
+    resolution = planner.resolution
+    groups: dict[int | None, list[str]] = {}
+    for name, (group, _, _) in missing.items():
+        groups.setdefault(group, []).append(name)
+    disks: dict[str, Disks] = {}
+    for members in groups.values():
+        competitors: Competitors | None = planner.decision.competitors.get(members[0])
+        volumes = competitors.volumes if competitors else ()
+        joint = requirements((*resolution.local, *volumes), resolution.volumes)
+        disks |= _disks_of_equivalent_nodes(planner, joint, members)
+    return disks
+
+
+def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volumes) -> Disks:
+    """Plans a node that holds a replica of the pod, which anti-affinity and kept replicas make a special case."""
+    node = evaluate_node(planner.view, planner.resolution, name, competitors)
+    if not node.required.sizes:
+        return ()
+    limits = _limits_by_uuid(planner.view, name)
+    free = free_after_plan(node.required, node.profile, planner.budget, node.allowed)
+    return tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(node.disks, free, strict=True))
+
+
+def _disks_of_equivalent_nodes(planner: _Planner, required: Requirements, names: Sequence[str]) -> dict[str, Disks]:
+    """Plans nodes with equal competitors and without replicas; nodes with equal profiles share one plan."""
+    table = planner.state.profiles.table(required.classes)
+    profiles = table.of(names)
+    free: dict[Profile, _Free] = {}
+    distinct = dict.fromkeys(profiles)
+    shares = planner.budget.shares(len(distinct))
+    for profile, share in zip(distinct, shares, strict=True):
+        give_way()
+        free[profile] = free_after_plan(required, profile, share)
+    planner.budget.take_back(shares)
+    disks: dict[str, Disks] = {}
+    for name, profile in zip(names, profiles, strict=True):
+        limits = _limits_in_profile_order(planner, required, profile, name)
+        disks[name] = tuple(map(DiskFacts, limits, free[profile]))
+    return disks
+
+
+def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
+    node = view.cluster.nodes[name]
+    return {disk.uuid: scheduling_limit(disk, view.settings) for disk in node.disks}
+
+
+def _limits_in_profile_order(planner: _Planner, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
+    """Returns the limits of a node's open disks in the order of its profile, which has no names."""
+    view = planner.view
+    node = view.cluster.nodes[name]
+    disks = planner.cache.by_free_space.get(name)
+    if disks is None or disks.node is not node or disks.free_space is not view.free_space(name):
+        disks = _DisksByFreeSpace.of(node, view)
+        planner.cache.by_free_space.put(name, disks)
+    # Mostly all disks are open and no two have the same free bytes, which then tell which disk is which.
+    if disks.limits and disks.free == profile.free:
+        return disks.limits
+    open_disks = profile_node(view, required.classes, name)
+    limits = _limits_by_uuid(view, name)
+    return [] if isinstance(open_disks, Refused) else [limits[disk.uuid] for disk in open_disks]

@@ -1,0 +1,165 @@
+"""Sentences about a pod's volumes, for explanations of many nodes: what they take from the cluster, which is computed once,
+and where they fit but Longhorn may miss that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import Packing
+from scheduler_core.evaluation.replicas import replica_needs
+from scheduler_core.model.listing import MAX_LISTED, join_first
+from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.verdict import Meeting
+from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
+from scheduler_core.volumes.resolve import PodVolume, Resolution
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """The replicas of a volume that need a place."""
+
+    volume: PodVolume
+    on_node: bool  # whether one needs it on the pod's node
+    elsewhere: int  # how many may go to any node
+
+
+@dataclass(frozen=True)
+class VolumeSentences:
+    """What a view tells about a pod's volumes. A sentence names a few volumes and says how many more there are, because
+    a pod may have thousands.
+    """
+
+    view: View
+    resolution: Resolution
+
+    @cached_property
+    def claims_in_use(self) -> str:
+        """Which claims are in use, and where."""
+        parts = [
+            f"claim {volume.claim} is in use on {join_first(sorted(volume.in_use_on), ', ')}"
+            for volume in self.resolution.volumes
+            if volume.in_use_on
+        ]
+        return join_first(parts, "; ")
+
+    @cached_property
+    def replicas_elsewhere(self) -> str:
+        """Which local volumes have replicas, and where."""
+        placed = (
+            (volume.name, sorted({replica.node_id for replica in volume.replicas if replica.node_id}))
+            for volume in self.resolution.local
+        )
+        parts = [f"{name} has replicas on {join_first(nodes, ', ')}" for name, nodes in placed if nodes]
+        return join_first(parts, "; ")
+
+    def kept_replicas(self, name: str) -> str:
+        """Says which volumes keep a replica on a node, and so need no new space there."""
+        return join_first(self._kept_replicas.get(name, ()), "; ")
+
+    @cached_property
+    def _kept_replicas(self) -> Mapping[str, Sequence[str]]:
+        by_node: dict[str, list[str]] = defaultdict(list)
+        for volume in self.resolution.local:
+            for name, use in replica_uses(volume, self.view.cluster).items():
+                if use is not ReplicaUse.NONE:
+                    by_node[name].append(f"{volume.name} keeps its {use.value} replica")
+        return by_node
+
+    @property
+    def has_needs(self) -> bool:
+        """Whether replicas need places that are not fixed to the pod's node."""
+        return bool(self._counts)
+
+    def needs(self, name: str) -> str:
+        """Says which replicas need places together if the pod runs on a node."""
+        # Most nodes have no replica of the pod's volumes, and need the same.
+        needs = self._needs_on(name) if name in self._nodes_with_replica else self._needs_without_replica
+        parts = [
+            f"{need.volume.name} ({format_bytes(need.volume.volume.size)}): {_places(need, name)}"
+            for need in needs[:MAX_LISTED]
+        ]
+        return join_first(parts, "; ", len(needs))
+
+    @cached_property
+    def _counts(self) -> Mapping[str, int]:
+        return {need.volume.claim: need.count for need in replica_needs(self.resolution, self.view)}
+
+    @cached_property
+    def _nodes_by_volume(self) -> Sequence[tuple[PodVolume, frozenset[str]]]:
+        """The nodes where a volume needs no new space."""
+        cluster = self.view.cluster
+        return [
+            (volume, nodes_with_replica(volume, cluster) if volume.local else frozenset())
+            for volume in self.resolution.volumes
+        ]
+
+    @cached_property
+    def _nodes_with_replica(self) -> frozenset[str]:
+        return frozenset().union(*(nodes for _, nodes in self._nodes_by_volume))
+
+    @cached_property
+    def _needs_without_replica(self) -> Sequence[_Need]:
+        return self._needs_on("")
+
+    def _needs_on(self, name: str) -> Sequence[_Need]:
+        needs = []
+        for volume, nodes in self._nodes_by_volume:
+            on_node = volume.local and name not in nodes
+            elsewhere = self._counts.get(volume.claim, on_node) - on_node
+            if on_node or elsewhere > 0:
+                needs.append(_Need(volume, on_node, elsewhere))
+        return needs
+
+
+def needed_space(volume: PodVolume) -> str:
+    image = volume.volume.backing_image
+    size = format_bytes(volume.volume.size)
+    return f"{size}, and room for backing image {image} where the disk lacks it" if image else size
+
+
+def tied_domain(volume: PodVolume) -> str:
+    """Names the zone or region that a volume is tied to, such as " of zone a"; "" for none."""
+    terms = volume.volume.topology_requirement
+    return " or".join(f" of zone {term.zone}" if term.zone else f" of region {term.region}" for term in terms)
+
+
+def _places(need: _Need, name: str) -> str:
+    places = [f"1 on node {name}"] * need.on_node + [f"{need.elsewhere} on any node"] * (need.elsewhere > 0)
+    return ", ".join(places)
+
+
+def failing_order(placed: Sequence[tuple[str, int | None]], disks: Sequence[str]) -> str:
+    """Says on which disks an unlucky order puts volumes, and which one is left over.
+
+    `placed`: volumes with the indexes of their disks; the last one has none.
+    """
+    if not placed:
+        return ""
+    steps = [f"{volume} on disk {disks[disk]}" for volume, disk in placed if disk is not None]
+    return f"unlucky order: {join_first(steps, ', ')}, then no disk is left for {placed[-1][0]}"
+
+
+def meeting_on(disks: Mapping[str, str], meeting: Meeting | None) -> str:
+    """Says which volumes may meet on a disk; `disks` has the names by UUID."""
+    if meeting is None:
+        return ""
+    return f"on outdated status all of these may go to disk {disks[meeting.disk]}: {join_first(meeting.volumes, ', ')}"
+
+
+def never_offered(packing: Packing, missing: Sequence[int], disks: Sequence[str]) -> str:
+    """Says that a packing mode never offers a node, and what would end that.
+
+    `missing`: the least bytes that each disk lacks for stale safety, in the order of their names; empty if unknown.
+    """
+    ends = ["--packing auto, best with the placement guard, which keeps Longhorn to the plan"]
+    lacking = [f"{format_bytes(size)} on disk {disk}" for size, disk in zip(missing, disks, strict=False) if size]
+    if lacking:
+        # A node that is order-safe need not be stale-safe.
+        at_most = "at most " if packing is Packing.ORDER_SAFE else ""
+        ends.append(f"{at_most}{format_bytes(sum(missing))} more space: {join_first(lacking, ', ')}")
+    return f"--packing {packing} never offers the node to these volumes; what would end that: {', or '.join(ends)}"

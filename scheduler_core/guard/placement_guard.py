@@ -1,0 +1,279 @@
+"""Guards a placement: Longhorn's disk stays if everything that is still to come to the node fits with it.
+
+Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has
+shown yet → the volume's demand on that node, or the offer of it that has the volume → everything still to come to the
+node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is changed to
+that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica.
+Otherwise there is no plan to keep, and Longhorn's choice stays. Of volumes that do not fit together, hopeless demand is
+left out first, then offers (`evaluation/competitors.py`).
+
+A replica that no pod needs on the node is steered to a disk with which everything that was promised there still fits
+(`steering.py`).
+
+Longhorn's rules are asked as Longhorn's scheduler asks them (`longhorn/placement.py`), with every disk's true load:
+what its status counts and what it does not count yet. So a disk that is allowed here is within Longhorn's limit by its
+status, too. If the view has Longhorn's disk closed to the volume, Longhorn has read other objects than the watches have
+shown, and nothing is changed. A search without an answer never changes anything by itself: a disk is only written if it
+is proven to keep the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache, cached_property
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.evaluation.competitors import CompetingVolumes, all_volumes, fitting_volumes, identity
+from scheduler_core.evaluation.fit import allowed_masks, plan
+from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.volumes_anywhere import FITTING
+from scheduler_core.guard.steering import (
+    Steering,
+    VolumesToCome,
+    disk_with_schedule,
+    legal_disks,
+    pending_allowances,
+    placed_identities,
+    with_coming_copies,
+    with_placements,
+)
+from scheduler_core.model import longhorn
+from scheduler_core.model.longhorn import Placement
+from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.model.verdict import Reason
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.packing.budget import Budget
+from scheduler_core.volumes.requirements import requirements
+from scheduler_core.volumes.resolve import PodVolume
+
+# About 20 ms: the API server, and Longhorn behind it, wait for the answer.
+STEPS_PER_PLACEMENT: Final = 20_000
+
+
+class GuardOutcome(StrEnum):
+    """What the guard does about a placement. The value is a metric's label.
+
+    LATE: it was not decided in time, and is left. NOT_GUARDED: nothing is promised to pods on its node. PROMISED_SPACE_TAKEN: it takes
+    space that is promised to a pod, and there is no other place for it.
+    """
+
+    LEFT = "left"
+    CHANGED = "changed"
+    NO_PLAN = "no-plan"
+    REFUSED_SHAPE = "refused-shape"
+    NOT_GUARDED = "not-guarded"
+    PROMISED_SPACE_TAKEN = "promised-space-taken"
+    LATE = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardDecision:
+    """The decision about one placement."""
+
+    outcome: GuardOutcome
+    allowance: Placement  # the placement as it will be written; it takes space until a watch shows it, guarded or not
+    pod: str = ""  # the pod that needs the volume on the node, as ``namespace/name``; "" without one
+    detail: str = ""  # a sentence why, for people
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How far to look for another disk."""
+
+    budget: Budget  # limits the searches, see `STEPS_PER_PLACEMENT`
+    other_nodes: bool = False  # whether a replica that no pod needs on its node may be moved to another one
+
+
+def guard_placement(
+    placement: Placement, state: ClusterState, ledger: Ledger, allowances: Iterable[Placement], search: Search
+) -> GuardDecision:
+    """Decides about one placement.
+
+    Args:
+        placement: what Longhorn asks the API server to write
+        state: the cluster as the watches have shown it
+        ledger: the current offers
+        allowances: placements as they were allowed before; those that a watch has shown since count once, and an earlier one of the same
+            replica does not count, because this placement replaces it
+        search: how far to look
+    """
+    problem = _disk_problem(placement, state.view)
+    if problem:
+        return GuardDecision(GuardOutcome.REFUSED_SHAPE, placement, detail=problem)
+    scheduled = disk_with_schedule(placement.node, state.view)
+    if scheduled:
+        detail = f"the space of disk {scheduled} of node {placement.node} is allocated through a DiskSchedule"
+        return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
+    others = (entry for entry in allowances if entry.replica != placement.replica)
+    pending = pending_allowances(others, state.view)
+    view = with_placements(state.view, pending)
+
+    @cache
+    def to_come(node: str) -> VolumesToCome:
+        return VolumesToCome.of(view, state.demand.by_node.get(node) or (), ledger, node)
+
+    def competing_on(node: str, counted: Collection[str] = ()) -> CompetingVolumes:
+        placed = {entry.volume for entry in pending if entry.node == node} | {placement.volume}
+        competing = to_come(node).competing(placed, view)
+        return competing.without(placed_identities(competing, placed.difference(counted), view))
+
+    on_node = {entry.volume for entry in pending if entry.node == placement.node}
+    need = None if placement.volume in on_node else to_come(placement.node).need_of(placement.volume, view)
+    if need is None:
+        steering = Steering(placement, view, competing_on, search.budget, other_nodes=search.other_nodes)
+        return _steer(steering, placement)
+    volume, pod = need
+    guard = _Guard(view, placement, volume, search.budget)
+    return replace(guard.decide(competing_on(placement.node, {placement.volume})), pod=pod)
+
+
+def _steer(steering: Steering, placement: Placement) -> GuardDecision:
+    place = steering.place()
+    promised = steering.promised
+    if place == placement and not promised:
+        detail = f"no pod needs volume {placement.volume} on node {placement.node}, and none was promised space there"
+        return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
+    what = f"{format_count(promised, 'volume')} that pods were promised space for on node {placement.node}"
+    problem = (
+        f"{what} fit no more" if steering.breaks_promise else f"what is placed on disk {placement.disk} leaves no space"
+    )
+    if place is None:
+        outcome = GuardOutcome.PROMISED_SPACE_TAKEN if steering.breaks_promise else GuardOutcome.NO_PLAN
+        return GuardDecision(outcome, placement, detail=f"{problem}, and there is no other place that Longhorn allows")
+    if place == placement and steering.keeps_offers:
+        return GuardDecision(GuardOutcome.LEFT, placement, detail=f"{what} still fit")
+    if place == placement:
+        detail = f"what undecided pods were offered on node {placement.node} fits no more, and there is no other place"
+        return GuardDecision(GuardOutcome.PROMISED_SPACE_TAKEN, placement, detail=detail)
+    detail = f"{problem}; on disk {place.disk} of node {place.node} volume {placement.volume} takes no promised space"
+    return GuardDecision(GuardOutcome.CHANGED, place, detail=detail)
+
+
+def guards_every_node(view: View) -> bool:
+    """Whether the guard keeps the plans of all nodes."""
+    # It leaves nodes alone where a disk's space is allocated through a DiskSchedule.
+    return all(schedule.mirrored for schedule in view.snapshot.disk_schedules.values())
+
+
+def _disk_problem(placement: Placement, view: View) -> str:
+    """Returns why a placement's disk is not the one that the node lists, or ""."""
+    node = view.snapshot.longhorn_nodes.get(placement.node)
+    if node is None:
+        return f"there is no nodes.longhorn.io {placement.node}"
+    disk = next((disk for disk in node.disks if disk.uuid == placement.disk), None)
+    if disk is None:
+        return f"node {node.name} has no disk with UUID {placement.disk}"
+    if disk.path != placement.disk_path:
+        return f"disk {disk.name} of node {node.name} has path {disk.path}, not {placement.disk_path}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The choice of a disk for one volume, with all other volumes of the same evaluation still fitting."""
+
+    evaluation: NodeEvaluation
+    index: int  # of the volume among the required volumes
+
+    @classmethod
+    def of(cls, evaluation: NodeEvaluation, key: str) -> _Choice:
+        keys = [identity(volume) for volume in evaluation.required.volumes]
+        return cls(evaluation, keys.index(key))
+
+    def open_disks(self, uuids: Collection[str]) -> int:
+        """Returns a bit mask of those of the disks that are open to the volume."""
+        evaluation = self.evaluation
+        mask = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)[self.index]
+        return mask & sum(1 << position for position, disk in enumerate(evaluation.disks) if disk.uuid in uuids)
+
+    def fits(self, disks: int, budget: Budget) -> bool:
+        """Whether all volumes are proven to fit with this one on one of the disks."""
+        return self._restrict(disks).reason(budget) is Reason.ROOM
+
+    def disk(self, disks: int, budget: Budget) -> str | None:
+        """Returns the UUID of a disk of the mask with which all volumes are proven to fit, None without one."""
+        evaluation = self._restrict(disks)
+        assignment = plan(evaluation.required, evaluation.profile, budget, evaluation.allowed)
+        return None if assignment is None else evaluation.disks[assignment[self.index]].uuid
+
+    def _restrict(self, disks: int) -> NodeEvaluation:
+        return replace(self.evaluation, allowed={**self.evaluation.allowed, self.index: disks})
+
+
+class _Guard:
+    """Decides about the placement of one volume that its node demands."""
+
+    def __init__(self, view: View, placement: Placement, volume: PodVolume, budget: Budget) -> None:
+        self._view = view
+        self._placement = placement
+        self._volume = volume
+        self._budget = budget
+        self._node = view.snapshot.longhorn_nodes[placement.node]
+
+    def decide(self, competing: CompetingVolumes) -> GuardDecision:
+        everything = all_volumes(competing)
+        decision = self._keep(everything.volumes)
+        if decision is not None:
+            return decision
+        fitting = fitting_volumes(competing, self._fit)
+        if identity(self._volume) not in fitting.demanded:
+            return self._no_plan(f"volume {self._placement.volume} does not fit there together with older demand")
+        for volumes in (fitting.volumes, fitting.demanded):
+            if len(volumes) < len(everything.volumes):
+                decision = self._keep(volumes)
+                if decision is not None:
+                    return decision
+        where = f"with volume {self._placement.volume} on no disk that Longhorn allows"
+        return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
+
+    def _fit(self, volumes: Sequence[PodVolume]) -> bool:
+        """Returns whether volumes fit on the node together."""
+        return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING
+
+    def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
+        evaluation = self._evaluate(list(volumes.values()))
+        key = identity(self._volume)
+        if evaluation.refused is not None or key not in volumes:
+            return None
+        choice = _Choice.of(evaluation, key)
+        disk = self._disk(self._placement.disk)
+        longhorns_disk = choice.open_disks({disk.uuid})
+        if not longhorns_disk:
+            return self._no_plan(f"the watches show disk {disk.name} as closed to volume {self._placement.volume}")
+        everything = self._sentence(volumes)
+        # The other disks need steps, too.
+        portion = self._budget.portion(self._budget.left // 2)
+        fits = choice.fits(longhorns_disk, portion)
+        self._budget.take_back([portion])
+        if fits:
+            detail = f"{everything} fits with volume {self._placement.volume} on disk {disk.name}"
+            return GuardDecision(GuardOutcome.LEFT, self._placement, detail=detail)
+        uuid = choice.disk(choice.open_disks(self._legal - {disk.uuid}), self._budget)
+        if uuid is None:
+            return None
+        other = self._disk(uuid)
+        changed = replace(self._placement, disk=other.uuid, disk_path=other.path)
+        fit = f"is proven to fit with volume {self._placement.volume} on disk {other.name}, not on disk {disk.name}"
+        return GuardDecision(GuardOutcome.CHANGED, changed, detail=f"{everything} {fit}")
+
+    @cached_property
+    def _legal(self) -> frozenset[str]:
+        return legal_disks(self._view, self._placement, self._volume.volume)
+
+    def _evaluate(self, volumes: Sequence[PodVolume]) -> NodeEvaluation:
+        required = requirements(volumes, volumes)
+        return with_coming_copies(self._view, evaluate_requirements(self._view, required, self._node.name))
+
+    def _no_plan(self, detail: str) -> GuardDecision:
+        return GuardDecision(GuardOutcome.NO_PLAN, self._placement, detail=detail)
+
+    def _disk(self, uuid: str) -> longhorn.Disk:
+        return next(disk for disk in self._node.disks if disk.uuid == uuid)
+
+    def _sentence(self, volumes: Mapping[str, PodVolume]) -> str:
+        total = format_bytes(sum(volume.volume.size for volume in volumes.values()))
+        return f"everything to come to node {self._node.name} ({format_count(len(volumes), 'volume')}, {total})"

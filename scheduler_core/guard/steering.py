@@ -1,0 +1,369 @@
+"""Steers a replica that no pod needs on its node away from space that was promised to pods. Longhorn places such
+replicas on figures that lag: best-effort volumes whose disk was closed, rebuilds, evicted replicas, further copies.
+
+Data flow: the placement → the volumes that were promised space on its node and fit there without it → Longhorn's disk if they still fit →
+another disk of the node with which they are proven to → if allowed, a disk of another node that Longhorn may choose too.
+
+Until a watch shows a placement that the guard has allowed, the view has the volume as demand, which any disk of its node may take. The
+disk of the placement may leave no packing for one more pod. So a decision about a pod counts the placement on its disk, and finds the
+nodes that the pod cannot get because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Final
+
+from scheduler_core.cluster.update import Changes, update
+from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import Decision
+from scheduler_core.evaluation.competitors import (
+    CompetingVolumes,
+    FittingVolumes,
+    OfferedVolumes,
+    VolumesByOffer,
+    all_volumes,
+    by_certainty,
+    fitting_volumes,
+    without_matched_claims,
+)
+from scheduler_core.evaluation.profile import OpenDisk
+from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node, evaluate_requirements
+from scheduler_core.evaluation.volumes_anywhere import FITTING
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.placement import find_candidates
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.space import scheduling_limit
+from scheduler_core.model import longhorn
+from scheduler_core.model.longhorn import Placement
+from scheduler_core.model.verdict import Reason
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.packing.budget import Budget
+from scheduler_core.volumes.demand import Demand
+from scheduler_core.volumes.requirements import requirements
+from scheduler_core.volumes.resolve import PodVolume, future_volume_name
+
+
+def await_allowed(decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget) -> Decision:
+    """Returns the decision with nodes marked WAITING where the pod is not proven to fit with placements that no watch
+    has shown yet.
+
+    Args:
+        decision: about a pod, made from the view
+        view: the cluster as the watches have shown it
+        allowances: placements as they were allowed; those that the view shows do not count
+        budget: limits the searches
+    """
+    fitting = frozenset(decision.fitting_nodes)
+    awaited: set[str] = set()
+    by_node = attrgetter("node")
+    for name, on_node in groupby(sorted(allowances, key=by_node), by_node):
+        pending = pending_allowances(on_node, view)
+        if not pending or name not in fitting:
+            continue
+        # The competitors are those that the decision counted there.
+        if _evaluate(decision, with_placements(view, pending), pending).reason(budget) is not Reason.ROOM:
+            awaited.add(name)
+    if not awaited:
+        return decision
+    pairs = zip(decision.candidates, decision.reasons, strict=True)
+    return replace(decision, reasons=[Reason.WAITING if name in awaited else reason for name, reason in pairs])
+
+
+def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> NodeEvaluation:
+    name = placements[0].node
+    placed = {placement.volume for placement in placements}
+    competitors = decision.competitors.get(name)
+    others = tuple(
+        volume
+        for volume in (competitors.volumes if competitors is not None else ())
+        if placed.isdisjoint(longhorn_names(volume, view))
+    )
+    return with_coming_copies(view, evaluate_node(view, decision.resolution_on(name), name, others))
+
+
+def pending_allowances(allowances: Iterable[Placement], view: View) -> list[Placement]:
+    replicas = view.snapshot.replicas
+    return [entry for entry in allowances if not ((shown := replicas.get(entry.replica)) and shown.disk_id)]
+
+
+def with_placements(view: View, placements: Iterable[Placement]) -> View:
+    """Returns the view as it will be once the watches have shown these placements."""
+    # The caller ends their demand: a volume may be demanded by a claim that the view does not show as bound.
+    changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
+    return update(view, changes, view.cluster.now).view if changes else view
+
+
+def _placed_replica(placement: Placement, view: View) -> longhorn.Replica:
+    replica = view.snapshot.replicas.get(placement.replica) or longhorn.Replica(
+        placement.replica, placement.volume, placement.size, data_engine=placement.data_engine, image=placement.image
+    )
+    return replace(replica, node_id=placement.node, disk_id=placement.disk, disk_path=placement.disk_path)
+
+
+def longhorn_names(volume: PodVolume, view: View) -> set[str]:
+    """Returns the names that a volume has, or may have, in Longhorn."""
+    if volume.bound:
+        return {volume.volume.name}
+    namespace, _, name = volume.claim.partition("/")
+    claim = view.snapshot.claims.get((namespace, name))
+    if claim is None:
+        return set()
+    # Each kind has a watch of its own, so an unbound claim's volume may exist before the view shows it.
+    persistent_volume = view.snapshot.persistent_volumes.get(claim.spec.volume_name or view.pre_bound_volume(claim))
+    return {future_volume_name(claim)} | ({persistent_volume.handle} if persistent_volume is not None else set())
+
+
+def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation:
+    """Returns the evaluation of a node with the backing images counted as present that its replicas wait for."""
+    return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
+
+
+def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
+    """Returns a disk with the backing images that replicas there still wait for."""
+    coming: dict[str, int] = {}
+    for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
+        volume = view.snapshot.volumes.get(replica.volume)
+        image = view.snapshot.backing_images.get(volume.backing_image) if volume is not None else None
+        if image is not None and disk.uuid not in image.disks:
+            coming[image.name] = image.real_size
+    if not coming:
+        # Longhorn copies an image to a disk after it has placed the first replica that needs it.
+        return disk
+    copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
+    return replace(disk, free=disk.free - sum(coming.values()), copies=copies)
+
+
+Demands = Sequence[Demand]
+
+
+@dataclass(frozen=True, slots=True)
+class VolumesToCome:
+    """The volumes of demand and offers that need space on a node."""
+
+    demands: Demands
+    offers: VolumesByOffer
+
+    @classmethod
+    def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> VolumesToCome:
+        """Returns all that need space there."""
+        offers = ledger.offers_on(node)
+        counted = without_matched_claims(demands, offers, node)
+        shown = {demand.volume.volume.name for demand in counted if demand.volume.bound}
+
+        # Each kind has a watch of its own, so a volume may be shown as attached before its claim is shown as bound; it
+        # counts then.
+        def counts(volume: PodVolume) -> bool:
+            return volume.bound or longhorn_names(volume, view).isdisjoint(shown)
+
+        by_offer = OfferedVolumes().on_node(offers, node, view)
+        return cls(
+            [demand for demand in counted if counts(demand.volume)],
+            [(offer, [volume for volume in volumes if counts(volume)]) for offer, volumes in by_offer],
+        )
+
+    def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
+        """Returns the volume with this name in Longhorn, and its pod as ``namespace/name``; None if no pod needs the
+        volume.
+        """
+        for demand in self.demands:
+            if name in longhorn_names(demand.volume, view):
+                return demand.volume, demand.pod
+        # Longhorn places a volume after its pod was bound, so an offer that has it was decided for, though no watch has
+        # shown that yet.
+        for offer, volumes in self.offers:
+            for volume in volumes if offer.priority is None else ():
+                if name in longhorn_names(volume, view):
+                    return volume, f"{offer.pod.namespace}/{offer.pod.name}"
+        return None
+
+    def competing(self, placed: Collection[str], view: View) -> CompetingVolumes:
+        """Returns the volumes by how certain they are; offers with one of the placed volumes are decided already."""
+        decided = [
+            volumes
+            for offer, volumes in self.offers
+            if offer.priority is None and any(not longhorn_names(volume, view).isdisjoint(placed) for volume in volumes)
+        ]
+        competing = by_certainty(self.demands, self.offers)
+        return competing._replace(demanded=[*competing.demanded, *chain.from_iterable(decided)])
+
+
+def placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
+    """Returns the identities of the competing volumes that are placed already, by the allowed names in Longhorn or by
+    the view.
+    """
+    placed: set[str] = set()
+    for key, volume in all_volumes(competing).volumes.items():
+        names = longhorn_names(volume, view)
+        # The view may show a replica with a disk before it shows that the claim is bound.
+        ahead = not volume.bound and any(replica.disk_id for name in names for replica in view.replicas_of(name))
+        if ahead or not names.isdisjoint(allowed):
+            placed.add(key)
+    return frozenset(placed)
+
+
+# Each costs a search; API server and Longhorn wait for the answer.
+_MAX_NODES: Final = 16
+# Among these Longhorn's rules choose; all of a large cluster's nodes would take seconds.
+_MAX_CONSIDERED: Final = 100
+
+
+class Steering:
+    """Looks for a place of one replica.
+
+    Args:
+        view: with what was allowed and no watch has shown
+        competing: returns the volumes that were promised space on a node, without this one
+        other_nodes: whether the replica may be moved to another node
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        view: View,
+        competing: Callable[[str], CompetingVolumes],
+        budget: Budget,
+        *,
+        other_nodes: bool,
+    ) -> None:
+        self._placement = placement
+        self._view = view
+        self._competing = competing
+        self._budget = budget
+        self._other_nodes = other_nodes
+        self._promised: dict[str, FittingVolumes] = {}
+        self.keeps_offers = True  # whether the place keeps what undecided pods were offered, too
+        self.breaks_promise = False  # whether what was promised does not fit with Longhorn's own choice
+
+    def place(self) -> Placement | None:
+        """Returns the place with which all that was promised there still fits, None without one."""
+        chosen = self._placement
+        candidates: Sequence[Placement] | None = None
+        # If the offers fit nowhere, too, a place that keeps what is decided is better than one that does not.
+        for with_offers in (True, False):
+            self.keeps_offers = with_offers
+            self.breaks_promise = self._reason(chosen, with_offers=with_offers) not in FITTING
+            if not self.breaks_promise and not self.overfills:
+                return chosen
+            if candidates is None:
+                candidates = self._candidates()
+            for candidate in candidates:
+                if self._reason(candidate, with_offers=with_offers) is Reason.ROOM:
+                    return candidate
+        return None
+
+    @property
+    def overfills(self) -> bool:
+        """Whether Longhorn's disk would hold more than Longhorn allows, by all that is placed there."""
+        placement = self._placement
+        node = self._view.snapshot.longhorn_nodes[placement.node]
+        disk = _with_true_load(self._view, node.name, next(disk for disk in node.disks if disk.uuid == placement.disk))
+        return disk.storage_scheduled + placement.size > scheduling_limit(disk, self._view.cluster.settings)
+
+    @property
+    def promised(self) -> int:
+        """How many volumes were promised space on the node of Longhorn's choice."""
+        return len(self._promised[self._placement.node].volumes)
+
+    def _reason(self, candidate: Placement, *, with_offers: bool) -> Reason:
+        """Returns whether all that was promised on the candidate's node fits there with it."""
+        name = candidate.node
+        if name not in self._promised:
+            fitting = fitting_volumes(self._competing(name), lambda volumes: self._fit(name, volumes))
+            self._promised[name] = fitting
+        fitting = self._promised[name]
+        promised = list((fitting.volumes if with_offers else fitting.demanded).values())
+        if not promised:
+            return Reason.ROOM
+        # The other disks need steps, too.
+        portion = self._budget.portion(self._budget.left // 2)
+        reason = self._evaluate(with_placements(self._view, [candidate]), name, promised, portion)
+        self._budget.take_back([portion])
+        return reason
+
+    def _fit(self, name: str, volumes: Sequence[PodVolume]) -> bool:
+        return not volumes or self._evaluate(self._view, name, volumes, self._budget) in FITTING
+
+    @staticmethod
+    def _evaluate(view: View, name: str, volumes: Sequence[PodVolume], budget: Budget) -> Reason:
+        evaluation = evaluate_requirements(view, requirements(volumes, volumes), name)
+        return with_coming_copies(view, evaluation).reason(budget)
+
+    def _candidates(self) -> Sequence[Placement]:
+        """Returns the other places that Longhorn's rules allow, those of the same node first."""
+        view = self._view
+        volume = view.snapshot.volumes.get(self._placement.volume)
+        if volume is None:
+            return ()
+        names = [self._placement.node]
+        if self._other_nodes:
+            replicas = view.replicas_of(volume.name)
+            cluster = self._part_of_cluster({replica.node_id for replica in replicas})
+            allowed = find_candidates(cluster, replica_request(self._placement, volume), replicas)
+            names += sorted({candidate.node.name for candidate in allowed.disks} - set(names))[:_MAX_NODES]
+        places: list[Placement] = []
+        for name in names:
+            if not disk_with_schedule(name, view):
+                moved = replace(self._placement, node=name)
+                legal = legal_disks(view, moved, volume) - {self._placement.disk}
+                disks = sorted(view.snapshot.longhorn_nodes[name].disks, key=lambda disk: disk.name)
+                places += [replace(moved, disk=disk.uuid, disk_path=disk.path) for disk in disks if disk.uuid in legal]
+        return places
+
+    def _part_of_cluster(self, homes: Collection[str]) -> Cluster:
+        """Returns the nodes with most space, and those of the volume's replicas."""
+        # To examine all nodes would take too long.
+        cluster = self._view.cluster
+
+        def space(node: longhorn.Node) -> int:
+            return max((disk.storage_maximum - disk.storage_scheduled for disk in node.disks), default=0)
+
+        roomy = nlargest(_MAX_CONSIDERED, cluster.nodes.values(), key=space)
+        nodes = {node.name: node for node in roomy} | {
+            name: cluster.nodes[name] for name in homes if name in cluster.nodes
+        }
+        return replace(cluster, nodes=nodes)
+
+
+def disk_with_schedule(node: str, view: View) -> str:
+    """Returns the name of a disk that has a DiskSchedule, or ""."""
+    # The DiskSchedule has promised the space to a replica on that disk, and on no other one.
+    disks = view.snapshot.longhorn_nodes[node].disks
+    return next((disk.name for disk in disks if view.schedule_of(disk) is not None), "")
+
+
+def legal_disks(view: View, placement: Placement, volume: longhorn.Volume) -> frozenset[str]:
+    """Returns the UUIDs of disks of the placement's node that Longhorn's scheduler would consider for this replica, by
+    their true load.
+    """
+    node = view.snapshot.longhorn_nodes[placement.node]
+    node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))
+    request = replica_request(placement, volume)
+    candidates = find_candidates(replace(view.cluster, nodes={node.name: node}), request, view.replicas_of(volume.name))
+    return frozenset(candidate.disk_uuid for candidate in candidates.disks)
+
+
+def replica_request(placement: Placement, volume: longhorn.Volume) -> ReplicaRequest:
+    """Returns what Longhorn's scheduler is asked for a replica."""
+    return ReplicaRequest(
+        volume=volume,
+        replica_size=placement.size,
+        data_engine=placement.data_engine,
+        image=placement.image,
+        hard_node_affinity=placement.hard_node_affinity,
+        linked_clone_source=placement.linked_clone_source,
+    )
+
+
+def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk:
+    """Returns a disk as its status will be once it counts everything."""
+    listed = {replica.name: replica.size for replica in view.unlisted_replicas_on(disk)}
+    return replace(
+        disk,
+        storage_scheduled=disk.storage_scheduled + view.uncounted_bytes(node, disk),
+        scheduled_replicas={**disk.scheduled_replicas, **listed},
+    )

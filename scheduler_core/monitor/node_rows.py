@@ -1,0 +1,186 @@
+"""One row per node: its disks, their space by the rules of decisions, and how urgently the node needs attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+from scheduler_core.evaluation.profile import Refused
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.model import longhorn
+from scheduler_core.model.listing import natural_key
+from scheduler_core.monitor.capacity_report import DiskUsage, disk_usages
+from scheduler_core.packing.giving_way import give_way
+
+
+class NodeCondition(IntEnum):
+    """How urgently a node needs attention; a greater number is worse.
+
+    NO_DISKS: it has no Longhorn disk, as a node for computing alone. OPEN: every disk takes new replicas. PARTLY_CLOSED: a disk takes none.
+    CLOSED: no disk takes any. OVER_LIMIT: a disk has more scheduled than Longhorn's limit. NOT_READY: Longhorn does not reach the node.
+    """
+
+    NO_DISKS = 0
+    OPEN = 1
+    PARTLY_CLOSED = 2
+    CLOSED = 3
+    OVER_LIMIT = 4
+    NOT_READY = 5
+
+    @property
+    def text(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceTotal:
+    """The space of several disks, in bytes. The numbers are those of `DiskUsage`."""
+
+    maximum: int = 0
+    reserved: int = 0
+    scheduled: int = 0
+    promised: int = 0
+    free: int = 0  # what open disks may still take by the rules, in sum
+    largest_free: int = 0  # what a single open disk may still take
+    written: int = 0
+    limit: int = 0  # what may be scheduled at most (storage-over-provisioning-percentage), closed disks included
+
+    @classmethod
+    def of(cls, disks: Iterable[DiskUsage]) -> SpaceTotal:
+        """Adds up disks."""
+        usages = tuple(disks)
+        free = [max(0, usage.free) for usage in usages if usage.closed_by is None]
+        return cls(
+            maximum=sum(usage.maximum for usage in usages),
+            reserved=sum(usage.reserved for usage in usages),
+            scheduled=sum(usage.scheduled for usage in usages),
+            promised=sum(usage.promised for usage in usages),
+            free=sum(free),
+            largest_free=max(free, default=0),
+            written=sum(usage.written for usage in usages),
+            limit=sum(scheduling_limit_of(usage) for usage in usages),
+        )
+
+    def __add__(self, other: SpaceTotal) -> SpaceTotal:
+        return SpaceTotal(
+            self.maximum + other.maximum,
+            self.reserved + other.reserved,
+            self.scheduled + other.scheduled,
+            self.promised + other.promised,
+            self.free + other.free,
+            max(self.largest_free, other.largest_free),
+            self.written + other.written,
+            self.limit + other.limit,
+        )
+
+
+def scheduling_limit_of(usage: DiskUsage) -> int:
+    """Returns how many bytes of a disk may be scheduled in all, by Longhorn's rule and the disk's DiskSchedule."""
+    return max(0, usage.scheduled + usage.promised + usage.free)
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """A Longhorn node with its disks."""
+
+    name: str
+    zone: str
+    tags: tuple[str, ...]
+    condition: NodeCondition
+    closed: str  # why disks take no new replica; "" if all disks do
+    disks: tuple[DiskUsage, ...]  # by name
+    space: SpaceTotal
+    demand: int = 0  # bytes of volumes that will take space there and have no replica there yet
+
+    @cached_property
+    def search_text(self) -> str:
+        """What a text is sought in: names, zone, tags, and condition."""
+        reasons = {usage.closed_by.detail for usage in self.disks if usage.closed_by is not None}
+        names = (usage.disk for usage in self.disks)
+        return "\n".join((self.name, self.zone, self.condition.text, *self.tags, *names, *sorted(reasons))).casefold()
+
+    @property
+    def badness(self) -> tuple[int, float, object]:
+        """Sorts rows, worst first: by condition, then by the least share of the limit that is free, then by name."""
+        share = self.space.free / self.space.limit if self.space.limit else 1.0
+        return -self.condition, share, natural_key(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneRows:
+    """The nodes of one zone, worst first. The zone is "" for nodes without one."""
+
+    zone: str
+    rows: tuple[NodeRow, ...]
+    space: SpaceTotal
+
+
+def node_rows(state: ClusterState) -> tuple[NodeRow, ...]:
+    """Returns a row for each Longhorn node, worst first."""
+    rows: list[NodeRow] = []
+    for node in state.view.cluster.nodes.values():
+        give_way()
+        rows += [_node_row(state, node)]
+    return tuple(sorted(rows, key=lambda row: row.badness))
+
+
+def _node_row(state: ClusterState, node: longhorn.Node) -> NodeRow:
+    disks = disk_usages(state.view, node)
+    closed = [usage.closed_by for usage in disks if usage.closed_by is not None]
+    demands = state.demand.by_node.get(node.name) or ()
+    return NodeRow(
+        name=node.name,
+        zone=node.zone,
+        tags=node.tags,
+        condition=_condition(node, disks, closed=len(closed)),
+        closed=_closed_text(closed, len(disks)),
+        disks=disks,
+        space=SpaceTotal.of(disks),
+        demand=sum(demand.volume.volume.size for demand in demands),
+    )
+
+
+def _closed_text(closed: Sequence[Refused], disks: int) -> str:
+    """Why disks are closed; the reason of a whole node only where all of them have it."""
+    reasons = {refused.reason for refused in closed}
+    if len(closed) == disks and len(reasons) == 1:
+        return reasons.pop().text
+    more = f"; {len(closed) - 1} more" if len(closed) > 1 else ""
+    return f"{len(closed)} of {disks} disks closed: {closed[0].detail}{more}" if closed else ""
+
+
+def _condition(node: longhorn.Node, disks: Sequence[DiskUsage], closed: int) -> NodeCondition:
+    if not node.ready:
+        return NodeCondition.NOT_READY
+    if not disks:
+        return NodeCondition.NO_DISKS
+    if any(usage.free < 0 for usage in disks):
+        return NodeCondition.OVER_LIMIT
+    if not closed:
+        return NodeCondition.OPEN
+    return NodeCondition.CLOSED if closed == len(disks) else NodeCondition.PARTLY_CLOSED
+
+
+def select_rows(rows: Iterable[NodeRow], text: str = "", zone: str | None = None) -> tuple[NodeRow, ...]:
+    """Returns the rows of a zone that contain every word of a text, in any letter case, in names, zone, tags, condition
+    or reasons. None is every zone, "" is no zone.
+    """
+    words = text.casefold().split()
+    return tuple(
+        row
+        for row in rows
+        if zone in (None, row.zone) and (not words or all(word in row.search_text for word in words))
+    )
+
+
+def group_by_zone(rows: Iterable[NodeRow]) -> tuple[ZoneRows, ...]:
+    """Returns the zones by name, each with its rows in order; nodes without a zone come last."""
+    zones: dict[str, list[NodeRow]] = {}
+    for row in rows:
+        zones.setdefault(row.zone, []).append(row)
+    return tuple(
+        ZoneRows(zone, tuple(members), sum((row.space for row in members), SpaceTotal()))
+        for zone, members in sorted(zones.items(), key=lambda entry: (not entry[0], natural_key(entry[0])))
+    )

@@ -1,0 +1,211 @@
+"""Everything of one state that the status page and `top` show: one row per waiting pod with each node's reason, those that
+fit first, then those that come closest, and the bound pods without their volumes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
+from scheduler_core.decide.explain import explain_part
+from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.listing import natural_key
+from scheduler_core.model.verdict import Reason, Verdict
+from scheduler_core.monitor.capacity_report import largest_volumes
+from scheduler_core.monitor.node_rows import NodeCondition, NodeRow, SpaceTotal, node_rows
+from scheduler_core.monitor.placement_monitor import STUCK_AFTER, PlacementReport
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
+
+# A node that they refuse lacks nothing but space.
+LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
+# Reasons are listed roughly in the order in which rules are checked.
+_ORDER: Final = {reason: position for position, reason in enumerate(Reason)}
+
+
+def reason_order(reason: Reason) -> int:
+    """Returns how late the rule of a reason is checked; the rules before it were passed."""
+    return _ORDER[reason]
+
+
+def sort_candidates(view: View, decision: Decision) -> list[str]:
+    """Returns the candidates of a decision, the closest first. Those that fit come first, then those that another
+    packing mode would offer, then those that lack space alone, the one with the most free bytes on one disk first; then
+    the others by the rule that refuses them, and by name.
+    """
+    fitting: list[str] = []
+    never_safe: list[str] = []
+    lacking: list[tuple[int, object, str]] = []
+    others: list[tuple[int, object, str]] = []
+    for name, reason in zip(decision.candidates, decision.reasons, strict=True):
+        if reason.fits:
+            fitting.append(name)
+        elif reason is Reason.NEVER_SAFE:
+            never_safe.append(name)
+        elif reason in LACKING_SPACE:
+            lacking.append((-_largest_free_space(view, name), natural_key(name), name))
+        else:
+            others.append((-reason_order(reason), natural_key(name), name))
+    ordered = (name for *_, name in (*sorted(lacking), *sorted(others)))
+    return [*sorted(fitting, key=natural_key), *sorted(never_safe, key=natural_key), *ordered]
+
+
+def _largest_free_space(view: View, name: str) -> int:
+    if name not in view.cluster.nodes:
+        return 0
+    return max((space.free for space in view.free_space(name).values()), default=0)
+
+
+# Explaining a node takes longer than deciding about it, so only these are compared byte by byte.
+_COMPARED_NODES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NearestNode:
+    """The node that comes closest to taking a pod."""
+
+    node: str
+    reason: Reason
+    missing: int  # the least bytes that one disk would have to have more; 0 if space is not all that it lacks
+    detail: str  # the numbers, as a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """A pod without a node."""
+
+    pod: Pod
+    size: int = 0  # bytes of its Longhorn volumes in sum
+    nodes: int = 0  # how many nodes there are
+    fitting: int = 0  # how many of them fit now
+    # Why the others do not, with the number of nodes, most frequent first.
+    reasons: Mapping[str, int] = field(default_factory=dict[str, int])
+    closest: NearestNode | None = None  # None if some node fits, or if there are no nodes
+    error: str = ""  # why nothing can be decided about the pod; "" if it can
+
+
+def pods_on_node(view: View, node: str) -> list[Pod]:
+    """Returns the live pods with claims on a node, sorted by name; with "" those without a node."""
+    pods = (pod for pod in view.snapshot.pods.values() if pod.node_name == node and pod.live and pod.volumes)
+    return sorted(pods, key=lambda pod: natural_key(pod.key))
+
+
+def waiting_pods(view: View) -> tuple[Pod, ...]:
+    """Returns the live, unscheduled pods with claims, the oldest first."""
+    pods = pods_on_node(view, "")
+    return tuple(sorted(pods, key=lambda pod: pod.created or "~"))
+
+
+def candidate_nodes(view: View) -> list[str]:
+    """Returns the names of the nodes that pods may run on, sorted; a snapshot without Kubernetes nodes has Longhorn's."""
+    return sorted(view.snapshot.nodes or view.snapshot.longhorn_nodes)
+
+
+def waiting_row(
+    pod: Pod,
+    state: ClusterState,
+    options: FilterOptions,
+    contenders: Contenders,
+    refused: Mapping[str, str],
+) -> WaitingRow:
+    """Returns the row of a pod, by the decision of `/filter`; `refused`: nodes that kube-scheduler refuses by itself,
+    with its reasons.
+    """
+    nodes = candidate_nodes(state.view)
+    names = [name for name in nodes if name not in refused]
+    try:
+        decision = filter_nodes(pod, names, state, options, contenders)
+        closest = None if decision.fits else _closest_node(pod, decision, state, options)
+    except ResolutionError as error:
+        return WaitingRow(pod, nodes=len(nodes), error=str(error))
+    snapshot = state.view.snapshot
+    fitting = [
+        name for name in decision.fitting_nodes if not decision.resolution.volumes or not lacks_driver(snapshot, name)
+    ]
+    reasons = Counter(reason.text for reason in decision.reasons if not reason.fits)
+    reasons.update([NO_DRIVER] * (len(decision.fitting_nodes) - len(fitting)))
+    reasons.update(refused[name] for name in nodes if name in refused)
+    return WaitingRow(
+        pod,
+        size=sum(volume.volume.size for volume in decision.resolution.volumes),
+        nodes=len(nodes),
+        fitting=len(fitting),
+        reasons=dict(sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))),
+        closest=closest,
+    )
+
+
+def _closest_node(pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions) -> NearestNode | None:
+    """Returns the node that lacks the fewest bytes or, where all lack something else, the one that passed most rules."""
+    reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
+    order = sort_candidates(state.view, decision)
+    # Only the nodes with most free bytes on one disk are compared byte by byte.
+    lacking = [name for name in order[:_COMPARED_NODES] if reasons[name] in LACKING_SPACE]
+    if not order:
+        return None
+    lacks_nothing = reasons[order[0]] is Reason.NEVER_SAFE
+    names = order[:1] if lacks_nothing or not lacking else lacking
+    explanation = explain_part(pod, decision, names, state, options)
+    verdicts = zip(names, explanation.verdicts, strict=True)
+    name, verdict = min(verdicts, key=lambda entry: _distance(*entry))
+    return NearestNode(name, verdict.reason, verdict.missing, verdict.detail)
+
+
+def _distance(name: str, verdict: Verdict) -> tuple[bool, int, int, str]:
+    """Sorts nodes, the closest first, those whose missing bytes are known before others."""
+    return verdict.missing == 0, verdict.missing, -reason_order(verdict.reason), name
+
+
+def placement_problems(state: ClusterState, *, require_best_effort: bool = True) -> PlacementReport:
+    """Reports a state as if it had lasted for `STUCK_AFTER` seconds."""
+    contention = Contention()
+    report = PlacementReport()
+    # The objects do not say since when a volume is missing, so a pod that was bound a moment ago is reported as stuck,
+    # too, until Longhorn has placed its volumes.
+    for now in (0.0, STUCK_AFTER):
+        report = report.update(state, contention, Ledger(), now, require_best_effort=require_best_effort)
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReport:
+    """A cluster at one time."""
+
+    rows: tuple[NodeRow, ...] = ()  # the nodes, worst first
+    space: SpaceTotal = field(default_factory=SpaceTotal)  # of all disks
+    # By Longhorn's StorageClasses, as in `CapacityReport`.
+    largest_volumes: Mapping[str, int] = field(default_factory=dict[str, int])
+    waiting: tuple[Pod, ...] = ()  # pods with claims and without a node, the oldest first
+
+    @property
+    def disks(self) -> int:
+        return sum(len(row.disks) for row in self.rows)
+
+    @property
+    def largest_volume(self) -> int | None:
+        """Bytes of the largest volume that some StorageClass can get now, None without StorageClasses of Longhorn."""
+        return max(self.largest_volumes.values(), default=None)
+
+    def count(self, condition: NodeCondition) -> int:
+        return sum(row.condition is condition for row in self.rows)
+
+
+def status_report(state: ClusterState) -> StatusReport:
+    """Reports a state. The cost grows with disks, and with nodes times different StorageClasses."""
+    rows = node_rows(state)
+    largest = largest_volumes(state.view)
+    waiting = waiting_pods(state.view)
+    return StatusReport(
+        rows=rows,
+        space=sum((row.space for row in rows), SpaceTotal()),
+        largest_volumes=largest,
+        waiting=waiting,
+    )

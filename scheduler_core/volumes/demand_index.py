@@ -1,0 +1,247 @@
+"""All demand of a view, by volume and by node, kept current change by change.
+
+Data flow: changes → the volumes and claims whose demand may have changed (`_AFFECTED`) → each is derived again (`demand.py`) → the next
+index, which shares everything else with the previous one. `DemandIndex.of` on the same view returns an equal index. The cost
+follows the changes; only a change of Longhorn's settings, a StorageClass or an engine image derives everything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Final
+
+from rpds import HashTrieMap
+
+from scheduler_core.caches import ChangeLog
+from scheduler_core.cluster.update import Changes
+from scheduler_core.cluster.view import View, add_member, discard_member, group_by_key
+from scheduler_core.convert.snapshot_kinds import Key
+from scheduler_core.model import kube
+from scheduler_core.volumes.demand import Demand, Subject, UnplacedVolumes, claim_demand, volume_demand
+from scheduler_core.volumes.resolve import PodVolume
+
+_REBUILDING_KINDS: Final = frozenset({"settings", "storage_classes", "engine_images"})
+_NO_UNPLACED: Final = UnplacedVolumes()
+_BY_NAME: Final = attrgetter("name")
+_BY_AGE: Final = attrgetter("order")
+
+
+@dataclass(frozen=True, slots=True)
+class DemandIndex:
+    """The demand of one view."""
+
+    by_node: HashTrieMap[str, tuple[Demand, ...]]  # the demands on each node, oldest first
+    _by_subject: HashTrieMap[Subject, Demand]
+    _volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
+    _attachments: HashTrieMap[str, tuple[kube.VolumeAttachment, ...]]
+    unplaced: UnplacedVolumes = _NO_UNPLACED  # volumes that demand no node, but may take space on any
+    changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)  # which nodes' demand changed
+
+    @classmethod
+    def of(cls, view: View, unplaced: UnplacedVolumes = _NO_UNPLACED) -> DemandIndex:
+        """Derives all demand of a view. `unplaced` are the unplaced volumes of an earlier view."""
+        snapshot = view.snapshot
+        volumes = ((entry.handle, entry) for entry in snapshot.persistent_volumes.values() if entry.handle)
+        attachments = ((entry.persistent_volume, entry) for entry in snapshot.volume_attachments.values())
+        users = cls(
+            by_node=HashTrieMap(),
+            _by_subject=HashTrieMap(),
+            _volumes=HashTrieMap(group_by_key(volumes, _BY_NAME)),
+            _attachments=HashTrieMap(group_by_key(attachments, _BY_NAME)),
+        )
+        subjects: list[Subject] = [*snapshot.volumes, *snapshot.claims]
+        by_subject: dict[Subject, Demand] = {}
+        for subject in subjects:
+            demand = _derive(subject, view, users)
+            if demand is not None:
+                by_subject[subject] = demand
+        by_node = group_by_key(((demand.node, demand) for demand in by_subject.values()), _BY_AGE)
+        return replace(
+            users,
+            by_node=HashTrieMap(by_node),
+            _by_subject=HashTrieMap(by_subject),
+            unplaced=unplaced.update({*subjects, *unplaced.all}, view),
+        )
+
+    @property
+    def all(self) -> tuple[Demand, ...]:
+        return tuple(demand for node in sorted(self.by_node) for demand in self.by_node[node])
+
+    def node_of(self, volume: PodVolume) -> str:
+        """Returns the node that a volume demands, or "". A volume that was matched with an unbound claim may still be
+        demanded as that claim.
+        """
+        namespace, _, name = volume.claim.partition("/")
+        demand = self._by_subject.get(volume.volume.name if volume.bound else (namespace, name))
+        if demand is None and volume.persistent_volume:
+            demand = self._by_subject.get((namespace, name))
+        return demand.node if demand is not None else ""
+
+    def persistent_volumes_of(self, handle: str) -> tuple[kube.PersistentVolume, ...]:
+        return self._volumes.get(handle) or ()
+
+    def attachments_of(self, persistent_volume: str) -> tuple[kube.VolumeAttachment, ...]:
+        return self._attachments.get(persistent_volume) or ()
+
+    def update(self, before: View, changes: Changes, view: View) -> DemandIndex:
+        """Returns the demand of `view`. `self` is the demand of the view `before`, and `changes` are the difference
+        between the two views.
+        """
+        if any(kind in _REBUILDING_KINDS for kind, _ in changes):
+            return DemandIndex.of(view, self.unplaced)
+        users = self._with_users(before, changes)
+        by_subject = self._by_subject
+        by_node = self.by_node
+        # Both views are asked, because a change may end a tie to a volume or begin one.
+        affected = _affected_subjects(changes, before, self) | _affected_subjects(changes, view, users)
+        affected |= _differently_growing_volumes(before, view)
+        changed_nodes: set[str] = set()
+        for subject in affected:
+            old = by_subject.get(subject)
+            new = _derive(subject, view, users)
+            if old == new:
+                continue
+            by_subject = by_subject.remove(subject) if new is None else by_subject.insert(subject, new)
+            if old is not None:
+                by_node = discard_member(by_node, old.node, old)
+                changed_nodes.add(old.node)
+            if new is not None:
+                by_node = add_member(by_node, new.node, new, _BY_AGE)
+                changed_nodes.add(new.node)
+        return replace(
+            users,
+            by_node=by_node,
+            _by_subject=by_subject,
+            unplaced=self.unplaced.update(affected, view),
+            changelog=self.changelog.append(frozenset(changed_nodes)),
+        )
+
+    def _with_users(self, before: View, changes: Changes) -> DemandIndex:
+        """Returns this demand with the PersistentVolumes and VolumeAttachments after the changes."""
+        volumes = self._volumes
+        attachments = self._attachments
+        for (kind, key), value in changes.items():
+            if kind == "persistent_volumes":
+                old_volume = before.snapshot.persistent_volumes.get(str(key))
+                if old_volume is not None and old_volume.handle:
+                    volumes = discard_member(volumes, old_volume.handle, old_volume)
+                if isinstance(value, kube.PersistentVolume) and value.handle:
+                    volumes = add_member(volumes, value.handle, value, _BY_NAME)
+            elif kind == "volume_attachments":
+                old_attachment = before.snapshot.volume_attachments.get(str(key))
+                if old_attachment is not None and old_attachment.persistent_volume:
+                    attachments = discard_member(attachments, old_attachment.persistent_volume, old_attachment)
+                if isinstance(value, kube.VolumeAttachment) and value.persistent_volume:
+                    attachments = add_member(attachments, value.persistent_volume, value, _BY_NAME)
+        return replace(self, _volumes=volumes, _attachments=attachments)
+
+
+def _derive(subject: Subject, view: View, users: DemandIndex) -> Demand | None:
+    if isinstance(subject, str):
+        volume = view.volume(subject)
+        return None if volume is None else volume_demand(volume, view, users)
+    claim = view.snapshot.claims.get(subject)
+    return None if claim is None else claim_demand(claim, view)
+
+
+def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
+    # Other objects than theirs may be the cause, such as the disk of a replica.
+    old = before.indexes.growing_volumes
+    new = view.indexes.growing_volumes
+    if old is new:
+        return set()
+    return {name for name in {*old, *new} if old.get(name) != new.get(name)}
+
+
+def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> set[Subject]:
+    """Returns the volumes and claims whose demand may have changed, as this view shows them."""
+    # The caller passes the views before and after the changes.
+    return {subject for kind, key in changes if kind in _AFFECTED for subject in _AFFECTED[kind](key, view, demand)}
+
+
+def _by_pod(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    pod = view.snapshot.pods.get(_namespaced_key(key))
+    return _claims_of([pod], view) if pod else ()
+
+
+def _by_claim(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    namespace, name = _namespaced_key(key)
+    return [*_claim((namespace, name), view), *_claims_of(view.pods_of(namespace, name), view)]
+
+
+def _by_volume(key: Key, _view: View, demand: DemandIndex) -> Iterable[Subject]:
+    return [str(key), *(entry.claim[:2] for entry in demand.persistent_volumes_of(str(key)) if entry.claim)]
+
+
+def _by_replica(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    replica = view.snapshot.replicas.get(str(key))
+    return (replica.volume,) if replica else ()
+
+
+def _by_disk_schedule(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    return (replica.volume for replica in view.indexes.replicas_by_disk.get(str(key)) or ())
+
+
+def _by_persistent_volume(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    persistent_volume = view.snapshot.persistent_volumes.get(str(key))
+    claim = persistent_volume.claim if persistent_volume is not None else None
+    # It may have been provisioned for a pod, whose other claims then have a selected node too.
+    pods = view.pods_of(*claim[:2]) if claim else ()
+    return [*_persistent_volume(str(key), view), *_claims_of(pods, view)]
+
+
+def _by_attachment(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    attachment = view.snapshot.volume_attachments.get(str(key))
+    return _persistent_volume(attachment.persistent_volume, view) if attachment else ()
+
+
+def _by_node(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    """Returns the volumes with a replica on a node, whose state decides whether the replica is kept."""
+    node = view.cluster.nodes.get(str(key))
+    by_disk = view.indexes.replicas_by_disk
+    return [replica.volume for disk in (node.disks if node else ()) for replica in by_disk.get(disk.uuid) or ()]
+
+
+def _by_instance_manager(key: Key, view: View, demand: DemandIndex) -> Iterable[Subject]:
+    manager = (view.snapshot.instance_managers or {}).get(str(key))
+    return _by_node(manager.node, view, demand) if manager else ()
+
+
+_AFFECTED: Final[Mapping[str, Callable[[Key, View, DemandIndex], Iterable[Subject]]]] = {
+    "pods": _by_pod,
+    "claims": _by_claim,
+    "volumes": _by_volume,
+    "replicas": _by_replica,
+    "disk_schedules": _by_disk_schedule,
+    "persistent_volumes": _by_persistent_volume,
+    "volume_attachments": _by_attachment,
+    "nodes": _by_node,
+    "longhorn_nodes": _by_node,
+    "instance_managers": _by_instance_manager,
+}
+
+
+def _claims_of(pods: Iterable[kube.Pod], view: View) -> list[Subject]:
+    return [subject for pod in pods for mount in pod.volumes for subject in _claim((pod.namespace, mount.claim), view)]
+
+
+def _claim(key: tuple[str, str], view: View) -> list[Subject]:
+    claim = view.snapshot.claims.get(key)
+    name = "" if claim is None else claim.spec.volume_name or view.pre_bound_volume(claim)
+    return [key, *_persistent_volume(name, view)] if name else [key]
+
+
+def _persistent_volume(name: str, view: View) -> list[Subject]:
+    volume = view.snapshot.persistent_volumes.get(name)
+    if volume is None:
+        return []
+    subjects: list[Subject] = [volume.handle] if volume.handle else []
+    return [*subjects, volume.claim[:2]] if volume.claim else subjects
+
+
+def _namespaced_key(key: Key) -> tuple[str, str]:
+    if isinstance(key, str):
+        raise TypeError(f"{key!r} names no namespaced object")
+    return key
