@@ -48,10 +48,7 @@ def test_every_statement_is_verified() -> None:
 
 
 def test_reasons_hold_no_numbers_and_are_short() -> None:
-    """kube-scheduler groups equal texts.
-
-    A dozen of them must fit into an event.
-    """
+    """kube-scheduler groups equal texts. A dozen of them must fit into an event."""
     texts = [reason.text for reason in Reason if not reason.fits]
     assert not any(re.search(r"\d", text) for text in texts)
     assert sum(sorted((len(f"5000 {text}, ") for text in texts), reverse=True)[:12]) < 1024
@@ -76,7 +73,6 @@ def _exists(file: Path, anchor: str) -> bool:
 
 @cache
 def _anchors(document: Path) -> frozenset[str]:
-    """Returns the anchors of a document's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
     seen: Counter[str] = Counter()
     anchors = set()

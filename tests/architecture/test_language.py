@@ -26,7 +26,6 @@ IDIOM = re.compile(
 
 @cache
 def parse(path: Path) -> ast.Module:
-    """Returns a module's syntax tree."""
     return ast.parse(path.read_text())
 
 
@@ -38,14 +37,12 @@ def syntax_trees() -> Iterator[None]:
 
 
 def trees(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
-    """Yields every module of some folders with its syntax tree."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield path, parse(path)
 
 
 def functions(*folders: str) -> Iterator[tuple[Path, Function]]:
-    """Yields every function of some folders."""
     for path, tree in trees(*folders):
         for node in ast.walk(tree):
             if isinstance(node, Function):
@@ -67,7 +64,6 @@ def public_functions(*folders: str) -> Iterator[tuple[Path, Function]]:
 
 
 def prose(path: Path, tree: ast.Module) -> Iterator[str]:
-    """Yields every docstring and comment of a module."""
     for node in ast.walk(tree):
         if isinstance(node, Function | ast.ClassDef | ast.Module):
             yield ast.get_docstring(node) or ""

@@ -20,18 +20,15 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def modules(folder: str) -> list[Path]:
-    """Returns every module of a folder."""
     return sorted((ROOT / folder).rglob("*.py"))
 
 
 @cache
 def functions(path: Path) -> list[Function]:
-    """Returns all functions of a module."""
     return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, Function)]
 
 
 def is_command(path: Path) -> bool:
-    """Whether a module holds a command of the CLI."""
     return path.is_relative_to(ROOT / "app/cli")
 
 

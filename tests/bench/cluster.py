@@ -12,15 +12,11 @@ RECORDED = Path(__file__).parents[1] / "golden" / "recorded"
 
 
 def name_of(index: int) -> str:
-    """The name of the node with an index."""
     return f"node-{index:05d}"
 
 
 def snapshot(nodes: int, *, half: bool) -> dict[str, Any]:
-    """A cluster of nodes with two disks each, no two nodes alike.
-
-    With `half` every other node is too full for the pod.
-    """
+    """A cluster of nodes with two disks each, no two nodes alike. With `half` every other node is too full for the pod."""
     items: list[dict[str, Any]] = [
         {
             "apiVersion": "storage.k8s.io/v1",
@@ -38,10 +34,7 @@ def snapshot(nodes: int, *, half: bool) -> dict[str, Any]:
 
 
 def tight_snapshot(nodes: int, sizes: list[int], disks: int = 8) -> dict[str, Any]:
-    """A cluster of nodes on which volumes barely fit, or just do not.
-
-    No two nodes are alike.
-    """
+    """A cluster of nodes on which volumes barely fit, or just do not. No two nodes are alike."""
     chance = random.Random(24)  # noqa: S311 # repeatable, not secret
     cluster = snapshot(0, half=False)
     share = sum(sizes) // disks // GI
@@ -85,10 +78,7 @@ def _node(name: str, free: list[int]) -> dict[str, Any]:
 
 
 def pod(name: str, sizes: list[int]) -> dict[str, Any]:
-    """A pod with a generic ephemeral volume of each size in bytes.
-
-    Its claims need not exist.
-    """
+    """A pod with a generic ephemeral volume of each size in bytes. Its claims need not exist."""
     raw: dict[str, Any] = json.loads((RECORDED / "filter-node-names.json").read_bytes())["Pod"]
     raw["metadata"]["name"] = name
     raw["spec"]["volumes"] = [
@@ -110,7 +100,6 @@ def pod(name: str, sizes: list[int]) -> dict[str, Any]:
 
 
 def names_body(requested: dict[str, Any], nodes: int) -> bytes:
-    """A request that lists the nodes by name."""
     return _dump({"Pod": requested, "Nodes": None, "NodeNames": [name_of(index) for index in range(nodes)]})
 
 

@@ -85,7 +85,6 @@ async def _measure_leader(nodes: int) -> Gaps:
 async def _during(
     results: Gaps, name: str, measure: Callable[[], Awaitable[float]], work: Callable[[], Awaitable[None]]
 ) -> None:
-    """Measures again and again while some work is done."""
     values = results.setdefault(name, [])
 
     async def repeat() -> None:

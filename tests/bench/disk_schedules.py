@@ -92,7 +92,6 @@ def _calls(longhorn: Longhorn) -> Counter[tuple[str, str, int]]:
 
 
 def _placed(longhorn: Longhorn, prefix: str) -> int:
-    """How many volumes with this prefix are allocated."""
     return sum(
         any(each["type"] == "DiskAllocation" and each["status"] == "True" for each in _conditions(raw))
         for name, raw in longhorn.items(LONGHORN_VOLUMES).items()
@@ -201,7 +200,6 @@ def _is_allocated(longhorn: Longhorn, volume: str) -> bool:
 
 
 def _create_settled(longhorn: Longhorn, disks: int, volumes: int) -> None:
-    """Creates a cluster in which every volume has two granted replicas."""
     nodes = [f"n{number:04}" for number in range(disks)]
     by_disk: dict[str, dict[str, int]] = {node: {} for node in nodes}
     replicas: list[Object] = []
@@ -232,7 +230,6 @@ def _create_settled(longhorn: Longhorn, disks: int, volumes: int) -> None:
 
 
 def _settled_schedule(node: str, requests: dict[str, int], available: int) -> Object:
-    """A DiskSchedule as the controllers leave it."""
     answers = {name: Allocation(AllocationState.SCHEDULED, size) for name, size in requests.items()}
     message = f"Disk disk-1 is ready for scheduling on node {node}"
     status = DiskScheduleStatus(
@@ -248,8 +245,6 @@ def _settled_schedule(node: str, requests: dict[str, int], available: int) -> Ob
 
 
 def _create(longhorn: Longhorn, resource: Resource, objects: list[Any]) -> None:
-    """Creates many objects and their statuses."""
-
     def create(raw: Object) -> None:
         path = resource.path(longhorn.namespace)
         body = {**raw, "metadata": {**raw["metadata"], "namespace": longhorn.namespace}}

@@ -43,7 +43,6 @@ _MI = 1024**2
 
 
 def run() -> str:
-    """Measures everything and returns the tables."""
     return "\n".join(["", *_measure_decisions(), "", *_measure_what_if(), "", *_measure_prioritize()])
 
 
@@ -105,7 +104,6 @@ def _what_if_seconds(file: Path, options: list[str]) -> float:
 
 
 def _snapshot() -> dict[str, Any]:
-    """Nodes in racks and zones, and pending pods of 200 services."""
     capacity = {"cpu": "32", "memory": "128Gi", "pods": "110"}
     status = {"capacity": capacity, "conditions": [{"type": "Ready", "status": "True"}]}
     items: list[dict[str, Any]] = []

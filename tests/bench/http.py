@@ -68,9 +68,8 @@ def _measure_full_nodes(nodes: int, port: int, nothing: int, go: int | None, *, 
 
 
 def _compare(targets: list[tuple[int, str]], body: bytes, repeats: int) -> list[list[float]]:
-    """Measures the targets one after the other, each warmed up.
-
-    In turns, the garbage of one target would cost the next one time.
+    """Measures the targets one after the other, each warmed up. In turns, the garbage of one target would cost the next
+    one time.
     """
     times: list[list[float]] = [[], [], []]
     for index, (port, path) in enumerate(targets):
@@ -100,10 +99,7 @@ def _measure_names(nodes: int, port: int, nothing: int) -> Iterator[str]:
 
 
 def _measure_hard_requests(folder: Path) -> Iterator[str]:
-    """Measures pods of 24 claims on 1,000 nodes where they barely fit.
-
-    /healthz is called all the time.
-    """
+    """Measures pods of 24 claims on 1,000 nodes where they barely fit. /healthz is called all the time."""
     chance = random.Random(7)  # noqa: S311 # repeatable, not secret
     yield f"{'24 volumes, 1000 tight nodes: each a new demand':<46}{'p50 ms':>10}{'max ms':>10}{'/healthz max ms':>18}"
     for disks in (8, 12):
@@ -145,10 +141,7 @@ def _health_times(port: int) -> Iterator[list[float]]:
 
 
 def new_requirements(sizes: list[int], turn: int, nodes: int) -> bytes:
-    """A request with requirements that no earlier turn had.
-
-    Sizes differ by 2 MiB per turn.
-    """
+    """A request with requirements that no earlier turn had. Sizes differ by 2 MiB per turn."""
     return cluster.names_body(cluster.pod("bench-0", [size + turn * 2**21 for size in sizes]), nodes)
 
 
@@ -165,10 +158,7 @@ def _p99(times: list[float]) -> float:
 
 
 def connect(port: int, path: str) -> Callable[[bytes], float]:
-    """Returns a function that posts a body and returns the seconds.
-
-    All calls use one connection.
-    """
+    """Returns a function that posts a body and returns the seconds. All calls use one connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.connect()
     connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -188,9 +178,8 @@ def connect(port: int, path: str) -> Callable[[bytes], float]:
 
 @contextmanager
 def run_extender(snapshot: Path) -> Iterator[int]:
-    """Runs the extender on a snapshot file; provides its port.
-
-    Other pods are left out: the benchmarks `offers` and `live` measure what they cost.
+    """Runs the extender on a snapshot file; provides its port. Other pods are left out: the benchmarks `offers` and
+    `live` measure what they cost.
     """
     with run_extender_process(snapshot) as (port, _):
         yield port
@@ -206,7 +195,6 @@ def run_extender_process(snapshot: Path) -> Iterator[tuple[int, int]]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -231,10 +219,7 @@ def _run_go(folder: Path) -> Iterator[int | None]:
 
 @contextmanager
 def run_server(command: list[str], *before_port: str) -> Iterator[tuple[int, int]]:
-    """Runs a server whose last argument is its port.
-
-    It provides the port and the process id.
-    """
+    """Runs a server whose last argument is its port. It provides the port and the process id."""
     port = find_free_port()
     process = subprocess.Popen(
         [*command, *before_port, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -248,7 +233,6 @@ def run_server(command: list[str], *before_port: str) -> Iterator[tuple[int, int
 
 
 def find_free_port() -> int:
-    """Returns a port that no process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

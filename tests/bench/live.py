@@ -48,7 +48,6 @@ REPEATS = 20
 
 
 def run() -> str:
-    """Measures clusters of two sizes and returns the tables."""
     results = {size: _measure_in_processes(size) for size in SIZES}
     head = f"{'live caches':<58}" + "".join(f"{f'{size} nodes':>14}" for size in SIZES)
     rows = (f"{name:<58}" + "".join(f"{results[size][name]:>14.1f}" for size in SIZES) for name in results[SIZES[-1]])
@@ -78,9 +77,8 @@ def _measure_in_processes(nodes: int) -> dict[str, float]:
 
 
 def serve(nodes: int, port: int) -> None:
-    """Serves lists and watches of the cluster.
-
-    Every list page is made once. A watch sends no event, and ends with 410 after /expire.
+    """Serves lists and watches of the cluster. Every list page is made once. A watch sends no event, and ends with 410
+    after /expire.
     """
     objects = Objects(nodes)
     pages: dict[str, list[bytes]] = {}
@@ -165,7 +163,6 @@ async def _running_cache(port: int) -> AsyncIterator[tuple[ClusterCache, KubeCli
 
 
 def _new_pod(kind: int, turn: int = 0) -> Pod:
-    """A pod with one ephemeral volume of a StorageClass."""
     spec = {"storageClassName": f"storage-{kind}", "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": f"{5 + turn}Gi"}}}  # fmt: skip
     volume = {"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
@@ -174,7 +171,6 @@ def _new_pod(kind: int, turn: int = 0) -> Pod:
 
 
 async def _measure_requests(cache: ClusterCache, nodes: int, results: dict[str, float]) -> None:
-    """Measures the first request of each kind, and requests after one Longhorn node changed."""
     evaluator = Evaluator(cache, FilterOptions())
     names = [cluster.name_of(index) for index in range(nodes)]
     objects = Objects(nodes)
@@ -205,7 +201,6 @@ def _event(raw: dict[str, Any]) -> bytes:
 
 
 def _measure_events(cache: ClusterCache, nodes: int, results: dict[str, float]) -> None:
-    """Measures decoding one event, and making the next state from it."""
     objects = Objects(nodes)
     indexes = range(EVENTS)
     events_by_label: dict[str, tuple[str, list[dict[str, Any]]]] = {

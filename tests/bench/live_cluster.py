@@ -1,7 +1,4 @@
-"""The objects of a large cluster, about as large as real ones.
-
-The benchmark of the live caches uses them.
-"""
+"""The objects of a large cluster, about as large as real ones. The benchmark of the live caches uses them."""
 
 from __future__ import annotations
 
@@ -30,12 +27,10 @@ NOISE = [
 
 
 def uid(index: int) -> str:
-    """A text that looks like a UID."""
     return f"{index:08x}-0000-4000-8000-{index:012x}"
 
 
 def timestamp(index: int) -> str:
-    """A different time for each index."""
     return f"2026-01-{index // 86400 + 1:02}T{index // 3600 % 24:02}:{index // 60 % 60:02}:{index % 60:02}Z"
 
 
@@ -86,7 +81,6 @@ class Objects:
         return map(make, range(count))
 
     def node_name(self, index: int) -> str:
-        """The node of the object with this index."""
         return cluster.name_of(index % self.nodes)
 
     def node(self, index: int) -> Object:
@@ -124,19 +118,16 @@ class Objects:
         return {"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}}
 
     def persistent_volume(self, index: int) -> Object:
-        """The PersistentVolume of a claim."""
         handle = f"pvc-{uid(index)}"
         reference = {"namespace": f"team-{index * 5 % 50}", "name": f"data-orders-{index}", "uid": uid(index)}
         csi = {"driver": "driver.longhorn.io", "volumeHandle": handle, "volumeAttributes": {"a": "b" * 100}}
         return {"metadata": meta(handle, index=index), "spec": {"csi": csi, "claimRef": reference}}
 
     def storage_class(self, index: int) -> Object:
-        """One of six StorageClasses."""
         parameters = {"numberOfReplicas": "1", "dataLocality": "best-effort", **list(STORAGE.values())[index]}
         return {"metadata": meta(f"storage-{index}"), "provisioner": "driver.longhorn.io", "parameters": parameters}
 
     def volume_attachment(self, index: int) -> Object:
-        """The VolumeAttachment of a volume."""
         spec = {"attacher": "driver.longhorn.io", "nodeName": self.node_name(index),
                 "source": {"persistentVolumeName": f"pvc-{uid(index)}"}}  # fmt: skip
         return {"metadata": meta(f"csi-{'0' * 56}{index:08x}", index=index), "spec": spec, "status": {"attached": True}}
@@ -163,11 +154,9 @@ class Objects:
         return {"metadata": meta(name, LONGHORN_NAMESPACE, index), "spec": spec, "status": node_status}
 
     def replicas_on(self, node: int) -> range:
-        """The numbers of the replicas on a node."""
         return range(8 * node, 8 * node + 8)
 
     def replica_name(self, index: int) -> str:
-        """The name of a replica, as Longhorn makes it."""
         return f"pvc-{uid(index // 2)}-r-{index:08x}"
 
     def volume(self, index: int, actual: int = GI) -> Object:
@@ -191,12 +180,10 @@ class Objects:
         return {"metadata": meta(self.replica_name(index), LONGHORN_NAMESPACE, index), "spec": spec, "status": status}
 
     def setting(self, index: int) -> Object:
-        """One of Longhorn's settings."""
         name = ("storage-over-provisioning-percentage", "storage-minimal-available-percentage", "backup-target")[index]
         return {"metadata": meta(name, LONGHORN_NAMESPACE), "value": ("100", "10", "")[index]}
 
     def engine_image(self, index: int) -> Object:
-        """The engine image, deployed on every node."""
         deployed = {cluster.name_of(number): True for number in range(self.nodes)}
         return {"metadata": meta(f"ei-{index}", LONGHORN_NAMESPACE), "spec": {"image": "longhornio/longhorn-engine:v1.9.0"},
                 "status": {"state": "deployed", "nodeDeploymentMap": deployed}}  # fmt: skip

@@ -158,7 +158,6 @@ class Leader:
         return _Call(self.app, "POST", path, json.dumps({"Pod": pod, **nodes}).encode())
 
     def page(self, path: str) -> _Call:
-        """A call of a view of the status page."""
         return _Call(self.app, "GET", path)
 
     def placement(self, number: int) -> _Call:

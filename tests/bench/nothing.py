@@ -1,7 +1,4 @@
-"""A FastAPI route that only reads the body.
-
-Its time is the lower bound of the time of /filter.
-"""
+"""A FastAPI route that only reads the body. Its time is the lower bound of the time of /filter."""
 
 from __future__ import annotations
 

@@ -98,7 +98,6 @@ class Leader:
         self.state = self.state.update(changes, NOW)
 
     def decide(self, name: str) -> Decision:
-        """Decides about a pod of two claims that competes with all other pods."""
         contenders = Competing(self.state.demand, self.ledger, self.contention, self.equivalence)
         return filter_nodes(new_pod(name), self.names, self.state, FilterOptions(), contenders)
 
@@ -114,22 +113,16 @@ class Leader:
         self.state = ClusterState(view, ProfileCache(view), self.state.demand)
 
     def step_ledger(self, event: Event) -> None:
-        """Makes the next ledger.
-
-        The time does not advance, so that no offer expires.
-        """
+        """Makes the next ledger. The time does not advance, so that no offer expires."""
         self.ledger, _ = step(self.ledger, event, self.ledger.time)
 
     def bind_pod(self, number: int) -> Changes:
-        """The pod of an unbound claim is bound to its node."""
         return self._changes(*list(self.objects.unbound_claim(2 * number, bound_pod=True))[1:])
 
     def place_replica(self, number: int) -> Changes:
-        """A demanded volume gets its replica."""
         return self._changes(("replicas", self.objects.replica_on_demanded_node(2 * number + 1)))
 
     def select_node(self, number: int) -> Changes:
-        """kube-scheduler selects a node for a claim."""
         return self._changes(next(self.objects.unbound_claim(self.first_spare_claim + number)))
 
     def create_unplaced(self, number: int) -> Changes:
@@ -165,10 +158,7 @@ def _time(run: Callable[[], object], repeats: int, before: Callable[[], object] 
 
 
 def _measure_cold(leader: Leader) -> Times:
-    """Measures a leader that has just taken over.
-
-    All caches are empty, or only those of competing pods.
-    """
+    """Measures a leader that has just taken over. All caches are empty, or only those of competing pods."""
     derive = _time(lambda: DemandIndex.of(leader.state.view), COLD)
     cold = _time(lambda: leader.decide("cold"), COLD, leader.clear_caches)
     without_contention = _time(lambda: leader.decide("cold"), COLD, leader.clear_contention)
@@ -208,7 +198,6 @@ def _measure_requests(leader: Leader) -> Times:
 
 
 def _add_offers(leader: Leader) -> Iterator[None]:
-    """Adds an offer of one node at each step."""
     offered = _offer_of_first_node(leader)
     for number in range(REQUESTS):
         leader.step_ledger(

@@ -39,14 +39,12 @@ _LARGE = 250 * GI
 
 
 def read(field: str, raw: Object) -> tuple[Key, object]:
-    """Returns an object's key and model."""
     return BY_FIELD[field].read(raw)
 
 
 class PendingObjects(Objects):
-    """`Objects` with more volumes that have a node but no replica yet.
-
-    The replicas of all other volumes are on the nodes of their pods.
+    """`Objects` with more volumes that have a node but no replica yet. The replicas of all other volumes are on the
+    nodes of their pods.
     """
 
     def node_name(self, index: int) -> str:
@@ -72,7 +70,6 @@ class PendingObjects(Objects):
         yield "pods", self._pod(number, self.node_of(number) if bound_pod else "")
 
     def roaming(self, number: int) -> Iterator[tuple[str, Object]]:
-        """Three bound claims of a node whose two disks take only two of them."""
         for part in range(3):
             yield from self.bound_claim(
                 _FIRST_ROAMING - _FIRST_ROAMING % self.nodes + part * self.nodes + number, _LARGE + number * 2**20
@@ -102,10 +99,7 @@ class PendingObjects(Objects):
         yield "pods", self._pod(number, self.node_of(number))
 
     def replica_on_demanded_node(self, number: int) -> Object:
-        """The replica that ends the demand for a bound claim.
-
-        It is on the disk with the tag of its volume.
-        """
+        """The replica that ends the demand for a bound claim. It is on the disk with the tag of its volume."""
         index = _FIRST_NEW + number
         node = number % self.nodes
         disk = next(disk for disk in (1, 0) if not _kind(number) or (node + disk) % 2)
@@ -159,9 +153,8 @@ def _claim_spec(number: int) -> Object:
 
 
 def make_view(objects: PendingObjects, demands: int, spare_claims: int, unplaced: int, roaming: int = 0) -> View:
-    """Returns the view of a cluster with demand, unplaced and roaming volumes.
-
-    Half of the demand is of unbound claims (even numbers), half of bound claims. No node is selected for the `spare_claims`.
+    """Returns the view of a cluster with demand, unplaced and roaming volumes. Half of the demand is of unbound claims
+    (even numbers), half of bound claims. No node is selected for the `spare_claims`.
     """
     by_field: dict[str, dict[Key, object]] = {}
 

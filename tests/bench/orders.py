@@ -106,7 +106,6 @@ def _succeeds_once(order: Sequence[int], free: tuple[int, ...], chance: random.R
 
 
 def _overbooks(sizes: Sequence[int], free: tuple[int, ...], chance: random.Random) -> bool:
-    """Whether a disk is overbooked if no placement sees another one."""
     left = list(free)
     for size in sizes:
         left[chance.choice(_possible_disks(size, free))] -= size
@@ -114,10 +113,7 @@ def _overbooks(sizes: Sequence[int], free: tuple[int, ...], chance: random.Rando
 
 
 def _possible_disks(size: int, free: tuple[int, ...]) -> list[int]:
-    """Returns the disks that the balance rule may choose.
-
-    No bytes are written yet.
-    """
+    """Returns the disks that the balance rule may choose. No bytes are written yet."""
     node = Node("n1")
     candidates = [
         DiskCandidate(node, Disk(str(index), str(index), storage_maximum=disk_free, storage_available=disk_free))

@@ -88,10 +88,6 @@ def _corpus() -> dict[str, list[Instance]]:
 
 
 def _pack(instance: Instance) -> Row:
-    """Packs an instance and checks the answer.
-
-    A YES is checked by its plan, a NO by the expected answer.
-    """
     started = time.perf_counter()
     answer = fits(Items(instance.sizes), instance.free, instance.allowed, Budget())
     elapsed = (time.perf_counter() - started) * 1_000
@@ -129,9 +125,8 @@ def _equal_bins(rng: random.Random, *, over: bool) -> Instance:
 def _with_known_packing(
     rng: random.Random, disks: int, ranges: list[tuple[int, int]], slack: int, *, fits: bool
 ) -> Instance:
-    """Fills each disk to the last byte with one volume of each range.
-
-    `slack` adds bytes to one disk, and half of the times a byte to one volume.
+    """Fills each disk to the last byte with one volume of each range. `slack` adds bytes to one disk, and half of the
+    times a byte to one volume.
     """
     contents = [[rng.randint(*limits) for limits in ranges] for _ in range(disks)]
     free = [sum(disk) for disk in contents]
@@ -200,10 +195,7 @@ def _tags(rng: random.Random) -> Instance:
 
 
 def _several_pods(rng: random.Random, *, odd: bool) -> Instance:
-    """The volumes of several pods, 30 to 60 of common sizes.
-
-    With `odd` the sizes differ slightly.
-    """
+    """The volumes of several pods, 30 to 60 of common sizes. With `odd` the sizes differ slightly."""
     common = [1, 1, 2, 2, 5, 5, 8, 10, 10, 20, 20, 50, 100]
     sizes = [rng.choice(common) * 512 + (rng.randint(0, 200) if odd else 0) for _ in range(rng.randint(30, 60))]
     shares = [rng.randint(50, 100) for _ in range(rng.randint(2, 12))]
@@ -307,9 +299,8 @@ def _is_confirmed(  # noqa: PLR0917 # the two space rules need four of them
     allowed: tuple[int, ...] | None,
     optional: OptionalItems,
 ) -> bool:
-    """Whether an answer is correct as far as checked.
-
-    A counter-example is replayed; a YES is tried in a hundred random orders.
+    """Whether an answer is correct as far as checked. A counter-example is replayed; a YES is tried in a hundred random
+    orders.
     """
     sizes = items.sizes + optional.sizes
     written = required + optional.written

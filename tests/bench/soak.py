@@ -45,7 +45,6 @@ def run() -> str:
 
 
 def _request(chance: random.Random, number: int) -> tuple[str, bytes]:
-    """Returns the path and the body of a call."""
     sizes = [chance.randrange(1, _LARGEST // _STEP) * _STEP for _ in range(chance.choice((1, 1, 2, 3, 6)))]
     pod = cluster.pod(f"soak-{number}", sizes)
     kind = chance.random()

@@ -61,10 +61,7 @@ def snapshot_with_waiting_pods(nodes: int) -> dict[str, Any]:
 
 
 def _view(port: int, path: str) -> tuple[int, float]:
-    """Loads a view over a connection of its own.
-
-    Returns its bytes and the seconds.
-    """
+    """Loads a view over a connection of its own. Returns its bytes and the seconds."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     started = time.perf_counter()
     connection.request("GET", path)
@@ -106,10 +103,7 @@ def _measure_filter(port: int) -> Iterator[str]:
 
 @contextmanager
 def read_views(port: int, views: tuple[str, ...], pause: float) -> Iterator[list[float]]:
-    """Loads views during the block, with a pause of seconds after each.
-
-    Provides their times.
-    """
+    """Loads views during the block, with a pause of seconds after each. Provides their times."""
     times: list[float] = []
     ended = threading.Event()
 

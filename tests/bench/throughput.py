@@ -79,12 +79,10 @@ class Way(StrEnum):
 
     @property
     def is_ours(self) -> bool:
-        """Whether this extender answers."""
         return self in (Way.OURS, Way.OURS_SCORING)
 
     @property
     def runs_ours(self) -> bool:
-        """Whether this extender runs."""
         return self.is_ours or self is Way.YES_WATCHED
 
 
@@ -96,7 +94,6 @@ class Limits(StrEnum):
 
     @property
     def connection(self) -> dict[str, int]:
-        """The fields of ``clientConnection``."""
         return {"qps": 500, "burst": 1000} if self is Limits.RAISED else {"qps": 50, "burst": 100}
 
 
@@ -169,7 +166,6 @@ def _started_rig(nodes: int) -> Iterator[tuple[Rig, Path]]:
 
 
 def _count_deployed(rig: Rig) -> int:
-    """On how many nodes Longhorn's engine image is."""
     images = rig.items(LONGHORN_ENGINE_IMAGES.path(NAMESPACE))
     return sum(len((image.get("status") or {}).get("nodeDeploymentMap") or {}) for image in images)
 
@@ -189,7 +185,6 @@ def _run_yes(folder: Path) -> Iterator[str]:
 
 
 def _measure(rig: Rig, config: Path, way: Way, yes: str, pods: int) -> Sample:
-    """Runs one burst of one way, and removes it."""
     if way.runs_ours and EXTENDER not in rig.candidates:
         rig.start_candidate(EXTENDER)
     elif not way.runs_ours and EXTENDER in rig.candidates:

@@ -77,9 +77,8 @@ def keyboard_problems(page: Page) -> list[str]:
 
 
 def skip_link_problems(page: Page) -> list[str]:
-    """Returns why the skip link does not lead past the page's head.
-
-    It is reached by the first press of Tab, and followed by Enter.
+    """Returns why the skip link does not lead past the page's head. It is reached by the first press of Tab, and
+    followed by Enter.
     """
     page.evaluate(_SCRIPTS)
     page.keyboard.press("Tab")
@@ -106,9 +105,8 @@ def cut_problems(page: Page) -> list[str]:
 
 
 def print_problems(page: Page) -> list[str]:
-    """Returns texts that are unreadable on white paper, or cut off.
-
-    Browsers print no backgrounds, except where `print-color-adjust` is `exact`.
+    """Returns texts that are unreadable on white paper, or cut off. Browsers print no backgrounds, except where
+    `print-color-adjust` is `exact`.
     """
     window = page.viewport_size
     page.set_viewport_size(_PAPER)

@@ -27,7 +27,6 @@ HOSTILE_TAG = '"><script>alert(1)</script>'
 
 
 def node_name(index: int) -> str:
-    """A name as cloud providers give it."""
     return f"ip-10-0-{index // 250}-{index % 250}.eu-central-1.compute.internal"
 
 
@@ -51,9 +50,8 @@ def _pod_name(index: int) -> str:
 
 
 def _node(index: int, nodes: int) -> Iterator[Object]:
-    """Of ten nodes four have one problem each.
-
-    One is cordoned, one is not ready, one has a full disk, and one has a disk that is closed.
+    """Of ten nodes four have one problem each. One is cordoned, one is not ready, one has a full disk, and one has a
+    disk that is closed.
     """
     name = node_name(index)
     zone = ZONES[index % len(ZONES)]
@@ -81,10 +79,7 @@ def _running_pod(index: int, nodes: int) -> list[Object]:
 
 
 def _waiting_pod(index: int) -> list[Object]:
-    """Of three pods one fits nowhere, and one on some nodes.
-
-    The third mounts a claim that does not exist.
-    """
+    """Of three pods one fits nowhere, and one on some nodes. The third mounts a claim that does not exist."""
     name = f"warehouse-{index}"
     if index % 3 == 2:
         return [pod(f"missing-{name}", name=name, uid=f"uid-{name}")]

@@ -1,7 +1,4 @@
-"""The checks of this folder can fail.
-
-Each bad page breaks one of them, and the good page none.
-"""
+"""The checks of this folder can fail. Each bad page breaks one of them, and the good page none."""
 
 from __future__ import annotations
 
@@ -56,10 +53,6 @@ class Pages:
     written: int = 0
 
     def write(self, body: str = "", style: str = "", old: str = "", new: str = "") -> str:
-        """Writes the good page with something added or replaced.
-
-        Returns its address, which is new.
-        """
         self.written += 1
         name = f"page-{self.written}.html"
         (self.folder / name).write_text(GOOD.substitute(body=body, style=style).replace(old, new))
@@ -80,7 +73,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
 
 @pytest.fixture(scope="module")
 def page(chromium: Browser) -> Iterator[Page]:
-    """One window for all tests that need no new one."""
     page = chromium.new_page()
     yield page
     page.close()

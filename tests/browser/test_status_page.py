@@ -1,7 +1,4 @@
-"""The status page in Chromium: at 10 and at 1,000 nodes.
-
-It is tested for every way to read it.
-"""
+"""The status page in Chromium: at 10 and at 1,000 nodes. It is tested for every way to read it."""
 
 from __future__ import annotations
 
@@ -49,7 +46,6 @@ class Site:
     nodes: int
 
     def address(self, path: str = "/") -> str:
-        """The address of a view."""
         return f"http://127.0.0.1:{self.port}{path}"
 
     @property
@@ -155,10 +151,7 @@ def test_everything_is_reached_by_keyboard(chromium: Browser, sites: dict[int, S
 
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 def test_zoom_and_print(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
-    """At 200 % nothing is too wide, and paper has dark ink.
-
-    That is so for a dark page, too.
-    """
+    """At 200 % nothing is too wide, and paper has dark ink. That is so for a dark page, too."""
     site = sites[nodes]
     problems: dict[str, list[str]] = {}
     with visit(chromium, site.address(), Look(zoom=2, dark=True)) as opened:
@@ -238,7 +231,6 @@ def stop_clock(page: Page) -> None:
 
 
 def refresh(page: Page) -> None:
-    """Waits for the next refresh, until the page has new content."""
     page.locator("main").evaluate("main => main.classList.add('old')")
     page.clock.fast_forward(REFRESH_MILLISECONDS)
     expect(page.locator("main.old")).to_have_count(0)

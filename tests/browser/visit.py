@@ -66,10 +66,7 @@ class Visit:
     problems: list[str] = field(default_factory=list)
 
     def is_own(self, url: str) -> bool:
-        """Whether a page of its server may ask for an address.
-
-        A file asks for nothing but itself.
-        """
+        """Whether a page of its server may ask for an address. A file asks for nothing but itself."""
         own = urlsplit(self.url)
         other = urlsplit(url)
         if own.scheme == "file":
@@ -92,16 +89,13 @@ class Visit:
         socket.close()
 
     def note_message(self, message: ConsoleMessage) -> None:
-        """Errors, warnings and failed assertions in the console are problems."""
         if message.type in ("error", "warning", "assert"):
             self.problems.append(f"console {message.type}: {message.text}")
 
     def note_exception(self, exception: WebError) -> None:
-        """An exception that no script caught is a problem."""
         self.problems.append(f"exception: {exception.error}")
 
     def note_prepared_links(self) -> None:
-        """Links that connect to servers in advance are problems."""
         self.problems += [f"connects in advance: {link}" for link in self.page.evaluate(_PREPARED_LINKS)]
 
 

@@ -86,11 +86,9 @@ class Answer:
         return value
 
     def line(self, number: int) -> str:
-        """The line of this answer, the one of this number."""
         return f"{number:04} {self.world} {self.path} {self.status} {self.kind} {sha256(self.body).hexdigest()[:16]}"
 
     def text(self, number: int) -> str:
-        """The line, and the answer's JSON."""
         return f"{self.line(number)}\n{json.dumps(self._value, indent=1)}\n"
 
 
@@ -150,7 +148,6 @@ async def _ask(app: FastAPI, world: str, path: str, request: Object) -> Answer:
 
 
 async def _snapshot_answers(kind: str, draw: Callable[[random.Random], list[Object]]) -> AsyncIterator[Answer]:
-    """Answers over snapshots, about two pods of each."""
     for seed in count():
         chance = random.Random(f"{kind} {seed}")  # noqa: S311 # repeatable, not secret
         objects = _without_one([make.storage_class(), *draw(chance)], chance)
@@ -184,7 +181,6 @@ async def _offer_answers() -> AsyncIterator[Answer]:
 
 
 def _application_with_offers(cache: FakeStateSource, options: FilterOptions) -> FastAPI:
-    """The application of a process that leads."""
     clock = virtual_loop().time
     settings = ExtenderSettings(enabled=True)
     evaluator = Evaluator(cache, options)
@@ -214,7 +210,6 @@ async def _collect() -> list[Answer]:
 
 
 def recorded_answers() -> list[Answer]:
-    """All answers, the same each time."""
     with capture_logs():
         return run(_collect())
 
@@ -232,7 +227,6 @@ def _kept_texts(answers: list[Answer]) -> Iterator[str]:
 
 
 def write_answers() -> None:
-    """Writes the files again."""
     GOLDENS.mkdir(parents=True, exist_ok=True)
     for name, text in frozen_answers().items():
         (GOLDENS / name).write_text(text)

@@ -132,7 +132,6 @@ def _texts(node: ast.AST) -> Iterable[str]:
 
 
 def log_events() -> str:
-    """Every event name the product logs, with its fields."""
     events = {event for path in sorted((ROOT / "app").rglob("*.py")) for event in _events(ast.parse(path.read_text()))}
     return "\n".join(sorted(events)) + "\n"
 

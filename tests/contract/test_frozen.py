@@ -1,7 +1,4 @@
-"""What the outside relies on changes only on purpose.
-
-Texts are compared byte for byte.
-"""
+"""What the outside relies on changes only on purpose. Texts are compared byte for byte."""
 
 from __future__ import annotations
 
@@ -14,9 +11,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 @pytest.mark.smoke
 def test_the_outside_sees_no_difference() -> None:
-    """All texts are unchanged.
-
-    They are help pages, OpenAPI, metrics, log events, rendered manifests and the vectors' closing lines.
+    """All texts are unchanged. They are help pages, OpenAPI, metrics, log events, rendered manifests and the vectors'
+    closing lines.
     """
     now = frozen_texts()
     before = {path.name: path.read_text() for path in GOLDENS.iterdir()}

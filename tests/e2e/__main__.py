@@ -137,10 +137,9 @@ def main(  # noqa: PLR0917 # the options of the command
         Path | None, typer.Option("--json", metavar="FILE", help="Also write every repetition here.")
     ] = None,
 ) -> None:
-    """Run the proposal's test plan with and without the extender.
-
-    Ways to place pods are compared, too. Each result is a table. Exit code 1: with the extender something else happened
-    than the plan says, or without it nothing went wrong.
+    """Run the proposal's test plan with and without the extender. Ways to place pods are compared, too. Each result is
+    a table. Exit code 1: with the extender something else happened than the plan says, or without it nothing went
+    wrong.
     """
     if version:
         os.environ[kubernetes_version.VARIABLE] = version  # for every cluster of this process
@@ -202,7 +201,6 @@ class _Report:
         self._console.print(goals.table(rows))
 
     def compare(self, section: Section, comparison: Comparison) -> None:
-        """Runs and prints one comparison."""
         compared: Compared = comparisons.run(comparison, self._folder / section, self._repetitions)
         self._failures += compared.failures
         self._write(section, asdict(compared))
@@ -229,7 +227,6 @@ class _Report:
             )
 
     def versions(self) -> None:
-        """Runs and prints what is checked on every version of Kubernetes."""
         rows, outcome = versions.run(self._folder / Section.VERSIONS, self._repetitions)
         self._console.print(goals.table(rows))
         self._print(Section.VERSIONS, outcome)
@@ -279,7 +276,6 @@ class _Report:
         self._console.print(harsh_burst.table(outcomes))
 
     def as_installed(self, repetitions: int) -> None:
-        """Runs and prints what is promised of an installation."""
         runs, latency = as_installed.run(self._folder / Section.AS_INSTALLED, repetitions)
         self._failures += [f"as installed: {each}" for each in runs if each.wrong]
         self._write(Section.AS_INSTALLED, [asdict(each) for each in runs])
@@ -308,10 +304,7 @@ class _Report:
         self._console.print(disk_schedule_burst.table(results))
 
     def tight_nodes(self, clusters: int) -> None:
-        """Computes and prints bursts on tight clusters.
-
-        It does so with each packing mode and with the placement guard.
-        """
+        """Computes and prints bursts on tight clusters. It does so with each packing mode and with the placement guard."""
         seeds = range(1, clusters + 1)
         tallies = tight_nodes.run(seeds)
         self._failures += tight_nodes.failures(tallies)
@@ -319,7 +312,6 @@ class _Report:
         self._console.print(tight_nodes.table(tallies, seeds))
 
     def strategies(self, orders: int) -> None:
-        """Computes and prints the same pods with each strategy."""
         compared = strategies.run(orders)
         self._failures += strategies.failures(compared)
         self._write(Section.STRATEGIES, [asdict(each) for each in compared])

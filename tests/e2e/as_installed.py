@@ -167,7 +167,6 @@ def _mix(rig: Rig, seed: int, *, other_nodes: bool) -> Run:
 
 
 def _local_pods(pods: Sequence[Sequence[Volume]]) -> set[str]:
-    """The pods all of whose volumes are to be local."""
     return {
         f"{APP}-{number}"
         for number, volumes in enumerate(pods)

@@ -56,9 +56,8 @@ class Backlog:
     quiet: float = 40.0
 
     def slots(self) -> dict[str, int]:
-        """How many pods each node has room for, by the node's name.
-
-        Together they have room for three quarters of the pods.
+        """How many pods each node has room for, by the node's name. Together they have room for three quarters of the
+        pods.
         """
         room = int(self.pods * _SHARE_WITH_ROOM)
         slots: dict[str, int] = {}
@@ -81,7 +80,6 @@ class _Record:
         self.changed = time.time()
 
     def note_pod(self, kind: str, pod: Object, at: float) -> None:
-        """Notes when a decision and a binding became visible."""
         uid = pod["metadata"]["uid"]
         if kind == "DELETED":
             self.pods.pop(uid, None)
@@ -97,7 +95,6 @@ class _Record:
             self.changed = at
 
     def note_replica(self, _: str, replica: Object, __: float) -> None:
-        """Notes every node that a volume's replicas were ever on."""
         node = replica["spec"].get("nodeID")
         if node:
             self.replica_nodes[replica["spec"]["volumeName"]].add(node)

@@ -26,9 +26,8 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 
 class Way(StrEnum):
-    """How pods are placed.
-
-    Only order-safe nodes are offered, except in the last two ways, which have the extender's defaults.
+    """How pods are placed. Only order-safe nodes are offered, except in the last two ways, which have the extender's
+    defaults.
     """
 
     NONE = "without"
@@ -76,7 +75,6 @@ class Compared:
         return statistics.median(seconds) if seconds else None
 
     def ratio(self, way: Way, to: Way) -> str:
-        """How many times as long one way takes as another."""
         seconds = self.median(way)
         reference = self.median(to)
         return f"{seconds / reference:.2f}" if seconds and reference and way is not to else ""
@@ -126,9 +124,8 @@ SLOW: Final = Comparison(
 
 
 def run(comparison: Comparison, folder: Path, repetitions: int | None = None) -> Compared:
-    """Runs every way of a comparison, on as few rigs as possible.
-
-    Pods that do not request the extender share a rig with those that are offered capacity.
+    """Runs every way of a comparison, on as few rigs as possible. Pods that do not request the extender share a rig
+    with those that are offered capacity.
     """
     compared = Compared(comparison.name)
     for sharing, reservation, packing, placement_guard in _RIGS:
@@ -151,9 +148,8 @@ def run(comparison: Comparison, folder: Path, repetitions: int | None = None) ->
 
 
 def _configuration(folder: Path, reservation: str) -> Path:
-    """Returns the recommended configuration of kube-scheduler.
-
-    With reservation `node` an answer takes up to 5 s, so that the time-out is longer, as documented.
+    """Returns the recommended configuration of kube-scheduler. With reservation `node` an answer takes up to 5 s, so
+    that the time-out is longer, as documented.
     """
     if reservation != "node":
         return RECOMMENDED_MANAGED

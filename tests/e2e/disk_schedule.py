@@ -76,10 +76,7 @@ _names = itertools.count(1)
 
 
 def install(cluster: DevCluster) -> Path:
-    """Installs Longhorn's definitions and the manifests.
-
-    Returns the kubeconfig of the controllers' ServiceAccount.
-    """
+    """Installs Longhorn's definitions and the manifests. Returns the kubeconfig of the controllers' ServiceAccount."""
     cluster.apply(ROOT / "simulator/crds")
     cluster.apply(ROOT / "manifests/test-cluster/namespace.yaml")
     cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
@@ -105,7 +102,6 @@ class Longhorn:
             self.create(NO_RESERVE)
 
     def _create_namespace(self, manifests: Path) -> None:
-        """Creates a namespace with the manifests' Role and a free Lease."""
         self.cluster.kubectl("create", "namespace", self.namespace)
         released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
         self.cluster.api.create(LEASES.path(self.namespace), released)
@@ -113,10 +109,7 @@ class Longhorn:
         self.cluster.kubectl("-n", self.namespace, "apply", "-f", "-", input=yaml.safe_dump_all(role))
 
     def wait_served(self) -> None:
-        """Waits until the API server lists every kind.
-
-        It refuses to list a new one until its cache is filled.
-        """
+        """Waits until the API server lists every kind. It refuses to list a new one until its cache is filled."""
 
         def is_served(resource: Resource) -> bool:
             try:
@@ -149,16 +142,12 @@ class Longhorn:
         return process
 
     def start_crowd(self, count: int = 8) -> list[Process]:
-        """Starts processes that all work at the same time, without a Lease.
-
-        Returns when they are ready.
-        """
+        """Starts processes that all work at the same time, without a Lease. Returns when they are ready."""
         crowd = [self.start(f"controller-{number}", "--no-leader-elect") for number in range(count)]
         self.wait_ready()
         return crowd
 
     def wait_ready(self) -> None:
-        """Waits until every running process could reconcile."""
         for process in self.processes:
             if process.running:
                 self.until(f"{process.name} is ready", partial(self._ready, process), _START_SECONDS)
@@ -185,7 +174,6 @@ class Longhorn:
         return float(value)
 
     def stop(self) -> None:
-        """Stops every process."""
         for process in self.processes:
             process.stop()
 
@@ -204,10 +192,7 @@ class Longhorn:
             self.cluster.api.patch(path, {"status": raw["status"]})
 
     def add_nodes(self, available: Mapping[str, float], *, maximum: float = _HUGE) -> None:
-        """Adds nodes with one disk each, and what Longhorn needs on them.
-
-        `available` is in Gi.
-        """
+        """Adds nodes with one disk each, and what Longhorn needs on them. `available` is in Gi."""
         self.create(
             *(
                 builders.longhorn_node(name, {"disk-1": builders.disk(maximum, available=size)})
@@ -223,10 +208,7 @@ class Longhorn:
         self.cluster.api.patch(LONGHORN_NODES.path(self.namespace, node, "status"), {"status": status})
 
     def add_volumes(self, names: Iterable[str], size: float, replicas: int = 1, **spec: Any) -> None:
-        """Adds volumes whose replicas are not placed.
-
-        All replicas exist before a controller may see the first volume.
-        """
+        """Adds volumes whose replicas are not placed. All replicas exist before a controller may see the first volume."""
         volumes = [
             builders.volume(name, size, locality="disabled", numberOfReplicas=replicas, **spec) for name in names
         ]
@@ -240,9 +222,8 @@ class Longhorn:
         self.create(*volumes)
 
     def add_manager(self, name: str) -> None:
-        """Adds a pod that looks like longhorn-manager and is never scheduled.
-
-        On a node that does not exist it would be removed.
+        """Adds a pod that looks like longhorn-manager and is never scheduled. On a node that does not exist it would be
+        removed.
         """
         metadata = {"name": name, "labels": {"app": "longhorn-manager"}}
         spec = {"containers": [{"name": "manager", "image": "longhorn"}], "schedulerName": "none"}
@@ -262,16 +243,13 @@ class Longhorn:
         return json.dumps({kind.kind: self.items(kind) for kind in kinds}, sort_keys=True)
 
     def items(self, resource: Resource) -> dict[str, Object]:
-        """The objects of a kind, by name."""
         items = self.cluster.api.get(resource.path(self.namespace))["items"]
         return {entry["metadata"]["name"]: entry for entry in items}
 
     def get(self, resource: Resource, name: str) -> Object:
-        """One object."""
         return dict(self.cluster.api.get(resource.path(self.namespace, name)))
 
     def patch(self, resource: Resource, name: str, body: Object, subresource: str = "") -> None:
-        """Merges a body into an object."""
         self.cluster.api.patch(resource.path(self.namespace, name, subresource), body)
 
     def replace(self, resource: Resource, name: str, body: Object, subresource: str = "") -> Object:
@@ -291,13 +269,11 @@ class Longhorn:
         return asyncio.run(write())
 
     def delete(self, resource: Resource, name: str) -> None:
-        """Deletes an object."""
         self.cluster.api.delete(resource.path(self.namespace, name))
 
     def delete_all(self, resource: Resource) -> None:
-        """Deletes all objects of a kind with as few calls as possible.
-
-        A busy API server gives up after a while; the next call deletes the remaining ones.
+        """Deletes all objects of a kind with as few calls as possible. A busy API server gives up after a while; the
+        next call deletes the remaining ones.
         """
 
         def try_delete() -> bool:
@@ -342,7 +318,6 @@ class Longhorn:
         return [self.schedulable(uuid).get("reason", "") for uuid in uuids]
 
     def reason(self, volume: str) -> str:
-        """The reason of a volume's condition DiskAllocation."""
         return str(self.condition(LONGHORN_VOLUMES, volume, "DiskAllocation").get("reason", ""))
 
     def wait_allocated(self, volume: str) -> None:
@@ -374,7 +349,6 @@ class Longhorn:
 
 
 def replica(name: str, volume: str, size: float, node: str = "", *, healthy: bool = False) -> Object:
-    """A replica as Longhorn creates it, with the label of its volume."""
     raw = builders.replica(name, volume, node, size=size, healthy=healthy)
     return {**raw, "metadata": {**raw["metadata"], "labels": {"longhornvolume": volume}, "finalizers": ["longhorn.io"]}}
 
@@ -412,17 +386,14 @@ def _engine_image(nodes: Iterable[str]) -> Object:
 
 
 def granted(manifests: Path) -> set[Call]:
-    """All that the controllers' roles grant."""
     return granted_calls([manifests / "role.yaml", MANIFESTS / "parts/clusterrole.yaml"])
 
 
 def controller_calls(cluster: DevCluster, namespace: str = LONGHORN) -> tuple[set[Call], list[str]]:
-    """The calls of the controllers in a namespace, see `account_calls`."""
     return account_calls(cluster, f"system:serviceaccount:{LONGHORN}:{ACCOUNT}", [namespace])
 
 
 def removal_commands() -> list[str]:
-    """The documented commands that remove the controllers."""
     (block,) = re.findall(r"```console\n(\$ kubectl .*?)```", _DOCS.read_text().partition("**Remove**")[2], re.S)
     return [line.removeprefix("$ ") for line in block.splitlines()]
 

@@ -101,7 +101,6 @@ class Campaign:
             self._longhorn.add_volumes([name], size, self._random.randint(1, 2), backingImage=image_name)
 
     def delete_volume(self) -> None:
-        """A volume with its replicas."""
         if volumes := self._items(LONGHORN_VOLUMES):
             self._delete_volume(self._random.choice(sorted(volumes)))
 
@@ -132,13 +131,11 @@ class Campaign:
             self._longhorn.patch(LONGHORN_REPLICAS, name, body)
 
     def create_image(self) -> None:
-        """An image of one or two copies."""
         if len(self._items(LONGHORN_BACKING_IMAGES)) < _MAX_IMAGES:
             copies = self._random.randint(1, 2)
             self._longhorn.create(image(f"i{next(self._numbers)}", self._random.randint(2, 20), copies))
 
     def delete_image(self) -> None:
-        """An image that no volume uses."""
         used = {raw["spec"].get("backingImage") for raw in self._items(LONGHORN_VOLUMES).values()}
         if unused := sorted(self._items(LONGHORN_BACKING_IMAGES).keys() - used):
             self._longhorn.delete(LONGHORN_BACKING_IMAGES, self._random.choice(unused))
@@ -194,7 +191,6 @@ class Campaign:
             self._forge(uuid, {"spec": {"replicas": request}})
 
     def delete_disk_schedule(self) -> None:
-        """By hand, as with kubectl delete."""
         if schedules := self._items(DISK_SCHEDULES):
             self._longhorn.delete(DISK_SCHEDULES, self._random.choice(sorted(schedules)))
 
@@ -206,7 +202,6 @@ class Campaign:
             self._longhorn.delete(DISK_SCHEDULES, uuid)
 
     def remove_node(self) -> None:
-        """A node's object is deleted."""
         self._longhorn.delete(LONGHORN_NODES, self._random.choice(NODES))
 
     def replace_uuid(self) -> None:
@@ -216,7 +211,6 @@ class Campaign:
         self._longhorn.patch(LONGHORN_NODES, node, {"status": status}, "status")
 
     def blink_node(self) -> None:
-        """A node's object is missing for a moment."""
         node = self._random.choice(NODES)
         self._longhorn.delete(LONGHORN_NODES, node)
         self._blinking[node] = time.monotonic() + self._random.uniform(0.1, 2.5)
@@ -233,7 +227,6 @@ class Campaign:
             self._restore_node(node, self._items(LONGHORN_NODES).get(node))
 
     def restore_nodes(self) -> None:
-        """All nodes are there, with their disks."""
         nodes = self._items(LONGHORN_NODES)
         for node in NODES:
             self._restore_node(node, nodes.get(node))

@@ -35,7 +35,6 @@ spec: {{name: {disk}, nodeID: {node}, replicas: {{r: {size}}}}}
 
 
 def example_node(available: float) -> Object:
-    """The node in the example."""
     node = builders.longhorn_node("example-node", {"example-disk": builders.disk(1000, available=available)})
     node["status"]["diskStatus"]["example-disk"]["diskUUID"] = UUID
     return node

@@ -32,10 +32,7 @@ _PATIENCE_SECONDS: Final = 30.0
 
 
 class Killer:
-    """Kills processes at random moments and restarts them, while entered.
-
-    It kills at most `most` times.
-    """
+    """Kills processes at random moments and restarts them, while entered. It kills at most `most` times."""
 
     def __init__(
         self, processes: Sequence[Process], seed: int, pause: tuple[float, float] = (0.5, 1.5), most: int = 20
@@ -104,9 +101,8 @@ def _merge(replicas: Mapping[str, Any] | None, images: Mapping[str, Any] | None)
 
 
 def unsettled_disks(longhorn: Longhorn) -> list[str]:
-    """Disks on which requested, granted and present bytes differ.
-
-    At rest there are none: every granted byte belongs to one object on the disk, and the reverse.
+    """Disks on which requested, granted and present bytes differ. At rest there are none: every granted byte belongs to
+    one object on the disk, and the reverse.
     """
     return [
         f"{uuid}: requested {sorted(disk.requested.items())}, granted {sorted(disk.granted.items())}, "
@@ -117,10 +113,7 @@ def unsettled_disks(longhorn: Longhorn) -> list[str]:
 
 
 def placeable_replicas(longhorn: Longhorn) -> list[str]:
-    """Unplaced replicas for which a disk has room.
-
-    The disk must be on a node without another replica of the volume.
-    """
+    """Unplaced replicas for which a disk has room. The disk must be on a node without another replica of the volume."""
     replicas = longhorn.items(LONGHORN_REPLICAS)
     free = {uuid: disk.available - sum(disk.granted.values()) for uuid, disk in disk_states(longhorn).items()}
     placeable = []
@@ -164,10 +157,7 @@ def remove_everything(longhorn: Longhorn) -> None:
 
 
 class NodeStatusWriter:
-    """Writes periodically what is on each disk, as Longhorn's node controller does.
-
-    It runs while entered.
-    """
+    """Writes periodically what is on each disk, as Longhorn's node controller does. It runs while entered."""
 
     def __init__(self, longhorn: Longhorn) -> None:
         self._longhorn = longhorn
@@ -189,7 +179,6 @@ class NodeStatusWriter:
             self.write()
 
     def write(self) -> None:
-        """Writes the status once, with everything that exists at the call."""
         with self._writing:
             for name, total in used_bytes(self._longhorn).items():
                 status = {"diskStatus": {"disk-1": {"storageScheduled": total}}}
@@ -209,10 +198,7 @@ def used_bytes(longhorn: Longhorn) -> dict[str, int]:
 
 
 def over_allocations(longhorn: Longhorn) -> dict[str, int]:
-    """By node, the Gi on its disk beyond its available space.
-
-    Nodes with enough space are left out.
-    """
+    """By node, the Gi on its disk beyond its available space. Nodes with enough space are left out."""
     nodes = longhorn.items(LONGHORN_NODES)
     over = {
         name: (total - nodes[name]["status"]["diskStatus"]["disk-1"]["storageAvailable"]) // GI
@@ -226,9 +212,8 @@ Take = Callable[[Longhorn, Object, dict[str, int]], None]
 
 
 def compete(longhorn: Longhorn, objects: Sequence[Object], take: Take) -> None:
-    """Eight writers place objects by the nodes' status, which they read first.
-
-    All of them read before any of them writes: that is the race, and it must not depend on the machine's speed.
+    """Eight writers place objects by the nodes' status, which they read first. All of them read before any of them
+    writes: that is the race, and it must not depend on the machine's speed.
     """
     all_have_read = threading.Barrier(WRITERS, timeout=_PATIENCE_SECONDS)
 
@@ -253,7 +238,6 @@ def _free_bytes(longhorn: Longhorn) -> dict[str, int]:
 
 
 def take_replica(longhorn: Longhorn, raw: Object, room: dict[str, int]) -> None:
-    """Places a replica on the node with the most room, if it fits."""
     node = max(sorted(room), key=lambda name: room[name])
     if room[node] >= int(raw["spec"]["volumeSize"]):
         place = {"nodeID": node, "diskID": f"{node}-disk-1"}

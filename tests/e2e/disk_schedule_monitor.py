@@ -121,7 +121,6 @@ class DiskScheduleMonitor:
         await client.close()
 
     def replace(self, objects: Mapping[Key, InformerObject[DiskSchedule]]) -> None:
-        """Receives a list from the reflector."""
         self.relists += 1
         for key, value in objects.items():
             self.change(key, value)

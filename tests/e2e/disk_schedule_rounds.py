@@ -40,10 +40,7 @@ _SOON: Final = (0.05, 0.3)
 
 
 def replica_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
-    """Places 600 Gi of new replicas on disks of 400 Gi.
-
-    Other data takes some of it meanwhile.
-    """
+    """Places 600 Gi of new replicas on disks of 400 Gi. Other data takes some of it meanwhile."""
     with DiskScheduleMonitor(longhorn.cluster.kubeconfig, longhorn.namespace) as monitor:
         with Killer(crowd, number) as killer:
             longhorn.add_volumes([f"v{number}-{each}" for each in range(30)], 10, replicas=2)
@@ -66,10 +63,7 @@ def replica_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
 
 
 def image_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
-    """Places 28 copies of 20 Gi on four disks that hold five each.
-
-    All room is used, and no byte twice.
-    """
+    """Places 28 copies of 20 Gi on four disks that hold five each. All room is used, and no byte twice."""
     with DiskScheduleMonitor(longhorn.cluster.kubeconfig, longhorn.namespace) as monitor:
         with Killer(crowd, number, pause=_SOON, most=4) as killer:
             longhorn.create(*(image(f"i{number}-{each}", 20, copies=2) for each in range(14)))
@@ -84,9 +78,8 @@ def image_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
 
 
 def expansion_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
-    """Expands ten volumes of two replicas by 15 Gi each.
-
-    Each disk has room for three of its five replicas. A volume grows with both replicas or not at all.
+    """Expands ten volumes of two replicas by 15 Gi each. Each disk has room for three of its five replicas. A volume
+    grows with both replicas or not at all.
     """
     names = [f"v{number}-{each}" for each in range(10)]
     longhorn.create(*_spread_replicas(names))
@@ -134,20 +127,14 @@ def _expanded_volumes(longhorn: Longhorn) -> list[str]:
 
 
 def _are_all_decided(longhorn: Longhorn) -> bool:
-    """Whether each volume has grown, or kept its size and got a reason.
-
-    Both of its replicas have the same size.
-    """
+    """Whether each volume has grown, or kept its size and got a reason. Both of its replicas have the same size."""
     return all(
         (sizes, reason) in (({25}, ""), ({10}, "ExpansionRejected")) for sizes, reason in growth(longhorn).values()
     )
 
 
 def naive_rounds(longhorn: Longhorn) -> dict[str, dict[str, int]]:
-    """Runs the same loads with writers that trust the nodes' status.
-
-    Returns the Gi too many by load and node.
-    """
+    """Runs the same loads with writers that trust the nodes' status. Returns the Gi too many by load and node."""
     over = {}
     with NodeStatusWriter(longhorn) as status:
         longhorn.add_volumes([f"v{each}" for each in range(30)], 10, replicas=2)
@@ -177,10 +164,7 @@ def _clear(longhorn: Longhorn, status: NodeStatusWriter) -> None:
 
 
 def pods_round(rig: Rig, longhorn: Longhorn, first: Process) -> None:
-    """Four pods with four local volumes each fill four nodes.
-
-    The leading controller is killed meanwhile.
-    """
+    """Four pods with four local volumes each fill four nodes. The leading controller is killed meanwhile."""
     with DiskScheduleMonitor(rig.cluster.kubeconfig, longhorn.namespace) as monitor:
         rig.create(statefulset("many", group="db", replicas=4, claims=4, size="90Gi"))
         longhorn.until("something is granted", lambda: monitor.grants > 0)

@@ -96,10 +96,7 @@ def run(
 
 
 def failures(rows: Iterable[Row]) -> list[str]:
-    """Results that differ from the plan.
-
-    It is also a failure if nothing went wrong without the extender.
-    """
+    """Results that differ from the plan. It is also a failure if nothing went wrong without the extender."""
     rows = list(rows)
     problems = [f"goal {row.goal}: {failure}" for row in rows for failure in row.failures]
     races = [result for row in rows if row.goal == GOALS[0].name and not row.extender for result in row.results]

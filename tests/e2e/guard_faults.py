@@ -44,7 +44,6 @@ _SECRET: Final = SECRETS.path(NAMESPACE, PLACEMENT_GUARD.name)
 
 @contextmanager
 def killed(rig: Rig, leader: str) -> Iterator[None]:
-    """The leader's process is gone."""
     rig.cluster.processes[leader].kill()
     yield
 
@@ -189,7 +188,6 @@ class _Placements:
         self.reviewed: dict[str, bool] = {}
 
     def note(self, kind: str, raw: Object, _at: float) -> None:
-        """Follows a replica."""
         spec = raw["spec"]
         if kind != "DELETED" and spec.get("diskID"):
             place = f"{spec['nodeID']}/{spec['diskID']}{spec['diskPath']}"

@@ -66,23 +66,18 @@ class Load:
 
     @property
     def pods(self) -> int:
-        """The number of pods with volumes."""
         return sum(self.nodes.values())
 
     def add_nodes(self, rig: Rig) -> None:
-        """Adds nodes for the pods that fill them, and for others.
-
-        Each of the former has one disk.
-        """
+        """Adds nodes for the pods that fill them, and for others. Each of the former has one disk."""
         rig.add_nodes(GROUP, {name: [f"{_SIZE_GI * count * self.claims}Gi"] for name, count in self.nodes.items()})
         if self.others:
             count = -(-self.others // _MAX_PODS)
             rig.add_nodes(_OTHERS, {f"{_OTHERS}-{number}": ["1Gi"] for number in range(1, count + 1)})
 
     def create(self, rig: Rig) -> None:
-        """Creates all pods, those with volumes last, while kube-scheduler stands still.
-
-        So it finds all of them at once.
+        """Creates all pods, those with volumes last, while kube-scheduler stands still. So it finds all of them at
+        once.
         """
         workload = Workload(app=GROUP, group=GROUP, volumes=[Volume(f"{_SIZE_GI}Gi")] * self.claims)
         others = Workload(app=_OTHERS, group=_OTHERS, volumes=(), asks=False)
@@ -98,7 +93,6 @@ class Load:
 
 
 def _uneven_nodes(small: int, large: int) -> dict[str, int]:
-    """Nodes for 5 pods each, and nodes for 20."""
     sizes = itertools.chain(itertools.repeat(5, small), itertools.repeat(20, large))
     return {f"handover-{number:02d}": size for number, size in enumerate(sizes, start=1)}
 
@@ -166,9 +160,8 @@ class ServiceMonitor:
 
 
 def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOver:
-    """Creates the pods, and ends leaders while they are placed.
-
-    It waits until all pods run. `end_leaders` returns the number of offers that each of them had.
+    """Creates the pods, and ends leaders while they are placed. It waits until all pods run. `end_leaders` returns the
+    number of offers that each of them had.
     """
     with LeaderMonitor(rig) as monitor, ServiceMonitor(rig) as service, PlacementAudit(rig) as audit:
         creating = threading.Thread(target=load.create, args=(rig,))
@@ -187,10 +180,8 @@ def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOv
 
 
 def terminate_leader(rig: Rig, *, offers: int) -> list[int]:
-    """Sends SIGTERM to the leader once it has so many offers.
-
-    Returns how many it had. The leader hands them over, so that its successor need not wait until the Lease has run
-    out.
+    """Sends SIGTERM to the leader once it has so many offers. Returns how many it had. The leader hands them over, so
+    that its successor need not wait until the Lease has run out.
     """
     leader, count = _wait_for_offers(rig, offers)
     process = rig.cluster.processes[leader]
@@ -200,10 +191,8 @@ def terminate_leader(rig: Rig, *, offers: int) -> list[int]:
 
 
 def kill_leader(rig: Rig, *, offers: int, recorded: bool = False) -> list[int]:
-    """Kills the leader once it has so many offers.
-
-    Returns how many it had. With `recorded` once its record has them, too: a killed leader's offers of the last third
-    of a second are lost.
+    """Kills the leader once it has so many offers. Returns how many it had. With `recorded` once its record has them,
+    too: a killed leader's offers of the last third of a second are lost.
     """
     leader, count = _wait_for_offers(rig, offers)
     while recorded and _count_recorded(rig) < count:
@@ -219,10 +208,8 @@ def _count_recorded(rig: Rig) -> int:
 
 
 def update_candidates(rig: Rig, *, offers: int) -> list[int]:
-    """Replaces all candidates one by one, as a Deployment does.
-
-    It begins once there are so many offers. The leader goes first, so that another candidate leads before it is
-    replaced, too.
+    """Replaces all candidates one by one, as a Deployment does. It begins once there are so many offers. The leader
+    goes first, so that another candidate leads before it is replaced, too.
     """
     leader, count = _wait_for_offers(rig, offers)
     counts = []
@@ -261,7 +248,6 @@ def _count_offers(rig: Rig, leader: str) -> int:
 
 
 def remove(rig: Rig) -> None:
-    """Removes all pods."""
     rig.remove(GROUP)
     rig.remove(_OTHERS)
 

@@ -61,7 +61,6 @@ class HarshNode:
 
     @classmethod
     def draw(cls, pods: int, chance: random.Random) -> HarshNode:
-        """Draws nodes for some pods until one is harsh."""
         while True:
             node = cls._draw_full(pods, chance)
             if node is not None and node.failing_share(chance) >= MIN_FAILING_SHARE:
@@ -101,7 +100,6 @@ class HarshNode:
 
 
 def _split(disk: int, chance: random.Random) -> list[int]:
-    """One or two sizes that fill a disk."""
     cuts = sorted(chance.sample(range(_STEP, disk, _STEP), chance.choice(_PARTS) - 1))
     return [end - start for start, end in zip([0, *cuts], [*cuts, disk], strict=True)]
 
@@ -134,13 +132,11 @@ class HarshBurst:
         return cls(group, nodes, volumes)
 
     def add_nodes(self, rig: Rig) -> None:
-        """Adds the nodes."""
         rig.add_nodes(self.group, {name: [f"{size}Gi" for size in node.disks] for name, node in self.nodes.items()})
 
     def objects(self) -> list[Object]:
-        """Every claim and pod.
-
-        Each pod has one node, because not every distribution over the nodes has an exact packing.
+        """Every claim and pod. Each pod has one node, because not every distribution over the nodes has an exact
+        packing.
         """
         return [
             entry

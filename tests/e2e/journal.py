@@ -40,10 +40,7 @@ class FilterCall:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Offer:
-    """The beginning and end of an offer.
-
-    The end is `math.inf` if the log has none, because the leader died.
-    """
+    """The beginning and end of an offer. The end is `math.inf` if the log has none, because the leader died."""
 
     start: float
     end: float
@@ -75,7 +72,6 @@ class Journal:
         return longest
 
     def first_calls(self) -> dict[str, FilterCall]:
-        """The first call for each pod, by UID."""
         first: dict[str, FilterCall] = {}
         for call in self.calls:
             first.setdefault(call.uid, call)
@@ -83,15 +79,11 @@ class Journal:
 
 
 def events(logs: Path, candidates: Iterable[str], name: str) -> list[dict[str, Any]]:
-    """All log lines of one event."""
     return [entry for candidate in candidates for entry in _lines(logs / f"{candidate}.log") if entry["event"] == name]
 
 
 def _lines(log: Path) -> Iterator[dict[str, Any]]:
-    """The JSON lines of a log, without an incomplete last one.
-
-    A killed process may leave one.
-    """
+    """The JSON lines of a log, without an incomplete last one. A killed process may leave one."""
     with log.open(encoding="utf-8", errors="replace") as file:
         for text in file:
             if text.startswith("{") and text.endswith("}\n"):

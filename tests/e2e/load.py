@@ -41,9 +41,8 @@ _ANYWHERE_SHARE: Final = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Objects to create at once, and the number of their pods.
-
-    `loose` has the apps of the loose pods that request the extender.
+    """Objects to create at once, and the number of their pods. `loose` has the apps of the loose pods that request the
+    extender.
     """
 
     objects: Sequence[Object]
@@ -52,10 +51,9 @@ class Wave:
 
 
 def nodes(count: int, pods: int, seed: int) -> dict[str, Sequence[Disk]]:
-    """Nodes with their disks, in total too small for that many pods.
-
-    For 1,000 pods, 30 % of them are too full for any volume. For fewer pods it is more nodes, not less room on each: otherwise the first
-    wave would fill nodes, and volumes of any place take the room of others there.
+    """Nodes with their disks, in total too small for that many pods. For 1,000 pods, 30 % of them are too full for any
+    volume. For fewer pods it is more nodes, not less room on each: otherwise the first wave would fill nodes, and
+    volumes of any place take the room of others there.
     """
     rng = random.Random(seed)  # noqa: S311 # chance in a test
     names = [f"size-{number:03d}" for number in range(1, count + 1)]
@@ -66,10 +64,7 @@ def nodes(count: int, pods: int, seed: int) -> dict[str, Sequence[Disk]]:
 
 
 def storage_classes() -> list[Object]:
-    """Two classes like Longhorn's own, without data locality.
-
-    One waits for its first consumer, the other does not.
-    """
+    """Two classes like Longhorn's own, without data locality. One waits for its first consumer, the other does not."""
     return [
         {
             "apiVersion": "storage.k8s.io/v1",
@@ -85,10 +80,7 @@ def storage_classes() -> list[Object]:
 
 
 def wave(number: int, pods: int, seed: int, *, mixed: bool) -> Wave:
-    """One wave of some pods.
-
-    `mixed` adds pods that do not request the extender, and volumes without locality.
-    """
+    """One wave of some pods. `mixed` adds pods that do not request the extender, and volumes without locality."""
     rng = random.Random(f"{seed}/{number}")  # noqa: S311 # chance in a test
     replicas = max(1, min(_SET_REPLICAS, round(pods * _SET_SHARE)))
     sets = [

@@ -51,18 +51,13 @@ class Observer:
         self._stack.close()
 
     def view(self) -> View:
-        """The cluster as it is now."""
         return self._portal.call(self._cache.state).view
 
     def demands(self) -> tuple[Demand, ...]:
-        """The present demand."""
         return self._portal.call(self._cache.state).demand.all
 
     def chosen_not_bound(self) -> set[str]:
-        """Pods with a chosen node that are not bound yet.
-
-        Their claims are being provisioned.
-        """
+        """Pods with a chosen node that are not bound yet. Their claims are being provisioned."""
         selected = {demand.pod for demand in self.demands() if demand.source is DemandSource.SELECTED_NODE}
         nominated = {
             pod.key
@@ -76,9 +71,8 @@ class Observer:
         return {demand.pod for demand in self.demands() if demand.source is DemandSource.POD}
 
     def listed_demands(self) -> set[Line]:
-        """The demand derived from a new list of everything, without any watch.
-
-        `longhorn-extender snapshot` lists in the same way.
+        """The demand derived from a new list of everything, without any watch. `longhorn-extender snapshot` lists in
+        the same way.
         """
         return self._portal.call(self._list_demands)
 
@@ -89,14 +83,12 @@ class Observer:
 
 
 def line(demand: Demand) -> Line:
-    """A demand in the form in which demands are compared."""
     volume = demand.volume
     source = demand.source.name.lower()
     return (volume.name, volume.claim, demand.node, source, demand.pod, volume.volume.size, demand.since)
 
 
 def state_line(entry: dict[str, Any]) -> Line:
-    """The same for an entry of ``demands`` in /state."""
     return tuple(entry[key] for key in ("volume", "claim", "node", "source", "pod", "size", "since"))
 
 

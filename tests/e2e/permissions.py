@@ -17,7 +17,6 @@ _GRANTED_TO_ALL: Final[frozenset[Call]] = frozenset({("create", "authentication.
 
 
 def granted_calls(files: Iterable[Path]) -> set[Call]:
-    """All that the roles in some files grant."""
     roles = [document for file in files for document in documents(file)]
     return {
         (verb, group, resource) for role in roles if "rules" in role for verb, group, resource, _ in permissions(role)
@@ -25,9 +24,8 @@ def granted_calls(files: Iterable[Path]) -> set[Call]:
 
 
 def account_calls(cluster: DevCluster, account: str, namespaces: Iterable[str]) -> tuple[set[Call], list[str]]:
-    """The calls of a user in some namespaces and to objects without one, by the audit log.
-
-    Returns each kind of call but those that every user may make, and the URIs of the forbidden calls.
+    """The calls of a user in some namespaces and to objects without one, by the audit log. Returns each kind of call
+    but those that every user may make, and the URIs of the forbidden calls.
     """
     namespaces = {"", *namespaces}
     calls: set[Call] = set()

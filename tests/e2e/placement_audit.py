@@ -51,9 +51,8 @@ class _Event:
 
 
 class Overbookings:
-    """Records the disks that placements overbook, from the replicas and nodes that watches deliver.
-
-    The volumes that met are those on the disk that the node's status did not list at that moment.
+    """Records the disks that placements overbook, from the replicas and nodes that watches deliver. The volumes that
+    met are those on the disk that the node's status did not list at that moment.
     """
 
     def __init__(self, percentage: int = 100) -> None:

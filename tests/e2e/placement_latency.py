@@ -63,7 +63,6 @@ class PlacementLatency:
 
 
 def _longest(milliseconds: Sequence[float]) -> float:
-    """Returns what 99 of 100 take at most."""
     return sorted(milliseconds)[int(0.99 * len(milliseconds))]
 
 
@@ -79,6 +78,5 @@ def _count_calls(metrics: str, bound: str) -> int:
 
 
 def _milliseconds(event: dict[str, Any]) -> float:
-    """Returns how long one call took."""
     received, answered = (datetime.fromisoformat(event[key]) for key in ("requestReceivedTimestamp", "stageTimestamp"))
     return (answered - received).total_seconds() * 1000

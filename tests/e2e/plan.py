@@ -44,7 +44,6 @@ class Result:
 
     @property
     def per_node(self) -> dict[str, int]:
-        """The number of pods on each node."""
         return dict(sorted(Counter(node for node in self.nodes.values() if node).items()))
 
 
@@ -95,10 +94,7 @@ def goal_1_nodes(rig: Rig) -> None:
 
 
 def goal_1(rig: Rig, *, asks: bool) -> Result:
-    """A StatefulSet of 16 parallel pods with 100Gi each.
-
-    With the extender 4 pods are on each node.
-    """
+    """A StatefulSet of 16 parallel pods with 100Gi each. With the extender 4 pods are on each node."""
     try:
         with PlacementAudit(rig) as audit:
             rig.create(statefulset("race", group="race", replicas=16, asks=asks))
@@ -113,10 +109,7 @@ def goal_2_nodes(rig: Rig) -> None:
 
 
 def goal_2(rig: Rig, *, asks: bool) -> Result:
-    """A pod with 4 claims of 100Gi.
-
-    With the extender it is on the node with 4 disks.
-    """
+    """A pod with 4 claims of 100Gi. With the extender it is on the node with 4 disks."""
     try:
         with PlacementAudit(rig) as audit:
             rig.create(statefulset("many", group="many", replicas=1, claims=4, asks=asks))
@@ -131,10 +124,7 @@ def goal_3_nodes(rig: Rig) -> None:
 
 
 def goal_3_drain(rig: Rig, *, asks: bool) -> Result:
-    """4 pods of 100Gi leave a drained node for the other large one.
-
-    With the extender all of them move there.
-    """
+    """4 pods of 100Gi leave a drained node for the other large one. With the extender all of them move there."""
     kubectl = rig.cluster.kubectl
     others = ["drain-2", "drain-3", "drain-4"]
     kubectl("cordon", *others)
@@ -160,9 +150,8 @@ def goal_3_drain(rig: Rig, *, asks: bool) -> Result:
 
 
 def goal_3_restart(rig: Rig, *, asks: bool) -> tuple[Result, dict[str, str]]:
-    """16 pods are deleted and created again over their retained volumes.
-
-    With the extender each returns to its node. Returns the result, and the nodes before.
+    """16 pods are deleted and created again over their retained volumes. With the extender each returns to its node.
+    Returns the result, and the nodes before.
     """
     recreated = statefulset("race", group="race", replicas=16, storage_class="longhorn-retain", asks=asks)
     try:

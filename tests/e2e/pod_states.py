@@ -38,12 +38,10 @@ class Settled:
     seconds: float
 
     def count(self, state: PodState) -> int:
-        """The number of pods in a state."""
         return sum(each is state for each in self.states.values())
 
     @property
     def bound(self) -> set[str]:
-        """The pods that have a node."""
         return {name for name, state in self.states.items() if state is not PodState.WAITING}
 
     @property

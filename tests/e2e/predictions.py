@@ -142,14 +142,12 @@ def compare(rig: Rig, seed: int, folder: Path, agreement: Agreement) -> None:
 
 
 def take_snapshot(rig: Rig, file: Path) -> Path:
-    """Writes a snapshot of the cluster to a file."""
     command = [EXTENDER, "snapshot", "--kubeconfig", str(rig.cluster.kubeconfig), "--file", str(file)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     return file
 
 
 def predict(snapshot: Path, arguments: Sequence[str]) -> Any:
-    """Returns what the command predicts from a snapshot."""
     command = [EXTENDER, "what-if", "--snapshot", str(snapshot), *arguments, "--orders", str(ORDERS), "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode in (0, 1), done.stderr
@@ -260,10 +258,6 @@ class RandomCluster:
         return self._rig.items(LONGHORN_VOLUMES.path(NAMESPACE))
 
     def choose_change(self) -> Change:
-        """Returns the change of this seed.
-
-        Every fourth seed has the same verb.
-        """
         changes = (self._drain, self._lose, self._scale, self._expand)
         return changes[self._seed % _VERBS]()
 
@@ -283,9 +277,8 @@ class RandomCluster:
         return Change("drain", ["--drain", node], make)
 
     def _holds_up(self, node: str) -> bool:
-        """Whether Longhorn's budget would hold up the drain.
-
-        It does if a volume is attached there, or has its last healthy replica there.
+        """Whether Longhorn's budget would hold up the drain. It does if a volume is attached there, or has its last
+        healthy replica there.
         """
         attached = {raw["spec"].get("nodeID") for raw in self._volumes()}
         replicas = self.observe().replicas
@@ -333,7 +326,6 @@ class RandomCluster:
         return Change("expand", ["--expand", f"{name}={size}"], make)
 
     def _nodes_with_pods(self) -> list[str]:
-        """The nodes that have a pod, or all where none runs."""
         return sorted({node for node in self.observe().nodes.values() if node}) or sorted(self._nodes)
 
     def compare(self, name: str, prediction: Any, before: Observation, agreement: Agreement) -> list[str]:
@@ -393,8 +385,6 @@ def _annotate(rig: Rig, node: str, annotations: dict[str, str | None]) -> None:
 
 
 def _delete_longhorn_node(rig: Rig, name: str) -> None:
-    """Deletes the Longhorn node of a Kubernetes node that is gone."""
-
     def is_gone() -> bool:
         try:
             rig.cluster.api.delete(LONGHORN_NODES.path(NAMESPACE, name))

@@ -48,10 +48,8 @@ class Preemption:
 
 
 def run(rig: Rig) -> Preemption:
-    """Runs it once on nodes of its own.
-
-    Every node's CPU is taken by a pod of low priority, and only one node has room on its disk. The victim ends slowly; meanwhile a pod
-    of low priority, which needs no CPU, asks for the room.
+    """Runs it once on nodes of its own. Every node's CPU is taken by a pod of low priority, and only one node has room
+    on its disk. The victim ends slowly; meanwhile a pod of low priority, which needs no CPU, asks for the room.
     """
     sizes = {f"{APP}-{number}": "99Gi" for number in range(1, _NODES + 1)} | {ROOMY: "100Gi"}
     rig.add_nodes(APP, {name: [size] for name, size in sizes.items()})
@@ -107,5 +105,4 @@ def _let_end(rig: Rig, node: str) -> None:
 
 
 def _ending(rig: Rig) -> list[str]:
-    """The nodes of the victims that are being deleted."""
     return [pod["spec"]["nodeName"] for pod in rig.pods("victim") if "deletionTimestamp" in pod["metadata"]]

@@ -77,7 +77,6 @@ class _Objects:
         self.displaced: list[bool] = []
 
     def note(self, kind: str, raw: Object, _at: float) -> None:
-        """Follows an object, and judges a replica that gets its disk."""
         with self._lock:
             name = raw["metadata"]["name"]
             objects = self._kinds.setdefault(raw["kind"], {})
@@ -100,7 +99,6 @@ class _Objects:
             (self.overfull if over else self.displaced).append(could)
 
     def _homes(self) -> dict[str, str]:
-        """The node of each volume's pod, by the selected node of its claim."""
         volumes = {
             raw["spec"]["claimRef"]["name"]: name
             for name, raw in self._kinds.get("PersistentVolume", {}).items()
@@ -205,7 +203,6 @@ def _pod(group: str, number: int, chance: random.Random) -> list[Object]:
 
 
 def _change(rig: Rig, change: str, node: str, disks: Sequence[str]) -> None:
-    """Closes a node's first disk, or its node."""
     path = LONGHORN_NODES.path(NAMESPACE, node)
     name = next(iter(rig.cluster.api.get(path)["spec"]["disks"]))
     if change == "cordon":

@@ -104,9 +104,8 @@ class Rig:
         assert failures == 0, "the simulator met errors it did not expect; see its log"
 
     def use_config(self, config: Path) -> None:
-        """Restarts kube-scheduler with one of the files that users install.
-
-        Only addresses and credentials are this machine's.
+        """Restarts kube-scheduler with one of the files that users install. Only addresses and credentials are this
+        machine's.
         """
         self._stack.use_scheduler_config(config)
 
@@ -115,15 +114,11 @@ class Rig:
         self._stack.use_simulator(config)
 
     def start_candidate(self, name: str) -> Process:
-        """Starts a process of the extender.
-
-        A former name gets its port again.
-        """
+        """Starts a process of the extender. A former name gets its port again."""
         return self._stack.start_candidate(name)
 
     @property
     def candidates(self) -> list[str]:
-        """The names of the running candidates."""
         return [name for name in self._stack.candidates if self.cluster.processes[name].running]
 
     def leader(self) -> str:
@@ -146,7 +141,6 @@ class Rig:
         return self._stack.answers(name)
 
     def url(self, name: str) -> str:
-        """The address of a candidate."""
         return self._stack.url(name)
 
     def guard_port(self, name: str) -> int:
@@ -158,22 +152,15 @@ class Rig:
         return http_request(f"{self.url(name)}{path}", body, seconds)
 
     def status(self) -> Object:
-        """The simulator's report."""
         code, answer = http_request(f"{self._stack.simulator_url}/status", None, 15)
         return dict(answer) if code == 200 else {"unreachable": str(answer)}
 
     def misplacements(self) -> int:
-        """How often a local replica was placed on another node.
-
-        Mended ones are included.
-        """
+        """How often a local replica was placed on another node. Mended ones are included."""
         return int(self.status()["counters"].get("misplacements", 0))
 
     def count_fits(self) -> float:
-        """How many pods the leader has offered nodes so far.
-
-        Probes name no node, and so do not count.
-        """
+        """How many pods the leader has offered nodes so far. Probes name no node, and so do not count."""
         leader = self.until("a candidate answers", self.leader)
         return self.metric(leader, 'longhorn_scheduler_extender_filter_requests_total{result="fits"}')
 
@@ -184,9 +171,8 @@ class Rig:
         return float(value)
 
     def add_nodes(self, group: str, disks: Mapping[str, Sequence[Disk]]) -> None:
-        """Adds nodes with disks for the pods of `group` alone.
-
-        Returns once Longhorn reports every disk, and their capacity where kube-scheduler looks at it.
+        """Adds nodes with disks for the pods of `group` alone. Returns once Longhorn reports every disk, and their
+        capacity where kube-scheduler looks at it.
         """
         self._stack.add_nodes(disks, {"group": group})
         # Reserved space may leave no capacity at all.
@@ -208,9 +194,8 @@ class Rig:
         self.until("the nodes are gone", are_gone)
 
     def _has_capacity(self, nodes: Iterable[str]) -> bool:
-        """Whether each node has capacity for every class with late binding.
-
-        It is also true if kube-scheduler looks at no capacity.
+        """Whether each node has capacity for every class with late binding. It is also true if kube-scheduler looks at
+        no capacity.
         """
         if not self.cluster.api.get(f"/apis/storage.k8s.io/v1/csidrivers/{_DRIVER}")["spec"]["storageCapacity"]:
             return True
@@ -235,17 +220,14 @@ class Rig:
         self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     def items(self, path: str) -> list[Object]:
-        """The objects of a collection."""
         return list(self.cluster.api.get(path)["items"])
 
     def create(self, *objects: Object) -> None:
-        """Applies objects."""
         self.cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
 
     def post(self, objects: Iterable[Object]) -> None:
-        """Creates objects by the API itself, claims first, several at a time.
-
-        So the creation of a burst does not slow it down.
+        """Creates objects by the API itself, claims first, several at a time. So the creation of a burst does not slow
+        it down.
         """
         by_kind: dict[bool, list[Object]] = {True: [], False: []}
         for entry in objects:
@@ -259,7 +241,6 @@ class Rig:
         self.cluster.api.create(_CREATED[entry["kind"]].path("default"), entry)
 
     def pods(self, app: str) -> list[Object]:
-        """The pods of an app."""
         return self.items(f"/api/v1/namespaces/default/pods?labelSelector=app%3D{app}")
 
     def nodes_of(self, app: str) -> dict[str, str]:
@@ -267,16 +248,14 @@ class Rig:
         return {_name(pod): pod["spec"].get("nodeName", "") for pod in self.pods(app)}
 
     def ready(self, app: str, count: int) -> bool:
-        """Whether an app has exactly `count` pods, all of them Running."""
         pods = self.pods(app)
         return len(pods) == count and all(
             pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"] for pod in pods
         )
 
     def misplaced_pods(self, app: str, *, placed: bool = False) -> list[str]:
-        """Pods with a local volume that has no replica there.
-
-        They are those of the app. With `placed`, only a volume counts that has a replica on another node.
+        """Pods with a local volume that has no replica there. They are those of the app. With `placed`, only a volume
+        counts that has a replica on another node.
         """
         claims = {_name(entry): entry for entry in self.items("/api/v1/namespaces/default/persistentvolumeclaims")}
         handles = {
@@ -302,9 +281,8 @@ class Rig:
         return sorted(misplaced_pods)
 
     def overbooked_disks(self) -> list[str]:
-        """Disks whose replicas add up to more than Longhorn allows now.
-
-        They arise when two volumes are placed before the status follows.
+        """Disks whose replicas add up to more than Longhorn allows now. They arise when two volumes are placed before
+        the status follows.
         """
         sizes: dict[str, int] = {}
         for replica in self.items(LONGHORN_REPLICAS.path(NAMESPACE)):
@@ -319,12 +297,10 @@ class Rig:
         )
 
     def over_provisioning(self) -> int:
-        """Longhorn's setting storage-over-provisioning-percentage."""
         values = {_name(setting): setting["value"] for setting in self.items(LONGHORN_SETTINGS.path(NAMESPACE))}
         return int(values.get("storage-over-provisioning-percentage", 100))
 
     def remove(self, *apps: str) -> None:
-        """Deletes the objects and volumes of apps, and awaits their space."""
         for resource in (_STATEFUL_SETS, PODS, CLAIMS):
             for app in apps:
                 self._remove_all(resource, app)
@@ -345,10 +321,7 @@ class Rig:
         self.until(f"the {resource.plural} of {app} are gone", lambda: not self.items(path))
 
     def delete_all(self, resource: Resource, selector: str) -> str:
-        """Deletes the objects of a label selector at once; returns their path.
-
-        kubectl would delete five a second.
-        """
+        """Deletes the objects of a label selector at once; returns their path. kubectl would delete five a second."""
         path = f"{resource.path('default')}?labelSelector={quote(selector)}"
 
         def try_delete() -> bool:
@@ -365,9 +338,8 @@ class Rig:
         return path
 
     def _are_volumes_gone(self) -> bool:
-        """Whether every volume that exists belongs to a claim.
-
-        A PersistentVolume stays Bound for a moment after its claim is gone.
+        """Whether every volume that exists belongs to a claim. A PersistentVolume stays Bound for a moment after its
+        claim is gone.
         """
         claimed = {claim["spec"].get("volumeName") for claim in self.items(CLAIMS.path())}
         persistent_volumes = self.items(PERSISTENT_VOLUMES.path())
@@ -377,9 +349,8 @@ class Rig:
         )
 
     def _lists_present_replicas(self) -> bool:
-        """Whether the status of Longhorn's ready nodes lists exactly their replicas.
-
-        What a node's status lists stays as it was while the node has no manager.
+        """Whether the status of Longhorn's ready nodes lists exactly their replicas. What a node's status lists stays
+        as it was while the node has no manager.
         """
         replicas = self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")
         ready_nodes = {
@@ -413,10 +384,7 @@ def _is_ready(longhorn_node: Object) -> bool:
 
 
 def disk_limits(node: Object, percentage: int) -> dict[str, tuple[str, int]]:
-    """A Longhorn node's disks by UUID, each with its limit.
-
-    It has the disk's name, and how many bytes may be promised.
-    """
+    """A Longhorn node's disks by UUID, each with its limit. It has the disk's name, and how many bytes may be promised."""
     limits: dict[str, tuple[str, int]] = {}
     for name, status in disk_statuses(node).items():
         reserved = (node["spec"]["disks"].get(name) or {}).get("storageReserved", 0)

@@ -129,7 +129,6 @@ class Situation:
             yield LONGHORN_REPLICAS, NAMESPACE, replica(api, self.name, node)
 
     def pod(self) -> Object:
-        """The pod."""
         claims = [f"{self.name}-{number}" for number in range(len(self.sizes))]
         return pod_of(self.name, claims, {"group": self.name} if self.twin else {HOSTNAME: self.name})
 

@@ -75,10 +75,7 @@ class Size:
 
     @property
     def in_flight(self) -> int:
-        """How many pods of each kind a kill waits for.
-
-        A wave has to have three times as many.
-        """
+        """How many pods of each kind a kill waits for. A wave has to have three times as many."""
         return min(50, self.pods // 12)
 
 
@@ -90,7 +87,6 @@ class Outcome:
     figures: list[tuple[str, str]] = field(default_factory=list)
 
     def text(self) -> str:
-        """The figures, one per line."""
         return "\n".join(f"{name}: {value}" for name, value in self.figures)
 
 
@@ -148,7 +144,6 @@ class _Scenario:
         self._settle()
 
     def check(self) -> None:
-        """Checks the state of the cluster at rest."""
         status = self._rig.status()
         misplacements = status["counters"].get("misplacements", 0)
         self._note("misplaced replicas, mended ones included", misplacements)
@@ -203,10 +198,7 @@ class _Scenario:
         raise AssertionError(f"waited in vain for {self._size.in_flight} pods of each kind in flight: at best {best}")
 
     def _compare_demands(self) -> None:
-        """Waits until the new leader's demand equals that in a full list.
-
-        All other processes are paused meanwhile.
-        """
+        """Waits until the new leader's demand equals that in a full list. All other processes are paused meanwhile."""
         processes = [self._rig.cluster.processes[name] for name in _OTHER_PROCESSES]
         for process in processes:
             process.pause()
@@ -227,17 +219,13 @@ class _Scenario:
         return same
 
     def _delete_some(self, wave: load.Wave) -> None:
-        """Deletes every fifth loose pod of a wave, with its claims and volumes."""
         deleted = wave.loose[::5]
         for kind in (PODS, CLAIMS):
             self._rig.delete_all(kind, f"app in ({','.join(deleted)})")
         self._note("loose pods deleted", len(deleted))
 
     def _taint_fullest_nodes(self) -> list[str]:
-        """Taints the nodes with the most pods, before they are drained.
-
-        Pods on their way there still arrive.
-        """
+        """Taints the nodes with the most pods, before they are drained. Pods on their way there still arrive."""
         counts = Counter(pod["spec"].get("nodeName", "") for pod in self._pods())
         del counts[""]
         fullest = sorted(counts, key=lambda node: (-counts[node], node))[: self._size.drained]
@@ -245,9 +233,8 @@ class _Scenario:
         return fullest
 
     def _drain(self, nodes: Sequence[str]) -> None:
-        """Drains nodes; the pods of StatefulSets come back elsewhere.
-
-        It waits until all pods decided for these nodes run: Longhorn places no replica on a cordoned node.
+        """Drains nodes; the pods of StatefulSets come back elsewhere. It waits until all pods decided for these nodes
+        run: Longhorn places no replica on a cordoned node.
         """
         self._rig.until("all pods of the nodes to drain run", lambda: not self._arriving(nodes), _REST_SECONDS)
         for node in nodes:
@@ -267,7 +254,6 @@ class _Scenario:
         return self._rig.items("/api/v1/namespaces/default/pods")
 
     def _settle(self) -> None:
-        """Returns once no pod changes or is in flight any more."""
         last: tuple[int, int, int, int] | None = None
         since = time.monotonic()
         deadline = time.monotonic() + _REST_SECONDS
@@ -290,7 +276,6 @@ class _Scenario:
         return len(self._observer.chosen_not_bound())
 
     def _check_pending(self, pending: Sequence[Object]) -> None:
-        """Checks that no pending pod has a node where it would be safe."""
         leader = self._leader()
         names = [node["metadata"]["name"] for node in self._rig.items("/api/v1/nodes")]
         for pod in pending:
@@ -299,7 +284,6 @@ class _Scenario:
             self._require(not safe, f"{_name(pod)} is pending, and would be safe on {safe[:5]}")
 
     def _check_log(self) -> None:
-        """Checks that no pod waited for an offer longer than offers live."""
         journal = Journal(self._rig.cluster.logs, ("extender-1", "extender-2"))
         first = journal.first_calls()
         times = sorted(call.milliseconds for call in journal.calls)
@@ -321,10 +305,9 @@ class _Scenario:
 
 
 def _find_offer_faults(journal: Journal) -> list[str]:
-    """Offers that lived too long, and pods that waited without an outstanding offer.
-
-    Offers end within their life; and a pod is refused as waiting only while another pod's offer began before and had not ended, or was
-    lost with a leader less than an offer's life ago.
+    """Offers that lived too long, and pods that waited without an outstanding offer. Offers end within their life; and
+    a pod is refused as waiting only while another pod's offer began before and had not ended, or was lost with a leader
+    less than an offer's life ago.
     """
     return [
         f"an offer to {offer.uid} lived {offer.end - offer.start:.1f} s"
@@ -338,10 +321,7 @@ def _find_offer_faults(journal: Journal) -> list[str]:
 
 
 def _is_outstanding(offer: Offer, call: FilterCall) -> bool:
-    """Whether another pod's offer may have been outstanding at a call.
-
-    The call is logged a moment after its decision.
-    """
+    """Whether another pod's offer may have been outstanding at a call. The call is logged a moment after its decision."""
     end = min(offer.end, offer.start + _OFFER_LIFE)
     return offer.uid != call.uid and offer.start <= call.at <= end + _LATE
 

@@ -49,12 +49,10 @@ class Facts:
 
     @property
     def node(self) -> Any:
-        """The Longhorn node."""
         return self.get(LONGHORN_NODES)
 
     @property
     def disk(self) -> Any:
-        """What the status says about the node's disk."""
         return self.node["status"]["diskStatus"][DISK]
 
     @property
@@ -64,27 +62,22 @@ class Facts:
 
     @property
     def volume(self) -> Any:
-        """The existing volume."""
         return self.get(LONGHORN_VOLUMES)
 
     @property
     def sizes(self) -> list[int]:
-        """The requests of the pod's claims."""
         claims = self.api.get(CLAIMS.path("default"))["items"]
         own = [claim for claim in claims if claim["metadata"]["labels"]["situation"] == self.name]
         return [parse_bytes(claim["spec"]["resources"]["requests"]["storage"]) for claim in own]
 
     def replica_nodes(self, volume: str = "") -> list[str]:
-        """The nodes of a volume's replicas."""
         replicas = self.api.get(LONGHORN_REPLICAS.path(NAMESPACE))["items"]
         return [entry["spec"]["nodeID"] for entry in replicas if entry["spec"]["volumeName"] == (volume or self.name)]
 
     def condition(self, conditions: Sequence[Object], kind: str) -> tuple[str, str]:
-        """Status and reason of a condition."""
         return next(((entry["status"], entry["reason"]) for entry in conditions if entry["type"] == kind), ("", ""))
 
     def tagged(self, tag: str) -> list[str]:
-        """The Longhorn nodes with a tag."""
         nodes = self.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]
         return [node["metadata"]["name"] for node in nodes if tag in (node["spec"].get("tags") or ())]
 
@@ -176,38 +169,31 @@ def disk_of(api: Api, node: str) -> str:
 
 
 def node_spec(**changes: Any) -> Callable[[Facts], None]:
-    """Changes the spec of the Longhorn node."""
     return lambda facts: facts.patch(LONGHORN_NODES, {"spec": changes})
 
 
 def disk_spec(**changes: Any) -> Callable[[Facts], None]:
-    """Changes the spec of the disk."""
     return node_spec(disks={DISK: changes})
 
 
 def disk_status(**changes: Any) -> Callable[[Facts], None]:
-    """Changes what the status says about the disk."""
     return lambda facts: facts.patch(LONGHORN_NODES, {"status": {"diskStatus": {DISK: changes}}})
 
 
 def node_conditions(**entries: tuple[str, str]) -> Callable[[Facts], None]:
-    """Replaces the conditions of the Longhorn node."""
     return lambda facts: facts.patch(LONGHORN_NODES, {"status": {"conditions": conditions(entries)}})
 
 
 def conditions(entries: Mapping[str, tuple[str, str]]) -> list[Object]:
-    """Conditions by type, each with its status and reason."""
     empty = {"message": "", "lastProbeTime": "", "lastTransitionTime": LONG_AGO}
     return [{"type": kind, "status": status, "reason": reason, **empty} for kind, (status, reason) in entries.items()]
 
 
 def volume_spec(**changes: Any) -> Callable[[Facts], None]:
-    """Changes the spec of the existing volume."""
     return lambda facts: facts.patch(LONGHORN_VOLUMES, {"spec": changes})
 
 
 def volume_status(**changes: Any) -> Callable[[Facts], None]:
-    """Changes the status of the existing volume."""
     return lambda facts: facts.patch(LONGHORN_VOLUMES, {"status": changes})
 
 
@@ -222,13 +208,11 @@ def set_manager_state(state: str) -> Callable[[Facts], None]:
 
 
 def managers_of(facts: Facts) -> list[Object]:
-    """The node's instance managers."""
     managers = facts.api.get(LONGHORN_INSTANCE_MANAGERS.path(NAMESPACE))["items"]
     return [raw for raw in managers if raw["spec"]["nodeID"] == facts.name]
 
 
 def delete_node(facts: Facts) -> None:
-    """Deletes the Longhorn node."""
     path = LONGHORN_NODES.path(NAMESPACE, facts.name)
     facts.api.patch(path, {"metadata": {"finalizers": None}})
     facts.api.delete(path)
@@ -245,19 +229,16 @@ def create_node(facts: Facts) -> None:
 
 
 def delete_volume(facts: Facts) -> None:
-    """Has the existing volume wait for what its finalizer waits for."""
     facts.patch(LONGHORN_VOLUMES, {"metadata": {"finalizers": ["example.com/busy"]}})
     facts.api.delete(LONGHORN_VOLUMES.path(NAMESPACE, facts.name))
 
 
 def create_volume_again(facts: Facts) -> None:
-    """Lets the volume go, and creates it again."""
     facts.patch(LONGHORN_VOLUMES, {"metadata": {"finalizers": None}})
     facts.api.create(LONGHORN_VOLUMES.path(NAMESPACE), longhorn_volume(facts.name, {}))
 
 
 def create_backing_image(facts: Facts) -> None:
-    """Creates the backing image that the class names."""
     spec = {"sourceType": "download", "sourceParameters": {"url": "http://example.com/image"}, "dataEngine": "v1"}
     body = {"apiVersion": LONGHORN_BACKING_IMAGES.api_version, "kind": LONGHORN_BACKING_IMAGES.kind}
     metadata = {"name": facts.name, "namespace": NAMESPACE}
@@ -265,20 +246,17 @@ def create_backing_image(facts: Facts) -> None:
 
 
 def has_backing_image(facts: Facts) -> bool:
-    """Whether there is the backing image that the class names."""
     images = facts.api.get(LONGHORN_BACKING_IMAGES.path(NAMESPACE))["items"]
     return facts.name in {raw["metadata"]["name"] for raw in images}
 
 
 def create_user(facts: Facts) -> None:
-    """Creates a pod that uses the claim on another node."""
     pod = pod_of(f"{facts.name}-user", [f"{facts.name}-0"], {})
     pod["spec"]["nodeName"] = ELSEWHERE
     facts.api.create(PODS.path("default"), pod)
 
 
 def delete_user(facts: Facts) -> None:
-    """Deletes that pod at once."""
     facts.api.delete(PODS.path("default", f"{facts.name}-user"), {"gracePeriodSeconds": 0})
 
 
@@ -291,7 +269,6 @@ def create_earlier_pod(facts: Facts) -> None:
 
 
 def delete_earlier_pod(facts: Facts) -> None:
-    """Deletes that pod and its claim."""
     facts.api.delete(PODS.path("default", f"{facts.name}-9"), {"gracePeriodSeconds": 0})
     facts.api.delete(CLAIMS.path("default", f"{facts.name}-9"))
 
@@ -304,16 +281,13 @@ def promised(facts: Facts) -> int:
 
 
 def move_replica(facts: Facts) -> None:
-    """Has the volume's replica on the node."""
     spec = {"nodeID": facts.name, "diskID": disk_of(facts.api, facts.name)}
     facts.patch(LONGHORN_REPLICAS, {"spec": spec}, f"{facts.name}-r")
 
 
 def set_over_provisioning(value: str) -> Callable[[Facts], None]:
-    """Writes a setting of Longhorn."""
     return lambda facts: facts.patch(LONGHORN_SETTINGS, {"value": value}, "storage-over-provisioning-percentage")
 
 
 def ready_condition(facts: Facts) -> tuple[str, str]:
-    """Status and reason of the Longhorn node's condition Ready."""
     return facts.condition(facts.node["status"]["conditions"], "Ready")

@@ -79,7 +79,6 @@ class Bindings:
 
 
 def run(folder: Path, seeds: Sequence[int]) -> Bindings:
-    """Runs seeds on a rig of its own."""
     with Rig(folder, config=RECOMMENDED_MANAGED) as rig:
         return compare(rig, seeds)
 
@@ -139,7 +138,6 @@ class _Cluster:
         ]
 
     def run(self) -> Bindings:
-        """Creates volumes and pods and returns the comparison."""
         for number in range(self._random.randint(4, 9)):
             self._create_volume(f"{self._prefix}-pv-{number}")
         self._rig.until("all volumes are available", self._are_volumes_available)
@@ -253,7 +251,6 @@ class _Cluster:
         return ""
 
     def _is_unclaimed(self, pod: str) -> bool:
-        """Whether none of the pod's claims is being bound."""
         bound = {
             (raw["spec"].get("claimRef") or {}).get("name", "") for raw in self._rig.items(PERSISTENT_VOLUMES.path())
         }

@@ -15,9 +15,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 def test_every_pod_of_a_fitting_burst_gets_a_node_at_its_first_request(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """There is room for exactly these pods, and all of them run.
-
-    No pod is refused because of what others may take, and each runs on the node of its volumes.
+    """There is room for exactly these pods, and all of them run. No pod is refused because of what others may take, and
+    each runs on the node of its volumes.
     """
     with Rig(tmp_path_factory.mktemp("burst"), config=RECOMMENDED_MANAGED) as rig:
         burst = Burst(disk=EXACT)

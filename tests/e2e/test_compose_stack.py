@@ -43,10 +43,7 @@ def stack(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Stack]:
 
 
 def start_service(stack: Stack, name: str) -> None:
-    """Starts a candidate as its service describes it.
-
-    Folder, port and address are this machine's.
-    """
+    """Starts a candidate as its service describes it. Folder, port and address are this machine's."""
     service = SERVICES[name]
     port, guard_port = (str(stack.cluster.free_port()) for _ in range(2))
     words = [word.replace("/run/cluster", str(stack.cluster.directory)) for word in service["command"]]
@@ -69,15 +66,11 @@ def leader(stack: Stack) -> str:
 
 
 def placed_pods(stack: Stack) -> int:
-    """Returns the number of pods with a node."""
     return sum(1 for pod in stack.cluster.api.get(PODS.path("default"))["items"] if pod["spec"].get("nodeName"))
 
 
 def test_two_services_place_the_example_and_one_takes_over(stack: Stack) -> None:
-    """kube-scheduler reaches the leader, and its successor after a kill.
-
-    Both run under the extender's account.
-    """
+    """kube-scheduler reaches the leader, and its successor after a kill. Both run under the extender's account."""
     for name in NAMES:
         start_service(stack, name)
     until("a leader", lambda: leader(stack).startswith(NAMES))

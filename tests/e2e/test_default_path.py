@@ -1,7 +1,4 @@
-"""The documented way with the real kube-scheduler.
-
-A policy sends workloads to the extender without any change.
-"""
+"""The documented way with the real kube-scheduler. A policy sends workloads to the extender without any change."""
 
 from __future__ import annotations
 
@@ -60,9 +57,8 @@ class Journey:
 
 @pytest.fixture(scope="module")
 def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A cluster with Longhorn, of which one node is large.
-
-    Two volumes of 100Gi fit on it. On each of three idle ones, one fits.
+    """A cluster with Longhorn, of which one node is large. Two volumes of 100Gi fit on it. On each of three idle ones,
+    one fits.
     """
     folder = tmp_path_factory.mktemp("default-path")
     plain = folder / "plain.yaml"
@@ -80,9 +76,8 @@ def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @pytest.fixture(scope="module")
 def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journey]:
-    """The commands of docs/platforms/kubeadm.md, one after the other.
-
-    Those that uninstall come at the end, and leave nothing.
+    """The commands of docs/platforms/kubeadm.md, one after the other. Those that uninstall come at the end, and leave
+    nothing.
     """
     rig = empty_cluster
     cluster = rig.cluster
@@ -123,10 +118,7 @@ def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def uninstall(rig: Rig, folder: Path) -> None:
-    """Runs the commands that uninstall, of docs/platforms/kubeadm.md.
-
-    Those for the policy are run by each test.
-    """
+    """Runs the commands that uninstall, of docs/platforms/kubeadm.md. Those for the policy are run by each test."""
     plain = folder / "plain.yaml"
     plain.write_text(DEFAULT)
     rig.use_config(plain)
@@ -142,10 +134,7 @@ def uninstall(rig: Rig, folder: Path) -> None:
 
 
 def named_objects(rig: Rig) -> list[str]:
-    """All objects with the extender's name, of every kind.
-
-    Events end by themselves.
-    """
+    """All objects with the extender's name, of every kind. Events end by themselves."""
     kinds = rig.cluster.kubectl("api-resources", "--verbs=list,delete", "--output=name").split()
     kinds = [kind for kind in kinds if kind.partition(".")[0] != "events"]
     names = rig.cluster.kubectl("get", ",".join(kinds), "-A", "--output=name", "--ignore-not-found").split()
@@ -154,15 +143,13 @@ def named_objects(rig: Rig) -> list[str]:
 
 @pytest.fixture
 def rig(empty_cluster: Rig, journey: Journey) -> Rig:
-    """The cluster with the extender, which answers."""
     assert journey.seconds
     return empty_cluster
 
 
 def documented_kustomization(folder: Path) -> str:
-    """The kustomization of docs/installation.md in a folder.
-
-    Its Deployment has no pods, which no kubelet here could start.
+    """The kustomization of docs/installation.md in a folder. Its Deployment has no pods, which no kubelet here could
+    start.
     """
     (text,) = re.findall(r"```yaml\n# my-cluster/[^\n]*\n(.*?)```", (ROOT / "docs/installation.md").read_text(), re.S)
     base = os.path.relpath(MANIFESTS / "base", folder)
@@ -171,7 +158,6 @@ def documented_kustomization(folder: Path) -> str:
 
 
 def admitted_pod(rig: Rig) -> dict[str, Any]:
-    """A pod with a claim as it would be stored now."""
     answer: dict[str, Any] = rig.cluster.api.create(f"{PODS.path('default')}?dryRun=All", pod())
     return answer
 
@@ -190,10 +176,7 @@ def ask_policy(rig: Rig) -> Iterator[None]:
 
 @pytest.fixture
 def second_scheduler(rig: Rig, tmp_path: Path) -> Iterator[None]:
-    """A second kube-scheduler with an extender, and its policy.
-
-    The cluster's own kube-scheduler has none.
-    """
+    """A second kube-scheduler with an extender, and its policy. The cluster's own kube-scheduler has none."""
     plain = tmp_path / "plain.yaml"
     plain.write_text(DEFAULT)
     rig.use_config(plain)
@@ -208,10 +191,7 @@ def second_scheduler(rig: Rig, tmp_path: Path) -> Iterator[None]:
 
 
 def unchanged_workload(app: str) -> Workload:
-    """Pods with two claims of 100Gi, which do not name the extender.
-
-    They do not name its resource either.
-    """
+    """Pods with two claims of 100Gi, which do not name the extender. They do not name its resource either."""
     return Workload(app=app, group=GROUP, volumes=[Volume(), Volume()], asks=False)
 
 
@@ -237,9 +217,8 @@ def test_from_an_empty_cluster_the_first_statefulset_is_placed_right(journey: Jo
 @pytest.mark.smoke
 @pytest.mark.usefixtures("ask_policy")
 def test_as_installed_longhorn_keeps_the_plan_of_goal_2(rig: Rig) -> None:
-    """Four claims of 100Gi fill the four disks of a node, though Longhorn chooses on figures that lag.
-
-    From then on the placement guard is proven, and `auto` offers nodes that are not even order-safe.
+    """Four claims of 100Gi fill the four disks of a node, though Longhorn chooses on figures that lag. From then on the
+    placement guard is proven, and `auto` offers nodes that are not even order-safe.
     """
     nodes = [f"goal-2-{count}" for count in (1, 2, 3, 4)]
     rig.add_nodes("goal-2", {name: ["100Gi"] * count for count, name in enumerate(nodes, start=1)})
@@ -305,10 +284,7 @@ def problem(rig: Rig, app: str) -> str:
 
 @pytest.mark.usefixtures("second_scheduler")
 def test_with_a_second_scheduler_the_same_statefulset_is_placed_as_well(rig: Rig) -> None:
-    """The cluster's own kube-scheduler places the pods without claims.
-
-    It knows nothing of the extender.
-    """
+    """The cluster's own kube-scheduler places the pods without claims. It knows nothing of the extender."""
     rig.create(unchanged_workload("second").statefulset(2), plain("own"))
     rig.until("all run", lambda: rig.ready("second", 2) and rig.ready("own", 1))
     assert set(rig.nodes_of("second").values()) == {ROOMY}
@@ -336,9 +312,8 @@ def test_a_drain_moves_a_pod_of_the_second_scheduler(rig: Rig) -> None:
 
 @pytest.mark.usefixtures("second_scheduler")
 def test_doctor_probes_the_second_scheduler_that_the_policy_names(rig: Rig) -> None:
-    """A new pod with a claim has the second scheduler's name.
-
-    No flag says so, and the cluster's own kube-scheduler calls no extender.
+    """A new pod with a claim has the second scheduler's name. No flag says so, and the cluster's own kube-scheduler
+    calls no extender.
     """
     _, findings = run_doctor(rig.cluster)
     severities = {entry["check"]: entry["severity"] for entry in findings}

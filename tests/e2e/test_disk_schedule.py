@@ -63,17 +63,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def installation(control_plane: ControlPlane) -> Iterator[tuple[DevCluster, Path]]:
-    """A control plane with Longhorn's definitions and the controllers' manifests.
-
-    No controller runs.
-    """
+    """A control plane with Longhorn's definitions and the controllers' manifests. No controller runs."""
     with control_plane.borrow() as cluster:
         yield cluster, install(cluster)
 
 
 @pytest.fixture
 def longhorn(installation: tuple[DevCluster, Path], request: pytest.FixtureRequest) -> Iterator[Longhorn]:
-    """A namespace for one test, with the Role of the manifests."""
     namespace = Longhorn(*installation, manifests=getattr(request, "param", MANIFESTS))
     yield namespace
     namespace.stop()
@@ -81,9 +77,8 @@ def longhorn(installation: tuple[DevCluster, Path], request: pytest.FixtureReque
 
 @pytest.mark.smoke
 def test_the_proposals_example_gets_its_status(longhorn: Longhorn) -> None:
-    """A replica is granted once there is room, as kubectl shows.
-
-    No Replica exists; with the documented label the requests stay nevertheless.
+    """A replica is granted once there is room, as kubectl shows. No Replica exists; with the documented label the
+    requests stay nevertheless.
     """
     longhorn.create(example_node(200))
     kept = EXAMPLE.replace("metadata:\n", f'metadata:\n  labels: {{{KEEP_LABEL}: "true"}}\n')
@@ -112,9 +107,8 @@ def test_the_proposals_example_gets_its_status(longhorn: Longhorn) -> None:
 
 
 def test_the_definition_has_defaults_and_allows_two_states_only(longhorn: Longhorn) -> None:
-    """The writes are whole objects, as a controller writes them.
-
-    They lack maps, have conditions that are null, or have an unknown state.
+    """The writes are whole objects, as a controller writes them. They lack maps, have conditions that are null, or have
+    an unknown state.
     """
     requests: Object = {"replicas": {}, "backingImages": {}}
     bare = {"apiVersion": builders.LONGHORN, "kind": "DiskSchedule", "metadata": {"name": "bare"}}
@@ -191,10 +185,7 @@ def test_a_rejected_replica_moves_unless_it_has_data(longhorn: Longhorn) -> None
 
 
 def test_a_backing_images_copies_are_placed_and_released(longhorn: Longhorn) -> None:
-    """Nodes without a copy come first.
-
-    Deletion releases the space on every disk.
-    """
+    """Nodes without a copy come first. Deletion releases the space on every disk."""
     longhorn.add_nodes({"n1": 100, "n2": 50, "n3": 100})
     longhorn.start("one", *FAST)
     longhorn.create(image("i", 60, copies=2))
@@ -258,9 +249,8 @@ def test_a_disk_schedule_that_is_deleted_by_hand_gets_a_successor(longhorn: Long
 
 @pytest.mark.smoke
 def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longhorn) -> None:
-    """The controllers keep running, and good objects are allocated.
-
-    The objects have unknown disks or nodes, a negative size, a foreign finalizer, unreadable fields, or are edited by hand.
+    """The controllers keep running, and good objects are allocated. The objects have unknown disks or nodes, a negative
+    size, a foreign finalizer, unreadable fields, or are edited by hand.
     """
     longhorn.add_nodes({"n1": 100})
     process = longhorn.start("one", *FAST)
@@ -324,10 +314,7 @@ def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longh
 
 
 def test_a_request_without_its_object_is_withdrawn_after_a_while(longhorn: Longhorn) -> None:
-    """The requests are for a replica and an image that never existed.
-
-    What is granted to existing objects stays.
-    """
+    """The requests are for a replica and an image that never existed. What is granted to existing objects stays."""
     longhorn.add_nodes({"n1": 100})
     longhorn.start("one", *FAST, "--release-orphans-after", "2")
     longhorn.until("the disk is ready", lambda: longhorn.schedulable("n1-disk-1").get("status") == "True")
@@ -411,10 +398,7 @@ def test_the_mirror_records_what_longhorn_allocated_and_changes_nothing_else(lon
 
 @pytest.mark.smoke
 def test_one_process_works_and_another_takes_over(longhorn: Longhorn) -> None:
-    """A released Lease is taken at once, a killed leader's when expired.
-
-    Both processes are ready all the time.
-    """
+    """A released Lease is taken at once, a killed leader's when expired. Both processes are ready all the time."""
     longhorn.add_nodes({"n1": 1000})
     first = longhorn.start("first", *FAST)
     longhorn.wait_working(first)

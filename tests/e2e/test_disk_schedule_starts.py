@@ -44,7 +44,6 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Dev
 
 @pytest.fixture
 def longhorn(installation: tuple[DevCluster, Path]) -> Iterator[Longhorn]:
-    """A namespace for one test."""
     namespace = Longhorn(*installation)
     yield namespace
     namespace.stop()

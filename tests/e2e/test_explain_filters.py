@@ -27,7 +27,6 @@ MESSAGES = {
 
 
 def explain(cluster: DevCluster, pod: str) -> Any:
-    """The answer of the command for a pod of the live cluster."""
     command = [EXTENDER, "explain", pod, "-n", "default", "--kubeconfig", str(cluster.kubeconfig), "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (1, "")

@@ -70,7 +70,6 @@ def start_burst(rig: Rig) -> None:
 
 
 def wait_for_leader(rig: Rig) -> str:
-    """The candidate that answers, as soon as there is one."""
     return rig.until("a candidate answers", rig.leader)
 
 
@@ -130,9 +129,8 @@ def test_a_terminated_leader_hands_over_within_two_seconds(rig: Rig, monitor: Le
 
 
 def test_a_terminated_leader_hands_its_open_offers_over(rig: Rig) -> None:
-    """Their decisions are under way; its successor knows what was offered.
-
-    How soon it answers on an idle machine is in the report (`make e2e-report`): here a second cluster runs on the same processors.
+    """Their decisions are under way; its successor knows what was offered. How soon it answers on an idle machine is in
+    the report (`make e2e-report`): here a second cluster runs on the same processors.
     """
     outcome = hand_over.run(rig, hand_over.SHORT, lambda rig: hand_over.terminate_leader(rig, offers=_OPEN))
     assert outcome.wrong == 0, outcome
@@ -218,10 +216,7 @@ def test_a_deleted_endpointslice_is_created_again(rig: Rig) -> None:
 
 @pytest.mark.smoke
 def test_settings_take_effect_without_a_restart(rig: Rig) -> None:
-    """A disabled extender does not answer, and has neither Lease nor endpoints.
-
-    Once enabled, it works as before.
-    """
+    """A disabled extender does not answer, and has neither Lease nor endpoints. Once enabled, it works as before."""
     rig.until("the Service has an endpoint", lambda: _endpoints(rig))
     rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-enabled": "false"}})
     rig.until("no candidate answers", lambda: not rig.leader())
@@ -275,7 +270,6 @@ def _service(rig: Rig) -> Any:
 
 
 def _state_with_refusal(rig: Rig, name: str) -> Any:
-    """The service's state, once a candidate refuses a setting."""
     state = rig.request(name, "/state")[1]["service"]
     return state if state["refusedSettings"] else None
 

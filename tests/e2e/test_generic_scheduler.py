@@ -56,10 +56,7 @@ class Start(Protocol):
 
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
-    """A cluster with one node per rack, and two services.
-
-    Only the tests' schedulers schedule the pods.
-    """
+    """A cluster with one node per rack, and two services. Only the tests' schedulers schedule the pods."""
     with control_plane.borrow() as started:
         started.apply(ROOT / "manifests/test-cluster/namespace.yaml")
         started.apply(ROOT / "manifests/generic-scheduler/access")
@@ -77,10 +74,7 @@ def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
 
 @pytest.fixture
 def start(cluster: DevCluster) -> Iterator[Start]:
-    """Starts schedulers, and stops them after the test.
-
-    A traceback or a forbidden call in their logs fails the test.
-    """
+    """Starts schedulers, and stops them after the test. A traceback or a forbidden call in their logs fails the test."""
     account = cluster.service_account_kubeconfig(NAMESPACE, LEASE)
     started: list[Process] = []
 
@@ -110,25 +104,21 @@ def pod(name: str, app: str, **spec: Any) -> Object:
 
 
 def create_pods(cluster: DevCluster) -> None:
-    """Creates thirty pods of each service, alternately."""
     for number in range(EACH):
         for app in SERVICES:
             cluster.api.create(PODS.path("default"), pod(f"{app}-{number}", app))
 
 
 def pods(cluster: DevCluster) -> list[Object]:
-    """All pods of the tests."""
     return list(cluster.api.get(PODS.path("default"))["items"])
 
 
 def bound_nodes(cluster: DevCluster) -> dict[str, str]:
-    """The node of each bound pod."""
     nodes = {raw["metadata"]["name"]: raw["spec"].get("nodeName", "") for raw in pods(cluster)}
     return {name: node for name, node in nodes.items() if node}
 
 
 def remove_pods(cluster: DevCluster) -> None:
-    """Deletes all pods, and waits until they are gone."""
     cluster.api.delete(PODS.path("default"))
     wait_until("the pods are gone", lambda: not pods(cluster))
 
@@ -139,21 +129,15 @@ def holder(cluster: DevCluster) -> str:
 
 
 def uid(cluster: DevCluster, name: str) -> str:
-    """The UID of a pod.
-
-    Other tests have pods of the same names, and their Events stay.
-    """
     return str(cluster.api.get(PODS.path("default", name))["metadata"]["uid"])
 
 
 def events(cluster: DevCluster, reason: str, uid: str) -> list[Object]:
-    """The Events of a pod with a reason."""
     selector = f"involvedObject.uid={uid},reason={reason}".replace("=", "%3D").replace(",", "%2C")
     return list(cluster.api.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"])
 
 
 def pods_with_event(cluster: DevCluster, reason: str) -> set[str]:
-    """The UIDs of pods that have an Event with a reason."""
     selector = f"reason={reason}".replace("=", "%3D")
     items = cluster.api.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"]
     return {event["involvedObject"]["uid"] for event in items}
@@ -168,9 +152,8 @@ def condition(cluster: DevCluster, name: str) -> Object:
 
 
 def count_condition_writes(cluster: DevCluster, name: str) -> int:
-    """How often a pod's condition was written, by the audit log.
-
-    A write that the API server refused, for a version that is not the newest, is none.
+    """How often a pod's condition was written, by the audit log. A write that the API server refused, for a version
+    that is not the newest, is none.
     """
     account = f"system:serviceaccount:{NAMESPACE}:{LEASE}"
     calls = [entry for entry in cluster.audit_events() if entry["user"]["username"] == account]
@@ -183,7 +166,6 @@ def count_condition_writes(cluster: DevCluster, name: str) -> int:
 
 
 def count_attempts(scheduler: Scheduler, result: str) -> float:
-    """How many attempts of a process had a result."""
     match = re.search(rf'attempts_total\{{result="{result}"\}} (\S+)', str(http_request(f"{scheduler.url}/metrics")[1]))
     return float(match[1]) if match else 0
 

@@ -54,10 +54,7 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def own_pod(app: str, number: int) -> list[Object]:
-    """A claim that waits for its first consumer, and its pod.
-
-    The volume fills more than half a disk.
-    """
+    """A claim that waits for its first consumer, and its pod. The volume fills more than half a disk."""
     *claims, pod = Workload(app=app, group="own", volumes=[Volume("60Gi")], asks=False).loose(number)
     pod["spec"]["schedulerName"] = NAME
     return [*claims, pod]

@@ -41,7 +41,6 @@ def longhorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Longhorn]:
 
 
 def definition(cluster: DevCluster) -> dict[str, Any]:
-    """The spec of the definition of DiskSchedules."""
     spec: dict[str, Any] = cluster.api.get(CRDS.path(name=DISK_SCHEDULES.label))["spec"]
     return spec
 

@@ -18,7 +18,6 @@ def audit(*replicas: Object, percentage: int = 100) -> Overbookings:
 
 
 def place(overbookings: Overbookings, name: str, size: float, at: float) -> None:
-    """Creates a replica and places it on the disk."""
     overbookings.note_replica("ADDED", make.replica(name, f"vol-{name}", size=size), at)
     overbookings.note_replica("MODIFIED", make.replica(name, f"vol-{name}", "a", size=size), at)
 

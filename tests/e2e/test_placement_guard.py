@@ -54,7 +54,6 @@ def restore(rig: Rig) -> Iterator[None]:
 
 
 def guard_of(rig: Rig, name: str) -> dict[str, Any]:
-    """What /state of a candidate shows of the guard."""
     status, answer = rig.request(name, "/state")
     assert status == 200, answer
     guard: dict[str, Any] = answer["service"]["placementGuard"]
@@ -78,12 +77,10 @@ def start_burst(rig: Rig, seed: int) -> HarshBurst:
 
 
 def placed_replicas(rig: Rig) -> int:
-    """How many replicas have a disk."""
     return sum(bool(raw["spec"].get("diskID")) for raw in rig.items(LONGHORN_REPLICAS.path(NAMESPACE)))
 
 
 def remove_burst(rig: Rig, burst: HarshBurst) -> None:
-    """Removes pods, claims and nodes."""
     rig.remove(APP)
     rig.remove_nodes(*burst.nodes)
 
@@ -110,9 +107,8 @@ def test_every_pod_of_a_harsh_burst_runs_and_no_disk_is_overbooked(rig: Rig, see
     ids=lambda value: str(getattr(value, "__name__", value)),
 )
 def test_longhorn_goes_on_while_the_guard_fails_in_a_burst(rig: Rig, fault: Fault, replicas: int) -> None:
-    """Every pod gets a node, every replica that finds a disk is placed; the plans of the next burst are kept.
-
-    The fault begins when so many replicas have a disk. A process that does not lead reviews what the leader does not.
+    """Every pod gets a node, every replica that finds a disk is placed; the plans of the next burst are kept. The fault
+    begins when so many replicas have a disk. A process that does not lead reviews what the leader does not.
     """
     leader = wait_until_callable(rig)
     [standby] = set(rig.candidates) - {leader}

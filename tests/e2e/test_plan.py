@@ -64,10 +64,7 @@ def test_without_the_extender_the_same_burst_overbooks_some_nodes(rig: Rig) -> N
 
 
 def test_the_proposals_configuration_does_not_filter_pods_without_the_resource(rig: Rig) -> None:
-    """Goals 2, 3A and 3B run without it and without a request.
-
-    The plan leaves open where such pods go.
-    """
+    """Goals 2, 3A and 3B run without it and without a request. The plan leaves open where such pods go."""
     rig.use_config(PROPOSAL)
     before = rig.count_fits()
     plan.goal_2(rig, asks=False)
@@ -104,10 +101,8 @@ def test_restarted_pods_return_to_the_nodes_of_their_replicas(rig: Rig) -> None:
 
 
 def test_decisions_read_only_single_objects_that_no_watch_has_delivered(rig: Rig) -> None:
-    """The audit log of a burst has no other calls.
-
-    The expected ones are watches, the Lease, the EndpointSlices, the record of offers, what the placement guard needs, and GETs of objects
-    that a pod names.
+    """The audit log of a burst has no other calls. The expected ones are watches, the Lease, the EndpointSlices, the
+    record of offers, what the placement guard needs, and GETs of objects that a pod names.
     """
     earlier_calls = sum(1 for _ in rig.cluster.audit_events())
     claims = 4

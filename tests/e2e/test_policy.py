@@ -80,17 +80,13 @@ def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 
 
 def add_nodes(rig: Rig, group: str, disks: Mapping[str, list[str]], zones: Mapping[str, str]) -> None:
-    """Adds nodes of a group, with zones as the policy's label."""
     rig.add_nodes(group, disks)
     for name, zone in zones.items():
         rig.cluster.kubectl("label", "node", name, f"zone={zone}")
 
 
 def best_scores(rig: Rig, pod: str = "") -> list[int]:
-    """The best score of each answer to /prioritize, by the leader's log.
-
-    `pod` selects the answers about one pod.
-    """
+    """The best score of each answer to /prioritize, by the leader's log. `pod` selects the answers about one pod."""
     lines = rig.cluster.processes[CANDIDATE].log_text().splitlines()
     entries = [json.loads(line) for line in lines if line.startswith("{")]
     return [entry["best"] for entry in entries if entry["event"] == "prioritize" and entry["pod"].endswith(pod)]
@@ -112,9 +108,8 @@ def test_the_extender_is_not_ready_until_it_may_read_services(stack: PolicyStack
 
 
 def test_the_pods_of_a_service_fill_one_zone_and_no_node_without_one(stack: PolicyStack) -> None:
-    """The ninth pod waits, although the nodes of the other zone are empty.
-
-    Eight volumes of 50Gi fill the two nodes of the first pod's zone.
+    """The ninth pod waits, although the nodes of the other zone are empty. Eight volumes of 50Gi fill the two nodes of
+    the first pod's zone.
     """
     rig = stack.rig
     zones = {"east-1": "east", "east-2": "east", "west-1": "west", "west-2": "west"}
@@ -174,7 +169,6 @@ def test_every_pod_of_a_burst_goes_to_a_preferred_node_with_plenty_of_room(stack
 
 
 def count_running(rig: Rig, app: str) -> int:
-    """How many of an app's pods are Running."""
     return sum(1 for pod in rig.pods(app) if pod["status"].get("phase") == "Running")
 
 
@@ -212,10 +206,7 @@ def loose_pod(app: str) -> list[Object]:
 
 
 def place_alone(rig: Rig, app: str) -> str:
-    """Places a pod on nodes without volumes; returns its node.
-
-    Pod and volume are gone afterwards.
-    """
+    """Places a pod on nodes without volumes; returns its node. Pod and volume are gone afterwards."""
     rig.post(loose_pod(app))
     try:
         rig.until("it runs", lambda: rig.ready(app, 1))

@@ -42,7 +42,6 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefusingExten
 
 
 def create_pod(cluster: DevCluster, name: str) -> None:
-    """Creates a pod that fits on any node."""
     spec = {"containers": [{"name": "main", "image": "none"}]}
     cluster.api.create(
         PODS.path("default"), {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
@@ -50,7 +49,6 @@ def create_pod(cluster: DevCluster, name: str) -> None:
 
 
 def condition(cluster: DevCluster, name: str) -> str:
-    """What kube-scheduler says in the condition PodScheduled of a pod."""
     conditions = cluster.api.get(PODS.path("default", name))["status"].get("conditions", [])
     return " ".join(entry.get("message", "") for entry in conditions if entry["type"] == "PodScheduled")
 

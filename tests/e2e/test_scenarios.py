@@ -36,10 +36,7 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_drained_pods_go_where_they_fit_and_their_volumes_follow(rig: Rig) -> None:
-    """Node B has room for four of five pods, C for one.
-
-    Their healthy replicas stay on A until they are rebuilt.
-    """
+    """Node B has room for four of five pods, C for one. Their healthy replicas stay on A until they are rebuilt."""
     rig.add_nodes("move", {"move-a": ["500Gi"]})
     rig.create(statefulset("move", group="move", replicas=5))
     rig.until("all pods run on A", lambda: rig.ready("move", 5), 120)
@@ -57,10 +54,7 @@ def test_drained_pods_go_where_they_fit_and_their_volumes_follow(rig: Rig) -> No
 
 
 def test_a_pod_that_fits_nowhere_does_not_block_the_disks_of_its_node(rig: Rig) -> None:
-    """Its volume is larger than any disk, so its demand is hopeless.
-
-    The pod was bound without kube-scheduler.
-    """
+    """Its volume is larger than any disk, so its demand is hopeless. The pod was bound without kube-scheduler."""
     rig.add_nodes("stuck", {"stuck-1": ["400Gi", "400Gi"]})
     with stuck_pod(rig) as name:
         rig.until("it is stuck", lambda: name in {entry["pod"] for entry in rig.status()["waiting"]})
@@ -76,10 +70,7 @@ def test_a_pod_that_fits_nowhere_does_not_block_the_disks_of_its_node(rig: Rig) 
 
 @contextmanager
 def stuck_pod(rig: Rig) -> Iterator[str]:
-    """A pod bound to a node without a disk for its 500Gi.
-
-    Its claim is provisioned for that node all the same.
-    """
+    """A pod bound to a node without a disk for its 500Gi. Its claim is provisioned for that node all the same."""
     pod = Workload(app="stuck", group="stuck", volumes=[Volume("500Gi")], asks=False, node="stuck-1")
     rig.post(pod.loose())
     for claim in rig.items(f"{CLAIMS}?labelSelector=app%3Dstuck"):
@@ -119,7 +110,6 @@ def test_pods_without_the_resource_count_for_those_with_it(rig: Rig) -> None:
 
 
 def selected_nodes(rig: Rig, app: str) -> list[str]:
-    """The nodes selected for an app's claims."""
     claims = rig.items(f"{CLAIMS}?labelSelector=app%3D{app}")
     nodes = [(claim["metadata"].get("annotations") or {}).get(SELECTED_NODE, "") for claim in claims]
     return [node for node in nodes if node]
@@ -127,10 +117,7 @@ def selected_nodes(rig: Rig, app: str) -> list[str]:
 
 @pytest.mark.smoke
 def test_a_refused_pod_is_bound_soon_after_space_is_freed(rig: Rig) -> None:
-    """Without CSIStorageCapacity only a nudge wakes kube-scheduler.
-
-    It does not watch Longhorn's objects.
-    """
+    """Without CSIStorageCapacity only a nudge wakes kube-scheduler. It does not watch Longhorn's objects."""
     rig.use_simulator({"storage_capacity": False, "capacity_period": "none"})
     rig.add_nodes("freed", {"freed-1": ["100Gi"]})
     try:
@@ -158,7 +145,6 @@ def test_a_refused_pod_is_bound_soon_after_space_is_freed(rig: Rig) -> None:
 
 
 def nudged_uids(rig: Rig) -> set[str]:
-    """The UIDs of the nudged pods."""
     return {entry["uid"] for entry in events(rig.cluster.logs, rig.candidates, "nudged")}
 
 
@@ -173,15 +159,13 @@ def unschedulable_pods(rig: Rig, app: str) -> list[Object]:
 
 
 def replicas_on(rig: Rig, node: str) -> list[str]:
-    """The replicas on a node."""
     replicas = rig.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")
     return [replica["metadata"]["name"] for replica in replicas if replica["spec"].get("nodeID") == node]
 
 
 def test_pods_asked_about_after_a_disk_is_switched_off_are_not_misplaced(rig: Rig) -> None:
-    """Three volumes that were decided for that disk take their space on the two other nodes, wherever Longhorn places them.
-
-    At least half of the six later pods find space; the others wait.
+    """Three volumes that were decided for that disk take their space on the two other nodes, wherever Longhorn places
+    them. At least half of the six later pods find space; the others wait.
     """
     rig.use_simulator({"provision_seconds": [3, 4]})
     rig.add_nodes("lost", {f"lost-{number}": ["300Gi"] for number in range(1, 4)})
@@ -234,19 +218,16 @@ def replica_sizes(rig: Rig, node: str) -> list[int]:
 
 
 def pods_with_node(rig: Rig, app: str) -> list[str]:
-    """The app's pods that are bound."""
     return [name for name, node in rig.nodes_of(app).items() if node]
 
 
 def switch_disks_off(rig: Rig, node: str) -> None:
-    """Sets allowScheduling of every disk of a node to false, as an administrator does."""
     path = f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/nodes/{node}"
     disks = rig.cluster.api.get(path)["spec"]["disks"]
     rig.cluster.api.patch(path, {"spec": {"disks": {name: {"allowScheduling": False} for name in disks}}})
 
 
 def running_pods(rig: Rig, app: str) -> list[str]:
-    """The names of an app's running pods."""
     return [pod["metadata"]["name"] for pod in rig.pods(app) if pod["status"].get("phase") == "Running"]
 
 

@@ -20,10 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(5400)]
 def test_bursts_with_three_dead_leaders_misplace_nothing_and_leave_no_pod_behind(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Each wave depends on the one before, so a single run has all.
-
-    `size.py` has the checks.
-    """
+    """Each wave depends on the one before, so a single run has all. `size.py` has the checks."""
     pods = int(os.environ.get("LONGHORN_E2E_PODS", "200"))
     seed = int(os.environ.get("SOAK_SEED", "1"))
     outcome = size.run(tmp_path_factory.mktemp("size"), size.Size(pods=pods, seed=seed))

@@ -98,7 +98,6 @@ def nodes_with_engines(stack: Stack) -> set[str]:
 
 
 def said(stack: Stack, situation: Situation) -> str:
-    """What `/explain` says about the situation's node."""
     return explained(stack, situation.pod(), *situation.nodes)
 
 
@@ -114,7 +113,6 @@ def until_said(stack: Stack, situation: Situation) -> None:
 
 
 def explained(stack: Stack, pod: Any, *nodes: str) -> str:
-    """What `/explain` says about the first of some nodes."""
     (leader,) = stack.answering()
     code, answer = http_request(f"{stack.url(leader)}/explain", {"pod": pod, "nodenames": list(nodes)})
     return str(answer["nodes"][nodes[0]]["reason"]) if "nodes" in answer else f"{code}: {answer}"

@@ -12,7 +12,6 @@ PAGE = Path(__file__).parents[2] / "docs/strategies.md"
 
 
 def rows(table: Table) -> list[str]:
-    """The rows as in the page."""
     columns = [[str(column.header), *map(str, column.cells)] for column in table.columns]
     return [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
 

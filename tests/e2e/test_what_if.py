@@ -66,10 +66,7 @@ FULL_NODES = ((MOVED, 1), (MOVED, 2), (MOVED, 3), (SHIFTED, 1), (SHIFTED, 2))
 
 @pytest.fixture(scope="module")
 def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """One cluster whose three nodes have room for ten volumes of 100Gi.
-
-    Two of its pods run.
-    """
+    """One cluster whose three nodes have room for ten volumes of 100Gi. Two of its pods run."""
     with (
         control_plane.borrow() as cluster,
         Rig(tmp_path_factory.mktemp("what-if"), config=RECOMMENDED_MANAGED, running=cluster) as started,
@@ -108,9 +105,8 @@ def scheduled_bytes(rig: Rig) -> dict[tuple[str, str], int]:
 
 
 def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int], app: str = APP) -> None:
-    """Asserts that pods and disks are as they were foreseen.
-
-    Every pod is where it was foreseen, and every disk as full.
+    """Asserts that pods and disks are as they were foreseen. Every pod is where it was foreseen, and every disk as
+    full.
     """
     nodes = rig.nodes_of(app)
     for entry in (entry for entry in answer["pods"] if entry["pod"].startswith(f"default/{app}-")):
@@ -124,10 +120,7 @@ def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int], a
 
 
 def is_settled(rig: Rig, count: int) -> bool:
-    """Whether `count` pods run, and each volume has one local replica.
-
-    Longhorn's status shows it.
-    """
+    """Whether `count` pods run, and each volume has one local replica. Longhorn's status shows it."""
     replicas = rig.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")
     return (
         sum(pod["status"].get("phase") == "Running" for pod in rig.pods(APP)) == count == len(replicas)
@@ -137,10 +130,7 @@ def is_settled(rig: Rig, count: int) -> bool:
 
 
 def test_scaling_up_and_a_drain_go_as_foreseen(rig: Rig) -> None:
-    """Eight pods fit, and those of a drained node move.
-
-    Afterwards no node is left for four more.
-    """
+    """Eight pods fit, and those of a drained node move. Afterwards no node is left for four more."""
     before = scheduled_bytes(rig)
     scaled = predict(rig, "--scale", f"sts/{APP}=8")
     assert {entry["outcome"] for entry in scaled["pods"]} == {"always"}
@@ -175,10 +165,7 @@ def count_refused(rig: Rig, app: str = APP) -> int:
 
 @pytest.mark.smoke
 def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
-    """The disk is fuller by what was foreseen.
-
-    An expansion beyond the disk is refused.
-    """
+    """The disk is fuller by what was foreseen. An expansion beyond the disk is refused."""
     rig.add_nodes("grown", {"grown-1": ["300Gi"]})
     rig.create(statefulset("grown", group="grown", replicas=1))
     try:
@@ -324,10 +311,7 @@ def test_zonal_volumes_and_their_clones_go_as_foreseen(rig: Rig, tmp_path: Path)
 
 @pytest.fixture
 def budget_pods(rig: Rig) -> Iterator[None]:
-    """Three pods with a PodDisruptionBudget, and another node with room.
-
-    The pods run on one node.
-    """
+    """Three pods with a PodDisruptionBudget, and another node with room. The pods run on one node."""
     rig.add_nodes(GUARDED, {"guarded-1": ["400Gi"]})
     rig.create(statefulset(GUARDED, group=GUARDED, replicas=3), disruption_budget(GUARDED, 1))
     rig.until("its pods run", lambda: rig.ready(GUARDED, 3), 60)
@@ -353,13 +337,11 @@ def disruption_budget(name: str, max_unavailable: int) -> Any:
 
 
 def budget_status(rig: Rig) -> tuple[int, int]:
-    """The budget's allowed evictions, and its number of healthy pods."""
     status = rig.cluster.api.get(DISRUPTION_BUDGETS.path("default", GUARDED)).get("status", {})
     return status.get("disruptionsAllowed", 0), status.get("currentHealthy", 0)
 
 
 def evict(rig: Rig, pod: str) -> ApiError:
-    """The API server's refusal to evict a pod."""
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}}
     with pytest.raises(ApiError) as refusal:
         rig.cluster.api.create(PODS.path("default", pod, "eviction"), eviction)
@@ -368,10 +350,7 @@ def evict(rig: Rig, pod: str) -> ApiError:
 
 @pytest.mark.timeout(600)
 def test_a_drain_under_a_disruption_budget_goes_as_foreseen(rig: Rig, budget_pods: None) -> None:
-    """One pod after the other leaves the node.
-
-    Then budgets that refuse an eviction are foreseen to hold up the drain.
-    """
+    """One pod after the other leaves the node. Then budgets that refuse an eviction are foreseen to hold up the drain."""
     before = scheduled_bytes(rig)
     answer = predict(rig, "--drain", "guarded-1")
     assert [entry["outcome"] for entry in answer["drains"]] == ["always"]
@@ -420,7 +399,6 @@ def count_running(rig: Rig) -> int:
 
 
 def on_node(sizes: dict[tuple[str, str], int], name: str) -> list[int]:
-    """The sizes of one node's disks."""
     return [size for (node, _), size in sizes.items() if node == name]
 
 
@@ -442,7 +420,6 @@ def mended(rig: Rig) -> Iterator[None]:
 
 
 def suite_pods(rig: Rig) -> list[Any]:
-    """The pods of the nodes that refuse them."""
     return rig.items(f"{PODS.path('default')}?labelSelector=suite%3D{GROUP}")
 
 
@@ -522,7 +499,6 @@ def test_printed_changes_make_waiting_pods_run(rig: Rig) -> None:
 
 
 def all_run(rig: Rig, apps: Iterable[str]) -> bool:
-    """Whether the pod of each app runs, with a replica on its node."""
     return all(rig.ready(app, 1) and not rig.misplaced_pods(app) for app in apps)
 
 

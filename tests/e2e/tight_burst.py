@@ -94,7 +94,6 @@ class _Burst:
         return cls(group, {name: [f"{size}Gi" for size in sizes] for name, sizes in disks.items()}, pods)
 
     def objects(self, *, asks: bool) -> list[Object]:
-        """Every claim and pod."""
         return [
             entry
             for number, volumes in enumerate(self.pods)

@@ -71,7 +71,6 @@ class Comparison:
     wrong: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """One line for the report."""
         return (
             f"today's rules: {self.pods} pods, {self.fitting} of them fit somewhere, {len(self.wrong)} decided differently, "
             f"{self.refused} not accepted by the API server, {self.seconds:.0f} s"
@@ -112,7 +111,6 @@ class Recorder:
         return "{}:{}".format(*self._server.server_address[:2])
 
     def close(self) -> None:
-        """Stops it."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -253,7 +251,6 @@ def _is_decided(pod: Object) -> bool:
 
 
 def _decide(state: GenericClusterState, raw: Object) -> frozenset[str]:
-    """The nodes on which the policy lets the pod run."""
     pod = SCHEDULED_POD.read(raw)
     result = find_nodes_that_fit(pod, None, state, _policy())
     return frozenset(node_info.node.name for node_info in result.feasible)

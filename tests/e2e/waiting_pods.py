@@ -44,11 +44,9 @@ class WaitingPod:
 
     @property
     def pod(self) -> str:
-        """The name of the pod."""
         return f"{self.name}-0"
 
     def objects(self) -> list[Object]:
-        """The pod and its claim."""
         return _loose(self.name, self.name, Volume("100Gi", self.storage_class))
 
     def present_apps(self) -> list[str]:

@@ -30,13 +30,11 @@ EPHEMERAL: Final = {
 
 
 def is_beta() -> bool:
-    """Whether the tests' API server has the policies as v1beta1 only."""
     version = choose(None, pinned_version((MODULE / "go.mod").read_text()))
     return int(version.split(".")[1]) < 36
 
 
 def api_server_arguments() -> tuple[str, ...]:
-    """The arguments that the tests' API server needs for the policies."""
     return BETA_ARGUMENTS if is_beta() else ()
 
 
@@ -51,7 +49,6 @@ def container(name: str = "main", **fields: Any) -> dict[str, Any]:
 
 
 def asking(name: str, *lists: str) -> dict[str, Any]:
-    """A container that requests the resource."""
     return container(name, resources={each: {RESOURCE: "1"} for each in lists or ("limits", "requests")})
 
 

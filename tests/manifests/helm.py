@@ -22,9 +22,8 @@ RenderedObjects = dict[tuple[str, str], dict[str, Any]]
 
 
 class Helm:
-    """The program, with a folder of its own for what it stores on this machine.
-
-    Without a kubeconfig it can render, and nothing else.
+    """The program, with a folder of its own for what it stores on this machine. Without a kubeconfig it can render, and
+    nothing else.
     """
 
     def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
@@ -42,7 +41,6 @@ class Helm:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of every command."""
         return child_environment(self._environment)
 
     def run(self, *arguments: str, check: bool = True, values: Mapping[str, Any] | None = None) -> str:

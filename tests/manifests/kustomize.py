@@ -35,7 +35,6 @@ def build(folder: Path, kustomization: str) -> BuiltObjects:
 
 
 def documented_kustomization(base: str) -> str:
-    """The kustomization of docs/http-api.md with one of the bases it names."""
     (text,) = re.findall(r"```yaml\n# my-policy/[^\n]*\n(.*?)```", (ROOT / "docs/http-api.md").read_text(), re.S)
     assert all(f"../manifests/{entry}" in text for entry in BASES)
     return re.sub(r"- \.\./manifests/base\b.*", f"- ../manifests/{base}", str(text))

@@ -62,7 +62,6 @@ NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
 
 
 def documents(path: Path) -> list[Any]:
-    """Every YAML document of a file."""
     return [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
 
 
@@ -80,7 +79,6 @@ def with_scores(config: Path) -> str:
 
 
 def objects(directory: Path) -> Iterator[Object]:
-    """Yields the objects that a kustomization and its directories list, unchanged."""
     (kustomization,) = documents(directory / "kustomization.yaml")
     for entry in kustomization["resources"]:
         path = (directory / entry).resolve()
@@ -88,7 +86,6 @@ def objects(directory: Path) -> Iterator[Object]:
 
 
 def only(kind: str, directory: Path = MANIFESTS / "base", *, name: str = "") -> Object:
-    """The one object of a kind, or of a kind and name."""
     entries = (entry for entry in objects(directory) if entry["kind"] == kind)
     (only_object,) = (entry for entry in entries if name in ("", entry["metadata"]["name"]))
     return only_object

@@ -33,11 +33,9 @@ class Page:
     files: dict[str, str]
 
     def file(self, name: str) -> Any:
-        """The content of a block."""
         return yaml.safe_load(self.files[name])
 
     def matching(self, *words: str) -> list[list[str]]:
-        """The commands that begin with some words."""
         return [command for command in self.commands if command[: len(words)] == list(words)]
 
 
@@ -65,7 +63,6 @@ def scheduler_flags(of: Page) -> list[list[str]]:
 
 
 def distribution(of: Page) -> dict[str, list[str]]:
-    """What a page of RKE2 or k3s adds to the distribution's configuration."""
     entries = of.file(f"/etc/rancher/{of.name}/config.yaml.d/longhorn-scheduler-extender.yaml")
     assert all(key.endswith(SUFFIX) for key in entries)
     return {key.removesuffix(SUFFIX): value for key, value in entries.items()}

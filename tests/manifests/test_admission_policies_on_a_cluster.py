@@ -77,20 +77,17 @@ async def client_of(cluster: DevCluster, account: str) -> AsyncIterator[KubeClie
 
 @pytest.fixture
 async def scheduler(cluster: DevCluster) -> AsyncIterator[KubeClient]:
-    """A client with the generic scheduler's token."""
     async with client_of(cluster, GENERIC) as client:
         yield client
 
 
 @pytest.fixture
 async def controllers(cluster: DevCluster) -> AsyncIterator[KubeClient]:
-    """A client with the token of the DiskSchedule controllers."""
     async with client_of(cluster, DISK_SCHEDULE) as client:
         yield client
 
 
 def lease(name: str, seconds: int = int(MAX_LEASE_DURATION)) -> Object:
-    """A held Lease."""
     return new_lease(NAMESPACE, name, LeaseRecord("a", seconds, "", "", 0))
 
 
@@ -169,7 +166,6 @@ def bound_claim(cluster: DevCluster) -> Object:
 
 
 def decoded_pod(raw: Mapping[str, Any]) -> Pod:
-    """A pod as the binder knows it."""
     metadata = raw["metadata"]
     return Pod(metadata["namespace"], metadata["name"], uid=metadata["uid"])
 
@@ -343,7 +339,6 @@ LONGHORN: dict[str, tuple[Resource, str, Change]] = {
 
 
 def merged(body: Mapping[str, Any], change: Mapping[str, Any]) -> Object:
-    """An object with a merge patch applied."""
     result = dict(body)
     for key, value in change.items():
         result[key] = merged(result.get(key) or {}, value) if isinstance(value, dict) else value

@@ -19,18 +19,15 @@ BOTH = [ASK, SCHEDULER_NAME]
 
 
 def spec_of(overlay: str, kind: str = POLICY) -> dict[str, Any]:
-    """The spec of an overlay's policy, or of its binding."""
     (entry,) = (entry for entry in objects(OVERLAYS / overlay) if entry["kind"] == kind)
     return dict(entry["spec"])
 
 
 def variables(overlay: str) -> dict[str, str]:
-    """A policy's variables by name."""
     return {entry["name"]: entry["expression"] for entry in spec_of(overlay)["variables"]}
 
 
 def expression(overlay: str) -> str:
-    """What a policy does to a pod."""
     (mutation,) = spec_of(overlay)["mutations"]
     return str(mutation["jsonPatch"]["expression"])
 

@@ -44,7 +44,6 @@ BOTH = {"cpu": "1", "memory": "1Gi"}
 
 
 def admit(cluster: DevCluster, raw: dict[str, Any], namespace: str = "default") -> dict[str, Any]:
-    """The pod as the API server would store it."""
     created: dict[str, Any] = cluster.api.create(f"{PODS.path(namespace)}?dryRun=All", raw)
     return created
 
@@ -121,9 +120,8 @@ def admitted(cluster: DevCluster) -> dict[str, dict[str, Any]]:
 
 
 def test_pods_with_claims_ask_once_and_other_pods_do_not(admitted: dict[str, dict[str, Any]]) -> None:
-    """One container requests the resource, and the limit equals the request.
-
-    Pods that do not ask have no claim, are placed already, belong to another scheduler, or opted out.
+    """One container requests the resource, and the limit equals the request. Pods that do not ask have no claim, are
+    placed already, belong to another scheduler, or opted out.
     """
     asking: dict[str, list[str]] = {what: containers for what, (_, containers) in PODS_THAT_ASK.items()}
     assert {what: asking_containers(raw) for what, raw in admitted.items()} == {
@@ -252,7 +250,6 @@ def test_a_quota_that_names_the_resource_counts_the_pods(cluster: DevCluster) ->
 
 
 def has_account(cluster: DevCluster, namespace: str) -> bool:
-    """Whether pods can be created in a namespace."""
     return bool(cluster.kubectl("-n", namespace, "get", "serviceaccount", "default", "--ignore-not-found"))
 
 
@@ -272,13 +269,11 @@ def test_defaults_of_a_limit_range_stay(cluster: DevCluster) -> None:
 
 
 def policy_objects(cluster: DevCluster, overlay: str) -> list[dict[str, Any]]:
-    """A policy and its binding, as they are applied."""
     built = yaml.safe_load_all(cluster.kubectl("kustomize", overlay_for_this_version(overlay)))
     return sorted(built, key=lambda entry: len(entry["kind"]))
 
 
 def apply(cluster: DevCluster, *objects: dict[str, Any]) -> None:
-    """Applies objects."""
     cluster.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(objects))
 
 
@@ -351,7 +346,6 @@ def test_applying_a_policy_again_changes_nothing(cluster: DevCluster, overlay: s
 
 
 def delete_the_other_policy(cluster: DevCluster) -> None:
-    """Returns once it has no effect any more."""
     cluster.kubectl("delete", "-k", overlay_for_this_version(SCHEDULER_NAME))
     wait_until("its end", lambda: admit(cluster, pod())["spec"]["schedulerName"] == "default-scheduler")
 

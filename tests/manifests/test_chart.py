@@ -1,7 +1,4 @@
-"""The Helm chart: its objects, its values, and what they change.
-
-The objects are those of the kustomizations.
-"""
+"""The Helm chart: its objects, its values, and what they change. The objects are those of the kustomizations."""
 
 from __future__ import annotations
 
@@ -93,10 +90,7 @@ def test_the_chart_passes_the_strict_lint(helm: Helm) -> None:
 
 
 def build(*folders: str) -> RenderedObjects:
-    """The objects of kustomizations.
-
-    Those of a later folder replace those of an earlier one.
-    """
+    """The objects of kustomizations. Those of a later folder replace those of an earlier one."""
     kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
     texts = [kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60) for folder in folders]
     entries = [entry for text in texts for entry in yaml.safe_load_all(text) if entry]
@@ -104,10 +98,9 @@ def build(*folders: str) -> RenderedObjects:
 
 
 def normalize(objects: RenderedObjects) -> RenderedObjects:
-    """Objects without what only one side has.
-
-    These are the labels that helm adds, and a namespace where there is none. A changed configuration of the second
-    kube-scheduler is a new name in a kustomization, and an annotation of the pods in the chart.
+    """Objects without what only one side has. These are the labels that helm adds, and a namespace where there is none.
+    A changed configuration of the second kube-scheduler is a new name in a kustomization, and an annotation of the pods
+    in the chart.
     """
     for (kind, name), entry in list(objects.items()):
         metadata = entry["metadata"]
@@ -192,10 +185,7 @@ def test_a_cluster_without_such_policies_is_told_so(helm: Helm) -> None:
 
 @pytest.mark.e2e
 def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(helm: Helm) -> None:
-    """The overlay has a placeholder.
-
-    The namespace of Prometheus can be another one.
-    """
+    """The overlay has a placeholder. The namespace of Prometheus can be another one."""
     network_policy = {"enabled": True, "controlPlaneNetworks": [NETWORK]}
     expected = build("base", "overlays/network-policy")
     ingress = expected["NetworkPolicy", NAME]["spec"]["ingress"]
@@ -208,7 +198,6 @@ def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(hel
 
 
 def guide_to_tls() -> list[Any]:
-    """What the blocks of YAML in docs/tls.md contain."""
     text = (ROOT / "docs/tls.md").read_text()
     return [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
 
@@ -230,7 +219,6 @@ def test_a_second_kube_scheduler_calls_by_tls_as_documented(helm: Helm, tmp_path
 
 
 def pod_spec(objects: RenderedObjects, deployment: str) -> dict[str, Any]:
-    """The spec of a Deployment's pods."""
     spec: dict[str, Any] = objects["Deployment", deployment]["spec"]["template"]["spec"]
     return spec
 
@@ -263,7 +251,6 @@ def test_the_chart_makes_certificates_that_both_ends_accept(helm: Helm, tmp_path
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """What the extender's new connections use."""
     return CertificateFiles(files, Metrics(), lambda: datetime.now(UTC)).context
 
 
@@ -317,7 +304,6 @@ def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:
 
 
 def container_of(objects: RenderedObjects) -> dict[str, Any]:
-    """The extender's container."""
     (container,) = objects["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
     return dict(container)
 
@@ -397,10 +383,7 @@ def test_alerts_lead_to_the_copy_of_the_runbook_that_is_given(helm: Helm) -> Non
 
 
 def test_the_second_kube_scheduler_has_the_clusters_version(helm: Helm) -> None:
-    """Without the provider's suffix, which no image has.
-
-    A change of its configuration restarts it.
-    """
+    """Without the provider's suffix, which no image has. A change of its configuration restarts it."""
     values = {"secondScheduler": {"enabled": True}}
     objects = helm.render(values, "--kube-version", "v1.34.5-eks-1a2b3c")
     template = objects["Deployment", chart.SECOND_SCHEDULER]["spec"]["template"]
@@ -486,10 +469,7 @@ def test_a_bad_value_is_refused_with_its_name(helm: Helm, values: Mapping[str, A
 
 
 def test_another_namespace_than_longhorns_is_refused(helm: Helm) -> None:
-    """The extender would look for Longhorn there.
-
-    The line says what to add.
-    """
+    """The extender would look for Longhorn there. The line says what to add."""
     output = helm.run("template", RELEASE, str(CHART), "--set", "longhornNamespace=storage", check=False)
     assert "install the chart in Longhorn's namespace: add --namespace storage" in output
 
@@ -546,9 +526,8 @@ DOCTOR = f"{NAME}-doctor"
 
 
 def test_the_doctor_exists_during_the_test_only(helm: Helm) -> None:
-    """All of its objects are hooks that are deleted, whatever its result.
-
-    They have one name, as `helm test --logs` needs it.
+    """All of its objects are hooks that are deleted, whatever its result. They have one name, as `helm test --logs`
+    needs it.
     """
     objects = helm.render(tests=True)
     added = objects.keys() - helm.render().keys()
@@ -585,9 +564,8 @@ def test_the_doctors_pod_meets_the_restricted_pod_security_standard(helm: Helm) 
     ],
 )
 def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mapping[str, Any]) -> None:
-    """A question about permissions is the only thing that it creates.
-
-    It may ask what would become of a pod in `default`, and whether the placement guard answers about a replica.
+    """A question about permissions is the only thing that it creates. It may ask what would become of a pod in
+    `default`, and whether the placement guard answers about a replica.
     """
     objects = helm.render(values, tests=True)
     granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]

@@ -54,10 +54,7 @@ EVERYTHING = ("--set", ",".join(f"{part}.enabled=true" for part in PARTS))
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """Two nodes with a Longhorn disk of 100Gi each.
-
-    Longhorn's namespace is under the restricted Pod Security Standard.
-    """
+    """Two nodes with a Longhorn disk of 100Gi each. Longhorn's namespace is under the restricted Pod Security Standard."""
     with DevCluster(tmp_path_factory.mktemp("chart") / "cluster", ClusterOptions(audit=False)) as running:
         running.api.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
         running.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
@@ -73,10 +70,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
 
 @pytest.fixture
 def helm(cluster: DevCluster, tmp_path: Path) -> Iterator[Helm]:
-    """The program with the administrator's rights.
-
-    Removes what a failed test has left.
-    """
+    """The program with the administrator's rights. Removes what a failed test has left."""
     program = Helm(tmp_path, cluster.kubeconfig)
     yield program
     program.run("uninstall", RELEASE, "--ignore-not-found")
@@ -84,10 +78,7 @@ def helm(cluster: DevCluster, tmp_path: Path) -> Iterator[Helm]:
 
 @pytest.fixture
 def spawn_extender(cluster: DevCluster) -> Iterator[Callable[..., int]]:
-    """Starts one process of the extender, and returns its port.
-
-    It has further flags, and its own ServiceAccount.
-    """
+    """Starts one process of the extender, and returns its port. It has further flags, and its own ServiceAccount."""
     started: list[Process] = []
 
     def spawn(*flags: str) -> int:
@@ -121,10 +112,7 @@ def start_extender(spawn_extender: Callable[..., int]) -> Callable[[], str]:
 
 
 def nodes_with_disks(cluster: DevCluster) -> list[str]:
-    """The Longhorn nodes whose disk is in their status.
-
-    There are none before Longhorn's kinds exist.
-    """
+    """The Longhorn nodes whose disk is in their status. There are none before Longhorn's kinds exist."""
     text = cluster.kubectl("-n", NAMESPACE, "get", LONGHORN_NODES.label, "-o", "json", check=False)
     nodes = json.loads(text)["items"] if text.startswith("{") else []
     return [node["metadata"]["name"] for node in nodes if (node.get("status") or {}).get("diskStatus")]
@@ -137,7 +125,6 @@ def state(address: str) -> dict[str, Any]:
 
 
 def nodes_that_fit(address: str, pod: dict[str, Any]) -> list[str]:
-    """The nodes that /filter returns."""
     code, answer = http_request(f"{address}/filter", {"Pod": pod, "NodeNames": NODES})
     assert (code, answer.get("Error", "")) == (200, "")
     return list(answer["NodeNames"])
@@ -151,10 +138,7 @@ def would_refuse(address: str) -> str:
 
 
 def remains(cluster: DevCluster) -> list[str]:
-    """Every object that is named after the extender or second kube-scheduler.
-
-    Events of the past do not count.
-    """
+    """Every object that is named after the extender or second kube-scheduler. Events of the past do not count."""
     kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name").split()
     kinds = [kind for kind in kinds if not kind.startswith("events") and kind != "componentstatuses"]
     return [
@@ -163,17 +147,13 @@ def remains(cluster: DevCluster) -> list[str]:
 
 
 def names_of_owners(cluster: DevCluster, resource: Resource, name: str = NAME) -> list[tuple[str, str]]:
-    """Kind and name of the owners of an object."""
     metadata = cluster.api.get(resource.path(NAMESPACE, name))["metadata"]
     return [(owner["kind"], owner["name"]) for owner in metadata.get("ownerReferences", [])]
 
 
 @pytest.mark.smoke
 def test_a_release_rolls_out_under_the_restricted_standard(cluster: DevCluster, helm: Helm) -> None:
-    """Helm waits for both pods, each on its own node.
-
-    The notes say what comes next.
-    """
+    """Helm waits for both pods, each on its own node. The notes say what comes next."""
     notes = helm.run("install", RELEASE, str(CHART), "--wait", "--timeout", "90s")
     selector = f"--selector=app.kubernetes.io/name={NAME}"
     pods = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", selector, "-o", "json"))["items"]
@@ -185,10 +165,7 @@ def test_a_release_rolls_out_under_the_restricted_standard(cluster: DevCluster, 
 def test_a_release_begins_to_enforce_without_a_restart(
     cluster: DevCluster, helm: Helm, start_extender: Callable[[], str]
 ) -> None:
-    """Upgrade and rollback change the ConfigMap alone.
-
-    What the leader has recorded stays.
-    """
+    """Upgrade and rollback change the ConfigMap alone. What the leader has recorded stays."""
     helm.run("install", RELEASE, str(CHART), "--set", "settings.enforcement=observe")
     address = start_extender()
     pod = create_large_pod(cluster)
@@ -205,10 +182,7 @@ def test_a_release_begins_to_enforce_without_a_restart(
 
 
 def create_large_pod(cluster: DevCluster) -> dict[str, Any]:
-    """A pod with a claim that is larger than every disk.
-
-    It is as kube-scheduler would send it.
-    """
+    """A pod with a claim that is larger than every disk. It is as kube-scheduler would send it."""
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "longhorn-local"}
     spec = {**claim, "resources": {"requests": {"storage": "200Gi"}}}
     cluster.api.create(CLAIMS.path("default"), {"metadata": {"name": "large"}, "spec": spec})
@@ -221,24 +195,19 @@ def create_large_pod(cluster: DevCluster) -> dict[str, Any]:
 
 
 def secret(cluster: DevCluster, suffix: str) -> dict[str, Any]:
-    """One of the Secrets with certificates.
-
-    It is that of the authority, of the extender, or of its callers.
-    """
+    """One of the Secrets with certificates. It is that of the authority, of the extender, or of its callers."""
     return dict(cluster.api.get(SECRETS.path(NAMESPACE, f"{NAME}-{suffix}")))
 
 
 def serial(entry: dict[str, Any]) -> int:
-    """The serial number of the certificate in a Secret."""
     return x509.load_pem_x509_certificate(b64decode(entry["data"]["tls.crt"])).serial_number
 
 
 def test_the_chart_makes_certificates_with_which_the_extender_is_reached(
     cluster: DevCluster, helm: Helm, spawn_extender: Callable[..., int], tmp_path: Path
 ) -> None:
-    """By callers with the files of their Secret, which trust its authority.
-
-    A caller without a certificate gets no answer.
+    """By callers with the files of their Secret, which trust its authority. A caller without a certificate gets no
+    answer.
     """
     helm.run("install", RELEASE, str(CHART), *TLS)
     server, caller = (write_secret(tmp_path, secret(cluster, suffix)) for suffix in ("tls", "client"))
@@ -252,10 +221,7 @@ def test_the_chart_makes_certificates_with_which_the_extender_is_reached(
 
 
 def answer_by_tls(port: int, context: ssl.SSLContext) -> bytes:
-    """The beginning of the answer of /healthz, "" without one.
-
-    There is none if the extender ends the connection.
-    """
+    """The beginning of the answer of /healthz, "" without one. There is none if the extender ends the connection."""
     with (
         suppress(OSError),
         socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
@@ -267,10 +233,7 @@ def answer_by_tls(port: int, context: ssl.SSLContext) -> bytes:
 
 
 def test_an_upgrade_makes_only_the_certificates_that_were_deleted(cluster: DevCluster, helm: Helm) -> None:
-    """The others are kept, and the same authority signs.
-
-    Without the authority's Secret all are new.
-    """
+    """The others are kept, and the same authority signs. Without the authority's Secret all are new."""
     helm.run("install", RELEASE, str(CHART), *TLS)
     first = {suffix: secret(cluster, suffix)["data"] for suffix in CERTIFICATES}
     upgrade = ("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values")
@@ -290,10 +253,7 @@ def test_an_upgrade_makes_only_the_certificates_that_were_deleted(cluster: DevCl
 
 @pytest.mark.smoke
 def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start_extender: Callable[[], str]) -> None:
-    """What the extender has created goes with its ServiceAccount.
-
-    That is so even while a process still runs.
-    """
+    """What the extender has created goes with its ServiceAccount. That is so even while a process still runs."""
     helm.run("install", RELEASE, str(CHART), *EVERYTHING)
     start_extender()
     wait_until("both Services to lead to it", lambda: slices(cluster) >= {NAME, GUARD})
@@ -308,7 +268,6 @@ def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start
 
 
 def slices(cluster: DevCluster) -> set[str]:
-    """The names of the EndpointSlices."""
     return {entry["metadata"]["name"] for entry in cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE))["items"]}
 
 
@@ -326,10 +285,8 @@ DOCTOR = f"{NAME}-doctor"
 
 
 def run_helm_test(cluster: DevCluster, helm: Helm, run_pod: Callable[[list[str], Path], int]) -> tuple[int, str]:
-    """Runs `helm test`.
-
-    `run_pod` plays the kubelet: it runs the pod's command as its ServiceAccount, and returns the exit code. Returns
-    helm's exit code and output.
+    """Runs `helm test`. `run_pod` plays the kubelet: it runs the pod's command as its ServiceAccount, and returns the
+    exit code. Returns helm's exit code and output.
     """
     command = helm.command("test", RELEASE, "--timeout", "60s")
     with subprocess.Popen(
@@ -355,7 +312,6 @@ def phase(cluster: DevCluster, name: str) -> str:
 
 
 def doctor(command: list[str], account: Path) -> dict[str, Any]:
-    """What the doctor finds as a ServiceAccount."""
     program = [EXTENDER, *command[1:], "--kubeconfig", str(account), "-o", "json"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in {0, 1}, done.stderr
@@ -369,10 +325,7 @@ def doctor(command: list[str], account: Path) -> dict[str, Any]:
 def test_the_doctor_may_read_everything_that_it_needs(
     cluster: DevCluster, helm: Helm, enforcement: str, registration: str
 ) -> None:
-    """It sees that kube-scheduler was not configured, and leaves nothing.
-
-    Neither a probe nor its permissions stay.
-    """
+    """It sees that kube-scheduler was not configured, and leaves nothing. Neither a probe nor its permissions stay."""
     if subprocess.run([EXTENDER, "doctor", "--help"], capture_output=True, check=False).returncode:
         pytest.skip("this version has no doctor")
     helm.run("install", RELEASE, str(CHART), "--set", f"settings.enforcement={enforcement}")

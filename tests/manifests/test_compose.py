@@ -34,7 +34,6 @@ def mounts(service: dict[str, Any]) -> dict[str, str]:
 
 
 def options(name: str) -> dict[str, str]:
-    """Returns the options of a candidate's command line."""
     command, *words = SERVICES[name]["command"]
     assert command == "serve"
     return dict(zip(words[::2], words[1::2], strict=True))

@@ -137,7 +137,6 @@ def test_all_manifests_name_the_same_image() -> None:
 
 
 def all_manifests() -> str:
-    """Returns the text of all Deployments."""
     return "\n".join(path.read_text() for path in (ROOT / "manifests").rglob("deployment.yaml"))
 
 

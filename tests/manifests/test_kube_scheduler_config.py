@@ -33,7 +33,6 @@ extenders:
 
 
 def configuration(name: str) -> dict[str, Any]:
-    """The content of a file."""
     (document,) = documents(CONFIGS / name)
     assert isinstance(document, dict)
     return document
@@ -68,7 +67,6 @@ def test_the_two_commented_lines_enable_scores_and_change_nothing_else(name: str
 
 
 def called(name: str) -> dict[str, Any]:
-    """The entry of the extender that kube-scheduler calls."""
     (extender,) = [entry for entry in configuration(name)["extenders"] if "filterVerb" in entry]
     return dict(extender)
 
@@ -113,7 +111,6 @@ def test_the_file_for_tls_differs_in_tls_only() -> None:
 
 
 def http_timeout(name: str) -> int:
-    """Seconds that kube-scheduler waits for an answer."""
     extender = called(name)
     return int(extender["httpTimeout"].removesuffix("s"))
 

@@ -130,16 +130,12 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def dashboard_panels() -> list[dict[str, Any]]:
-    """The panels of the dashboard."""
     panels: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
     return panels
 
 
 def dashboard_queries() -> Iterator[tuple[str, str]]:
-    """Every expression of the dashboard with its panel.
-
-    It is as Grafana sends it to Prometheus.
-    """
+    """Every expression of the dashboard with its panel. It is as Grafana sends it to Prometheus."""
     for panel in dashboard_panels():
         for target in panel.get("targets", []):
             yield panel["title"], target["expr"].replace("$__rate_interval", "5m").replace("$node", ".*")
@@ -155,14 +151,12 @@ def selectors(expression: str) -> list[str]:
 
 
 def metric_names(expression: str) -> set[str]:
-    """The names of metrics in an expression of PromQL."""
     bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^]]*\]|\b(?:by|without|on|ignoring) *\([^)]*\)', " ", expression)
     return set(re.findall(r"\b[a-zA-Z_:][\w:]*\b(?! *\()", bare)) - _KEYWORDS
 
 
 @pytest.fixture(scope="module")
 def exposed() -> set[str]:
-    """The names of all series that the extender exposes."""
     return {sample.name for family in extender_registry().collect() for sample in family.samples}
 
 
@@ -241,10 +235,7 @@ def find_promtool() -> str:
 
 
 def run_promtool(folder: Path, rules: Mapping[str, Any], test: Mapping[str, Any]) -> str:
-    """Runs `promtool test rules`, and returns what is wrong.
-
-    It is "" if nothing is.
-    """
+    """Runs `promtool test rules`, and returns what is wrong. It is "" if nothing is."""
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     (folder / "test.yaml").write_text(yaml.safe_dump(test))
     argv = [find_promtool(), "test", "rules", str(folder / "test.yaml")]
@@ -293,10 +284,7 @@ def test_each_certificate_is_watched(tmp_path: Path, series: Mapping[str, str], 
     ],
 )
 def test_a_node_that_is_as_safe_as_before_is_no_alert(tmp_path: Path, values: str, minute: int) -> None:
-    """Three nodes with three replicas of each volume can lose none.
-
-    That is no news.
-    """
+    """Three nodes with three replicas of each volume can lose none. That is no news."""
     test = rule_test("LonghornNodeNotSafeToLose")
     (group,) = test["tests"]
     group["input_series"] = [{"series": f"{PREFIX}_node_safe_to_lose{{node='a'}}", "values": values}]
@@ -313,7 +301,6 @@ def test_what_the_program_exposes_follows_the_conventions_of_prometheus() -> Non
 
 
 def exposed_series() -> Iterator[str]:
-    """Every series that the extender exposes, as promtool reads it."""
     for family in extender_registry().collect():
         for sample in family.samples:
             labels = ",".join(f"{name}={json.dumps(value)}" for name, value in sample.labels.items())
@@ -321,10 +308,7 @@ def exposed_series() -> Iterator[str]:
 
 
 def test_every_expression_of_the_dashboard_has_data(tmp_path: Path) -> None:
-    """Each becomes an alert that fires if the expression has data.
-
-    The data is from what the extender exposes.
-    """
+    """Each becomes an alert that fires if the expression has data. The data is from what the extender exposes."""
     queries = list(dashboard_queries())
     rules = [{"alert": f"panel{number}", "expr": f"count({text}) > 0"} for number, (_, text) in enumerate(queries)]
     alerts = [

@@ -353,7 +353,6 @@ def guarded_cluster(cluster: DevCluster) -> DevCluster:
 
 
 def unschedulable_pod(name: str) -> dict[str, Any]:
-    """A pod that fits on no node, with a label and an annotation of others."""
     raw = pod(name, "default")
     raw["metadata"] |= {"labels": {"mine": "1"}, "annotations": {"mine": "1"}}
     raw["spec"]["nodeSelector"] = {"no": "node"}
@@ -362,7 +361,6 @@ def unschedulable_pod(name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def pending_pod(guarded_cluster: DevCluster, request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """A new unschedulable pod for each test."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:60].strip("-")
     yield guarded_cluster.api.create(PODS.path("default"), unschedulable_pod(name))
     guarded_cluster.api.patch(PODS.path("default", name), {"metadata": {"finalizers": None}})
@@ -370,7 +368,6 @@ def pending_pod(guarded_cluster: DevCluster, request: pytest.FixtureRequest) -> 
 
 
 def annotations_of(cluster: DevCluster, name: str) -> dict[str, str]:
-    """The annotations of a pod."""
     annotations: dict[str, str] = cluster.api.get(PODS.path("default", name))["metadata"]["annotations"]
     return annotations
 

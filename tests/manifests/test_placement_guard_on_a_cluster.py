@@ -48,20 +48,17 @@ def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
 
 @pytest.fixture
 async def client(cluster: DevCluster) -> AsyncIterator[KubeClient]:
-    """A client with the extender's permissions."""
     connected = await KubeClient.connect(str(cluster.service_account_kubeconfig(NAMESPACE, EXTENDER)))
     yield connected
     await connected.close()
 
 
 def certificate_of(client: KubeClient) -> GuardCertificate:
-    """The certificate of a process that leads."""
     options = CertificateOptions(NAMESPACE, lambda: True, lambda: True, lambda: datetime.now(UTC))
     return GuardCertificate(client, options, Metrics())
 
 
 def secret_of(cluster: DevCluster) -> dict[str, bytes]:
-    """The content of the Secret."""
     return {key: b64decode(text) for key, text in cluster.api.get(SECRET)["data"].items()}
 
 

@@ -15,14 +15,12 @@ AUTHENTICATION_READER = "extension-apiserver-authentication-reader"
 
 
 def configuration() -> dict[str, Any]:
-    """What the second kube-scheduler reads at its start."""
     (document,) = documents(FOLDER / "config/kube-scheduler.yaml")
     assert isinstance(document, dict)
     return document
 
 
 def pod_spec() -> dict[str, Any]:
-    """The spec of its pods."""
     spec: dict[str, Any] = only("Deployment", FOLDER, name=SCHEDULER)["spec"]["template"]["spec"]
     return spec
 

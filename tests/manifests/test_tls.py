@@ -42,7 +42,6 @@ def build(folder: Path, resource: str, component: str = "", patches: Sequence[Ma
 
 
 def pod_spec(built: Built) -> dict[str, Any]:
-    """The spec of the extender's pods."""
     spec: dict[str, Any] = built["Deployment", NAME]["spec"]["template"]["spec"]
     return spec
 
@@ -90,7 +89,6 @@ def test_every_port_of_the_container_has_a_name_of_its_own(tmp_path: Path) -> No
 
 
 def certificate(name: str) -> dict[str, Any]:
-    """The spec of a Certificate of cert-manager."""
     (spec,) = [
         entry["spec"] for entry in CERTIFICATES if (entry["kind"], entry["metadata"]["name"]) == ("Certificate", name)
     ]

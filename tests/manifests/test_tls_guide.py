@@ -30,18 +30,15 @@ PRINTED = "kind: KubeSchedulerConfiguration\n"
 
 
 def script(name: str) -> str:
-    """One of the guide's scripts, by its first line."""
     (text,) = re.findall(rf"```sh\n# {re.escape(name)}:[^\n]*\n(.*?)```", GUIDE, re.DOTALL)
     return str(text)
 
 
 def run(folder: Path, name: str) -> None:
-    """Runs one of the guide's scripts in a folder."""
     subprocess.run(["sh", "-c", script(name)], cwd=folder, check=True, capture_output=True, timeout=60)
 
 
 def server(folder: Path) -> CertificateFiles:
-    """The extender with the files of a folder."""
     files = TlsFiles(*(str(folder / name) for name in ("server.crt", "server.key", "ca.crt")))
     return CertificateFiles(files, Metrics(), lambda: datetime.now(UTC))
 
@@ -110,7 +107,6 @@ def test_keys_are_readable_by_their_owner_only(folder: Path) -> None:
 
 
 def kustomizations() -> list[dict[str, Any]]:
-    """The complete kustomizations of the guide."""
     blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)]
     return [block for block in blocks if "resources" in block]
 

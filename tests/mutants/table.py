@@ -28,7 +28,6 @@ class Mutation:
 
     @property
     def package(self) -> str:
-        """The folder of the file."""
         return self.file.rpartition("/")[0]
 
     def apply(self, root: Path) -> str:

@@ -41,7 +41,6 @@ requests = st.lists(volume_sizes, min_size=1, max_size=2)
 
 
 def _packs(volumes: Sequence[int], free: Sequence[int]) -> bool:
-    """Whether some assignment of volumes to disks fits."""
     return any(
         all(
             sum(size for size, chosen in zip(volumes, choice, strict=True) if chosen == disk) <= disk_free
@@ -52,7 +51,6 @@ def _packs(volumes: Sequence[int], free: Sequence[int]) -> bool:
 
 
 def _cluster(layout: Layout, others: Sequence[OtherPod], requested: Sequence[int]) -> list[Object]:
-    """Three nodes, the other pods o0, o1... and the requesting pod p."""
     objects: list[Object] = [make.storage_class("longhorn")]
     for name, sizes in zip(NODES, layout, strict=True):
         disks = {f"disk-{index}": make.disk(size) for index, size in enumerate(sizes, start=1)}
@@ -97,11 +95,10 @@ def _expected(
     sharing: Collection[int] = (),
     holding: Mapping[int, OtherPod] = {},
 ) -> list[bool]:
-    """Whether the request packs on each node: demand counts by volume, an offer as a whole.
-
-    A volume that does not fit on some node of its pod counts on every other node where it fits. `sharing` pods mount the requester's
-    claim, too. `holding` pods have holds. They do not count elsewhere, but whatever the
-    requester's priority, other volumes that do not fit together with them do.
+    """Whether the request packs on each node: demand counts by volume, an offer as a whole. A volume that does not fit
+    on some node of its pod counts on every other node where it fits. `sharing` pods mount the requester's claim, too.
+    `holding` pods have holds. They do not count elsewhere, but whatever the requester's priority, other volumes that do
+    not fit together with them do.
     """
     cluster = _OtherVolumes(others, sharing, holding)
     everyone = _OtherVolumes([holding.get(number, pod) for number, pod in enumerate(others)], sharing, holding)
@@ -292,7 +289,6 @@ sharing_pods = st.lists(
 def _sharing_cluster(
     layout: Layout, others: Sequence[SharingPod], requested: Sequence[int], *, provisioned: bool
 ) -> list[Object]:
-    """As `_cluster`, with a claim that the requesting pod and some others share."""
     objects = _cluster(layout, [pod[:3] for pod in others], requested)
     mount = {"name": "shared", "persistentVolumeClaim": {"claimName": "s"}}
     for raw in objects:

@@ -48,7 +48,6 @@ def cluster(seed: int) -> tuple[RandomCluster, GenericClusterState, DocumentedSc
 
 
 def fitting_nodes(state: GenericClusterState, raw: Object) -> set[str]:
-    """The nodes on which the policy today.json lets a pod run."""
     pod = SCHEDULED_POD.read(raw)
     result = find_nodes_that_fit(pod, None, state, policy("today"))
     return {node_info.node.name for node_info in result.feasible}

@@ -65,7 +65,6 @@ def objects(cluster: Sequence[Sequence[Object]], volumes: Sequence[tuple[int, tu
 
 
 def pod_of(volumes: Sequence[Any]) -> Object:
-    """A pod that mounts all the volumes."""
     return pod(*(f"v{index}" for index in range(len(volumes))))
 
 

@@ -43,7 +43,6 @@ def _cluster(sizes: dict[str, int], claims: dict[str, int], volumes: list[Any]) 
 
 
 def _bound(objects: list[Object], match: dict[str, str]) -> list[Object]:
-    """The objects after the claims of a match were bound."""
     bound = []
     for raw in objects:
         name = raw["metadata"]["name"]

@@ -47,7 +47,6 @@ TIMES = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z")
 
 
 def _provisioned_claim(name: str, selected: str, at: str) -> list[Object]:
-    """A bound claim with a selected node, and a volume created at this time."""
     claim = make.claim(name, 10, bound=True)
     persistent = _persistent_volume(name)
     claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": selected} if selected else {}

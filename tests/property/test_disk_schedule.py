@@ -33,21 +33,18 @@ limits = st.builds(Limit, st.none() | st.integers(-5, 60), st.sampled_from(["", 
 
 
 def answers_by_key(status: DiskScheduleStatus) -> dict[tuple[RequestKind, str], Allocation]:
-    """All answers by kind and name."""
     return {(kind, name): entry for kind in RequestKind for name, entry in status.allocations(kind).items()}
 
 
 def requests_by_key(spec: DiskScheduleSpec) -> dict[tuple[RequestKind, str], int | None]:
-    """All requests by kind and name."""
     return {(kind, name): size for kind in RequestKind for name, size in spec.requests(kind).items()}
 
 
 def allocate_by_brute_force(
     spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit
 ) -> dict[tuple[RequestKind, str], Allocation]:
-    """The answers, after trying every set of requests.
-
-    Of all sets that fit together, the one that grants the first request counts, then the second, and so on.
+    """The answers, after trying every set of requests. Of all sets that fit together, the one that grants the first
+    request counts, then the second, and so on.
     """
     requested = {key: size for key, size in requests_by_key(spec).items() if size != 0}
     before = answers_by_key(status)

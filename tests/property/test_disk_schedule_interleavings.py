@@ -231,11 +231,10 @@ CASES: dict[str, tuple[Sizes, Sizes]] = {
 @pytest.mark.parametrize("killed", [None, "r1", "r2", "disk"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_order_of_two_requesters_and_the_disk_controller_ends_alike(case: str, killed: str | None) -> None:
-    """Two requests that do not both fit on the disk are made in all orders of the calls; one actor is killed after its first.
-
-    A requester reads and writes, the disk controller reads twice and writes. After a conflict the requester retries in the end.
-    Held bytes stay held, and in the end each request is answered and no bytes stay free that one could use. Before its first call
-    an actor does nothing, so every actor is at that call when an order begins.
+    """Two requests that do not both fit on the disk are made in all orders of the calls; one actor is killed after its
+    first. A requester reads and writes, the disk controller reads twice and writes. After a conflict the requester
+    retries in the end. Held bytes stay held, and in the end each request is answered and no bytes stay free that one
+    could use. Before its first call an actor does nothing, so every actor is at that call when an order begins.
     """
     held_sizes, requested_sizes = CASES[case]
     start = world({"a": 100}, {})
@@ -338,13 +337,11 @@ def unrequested_replica(api: World) -> None:
 
 
 def delete_replica(api: World, name: str) -> Actor:
-    """A user deletes a replica."""
     yield
     api.put("replica", name, replace(api.objects["replica", name][1], deleting=True))
 
 
 def image_with_full_disk(api: World) -> None:
-    """An image needs two copies, one of them on a disk that is full by now."""
     api.put("image", "i", BackingImageCopies("i", 50 * GI, 2, wanted_disks=frozenset({"a-uuid"})))
     schedule = api.schedule("a")
     api.put("schedule", "a-uuid", replace(schedule, spec=replace(schedule.spec, backing_images={"i": 50 * GI})))
@@ -391,11 +388,10 @@ SCENARIOS = [
 def test_two_leaders_and_a_disk_controller_interrupt_each_other_anywhere_and_are_killed(
     scenario: Callable[[World], None],
 ) -> None:
-    """Two copies of the volume or image controller and a disk's controller interrupt each other three times.
-
-    For a replica that is deleted they are one copy, a user and the replica controller. Each runs a number of calls, then another
-    continues; an actor that was interrupted continues later or is killed. Afterwards the controllers run undisturbed and come to
-    rest without lost or leaked bytes.
+    """Two copies of the volume or image controller and a disk's controller interrupt each other three times. For a
+    replica that is deleted they are one copy, a user and the replica controller. Each runs a number of calls, then
+    another continues; an actor that was interrupted continues later or is killed. Afterwards the controllers run
+    undisturbed and come to rest without lost or leaked bytes.
     """
     start = world({"a": 100 * GI, "b": 100 * GI}, {})
     scenario(start)

@@ -1,7 +1,4 @@
-"""Orders of drains on small random clusters.
-
-They are checked against every permutation and against `what-if`.
-"""
+"""Orders of drains on small random clusters. They are checked against every permutation and against `what-if`."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Two to four nodes, and few pods without volumes.
-
-    A node has at most one pod more than the nodes could swap.
-    """
+    """Two to four nodes, and few pods without volumes. A node has at most one pod more than the nodes could swap."""
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     nodes = tuple(f"n{number}" for number in range(chance.randint(2, 4)))
     sizes = {name: chance.choice((60, 80, 100)) for name in nodes}
@@ -67,10 +61,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def _drain_counts(world: World) -> Callable[[tuple[str, ...]], int]:
-    """Returns a function: how many nodes of an order are drained in a row.
-
-    It is the least number of all courses.
-    """
+    """Returns a function: how many nodes of an order are drained in a row. It is the least number of all courses."""
 
     # Orders begin alike: the clusters in between are kept.
     @cache
@@ -93,10 +84,7 @@ def _drain_counts(world: World) -> Callable[[tuple[str, ...]], int]:
 @examples(25)
 @given(worlds())
 def test_the_search_finds_what_every_permutation_finds(world: World) -> None:
-    """It is as long as the longest of all orders.
-
-    Blocked nodes are in none.
-    """
+    """It is as long as the longest of all orders. Blocked nodes are in none."""
     order = order_of(world.start, *world.nodes, courses=COURSES)
     count = _drain_counts(world)
     best = max(map(count, permutations(world.nodes)))
@@ -111,10 +99,7 @@ def test_the_search_finds_what_every_permutation_finds(world: World) -> None:
 @examples(25)
 @given(worlds())
 def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> None:
-    """Each drain finishes, and all of its pods are placed.
-
-    It begins in the cluster that the drains before left.
-    """
+    """Each drain finishes, and all of its pods are placed. It begins in the cluster that the drains before left."""
     order = order_of(world.start, *world.nodes, courses=COURSES)
     for course in range(COURSES):
         cluster: PredictedCluster = run_order(Situation(world.start.cluster), OPTIONS, choose(course, "")).cluster
@@ -131,10 +116,7 @@ def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> No
 @examples(25)
 @given(worlds())
 def test_a_maintenance_ends_with_the_node_as_it_was(world: World) -> None:
-    """It is open, and its status lists its replicas.
-
-    No replica on it has failed.
-    """
+    """It is open, and its status lists its replicas. No replica on it has failed."""
     for name in world.nodes:
         result = maintain_node(world.start.cluster, name, NONE, OPTIONS, choose(0, name))
         if result.problems:

@@ -33,13 +33,11 @@ class Elections(RuleBasedStateMachine):
 
     @initialize(clocks=clock_lists, settled=st.booleans())
     def begin(self, clocks: list[tuple[float, float]], *, settled: bool) -> None:
-        """Some worlds begin with a leader, so that more of them have one."""
         self.world = election_world(clocks)
         if settled:
             self.world.run(20.0)
 
     def process(self, index: int) -> Process:
-        """One of the processes."""
         return self.world.processes[index % len(self.world.processes)]
 
     @rule(seconds=periods)
@@ -55,7 +53,6 @@ class Elections(RuleBasedStateMachine):
 
     @rule(index=indexes)
     def send(self, index: int) -> None:
-        """A call is sent."""
         self.world.send(self.process(index))
 
     @rule(index=indexes)
@@ -65,7 +62,6 @@ class Elections(RuleBasedStateMachine):
 
     @rule(index=indexes)
     def answer(self, index: int) -> None:
-        """An answer is delivered."""
         self.world.answer(self.process(index))
 
     @rule(index=indexes)
@@ -81,7 +77,6 @@ class Elections(RuleBasedStateMachine):
     @precondition(lambda self: self.world.abandoned)
     @rule(index=indexes)
     def apply_abandoned(self, index: int) -> None:
-        """A call that was given up is applied after all."""
         self.world.apply_abandoned(index)
 
     @rule(index=indexes)
@@ -101,7 +96,6 @@ class Elections(RuleBasedStateMachine):
 
     @rule()
     def delete_lease(self) -> None:
-        """A user deletes the Lease."""
         self.world.server.write(None)
 
     @rule(holder=st.sampled_from(["", "stranger", *(f"candidate-{number}" for number in range(CANDIDATES))]))
@@ -111,7 +105,6 @@ class Elections(RuleBasedStateMachine):
 
     @rule(duration=st.sampled_from([0, 1, 2, 15, 30, 2**31 - 1]))
     def edit_duration(self, duration: int) -> None:
-        """A user edits the duration, sensibly or not."""
         self.world.edit_lease(duration=duration)
 
     @rule()

@@ -32,12 +32,10 @@ OTHERS = range(4)
 
 
 def node_of(name: str, *sizes: int) -> Object:
-    """A Longhorn node with disks of these sizes."""
     return make.longhorn_node(name, {f"disk-{index}": make.disk(size) for index, size in enumerate(sizes, start=1)})
 
 
 def pod_of(name: str, claims: int, node: str = "") -> Object:
-    """A pod that mounts the claims <name>-0, <name>-1..."""
     return make.pod(*(f"{name}-{index}" for index in range(claims)), name=name, uid=f"uid-{name}", node=node)
 
 
@@ -73,7 +71,6 @@ class World:
         assert self.state.demand.all == ()
 
     def put(self, *objects: Object | list[Object], deleted: bool = False) -> None:
-        """Creates, changes or deletes objects."""
         self.state = self.state.update(changes_of(*objects, deleted=deleted), NOW)
 
     def offer(self, name: str, nodes: frozenset[str]) -> None:
@@ -85,27 +82,23 @@ class World:
         self.ledger = with_offer(self.ledger, self.state.view, name, nodes, self._next_time())
 
     def offer_unplaced(self, name: str) -> None:
-        """Makes an offer for a pod's unplaced volumes alone."""
         pod = self.state.view.snapshot.pods["default", name]
         volumes = resolve(pod, self.state.view).unplaced
         offered = Offered(observed_pod(pod), frozenset(), unplaced_volumes=volumes)
         self.ledger, _ = step(self.ledger, offered, self._next_time())
 
     def end_offer(self, name: str) -> None:
-        """Ends the offer of a pod that is gone."""
         self.ledger, _ = step(self.ledger, PodGone(f"uid-{name}"), self._next_time())
 
     def _next_time(self) -> float:
         return self.ledger.time + 0.001 if self.ledger.offers_made else 0.0
 
     def decide(self, name: str, names: tuple[str, ...], options: FilterOptions) -> Decision:
-        """Decides about a pod with the caches."""
         contenders = make.competing(self.state, self.ledger, self.contention, self.equivalence)
         pod = self.state.view.snapshot.pods["default", name]
         return filter_nodes(pod, names, self.state, options, contenders)
 
     def decide_without_cache(self, name: str, names: tuple[str, ...], options: FilterOptions) -> Decision:
-        """Decides about a pod with empty caches."""
         contenders = make.competing(self.state, self.ledger)
         pod = self.state.view.snapshot.pods["default", name]
         return filter_nodes(pod, names, ClusterState.of(self.state.view), options, contenders)
@@ -152,7 +145,6 @@ def offer_other(number: int, nodes: frozenset[str], size: int) -> Change:
 
 
 def end_offer_of_other(number: int) -> Change:
-    """The offer of another pod ends."""
     return lambda world: world.end_offer(f"o{number}")
 
 
@@ -168,12 +160,10 @@ def offer_unplaced_of_other(number: int, size: int) -> Change:
 
 
 def resize_disk(node: str, size: int) -> Change:
-    """A disk of a node changes its size."""
     return lambda world: world.put(node_of(node, size, 6))
 
 
 def offer_requester(name: str, nodes: frozenset[str]) -> Change:
-    """One of the requesting pods is offered some nodes."""
     return lambda world: world.offer(name, nodes)
 
 
@@ -275,7 +265,6 @@ def test_a_change_log_names_what_changed_since_an_earlier_version() -> None:
 
 
 def cordon(node: str, unschedulable: bool) -> Change:  # drawn
-    """A Kubernetes node is cordoned or not."""
     raw = make.kube_node(node)
     raw["spec"] = {"unschedulable": unschedulable}
     return lambda world: world.put(raw)

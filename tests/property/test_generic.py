@@ -250,7 +250,6 @@ def test_a_state_updated_change_by_change_equals_a_rebuilt_one(
 
 
 def rebuild(state: GenericClusterState) -> GenericClusterState:
-    """Builds a state of the same objects."""
     pods = sorted(state.assigned_pods.values(), key=lambda entry: entry[0])
     services = [selection.service for selections in state.services.values() for selection in selections]
     return GenericClusterState.of([entry.node for entry in state.nodes.values()], [pod for _, pod in pods], services)
@@ -318,7 +317,6 @@ near_policies = st.fixed_dictionaries(
 
 
 def read(text: bytes) -> Policy | str:
-    """The policy, or the error about it."""
     try:
         return parse_policy(text)
     except PolicyError as error:

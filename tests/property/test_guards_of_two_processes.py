@@ -71,7 +71,6 @@ class Process:
 
 
 def _filled_disks(random: Random) -> tuple[dict[str, int], list[int]]:
-    """Disks, and the sizes of volumes that fill them."""
     disks = {name: random.randint(4, 12) for name in "abc"}
     sizes: list[int] = []
     for size in disks.values():

@@ -43,7 +43,6 @@ offers = st.builds(
 
 @st.composite
 def ledgers(draw: st.DrawFn) -> Ledger:
-    """A ledger with some offers."""
     ledger = Ledger()
     for offered in draw(st.lists(offers, max_size=8)):
         ledger, _ = step(ledger, offered, max(0.0, ledger.time) + draw(st.sampled_from([0.0, 0.25, 5.0])))
@@ -51,7 +50,6 @@ def ledgers(draw: st.DrawFn) -> Ledger:
 
 
 def encode(ledger: Ledger) -> bytes:
-    """The ledger's record."""
     return encode_record(ledger, RecordHead("leader", 3, final=True), ledger.time).data
 
 

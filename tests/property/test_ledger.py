@@ -136,11 +136,9 @@ class Model:
         self.apply(event)
 
     def end(self, uid: str, kind: OutcomeKind, at: float, node: str = "") -> None:
-        """Ends an offer."""
         self.outcomes.append(Outcome(self.histories.pop(uid).offer(), kind, at, node))
 
     def begin(self, event: Offered) -> None:
-        """Begins an offer, if the pod can have one."""
         if (event.nodes or event.unplaced_volumes) and not event.pod.node_name and not event.pod.ended:
             self.offers_made += 1
             self.histories[event.pod.uid] = OfferHistory(event, self.now, self.offers_made)
@@ -223,7 +221,6 @@ class World:
         self.model.step(self.now, event)
 
     def change(self, slot: int, pod: ObservedPod) -> None:
-        """Changes a pod's true state, which may be delivered."""
         self.version += 1
         self.previous_pods[slot] = self.pods[slot]
         self.pods[slot] = replace(pod, version=self.version)
@@ -240,19 +237,15 @@ class World:
         self.send(Offered(pod, nodes, (f"{pod.name}-{len(nodes)}",), selected, unplaced, priority))
 
     def nominate(self, slot: int, node: str) -> None:
-        """Nominates a pod to a node, or takes the nomination back."""
         self.change(slot, replace(self.pods[slot], nominated_node=node))
 
     def set_condition(self, slot: int, text: str) -> None:
-        """Declares a pod unschedulable, or removes the condition."""
         self.change(slot, replace(self.pods[slot], unschedulable=text))
 
     def select_node(self, slot: int, node: str) -> None:
-        """Selects a node for a claim, or removes the selection."""
         self.undelivered.append(NodeSelected(self.pods[slot].uid, node))
 
     def bind(self, slot: int, node: str) -> None:
-        """Binds a pod to a node."""
         if not self.pods[slot].node_name:
             self.change(slot, replace(self.pods[slot], node_name=node))
 
@@ -287,14 +280,12 @@ class World:
         self.send(Tick())
 
     def lose_leadership(self) -> None:
-        """Loses leadership and wins it again."""
         self.send(LeadershipLost())
         assert self.ledger == Ledger(time=self.ledger.time, offers_made=self.ledger.offers_made)
 
     def hand_over(self) -> None:
-        """A new leader restores what the previous one recorded; the model does not notice.
-
-        It is left out if an age cannot be subtracted from the time exactly.
+        """A new leader restores what the previous one recorded; the model does not notice. It is left out if an age
+        cannot be subtracted from the time exactly.
         """
         self.send(Tick())
         ledger = self.ledger
@@ -320,14 +311,12 @@ class World:
         self.ledger = step(Ledger(), event, ledger.time)[0]
 
     def check(self) -> None:
-        """Asserts everything that holds at any time."""
         self.assert_equals_model()
         self.assert_every_offer_ends_once_and_in_time()
         self.assert_indexes_match_offers()
         self.assert_next_end_is_exact()
 
     def assert_equals_model(self) -> None:
-        """The offers and outcomes are exactly the model's."""
         assert dict(self.ledger.offers) == {uid: history.offer() for uid, history in self.model.histories.items()}
         assert self.outcomes == self.model.outcomes
         assert self.ledger.offers_made == self.model.offers_made
@@ -393,7 +382,6 @@ class Offers(RuleBasedStateMachine):
 
     @rule(slot=slots, nodes=node_sets, selected=st.sampled_from(["", "a"]), behind=st.booleans())
     def offer(self, slot: int, nodes: frozenset[str], selected: str, behind: bool) -> None:
-        """A pod gets an answer."""
         self.world.offer(slot, nodes, selected, behind=behind)
 
     @rule(
@@ -415,32 +403,26 @@ class Offers(RuleBasedStateMachine):
 
     @rule(slot=slots, text=st.sampled_from(CONDITIONS))
     def set_condition(self, slot: int, text: str) -> None:
-        """A condition changes."""
         self.world.set_condition(slot, text)
 
     @rule(back=st.integers(0, 6), without_version=st.booleans())
     def deliver(self, back: int, without_version: bool) -> None:
-        """A change is delivered."""
         self.world.deliver(back, without_version=without_version)
 
     @rule(slot=slots, back=st.integers(0, 3))
     def hang_up(self, slot: int, back: int) -> None:
-        """A caller hangs up."""
         self.world.hang_up(slot, back)
 
     @rule(seconds=st.sampled_from(JUMPS))
     def wait(self, seconds: float) -> None:
-        """Time jumps."""
         self.world.wait(seconds)
 
     @rule(early=st.booleans())
     def wait_for_next_end(self, early: bool) -> None:
-        """Time passes until an offer ends."""
         self.world.wait_for_next_end(early=early)
 
     @rule(slot=slots, nodes=node_sets, priority=st.integers(0, 1), behind=st.booleans())
     def hold(self, slot: int, nodes: frozenset[str], priority: int, behind: bool) -> None:
-        """Preemption may make room on some nodes."""
         self.world.offer(slot, nodes, "", behind=behind, priority=priority)
 
     @rule()
@@ -450,7 +432,6 @@ class Offers(RuleBasedStateMachine):
 
     @rule()
     def hand_over(self) -> None:
-        """A new leader restores the offers."""
         self.world.hand_over()
 
     @invariant()

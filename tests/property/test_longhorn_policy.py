@@ -54,7 +54,6 @@ def disks(draw: st.DrawFn, name: str) -> lh.Disk:
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> lh.Node:
-    """A node with one or two disks in one of two zones, usually open."""
     node_disks = [draw(disks(f"d{index}")) for index in range(1, draw(st.integers(1, 2)) + 1)]
     ready = draw(st.sampled_from(["True", "True", "True", "False"]))
     zone = draw(st.sampled_from(["a", "b"]))
@@ -63,7 +62,6 @@ def nodes(draw: st.DrawFn, name: str) -> lh.Node:
 
 @st.composite
 def replicas(draw: st.DrawFn, name: str) -> lh.Replica:
-    """A placed replica in one of several states."""
     states: list[dict[str, Any]] = [{}, {}, {"failed_at": LONG_AGO}, {"eviction_requested": True}, {"deleting": True}]
     place = f"{draw(st.sampled_from(NODE_NAMES))}/d{draw(st.integers(1, 2))}"
     return replica(name, place, **draw(st.sampled_from(states)))

@@ -101,7 +101,6 @@ def test_the_pause_of_one_pod_is_a_second_to_a_minute_and_never_shrinks(gaps: li
 
 
 def _cluster(layout: list[list[int]], pods: list[PodSpec]) -> list[Object]:
-    """Two nodes with disks of some sizes, and the pods x0, x1..."""
     objects: list[Object] = [
         make.storage_class("longhorn"),
         make.storage_class("strict", dataLocality="strict-local"),

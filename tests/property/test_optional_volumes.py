@@ -82,9 +82,8 @@ class Cluster:
     def candidates(
         self, remote: Remote, placed: tuple[Place, ...], free: tuple[int, ...], *, in_tiers: bool
     ) -> list[int]:
-        """The disks for one more replica (getDiskCandidates).
-
-        Without tiers, whatever other pods may leave no room for: every disk that anti-affinity does not forbid.
+        """The disks for one more replica (getDiskCandidates). Without tiers, whatever other pods may leave no room for:
+        every disk that anti-affinity does not forbid.
         """
         node_soft, zone_soft, disk_soft = remote.soft
         zones = dict(self.zones)

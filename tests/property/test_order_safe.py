@@ -88,7 +88,6 @@ def nodes(draw: st.DrawFn, most: int = 5) -> Node:
 
 
 def evaluate(node: Node) -> Safety:
-    """The result with a whole budget."""
     return order_safe(Items(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget())
 
 
@@ -242,9 +241,8 @@ def test_a_small_budget_makes_answers_missing_but_never_wrong(node: Node, steps:
 
 
 def balanced_choices(size: int, eligible: list[int], usable: tuple[int, ...]) -> set[int]:
-    """The disks Longhorn may pick on a single node: most evenly filled afterwards, ties and fallbacks at random.
-
-    Ranges are compared instead of (max - min) / mean: the mean is the same for every choice.
+    """The disks Longhorn may pick on a single node: most evenly filled afterwards, ties and fallbacks at random. Ranges
+    are compared instead of (max - min) / mean: the mean is the same for every choice.
     """
     room = {disk: max(0, usable[disk]) for disk in eligible}
     ranges: dict[int, int] = {}
@@ -258,9 +256,8 @@ def balanced_choices(size: int, eligible: list[int], usable: tuple[int, ...]) ->
 
 
 def balance_rule_succeeds(node: Node, usable: tuple[int, ...]) -> bool:
-    """Tries every order and every tie of the balance rule.
-
-    `usable` are the bytes that the score reads, not those that the checks read.
+    """Tries every order and every tie of the balance rule. `usable` are the bytes that the score reads, not those that
+    the checks read.
     """
 
     @cache

@@ -53,7 +53,6 @@ def problems(draw: st.DrawFn, max_volumes: int = 8, max_disks: int = 4) -> Probl
 
 
 def pack(problem: Problem) -> PackingAnswer:
-    """The answer with a whole budget."""
     sizes, free, allowed = problem
     return fits(Items(sizes), free, allowed, Budget())
 

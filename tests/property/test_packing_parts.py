@@ -40,7 +40,6 @@ def packs(problem: PackingProblem) -> bool:
 
 
 def holds(problem: PackingProblem, assignment: list[int]) -> bool:
-    """Whether the assignment is a packing."""
     remaining = list(problem.capacities)
     for volume, disk in enumerate(assignment):
         remaining[disk] -= problem.sizes[volume]

@@ -48,7 +48,6 @@ def random_objects(random: Random, pods: int) -> list[Object]:
 
 
 def decide(state: ClusterState, pod: int) -> list[Reason]:
-    """The reasons of all nodes for a pod."""
     requested = state.view.snapshot.pods["default", f"p{pod}"]
     return list(filter_nodes(requested, NODES, state, EXACT).reasons)
 

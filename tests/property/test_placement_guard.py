@@ -46,7 +46,6 @@ class World:
         return state_of(objects)
 
     def placement(self, volume: int, disk: int) -> Placement:
-        """The placement of a volume on a disk."""
         return placement(f"v{volume}", self.volumes[volume][0], f"d{disk}")
 
     def is_open(self, volume: int, disk: int) -> bool:
@@ -56,7 +55,6 @@ class World:
         return size <= free and (fast or not needs_fast)
 
     def is_full(self, placed: Mapping[int, int]) -> bool:
-        """Whether placements overbook a disk."""
         booked = Counter[int]()
         for volume, disk in placed.items():
             booked[disk] += self.volumes[volume][0]
@@ -82,7 +80,6 @@ class World:
 
 
 def disk_of(placed: Placement) -> int:
-    """The index of a placement's disk."""
     return int(placed.disk.removeprefix("n-d"))
 
 
@@ -163,7 +160,6 @@ class Burst:
     allowed: dict[int, Placement] = field(default_factory=dict[int, Placement])
 
     def show(self, volumes: Iterable[int]) -> None:
-        """The watches show the places of some volumes."""
         self.state = self.world.state({volume: disk_of(self.allowed[volume]) for volume in volumes})
 
     def place(self, volume: int, disk: int) -> GuardOutcome:

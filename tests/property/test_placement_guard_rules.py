@@ -192,7 +192,6 @@ class RandomCluster:
         return decide(state, wanted, self.allowed, other_nodes=self.random.random() < 0.5)
 
     def write(self, decision: GuardDecision) -> None:
-        """Writes the replica's place."""
         place = decision.allowance
         raw = next(entry for entry in self.replicas if entry["metadata"]["name"] == place.replica)
         raw["spec"] |= {"nodeID": place.node, "diskID": place.disk, "diskPath": place.disk_path}

@@ -40,10 +40,7 @@ Plan = tuple[tuple[ReplicaMove, ...], tuple[PredictedCluster, ...]]
 
 @st.composite
 def situations(draw: st.DrawFn, *, pods: int = 0) -> Situation:
-    """A random cluster in which all volumes are healthy.
-
-    `pods` new ones wait, most of them too large to fit.
-    """
+    """A random cluster in which all volumes are healthy. `pods` new ones wait, most of them too large to fit."""
     start = draw(worlds()).start
     if not pods:
         return start
@@ -57,10 +54,6 @@ def choices() -> list[Choose]:
 
 
 def largest_volume(cluster: PredictedCluster) -> int:
-    """The largest volume, by the capacity report on built objects.
-
-    The report reads a view that is built from the objects.
-    """
     view = View.of(cluster.snapshot, cluster.state.view.cluster.now)
     return CapacityReport.of(ClusterState.of(view), with_disks=False).largest_volumes[CLASS]
 
@@ -72,22 +65,17 @@ def placed_pods(start: Situation, cluster: PredictedCluster) -> list[frozenset[P
 
 
 def find_largest(start: Situation, moves: int, size: int | None = None) -> Rebalance:
-    """The plan for the largest volume."""
     baseline = Baseline.of(start, OPTIONS)
     return find_moves(LargestVolumeGoal(start.cluster, CLASS, size), baseline, moves)
 
 
 def find_pods(start: Situation, moves: int) -> Rebalance:
-    """The plan for the waiting pods."""
     baseline = Baseline.of(start, OPTIONS)
     return find_moves(waiting_pods_goal(start, OPTIONS, choices), baseline, moves)
 
 
 def outcomes(start: PredictedCluster, result: Rebalance) -> list[PredictedCluster]:
-    """Every cluster that the plan may lead to, move by move.
-
-    Longhorn offers the moves.
-    """
+    """Every cluster that the plan may lead to, move by move. Longhorn offers the moves."""
     clusters = [start]
     for move in result.plan.moves if result.plan is not None else ():
         following = []
@@ -100,10 +88,7 @@ def outcomes(start: PredictedCluster, result: Rebalance) -> list[PredictedCluste
 
 
 def plans(start: PredictedCluster, length: int) -> Iterator[Plan]:
-    """Every sequence of so many moves, with every cluster after it.
-
-    The moved replicas exist at the start.
-    """
+    """Every sequence of so many moves, with every cluster after it. The moved replicas exist at the start."""
     if not length:
         yield (), (start,)
         return
@@ -120,9 +105,8 @@ def plans(start: PredictedCluster, length: int) -> Iterator[Plan]:
 
 
 def is_worse(before: PredictedCluster, cluster: PredictedCluster) -> bool:
-    """Whether a volume is smaller, or Longhorn's next step differs.
-
-    The step places a local replica that could not be placed before, or the reverse.
+    """Whether a volume is smaller, or Longhorn's next step differs. The step places a local replica that could not be
+    placed before, or the reverse.
     """
     unsettled = [
         volume.name
@@ -176,10 +160,7 @@ def test_a_size_is_reached_or_there_is_no_plan(start: Situation, size: int) -> N
 @examples(40)
 @given(situations(pods=2))
 def test_the_waiting_pods_fit_after_the_plan(start: Situation) -> None:
-    """As many as it says are placed in every order.
-
-    Those that always fitted before are among them.
-    """
+    """As many as it says are placed in every order. Those that always fitted before are among them."""
     result = find_pods(start, 2)
     before = placed_pods(start, start.cluster)
     placed = [keys for cluster in outcomes(start.cluster, result) for keys in placed_pods(start, cluster)]
@@ -191,10 +172,7 @@ def test_the_waiting_pods_fit_after_the_plan(start: Situation) -> None:
 @examples(40)
 @given(situations(pods=1))
 def test_no_single_move_makes_the_pod_fit_if_no_plan_says_so(start: Situation) -> None:
-    """Every move is tried.
-
-    Of those that help, the one with the fewest bytes is the plan.
-    """
+    """Every move is tried. Of those that help, the one with the fewest bytes is the plan."""
     result = find_pods(start, 1)
     if result.before:
         assert result.plan is None

@@ -41,9 +41,8 @@ def test_remedies_come_in_the_order_of_their_cost(world: World) -> None:
 @examples(50)
 @given(worlds() | full_worlds())
 def test_no_single_step_is_cheaper_than_the_first_remedy(world: World) -> None:
-    """All steps on all nodes and disks are tried.
-
-    They have several sizes below the least one, or all the space there is.
+    """All steps on all nodes and disks are tried. They have several sizes below the least one, or all the space there
+    is.
     """
     cost = next((remedy.cost for remedy in world.find(1)), None)
     if world.fits:
@@ -109,7 +108,6 @@ def test_where_more_never_hurts_a_pod_that_fits_after_some_steps_fits_after_all(
 
 
 def _plain_decision(world: World, steps: list[Step]) -> PodDecision:
-    """The decision about every node, on the cluster after the steps."""
     changes = step_changes(world.cluster, steps)
     cluster = world.cluster.update(changes.objects)
     for node in changes.nodes:

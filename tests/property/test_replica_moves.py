@@ -1,7 +1,4 @@
-"""Every replica move leaves each volume complete, on random clusters.
-
-Its targets are what Longhorn may choose.
-"""
+"""Every replica move leaves each volume complete, on random clusters. Its targets are what Longhorn may choose."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from tests.worlds.predicted_clusters import after
 
 
 def pick(number: int, count: int) -> int:
-    """A choice of `number`, if there are as many."""
     return min(number, count - 1)
 
 
@@ -45,10 +41,7 @@ def test_a_move_keeps_every_volume_complete_and_no_disk_too_full(world: World) -
 
 @given(worlds())
 def test_the_targets_are_what_longhorn_does_with_one_more_replica(world: World) -> None:
-    """Some choices of Longhorn lead to each, and to nothing else.
-
-    The number of replicas was raised before.
-    """
+    """Some choices of Longhorn lead to each, and to nothing else. The number of replicas was raised before."""
     cluster = after(world.start, *world.changes).cluster
     for move in replica_moves(cluster):
         volume = cluster.snapshot.volumes[move.volume]

@@ -24,7 +24,6 @@ Sharded = tuple[int, int, int]
 
 
 def shard(volume: Sharded) -> int:
-    """Bytes of a shard."""
     gib, data, parity = volume
     return shard_size(gib * GI, DataLayout(data, parity, STRIP_KB))
 

@@ -37,15 +37,13 @@ class DiskModel:
         return size <= self.free and (self.headroom is None or written < self.headroom)
 
     def after(self, size: int, written: int) -> DiskModel:
-        """The disk once a volume is placed."""
         return DiskModel(self.free - size, None if self.headroom is None else self.headroom - written)
 
 
 @dataclass(frozen=True)
 class Node:
-    """Volumes as (size, written, mask of open disks), the disks, and what their first status says to be free.
-
-    The last `optional` volumes may also go elsewhere.
+    """Volumes as (size, written, mask of open disks), the disks, and what their first status says to be free. The last
+    `optional` volumes may also go elsewhere.
     """
 
     volumes: tuple[tuple[int, int, int], ...]
@@ -112,13 +110,11 @@ def nodes(draw: st.DrawFn) -> Node:
 
 
 def volumes_of(node: Node) -> UnplacedVolumes:
-    """The volumes as the check reads them."""
     sizes, written, allowed = ([volume[field] for volume in node.volumes] for field in range(3))
     return UnplacedVolumes(sizes, written, [""] * len(sizes), allowed, node.optional)
 
 
 def disks_of(node: Node) -> list[MeetingDisk]:
-    """The disks as the check reads them."""
     return [
         MeetingDisk(disk.free, reported, disk.headroom)
         for disk, reported in zip(node.disks, node.reported, strict=True)

@@ -1,7 +1,4 @@
-"""What every run of every strategy keeps, on random clusters.
-
-Pods, lags and seeds are random, too.
-"""
+"""What every run of every strategy keeps, on random clusters. Pods, lags and seeds are random, too."""
 
 from __future__ import annotations
 
@@ -33,9 +30,8 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, volumes: int = 3) -> World:
-    """One to four nodes of one to three disks, and pods.
-
-    There are up to eight pods of some volumes, and a lag of 0 to 30 steps.
+    """One to four nodes of one to three disks, and pods. There are up to eight pods of some volumes, and a lag of 0 to
+    30 steps.
     """
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     nodes = {
@@ -55,7 +51,6 @@ few = examples(40)
 
 
 def _bytes_by_disk(result: StrategyRun) -> dict[str, int]:
-    """Bytes of each disk's replicas, counted from the replicas alone."""
     sums: dict[str, int] = {}
     for replica in result.end.cluster.snapshot.replicas.values():
         sums[replica.disk_id] = sums.get(replica.disk_id, 0) + replica.size
@@ -90,10 +85,7 @@ def test_the_same_seed_gives_the_same_run(world: World, name: StrategyName) -> N
 @few
 @given(worlds(), names)
 def test_the_counts_are_those_of_the_objects(world: World, name: StrategyName) -> None:
-    """Placed pods, stuck pods and overbooked disks are counted again.
-
-    The objects in the end are counted.
-    """
+    """Placed pods, stuck pods and overbooked disks are counted again. The objects in the end are counted."""
     result = play_strategy(world.start, name, world.seed, world.pace)
     snapshot = result.end.cluster.snapshot
     with_data = {replica.volume for replica in snapshot.replicas.values() if replica.node_id and replica.healthy_at}
@@ -118,10 +110,7 @@ def test_the_counts_are_those_of_the_objects(world: World, name: StrategyName) -
 @few
 @given(worlds(), names)
 def test_a_remote_volume_was_misplaced(world: World, name: StrategyName) -> None:
-    """A volume away from its pod in the end was misplaced.
-
-    It was placed elsewhere when it was new.
-    """
+    """A volume away from its pod in the end was misplaced. It was placed elsewhere when it was new."""
     result = play_strategy(world.start, name, world.seed, world.pace)
     for key, node in result.end.nodes.items():
         for volume in result.end.cluster.volumes_of(result.end.cluster.snapshot.pods[key]):
@@ -168,10 +157,7 @@ def test_stale_safe_packing_does_no_wrong_on_any_status(world: World) -> None:
 @few
 @given(worlds())
 def test_the_guard_does_no_wrong_on_any_status(world: World) -> None:
-    """Nothing is overbooked, misplaced or stuck.
-
-    That is so though every node with a packing is offered.
-    """
+    """Nothing is overbooked, misplaced or stuck. That is so though every node with a packing is offered."""
     result = play_strategy(world.start, StrategyName.GUARDED, world.seed, world.pace)
     assert (result.overbooked, result.misplaced, result.end.stuck) == ({}, frozenset(), {})
 
@@ -188,10 +174,7 @@ def test_without_an_extender_every_pod_gets_a_node(world: World) -> None:
 @few
 @given(worlds(volumes=1))
 def test_pods_of_one_volume_do_not_meet_by_the_proposal(world: World) -> None:
-    """Its reservations keep such pods apart while no time-out ends.
-
-    So each one gets the space that its decision found.
-    """
+    """Its reservations keep such pods apart while no time-out ends. So each one gets the space that its decision found."""
     pace = Pace(world.pace.lag, world.pace.binding, scheduling_timeout=10_000, reservation_timeout=10_000)
     result = play_strategy(world.start, StrategyName.PROPOSAL, world.seed, pace)
     assert (result.overbooked, result.misplaced, result.end.stuck) == ({}, frozenset(), {})

@@ -59,14 +59,12 @@ disk_schedules = st.builds(
 
 
 def _growing_claim(name: str, requested: int, capacity: int, reserved: bool) -> list[Object]:
-    """A bound claim that may request more than its volume has, whose PersistentVolume may be reserved for it."""
     volume = make.persistent_volume(name, uid=f"uid-{name}" if reserved else None)
     volume["spec"]["capacity"] = {"storage": f"{capacity}Gi"}
     return [make.claim(name, requested, bound=True), volume]
 
 
 def _claim_with_node(name: str, node: str, bound: bool) -> Object:
-    """A claim for which a node is selected."""
     raw = make.claim(name, 40, bound=bound)
     raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": node}
     return raw
@@ -129,7 +127,6 @@ changed_objects = st.one_of(
 
 
 def _plain(value: Any) -> Any:
-    """The value with every kind of mapping as a dict."""
     if isinstance(value, Snapshot):
         return {name: dict(getattr(value, name) or {}) for name in Snapshot.__dataclass_fields__}
     return dict(value) if hasattr(value, "items") else value

@@ -100,7 +100,6 @@ def _claims(draw: st.DrawFn, name: str) -> Object:
 
 
 def _outcomes(claims: Iterable[Object], volumes: Iterable[Object], labels: Mapping[str, str]) -> set[tuple[Any, ...]]:
-    """Every result of findMatchingVolumes on a node."""
     to_bind = [claim for claim in claims if "annotations" not in claim["metadata"]]
     to_bind.sort(key=lambda claim: int(claim["spec"]["resources"]["requests"].get("storage", 0)))
     outcomes = set()
@@ -193,7 +192,6 @@ def _cluster(claims: Iterable[Object], volumes: Iterable[Object]) -> View:
 
 
 def _alike(volumes: Iterable[Object]) -> dict[str, object]:
-    """A value per volume that volumes share if they are other drivers' and alike."""
     return {
         raw["metadata"]["name"]: raw["metadata"]["name"]
         if raw["spec"]["csi"]["driver"] == "driver.longhorn.io"

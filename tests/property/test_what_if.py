@@ -54,9 +54,8 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, plenty: bool = False) -> World:
-    """Two to five nodes, up to eight pods with replicas.
-
-    A volume has one or two. With `plenty` every node could hold everything.
+    """Two to five nodes, up to eight pods with replicas. A volume has one or two. With `plenty` every node could hold
+    everything.
     """
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 5))]
@@ -104,10 +103,7 @@ def workload(size: int) -> Workload:
 
 
 def _overbooked_disks(result: OrderResult) -> list[str]:
-    """The disks whose replicas add up to more than Longhorn's limit.
-
-    They are counted from the replicas alone.
-    """
+    """The disks whose replicas add up to more than Longhorn's limit. They are counted from the replicas alone."""
     view = result.cluster.state.view
     sums: dict[str, int] = {}
     for replica in view.snapshot.replicas.values():
@@ -118,19 +114,15 @@ def _overbooked_disks(result: OrderResult) -> list[str]:
 
 
 def _choose_current_status(seed: int) -> Choose:
-    """Chooses at random, but of two choices the second.
-
-    It is the one in which the status shows the oldest placement.
-    """
+    """Chooses at random, but of two choices the second. It is the one in which the status shows the oldest placement."""
     randrange = random.Random(seed).randrange  # noqa: S311
     return lambda count: 1 if count == 2 else randrange(count)
 
 
 @st.composite
 def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
-    """A random cluster with a budget, and a drain.
-
-    Its pods are those of one workload, and one or two nodes are drained.
+    """A random cluster with a budget, and a drain. Its pods are those of one workload, and one or two nodes are
+    drained.
     """
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 5))]
@@ -157,9 +149,8 @@ def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
 @examples(50)
 @given(guarded_worlds(), st.integers(0, 100))
 def test_no_step_of_a_drain_violates_a_budget(guarded: tuple[World, DisruptionBudget], seed: int) -> None:
-    """As many pods as the budget needs run after every step.
-
-    They are counted by the field's own definition in the documentation.
+    """As many pods as the budget needs run after every step. They are counted by the field's own definition in the
+    documentation.
     """
     world, budget = guarded
     pods = len(world.start.cluster.snapshot.pods)
@@ -180,17 +171,13 @@ def test_no_step_of_a_drain_violates_a_budget(guarded: tuple[World, DisruptionBu
 
 
 def runs(cluster: PredictedCluster, pod: kube.Pod) -> bool:
-    """Whether a pod has a node, where its volumes are attached."""
     return bool(pod.node_name) and all(volume.node_id == pod.node_name for volume in cluster.volumes_of(pod))
 
 
 @examples(50)
 @given(guarded_worlds(), st.integers(0, 100))
 def test_what_holds_up_a_drain_with_a_budget_is_named(guarded: tuple[World, DisruptionBudget], seed: int) -> None:
-    """Every pod that stays on a drained node has its budget named.
-
-    Without such a pod no budget is named.
-    """
+    """Every pod that stays on a drained node has its budget named. Without such a pod no budget is named."""
     world, _ = guarded
     changed = after(world.start, *world.changes)
     end = observe(changed, seed, ignore_progress)
@@ -228,9 +215,8 @@ def test_longhorns_status_lists_exactly_the_replicas(world: World) -> None:
 @examples(50)
 @given(worlds())
 def test_every_placed_pod_may_run_where_it_is(world: World) -> None:
-    """Its node is not gone, and its volumes have healthy replicas.
-
-    The node is neither drained nor lost, and the replicas are on ready nodes.
+    """Its node is not gone, and its volumes have healthy replicas. The node is neither drained nor lost, and the
+    replicas are on ready nodes.
     """
     start = after(world.start, *world.changes)
     for result in play(start, 3):

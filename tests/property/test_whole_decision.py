@@ -63,12 +63,10 @@ class Replica:
 
     @property
     def stays(self) -> bool:
-        """Whether it has a place and keeps it."""
         return bool(self.node) and not self.evicting and not self.deleting
 
     @property
     def usable(self) -> bool:
-        """Whether it is healthy and stays."""
         return self.stays and self.healthy and not self.failed
 
 
@@ -397,7 +395,6 @@ def is_attachable(cluster: Cluster, volume: Volume) -> bool:
 
 
 def disks_of(cluster: Cluster, entry: Replica) -> Iterator[Disk]:
-    """The disk of a replica on an existing node, if there is such a disk."""
     disk = cluster.nodes[entry.node].disks.get(entry.disk)
     if disk is not None:
         yield disk
@@ -444,7 +441,6 @@ def expected(cluster: Cluster) -> set[str]:
 
 
 def requesting_pod(cluster: Cluster) -> Object:
-    """A pod that mounts all the volumes."""
     return pod(*(f"v{index}" for index in range(len(cluster.volumes))))
 
 

@@ -11,5 +11,4 @@ __all__ = ["anyio_backend", "process_state"]
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The simulator is written for asyncio."""
     return "asyncio"

@@ -34,10 +34,7 @@ async def start_world(*sizes: str, settings: Config | None = None) -> tuple[Worl
 
 
 def available_gib(world: World, node: str) -> int:
-    """The available space in the node's status, in Gi rounded up.
-
-    Longhorn rounds it down to 100 MiB.
-    """
+    """The available space in the node's status, in Gi rounded up. Longhorn rounds it down to 100 MiB."""
     return -(-world.disk(node).storage_available // GIB)
 
 

@@ -17,9 +17,8 @@ CRD = Path(__file__).parents[2] / "manifests/crd/diskschedules.yaml"
 
 
 def test_a_replica_starts_once_granted_and_is_gone_once_released(tmp_path: Path) -> None:
-    """The test places and grants in place of the DiskSchedule controllers.
-
-    The definition of DiskSchedules is created after the simulator has started.
+    """The test places and grants in place of the DiskSchedule controllers. The definition of DiskSchedules is created
+    after the simulator has started.
     """
     with DevCluster(tmp_path / "cluster", ClusterOptions(nodes=0)) as cluster:
         rig = Rig(cluster, tmp_path, disk_schedules=True)

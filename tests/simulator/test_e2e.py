@@ -36,7 +36,6 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def scene(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    """A namespace and nodes for one test."""
     own_scene = Scene(rig, re.sub("[^a-z]+", "-", request.node.name.removeprefix("test_"))[:50].strip("-"))
     yield own_scene
     own_scene.clean()
@@ -301,7 +300,6 @@ def test_a_growth_is_refused_while_longhorn_does_not_answer(scene: Scene) -> Non
 
 
 def _request(scene: Scene, size: str) -> None:
-    """Changes the request of the claim `data`."""
     body = {"spec": {"resources": {"requests": {"storage": size}}}}
     scene.rig.cluster.api.patch(CLAIMS.path(scene.name, "data"), body)
 
@@ -326,9 +324,8 @@ def _misplaced_pods(rig: Rig) -> list[tuple[str, str]]:
 
 
 def _stuck_reason(scene: Scene) -> str:
-    """Why a pod of the scene is stuck, "" if none is.
-
-    It may be stuck for another reason at first, such as a volume that is not detached yet.
+    """Why a pod of the scene is stuck, "" if none is. It may be stuck for another reason at first, such as a volume
+    that is not detached yet.
     """
     entries = scene.rig.status()["stuck"]
     return next((str(each["reason"]) for each in entries if each["pod"].startswith(f"{scene.name}/")), "")

@@ -185,10 +185,7 @@ async def test_volume_is_not_attached_where_no_instance_manager_runs() -> None:
 
 
 async def _start_rebuild(world: World) -> str:
-    """Starts a rebuild, which stays incomplete; returns the replica's node.
-
-    The volume has 5 GiB of data.
-    """
+    """Starts a rebuild, which stays incomplete; returns the replica's node. The volume has 5 GiB of data."""
     await world.start("50Gi", "50Gi", "50Gi", replica_replenishment_wait_interval="0")
     await world.add_volume("v", 10, DISABLED, replicas=2)
     await world.attach("v", "a")

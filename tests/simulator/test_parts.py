@@ -332,10 +332,7 @@ def test_pod_does_not_wait_for_volumes_of_other_drivers() -> None:
 
 
 def test_every_simulated_kind_has_a_definition() -> None:
-    """The status is a subresource, as in Longhorn.
-
-    The DiskSchedule controllers bring their own definition.
-    """
+    """The status is a subresource, as in Longhorn. The DiskSchedule controllers bring their own definition."""
     simulated = {table.resource for table in Store().tables} - {DISK_SCHEDULES}
     plurals = {resource.plural for resource in simulated if resource.group == LONGHORN_VOLUMES.group}
     definitions = install.crds()

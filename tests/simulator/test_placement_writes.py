@@ -59,7 +59,6 @@ def _move_to(uuid: str, *, labels: bool) -> Callable[[Json, Json], Json]:
 
 
 def _scheduled(world: World) -> dict[str, list[str]]:
-    """The replicas that the status of node a lists, by disk."""
     return {
         disk.uuid: list(disk.scheduled_replicas)
         for disk in world.store.longhorn_nodes.models["a"].disks

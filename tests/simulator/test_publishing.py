@@ -33,7 +33,6 @@ async def _publish(world: World, attachment: str) -> float | None:
 
 
 def _states(world: World) -> list[str]:
-    """The states of volumes from now on, each once in a row."""
     states: list[str] = []
 
     def on_volume(_key: str, _old: Any, new: Any) -> None:

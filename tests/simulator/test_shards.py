@@ -43,7 +43,6 @@ async def start_volume(nodes: str, seed: int = 1) -> World:
 
 
 def shard_nodes(world: World) -> list[str]:
-    """The nodes of the shards, by slot."""
     return [shard.spec["nodeID"] for shard in world.store.shards_by_volume.get("v")]
 
 

@@ -1,7 +1,4 @@
-"""Volumes and replicas under the real controllers.
-
-The API server is in memory.
-"""
+"""Volumes and replicas under the real controllers. The API server is in memory."""
 
 from __future__ import annotations
 
@@ -32,9 +29,8 @@ async def start_volume(
     seed: int = 1,
     **settings: str,
 ) -> World:
-    """Starts a node with one disk for each size, and a volume.
-
-    The volume `v` is attached on `node`, if one is named. Returns when nothing changes any more.
+    """Starts a node with one disk for each size, and a volume. The volume `v` is attached on `node`, if one is named.
+    Returns when nothing changes any more.
     """
     world = World(config, seed)
     await world.start(*sizes, **settings)
@@ -105,10 +101,7 @@ async def test_freed_room_gets_a_local_replica_in_place_of_the_distant_one() -> 
 
 
 async def test_strict_local_without_room_is_refused_with_longhorns_reason() -> None:
-    """The replica is pinned to the node and not placed.
-
-    So the volume stays detached, and the attachment fails.
-    """
+    """The replica is pinned to the node and not placed. So the volume stays detached, and the attachment fails."""
     world = await start_volume("10Gi", "50Gi", gib=20, locality=STRICT_LOCAL, node="a")
     assert world.places("v") == []
     assert world.replicas("v")[0].model.hard_node_affinity == "a"
@@ -239,10 +232,7 @@ async def test_disabled_placement_leaves_replicas_unplaced() -> None:
 
 
 async def test_replica_waits_for_its_backing_image() -> None:
-    """The image is listed at once, and its size counts.
-
-    It is listed for the disk.
-    """
+    """The image is listed at once, and its size counts. It is listed for the disk."""
     world = await start_volume("50Gi", "50Gi")
     image = {"name": "image", "namespace": "longhorn-system", "annotations": {"simulator/real-size": "3Gi"}}
     await world.api.create("/apis/longhorn.io/v1beta2/namespaces/longhorn-system/backingimages", {"metadata": image})

@@ -65,7 +65,6 @@ class AbusedService:
         return names
 
     def metric(self, name: str) -> float:
-        """The value of a metric, with its labels as Prometheus writes them."""
         match = re.search(rf"^longhorn_scheduler_extender_{re.escape(name)} (\S+)$", self.get("/metrics"), re.MULTILINE)
         assert match is not None, name
         return float(match[1])
@@ -82,14 +81,12 @@ class AbusedService:
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU time that the process has used."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def longest_turn(self, attempt: Callable[[], None], limit: float) -> float:
-        """The longest turn of the event loop during an attempt, in seconds of CPU time.
-
-        Up to three attempts are made to stay below the limit: on a machine with too much work a turn takes several times as long.
+        """The longest turn of the event loop during an attempt, in seconds of CPU time. Up to three attempts are made
+        to stay below the limit: on a machine with too much work a turn takes several times as long.
         """
         longest: list[float] = []
         while len(longest) < _ATTEMPTS and min(longest, default=limit) >= limit:

@@ -11,7 +11,6 @@ READY: Final = (Condition("Ready", "True"), Condition("Schedulable", "True"))
 
 
 def grant(size: int) -> Allocation:
-    """The answer to a request that is granted."""
     return Allocation(AllocationState.SCHEDULED, size)
 
 

@@ -65,7 +65,6 @@ class Unfriendly:
     @property  # type: ignore[misc] # a plugin may define it so
     @property
     def __class__(self) -> type:
-        """Its type, which isinstance() reads."""
         raise RuntimeError("its class was read")
 
 
@@ -109,18 +108,14 @@ class UnreadableError(Exception):
 
 
 def refuse(_: CycleState, argument: Any) -> Check:
-    """Refuses the nodes of the argument."""
     return lambda node_info: Text("a name\nof the list") if node_info.node.name in argument.names else ""
 
 
 def score(_: CycleState, argument: Any, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """10 for the nodes of the argument."""
     return [10 if node_info.node.name in argument.names else 0 for node_info in node_infos]
 
 
 def raising(error: BaseException) -> Callable[..., NoReturn]:
-    """A function that raises."""
-
     def call(*_: object) -> NoReturn:
         raise error
 

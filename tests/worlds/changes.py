@@ -21,7 +21,6 @@ def changes_of(*objects: Object | list[Object], deleted: bool = False) -> Change
 
 
 def read_object(raw: Object) -> tuple[str, Key, object]:
-    """Returns the object's field of `Snapshot`, its key and its model."""
     kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
     key, value = kind.read(raw)
     return kind.field, key, value

@@ -36,9 +36,8 @@ def kind(size: int, engine: str, *selectors: str) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim without its name.
-
-    `place` is where the only replica of its bound volume is, `holder` the node of the other pod that has it.
+    """A claim without its name. `place` is where the only replica of its bound volume is, `holder` the node of the
+    other pod that has it.
     """
 
     size: int
@@ -68,7 +67,6 @@ class Claim:
 
     @property
     def volume_spec(self) -> dict[str, Any]:
-        """The spec of its Longhorn volume."""
         selectors = {
             key: self.parameters[key].split(",") for key in ("diskSelector", "nodeSelector") if self.parameters.get(key)
         }

@@ -34,11 +34,9 @@ class ClassicGenerator:
         self._number = 0
 
     def chance(self, share: float) -> bool:
-        """True in this share of all calls."""
         return self.random.random() < share
 
     def some(self, most: int, make: Callable[[], Object]) -> list[Object]:
-        """Up to `most` objects."""
         return [make() for _ in range(self.random.randint(0, most))]
 
     def node(self, name: str) -> Object:
@@ -93,7 +91,6 @@ class ClassicGenerator:
         return pod
 
     def pod(self, spec: Object) -> Object:
-        """A pod with a name of its own."""
         self._number += 1
         name = f"pod-{self._number}"
         metadata = {**self._metadata(name), "uid": name, "labels": self._labels(("app", "tier"), ("x", "x", "y"), 0.8)}
@@ -260,7 +257,6 @@ class ClassicCluster:
             self.state = self.state.with_controller(_to_controller(controller))
 
     def put_node(self, raw: Object) -> None:
-        """Adds or replaces a node."""
         self._replace(nodes=_put(self.documented.nodes, raw))
         self.state = self.state.with_node(NODE.read(raw))
 
@@ -276,32 +272,26 @@ class ClassicCluster:
         self.state = self.state.with_pod(SCHEDULED_POD.read(raw))
 
     def bind(self, raw: Object, node: str) -> None:
-        """Binds a pod to a node."""
         self._replace(pods=_put(self.documented.pods, {**raw, "spec": {**raw["spec"], "nodeName": node}}))
         self.state = self.state.with_binding(SCHEDULED_POD.read(raw), node)
 
     def remove_pod(self, raw: Object) -> None:
-        """Removes a pod."""
         self._replace(pods=_remove(self.documented.pods, raw))
         self.state = self.state.without_pod(SCHEDULED_POD.read(raw).namespaced_name)
 
     def put_service(self, raw: Object) -> None:
-        """Adds or replaces a service."""
         self._replace(services=_put(self.documented.services, raw))
         self.state = self.state.with_service(SERVICE.read(raw))
 
     def remove_service(self, raw: Object) -> None:
-        """Removes a service."""
         self._replace(services=_remove(self.documented.services, raw))
         self.state = self.state.without_service(*_key(raw)[1:])
 
     def put_controller(self, raw: Object) -> None:
-        """Adds or replaces a controller."""
         self._replace(controllers=_put(self.documented.controllers, raw))
         self.state = self.state.with_controller(_to_controller(raw))
 
     def remove_controller(self, raw: Object) -> None:
-        """Removes a controller."""
         self._replace(controllers=_remove(self.documented.controllers, raw))
         self.state = self.state.without_controller(*_key(raw))
 
@@ -342,7 +332,6 @@ class ClassicCluster:
         self.put_pod({**other, "metadata": {**raw["metadata"], "uid": other["metadata"]["uid"]}})
 
     def _replace(self, **lists: list[Object]) -> None:
-        """The lists of earlier clusters stay as they are."""
         self.documented = DocumentedClassicScheduler(**{**vars(self.documented), **lists})
 
 

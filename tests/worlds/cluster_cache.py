@@ -35,7 +35,6 @@ REPLICAS: Final = PATHS["longhorn.io", "Replica"]
 
 
 def path_of(raw: Object) -> str:
-    """Where an object is listed."""
     return PATHS[group_of(raw["apiVersion"]), raw["kind"]]
 
 
@@ -49,16 +48,13 @@ class CachedCluster:
         self.cache = ClusterCache(client, LONGHORN_NAMESPACE, timing, lambda: self.time, stale_after)
 
     async def put(self, *objects: Object) -> None:
-        """Creates or changes objects."""
         for raw in make.flat(*objects):
             await self.api.put(path_of(raw), raw)
 
     async def remove(self, raw: Object) -> None:
-        """Deletes an object."""
         await self.api.remove(path_of(raw), raw["metadata"]["name"], raw["metadata"].get("namespace", ""))
 
     async def wait_for_sync(self) -> None:
-        """Returns once everything is listed and watched."""
         await until("every watch", lambda: self.api.open_watches == len(WATCHED))
         await until("the state", lambda: not self.cache.problem)
 
@@ -69,7 +65,6 @@ class CachedCluster:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What the cache has now."""
         return self.cache.state().view.snapshot
 
 

@@ -42,7 +42,6 @@ _version = 0
 
 
 def put(informer: Informer[Any], raw: Object) -> None:
-    """Delivers one object, as a watch would."""
     global _version  # noqa: PLW0603 # as an API server counts
     _version += 1
     metadata = {**raw["metadata"], "resourceVersion": str(_version)}
@@ -57,7 +56,6 @@ class RecordingApi(FakeApi):
         self.bodies: list[Object] = []
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answers one request."""
         if request.method == "PUT":
             self.bodies.append(await request.json())
             return web.json_response(self.bodies[-1])
@@ -105,11 +103,9 @@ class World:
         put(self.watches.schedules, raw)
 
     def replica(self, name: str, volume: str, node: str = "n", **more: Any) -> None:
-        """Delivers a replica."""
         put(self.watches.replicas, builders.replica(name, volume, node, **more))
 
     def unreadable_replica(self, name: str, **metadata: Any) -> None:
-        """Delivers a replica with an invalid size."""
         put(self.watches.replicas, {"metadata": {"name": name, **metadata}, "spec": {"volumeSize": "-5"}})
 
     async def reconciled_after(self, event: Callable[[], None]) -> Reconciled:

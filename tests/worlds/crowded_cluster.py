@@ -51,21 +51,16 @@ class CrowdedCluster:
 
     @property
     def contenders(self) -> Contenders:
-        """What other pods have."""
         return Competing(self.state.demand, self.ledger, self.contention, self.equivalence)
 
     def filter(self, pod: Pod) -> Decision:
-        """The decision of /filter."""
         return filter_nodes(pod, self.names, self.state, FilterOptions(), self.contenders)
 
     def prioritize(self, pod: Pod) -> Any:
-        """What the scores of /prioritize are made of."""
         return self.plans.longhorn_facts(pod, self.names, self.state, FilterOptions(), self.contenders)
 
     def explain(self, pod: Pod) -> Explanation:
-        """The explanation of /explain."""
         return explain_nodes(pod, self.names, self.state, FilterOptions(), self.contenders)
 
     def row(self, pod: Pod) -> Any:
-        """A row of the status page."""
         return waiting_row(pod, self.state, FilterOptions(), self.contenders, {})

@@ -14,7 +14,6 @@ class LaterRunner(OnCallersThread):
     """Runs work in the next turn of the loop."""
 
     async def run(self, work: Callable[[], Any], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> Any:
-        """Lets others run, then runs the work."""
         await asyncio.sleep(0)
         return await super().run(work, urgency, rest)
 
@@ -23,7 +22,6 @@ class RestingRunner(OnCallersThread):
     """Rests after some work, in a virtual loop."""
 
     async def run(self, work: Callable[[], Any], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> Any:
-        """Runs the work, then rests."""
         began = virtual_loop().time()
         result = await super().run(work, urgency, rest)
         await asyncio.sleep(rest * (virtual_loop().time() - began))

@@ -98,7 +98,6 @@ class World:
         return self.version
 
     def all(self, kind: str) -> dict[str, tuple[int, Any]]:
-        """The objects of a kind by name, with their versions."""
         return {key[1]: self.objects[key] for key in sorted(key for key in self.objects if key[0] == kind)}
 
     def get(self, kind: str, name: str) -> tuple[int, Any]:
@@ -106,14 +105,12 @@ class World:
         return self.objects.get((kind, name), (0, None))
 
     def remove(self, kind: str, name: str, seen: int) -> None:
-        """Removes an object, if its version is `seen`."""
         if self.get(kind, name)[0] != seen:
             raise ConflictError
         self.version += 1
         del self.objects[kind, name]
 
     def fork(self) -> World:
-        """A copy, which continues on its own."""
         return World(dict(self.available), dict(self.listed), dict(self.objects), self.version)
 
     def nodes(self) -> dict[str, Node]:
@@ -133,7 +130,6 @@ class World:
         }
 
     def schedule(self, node: str) -> DiskSchedule:
-        """The DiskSchedule of the disk whose original node this is."""
         schedule = self.objects["schedule", f"{node}-uuid"][1]
         assert isinstance(schedule, DiskSchedule)
         return schedule
@@ -314,9 +310,8 @@ def orphan_withdrawals(kind: RequestKind, name: str, schedules: dict[str, tuple[
 
 
 def image_controller(api: World, name: str) -> Actor:
-    """Reads schedules, then the image; writes the decision; makes the granted copies.
-
-    Withdraws the requests for an image that is gone.
+    """Reads schedules, then the image; writes the decision; makes the granted copies. Withdraws the requests for an
+    image that is gone.
     """
     yield
     schedules = api.all("schedule")
@@ -350,10 +345,9 @@ def image_controller(api: World, name: str) -> Actor:
 def perform(
     api: World, writes: tuple[Write, ...], seen: dict[str, dict[str, tuple[int, Any]]], volume: tuple[str, int]
 ) -> Actor:
-    """Makes the writes one by one, each against the version read or written last.
-
-    A request is changed in any newer version that has the same request and answer, and withdrawn only if the object, which is
-    read after that version, is not on the disk. A change that changes nothing makes no version.
+    """Makes the writes one by one, each against the version read or written last. A request is changed in any newer
+    version that has the same request and answer, and withdrawn only if the object, which is read after that version, is
+    not on the disk. A change that changes nothing makes no version.
     """
 
     def put(kind: str, name: str, **changed: object) -> None:
@@ -407,7 +401,6 @@ def set_request(api: World, write: SetRequirement, seen: dict[str, tuple[int, An
 
 
 def entry_of(schedule: DiskSchedule, write: SetRequirement) -> tuple[object, ...]:
-    """What a change of a request is decided from."""
     requests = schedule.spec.requests(write.kind)
     return requests.get(write.name), schedule.status.allocations(write.kind).get(write.name), schedule.deleting
 
@@ -514,9 +507,8 @@ def stored_bytes(api: World) -> int:
 
 
 def check_at_rest(api: World) -> None:
-    """Asserts that exactly the placed replicas and wanted copies are requested.
-
-    Replicas of a volume have one size, and all have their bytes allocated. A copy may be refused, and stays requested.
+    """Asserts that exactly the placed replicas and wanted copies are requested. Replicas of a volume have one size, and
+    all have their bytes allocated. A copy may be refused, and stays requested.
     """
     check(api)
     placed = {name: replica for name, (_, replica) in api.all("replica").items() if replica.disk_id}

@@ -112,7 +112,6 @@ class DocumentedClassicScheduler:
         ]
 
     def _service_pods(self, service: Object) -> list[Object]:
-        """The pods of a service that have a node, finished ones too."""
         return [
             pod
             for pod in self.pods
@@ -226,7 +225,6 @@ class DocumentedClassicScheduler:
         return rules[entry.name](pod, node)
 
     def _assumed(self, pod: Object, node: Object, resource: str) -> int:
-        """What would be requested of the node, with the defaults of the priorities."""
         default = _DEFAULT_REQUESTS[resource]
         return sum(_requests(other, resource, default) for other in (*self._pods_on(node), pod))
 

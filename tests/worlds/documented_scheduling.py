@@ -179,7 +179,6 @@ class DocumentedScheduler:
         )
 
     def _counts(self, term: Object, owner: Object, pod: Object) -> bool:
-        """Whether a pod counts for a term of the owner."""
         namespace = pod["metadata"]["namespace"]
         named = term.get("namespaces", [])
         selector = term.get("namespaceSelector")
@@ -211,7 +210,6 @@ def _spreads(entry: Object, pod: Object, labels: _Labels) -> bool:
 
 
 def selects(selector: Object, labels: _Labels) -> bool:
-    """Whether a label selector selects an object with these labels."""
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
         _meets(entry, labels) for entry in selector.get("matchExpressions", [])
     )
@@ -288,7 +286,6 @@ def _sum(amounts: list[dict[str, Fraction]]) -> dict[str, Fraction]:
 
 
 def quantity(text: str) -> Fraction:
-    """The number that a quantity stands for."""
     match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", text)
     assert match is not None
     return Fraction(match[1]) * _UNITS[match[2]]

@@ -43,7 +43,6 @@ Call = ReadLease | CreateLease | ReplaceLease
 
 
 def candidate_after(*events: Event, candidate: Candidate | None = None) -> Candidate:
-    """Applies events to a candidate, by default to a new one."""
     candidate = candidate or Candidate(IDENTITY, TIMING)
     for event in events:
         candidate = step(candidate, event)
@@ -56,7 +55,6 @@ def leader(sent: float = 0.0) -> Candidate:
 
 
 def next_action(candidate: Candidate, now: float) -> Action:
-    """The action that the candidate plans at this time."""
     return plan(candidate, now, TIMESTAMP)
 
 
@@ -112,9 +110,8 @@ class Process:
 
 @dataclass
 class ElectionWorld:
-    """Processes, the API server, the calls that were given up, and the true time.
-
-    `jitter` is that of the next failed call.
+    """Processes, the API server, the calls that were given up, and the true time. `jitter` is that of the next failed
+    call.
     """
 
     processes: list[Process]
@@ -125,7 +122,6 @@ class ElectionWorld:
     restarts: int = 0
 
     def clock(self, process: Process) -> float:
-        """The time on the process's own clock."""
         return process.clock_offset + self.time * process.clock_rate
 
     def leading_processes(self) -> list[Process]:
@@ -133,7 +129,6 @@ class ElectionWorld:
         return [process for process in self.processes if process.candidate.leading(self.clock(process))]
 
     def leaders(self) -> list[str]:
-        """The identities of the processes that may answer now."""
         return [process.candidate.identity for process in self.leading_processes()]
 
     def send(self, process: Process) -> None:
@@ -150,7 +145,6 @@ class ElectionWorld:
         self.time += seconds
 
     def apply(self, pending: PendingCall | None) -> None:
-        """Lets a call reach the API server."""
         if pending is not None and not pending.applied:
             pending.applied = True
             pending.answer = self.server.apply(pending.call)
@@ -187,7 +181,6 @@ class ElectionWorld:
             self.apply(self.abandoned.pop(number % len(self.abandoned)))
 
     def stop_or_continue(self, process: Process) -> None:
-        """Stops the process, or continues it (SIGSTOP and SIGCONT)."""
         process.stopped = not process.stopped
 
     def restart(self, process: Process) -> None:
@@ -203,7 +196,6 @@ class ElectionWorld:
             self.set_competing(process, competing=not process.candidate.competing)
 
     def set_competing(self, process: Process, *, competing: bool) -> None:
-        """Tells the process whether to compete."""
         process.candidate = step(process.candidate, ShouldCompete(competing, self.clock(process)))
 
     def run(self, seconds: float) -> None:
@@ -218,9 +210,8 @@ class ElectionWorld:
             self.time += CALM_STEP
 
     def assert_one_leader_emerges(self) -> None:
-        """Asserts that one process soon leads, and stays the leader, once all processes run and compete.
-
-        Soon is within the longest wait that a process may have begun, and some periods.
+        """Asserts that one process soon leads, and stays the leader, once all processes run and compete. Soon is within
+        the longest wait that a process may have begun, and some periods.
         """
         for process in self.processes:
             process.stopped = False

@@ -20,7 +20,6 @@ TIMING = IN_PROCESS
 
 
 def connect_with(kubeconfig: str) -> Callable[[], Awaitable[KubeClient]]:
-    """Returns how the elector connects."""
     return partial(KubeClient.connect, kubeconfig)
 
 

@@ -30,6 +30,5 @@ def engine_image(nodes: Iterable[str]) -> Object:
 
 
 def engines(nodes: Iterable[str]) -> list[Object]:
-    """The engine image and an instance manager for each node."""
     names = list(nodes)
     return [engine_image(names), *map(instance_manager, names)]

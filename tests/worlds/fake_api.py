@@ -38,7 +38,6 @@ def write_kubeconfig(folder: Path, server: str, **cluster: Any) -> Path:
 
 
 def event(kind: str, raw: Object) -> bytes:
-    """A watch event as one line."""
     return json.dumps({"type": kind, "object": raw}).encode() + b"\n"
 
 
@@ -71,7 +70,6 @@ def sending(*lines: bytes, hang: bool = False, abort: bool = False) -> Behaviour
 
 
 async def silent(request: web.Request) -> web.StreamResponse:
-    """Accepts the request and never answers."""
     await asyncio.sleep(60)
     return web.Response()
 
@@ -108,7 +106,6 @@ class FakeApi:
 
     @property
     def open_watches(self) -> int:
-        """How many watches are open."""
         return len(self._watch_transports)
 
     def abort_watches(self) -> None:
@@ -117,7 +114,6 @@ class FakeApi:
             transport.abort()
 
     def count(self, verb: str, path: str = "") -> int:
-        """How many requests had this verb, for one path or all."""
         return sum(1 for requested, where, _ in self.requests if requested == verb and path in ("", where))
 
     def add(self, path: str, *objects: Object) -> None:
@@ -129,7 +125,6 @@ class FakeApi:
             self.collections[path].objects[_key(raw)] = raw
 
     async def put(self, path: str, *objects: Object) -> None:
-        """Creates or changes objects."""
         for raw in objects:
             kind = "MODIFIED" if _key(raw) in self.collections[path].objects else "ADDED"
             self.add(path, raw)
@@ -144,7 +139,6 @@ class FakeApi:
         )
 
     async def bookmark(self, path: str) -> None:
-        """Sends a bookmark of the present version."""
         await self._send(path, event("BOOKMARK", {"metadata": {"resourceVersion": str(self.version)}}))
 
     async def _send(self, path: str, line: bytes) -> None:
@@ -264,5 +258,4 @@ async def until(what: str, true: Callable[[], Any], seconds: float = 10) -> None
 
 
 def names(objects: Iterable[Object]) -> list[str]:
-    """The names of some objects."""
     return [raw["metadata"]["name"] for raw in objects]

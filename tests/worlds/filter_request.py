@@ -11,10 +11,8 @@ async def caller_waits() -> bool:
 
 
 async def caller_hung_up() -> bool:
-    """The caller has hung up."""
     return True
 
 
 def fitting_nodes(decision: Decision) -> list[str]:
-    """The candidates that fit."""
     return [name for name, reason in zip(decision.candidates, decision.reasons, strict=True) if reason.fits]

@@ -45,14 +45,12 @@ class GuardApi:
         self.put(CONFIGURATION, {"kind": MUTATING_WEBHOOKS.kind, "metadata": {"name": NAME}, "webhooks": webhooks})
 
     def put(self, path: str, raw: Object) -> None:
-        """Creates or replaces an object."""
         self._version += 1
         raw["metadata"]["resourceVersion"] = str(self._version)
         self.objects[path] = raw
 
     @property
     def data(self) -> dict[str, bytes]:
-        """The content of the Secret."""
         return {key: b64decode(text) for key, text in self.objects[SECRET].get("data", {}).items()}
 
     @data.setter
@@ -67,7 +65,6 @@ class GuardApi:
 
     @property
     def webhook(self) -> Object:
-        """The placement guard's webhook."""
         (webhook,) = (entry for entry in self.objects[CONFIGURATION]["webhooks"] if entry["name"] == WEBHOOK)
         return dict(webhook)
 

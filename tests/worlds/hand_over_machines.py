@@ -77,14 +77,12 @@ def step_ledger(ledger: int, *events: Event) -> int:
 
 @cache
 def offered_nodes(ledger: int) -> tuple[frozenset[int], ...]:
-    """The nodes that each pod is offered."""
     found = (LEDGERS.values[ledger].offer_of(str(pod)) for pod in PODS)
     return tuple(frozenset(map(int, offer.nodes)) if offer else frozenset() for offer in found)
 
 
 @cache
 def encode(ledger: int, election_number: int, process: int, *, final: bool) -> int:
-    """The record that a leader writes."""
     transitions = ELECTIONS.values[election_number].candidates[process].observed_record.transitions
     head = RecordHead(str(process), transitions, final)
     data = encode_record(LEDGERS.values[ledger], head, 0.0).data
@@ -184,13 +182,11 @@ def release(number: int, process: int) -> int:
 
 @cache
 def has_led(number: int, process: int) -> bool:
-    """Whether a process leads or has led."""
     return bool(ELECTIONS.values[number].candidates[process].term)
 
 
 @cache
 def leaders(number: int) -> tuple[bool, ...]:
-    """Which fences are open."""
     return tuple(candidate.leading(0.0) for candidate in ELECTIONS.values[number].candidates)
 
 

@@ -109,9 +109,8 @@ class Model:
         return awake and state.processes[number].adopted and self._leads(state, number)
 
     def known(self, state: State, number: int, node: int, bound: int, *, reads: bool) -> tuple[Known, ...]:
-        """What a process that has seen these pods bound knows of each pod on a node; `reads`: and reads the replicas that are stored.
-
-        A process that does not lead has the record of offers.
+        """What a process that has seen these pods bound knows of each pod on a node; `reads`: and reads the replicas
+        that are stored. A process that does not lead has the record of offers.
         """
         process = state.processes[number]
         offered = machines.offered_nodes(process.ledger if process.adopted else machines.restore(state.record, 0))

@@ -57,17 +57,14 @@ class State(NamedTuple):
     paused: int = 0
 
     def with_process(self, number: int, **changes: Any) -> State:
-        """The state with changes of one process."""
         processes = list(self.processes)
         processes[number] = processes[number]._replace(**changes)
         return self._replace(processes=(processes[0], processes[1]))
 
     def place(self, pod: int, placed: Placed | None) -> State:
-        """The state with another placement of a pod."""
         return self._replace(placed=(*self.placed[:pod], placed, *self.placed[pod + 1 :]))
 
     def has_stage(self, stage: str) -> bool:
-        """Whether a placement is at this stage."""
         return any(placed is not None and placed.stage == stage for placed in self.placed)
 
 
@@ -95,7 +92,6 @@ def _is_over(state: State, node: int) -> bool:
 
 
 def _finish(state: State, pod: int, node: int) -> State:
-    """Everything has happened to a pod, and is seen."""
     state = state.place(pod, _DONE)._replace(bound=state.bound | 1 << pod)
     for number, process in enumerate(state.processes):
         answered = (*process.answered[:pod], None, *process.answered[pod + 1 :])

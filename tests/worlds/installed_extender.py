@@ -68,7 +68,6 @@ def put_setting(cluster: DevCluster, name: str, value: str) -> None:
 
 
 def run_doctor(cluster: DevCluster, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code and all findings."""
     command = [EXTENDER, "doctor", "--kubeconfig", str(cluster.kubeconfig), "-o", "json", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr == ""

@@ -70,7 +70,6 @@ def replica(name: str, place: str = "", **fields: Any) -> lh.Replica:
 
 
 def failed(name: str, place: str, **fields: Any) -> lh.Replica:
-    """A replica that failed and may be used again."""
     return replica(name, place, **{"failed_at": LONG_AGO, **fields})
 
 

@@ -117,7 +117,6 @@ class MemoryApi:
 
 
 def _merge(base: Json, patch: Mapping[str, Any]) -> Json:
-    """RFC 7386."""
     merged = dict(base)
     for key, value in patch.items():
         if value is None:

@@ -39,6 +39,5 @@ class MountedSecret:
         switched.replace(self.folder / "..data")
 
     def write_pair(self, pair: CertificatePair, *authorities: CertificateAuthority) -> None:
-        """Writes a certificate with its key, and the authorities to trust."""
         bundle = b"".join(authority.bundle.read_bytes() for authority in authorities)
         self.write({"tls.crt": pair.certificate.read_bytes(), "tls.key": pair.key.read_bytes(), "ca.crt": bundle})

@@ -62,7 +62,6 @@ class NodeReservationWorld:
             self.cache.put(make.claim(f"data-{number}", 10), database_pod(number))
 
     def bind(self, number: int, node: str) -> None:
-        """Binds a pod, as kube-scheduler does."""
         self.cache.put(database_pod(number, node))
 
     def provision(self, number: int, node: str) -> None:
@@ -85,23 +84,18 @@ class NodeReservationWorld:
         return fitting_nodes(await self.decide(make.as_pod(database_pod(number)), hung_up))
 
     def start_filter(self, number: int, hung_up: HungUp = caller_waits) -> asyncio.Task[list[str]]:
-        """Sends /filter in the background."""
         return asyncio.create_task(self.filter(number, hung_up), name=f"request for {number}")
 
     async def explain(self, number: int) -> Explanation:
-        """Sends /explain for the pod of this number."""
         return await self.verbs.explain(make.as_pod(database_pod(number)), NODES)
 
     async def preempt(self, number: int) -> Decision:
-        """Sends /preempt for the pod of this number."""
         return await self.verbs.preempt(make.as_pod(database_pod(number)), NODES)
 
     def observations(self, histogram: str, **label: str) -> float:
-        """How many values a histogram of the metrics has observed."""
         return self.metrics.registry.get_sample_value(f"{histogram}_count", label) or 0.0
 
     def total(self, histogram: str, **label: str) -> float:
-        """The sum of the values that a histogram has observed."""
         return self.metrics.registry.get_sample_value(f"{histogram}_sum", label) or 0.0
 
     async def assert_idle(self) -> None:

@@ -12,7 +12,6 @@ from scheduler_core.volumes.resolve import resolve
 
 
 def ledger_with_offers(view: View, offers: Iterable[tuple[str, Collection[str]]]) -> Ledger:
-    """A ledger with offers to these pods, made one second after the other."""
     ledger = Ledger()
     for second, (name, nodes) in enumerate(offers):
         ledger = with_offer(ledger, view, name, nodes, float(second))

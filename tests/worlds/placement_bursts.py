@@ -107,7 +107,6 @@ class BurstOutcome:
 
     @property
     def wrong(self) -> bool:
-        """Whether a placement failed the pod or the disk."""
         return bool(self.misplaced or self.stuck or self.overbooked_disks)
 
 
@@ -128,16 +127,13 @@ class _Chance:
         self._seed = seed
 
     def share(self, *purpose: object) -> float:
-        """A number from 0 to 1."""
         return random.Random(" ".join(map(str, (self._seed, *purpose)))).random()  # noqa: S311 # repeatable, not secret
 
     def seconds(self, span: tuple[float, float], *purpose: object) -> float:
-        """Seconds of a span."""
         least, most = span
         return least + (most - least) * self.share(*purpose)
 
     def logarithmic_seconds(self, span: tuple[float, float], *purpose: object) -> float:
-        """Seconds of a span, evenly on a logarithmic scale."""
         least, most = span
         return exp(self.seconds((log(least), log(most)), *purpose))
 
@@ -166,7 +162,6 @@ class _Objects:
         return deepcopy(self._raws[kind, name])
 
     def all(self, kind: str) -> list[Object]:
-        """All objects of a kind."""
         return [raw for (raw_kind, _), raw in self._raws.items() if raw_kind == kind]
 
     def write(self, raw: Object) -> None:
@@ -220,7 +215,6 @@ class PlacementBurst:
             waiting = refused
 
     def _usable_nodes(self) -> list[str]:
-        """The nodes that the first pod could get."""
         state = self._objects.shown.state()
         pod = state.view.snapshot.pods["default", self._cluster.first_pod]
         contenders = make.competing(state)
@@ -246,7 +240,6 @@ class PlacementBurst:
         return refused
 
     async def _start(self, name: str, node: str) -> None:
-        """Binds a pod, after its claims, and attaches its volumes."""
         claims = self._cluster.pods[name]
         await asyncio.sleep(self._chance.seconds(_BINDING, "claims", name))
         for claim in claims:
@@ -316,7 +309,6 @@ class PlacementBurst:
         )
 
     def _count(self, replica: Object) -> None:
-        """Lists a replica in its node's status."""
         raw = self._objects.get("Node", replica["spec"]["nodeID"])
         statuses = raw["status"]["diskStatus"].values()
         status = next(status for status in statuses if status["diskUUID"] == replica["spec"]["diskID"])
@@ -367,7 +359,6 @@ def _replica_of(claim: TightClaim) -> str:
 
 
 def _apply(patch: JsonPatch, replica: Object) -> None:
-    """Changes a replica as a webhook's JSON patch says."""
     for change in patch:
         if change["op"] != "test":
             *parents, key = change["path"].removeprefix("/").split("/")

@@ -63,16 +63,14 @@ def node_with_disks(disks: Mapping[str, Object], **fields: Any) -> list[Object]:
 
 
 def path_of(disk: str) -> str:
-    """The path of a disk."""
     return f"/data/{disk}/"
 
 
 def waiting_volume(
     name: str, size: float, age: int = 0, *, locality: str = "strict-local", node: str = NODE, **volume: Any
 ) -> list[Object]:
-    """A pod bound to a node, whose claim's volume vol-<name> has the replica r-<name> without a place.
-
-    Claims of a higher `age` are younger.
+    """A pod bound to a node, whose claim's volume vol-<name> has the replica r-<name> without a place. Claims of a
+    higher `age` are younger.
     """
     claim, persistent_volume, longhorn_volume = make.bound(name, size, locality=locality, **volume)
     claim["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:{age:02d}Z"
@@ -87,13 +85,11 @@ def waiting_volume(
 
 
 def placement(name: str, size: float, disk: str, **fields: Any) -> Placement:
-    """The placement of the replica of a waiting volume on a disk of the node n."""
     values = {"replica": f"r-{name}", "volume": f"vol-{name}", "size": int(size * GI), "node": NODE}
     return Placement(**{**values, "disk": f"{NODE}-{disk}", "disk_path": path_of(disk), **fields})
 
 
 def state_of(*objects: Object | list[Object]) -> ClusterState:
-    """The state of a cluster as watches show it, one change after the other."""
     return empty_state().update(changes_of(*objects), NOW)
 
 
@@ -106,5 +102,4 @@ def decide(
     *,
     other_nodes: bool = False,
 ) -> GuardDecision:
-    """The guard's decision."""
     return guard_placement(wanted, state, ledger or Ledger(), allowances, Search(Budget(steps), other_nodes))

@@ -32,26 +32,22 @@ def pod(name: str = "new", on: str = "", *, cpu: int = 0, memory: int = 0, **mor
 
 
 def web(name: str = "new", on: str = "", **more: Any) -> Pod:
-    """A pod with the label app=web."""
     return pod(name, on, labels={"app": "web"}, **more)
 
 
 def service(name: str = "web", namespace: str = "shop", **selector: str) -> Service:
-    """A service, which selects app=web by default."""
     return Service(namespace, name, frozenset((selector or {"app": "web"}).items()))
 
 
 def state(
     nodes: Iterable[Node], pods: Iterable[Pod] = (), services: Iterable[Service] = (service(),)
 ) -> GenericClusterState:
-    """A cluster."""
     return GenericClusterState.of(nodes, pods, services)
 
 
 def failed(
     rule: str, asking_pod: Pod, cluster: GenericClusterState, *, longhorn: LonghornFacts = NO_FACTS, **argument: Any
 ) -> dict[str, str]:
-    """The nodes a predicate refuses, and why."""
     check = PREDICATES[rule](CycleState(asking_pod, cluster, longhorn), Argument(**argument))
     return {name: text for name in cluster.node_names if (text := check(cluster.nodes[name]))}
 

@@ -34,10 +34,7 @@ OPTIONS = FilterOptions()
 
 
 def node(name: str, size: float = 100, *, zone: str = "", listed: dict[str, float] | None = None) -> list[Object]:
-    """A node with one Longhorn disk of `size` Gi.
-
-    `listed` are the replicas on it, in Gi.
-    """
+    """A node with one Longhorn disk of `size` Gi. `listed` are the replicas on it, in Gi."""
     used = sum((listed or {}).values())
     return [
         kube_node(name, **({"topology.kubernetes.io/zone": zone} if zone else {})),
@@ -46,7 +43,6 @@ def node(name: str, size: float = 100, *, zone: str = "", listed: dict[str, floa
 
 
 def owned_pod(*claims: str, name: str, node: str = "", owner: str = "StatefulSet", **fields: Any) -> Object:
-    """A pod with a controller."""
     phase = "Running" if node else "Pending"
     raw = pod(*claims, name=name, uid=f"uid-{name}", node=node, phase=phase, **fields)
     raw["metadata"]["ownerReferences"] = [{"kind": owner, "name": name.rpartition("-")[0], "uid": "uid-owner"}]
@@ -56,9 +52,8 @@ def owned_pod(*claims: str, name: str, node: str = "", owner: str = "StatefulSet
 def running(
     name: str, on: str, size: float = 30, *, replicas: Sequence[str] | None = None, locality: str = "best-effort"
 ) -> list[Object]:
-    """A running pod with one claim, whose volume is fully written.
-
-    The volume is attached. Its replicas are on these nodes, on the pod's alone by default.
+    """A running pod with one claim, whose volume is fully written. The volume is attached. Its replicas are on these
+    nodes, on the pod's alone by default.
     """
     places = [on] if replicas is None else list(replicas)
     claim_name = f"data-{name}"
@@ -90,10 +85,7 @@ def add_labels(objects: Iterable[Object], ready: bool | None = None, **labels: s
 def disruption_budget(
     name: str = "web", *, status: Object | None = None, selector: Object | None = None, **spec: Any
 ) -> Object:
-    """A PodDisruptionBudget of the namespace default.
-
-    It selects the pods with the label app by its name.
-    """
+    """A PodDisruptionBudget of the namespace default. It selects the pods with the label app by its name."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -104,10 +96,7 @@ def disruption_budget(
 
 
 def stateful_set(name: str, replicas: int, size: str = "40Gi", **spec: Any) -> Object:
-    """A StatefulSet with one claim per pod.
-
-    `spec` has more of its fields.
-    """
+    """A StatefulSet with one claim per pod. `spec` has more of its fields."""
     claim = {
         "metadata": {"name": "data"},
         "spec": {
@@ -126,12 +115,10 @@ def stateful_set(name: str, replicas: int, size: str = "40Gi", **spec: Any) -> O
 
 
 def replica_name(pod_name: str, place: str) -> str:
-    """The name of a running pod's replica on a node."""
     return f"{pod_name}-{place}"
 
 
 def growing_class(*, grows: bool = True) -> Object:
-    """A StorageClass whose volumes may be expanded, or may not."""
     return {**storage_class(), "allowVolumeExpansion": grows}
 
 
@@ -145,7 +132,6 @@ def situation(*objects: Object | Iterable[Object]) -> Situation:
 
 
 def after(start: Situation, *changes: Change) -> Situation:
-    """The situation after the changes."""
     for change in changes:
         start = change.apply(start)
     return start
@@ -162,13 +148,11 @@ def observe(start: Situation, seed: int, observer: Observe) -> OrderResult:
 
 
 def prediction(start: Situation, *changes: Change, orders: int = 10) -> Prediction:
-    """What the changes lead to."""
     changed = after(start, *changes)
     return predict(start, changed, play(changed, orders))
 
 
 def outcome_of(result: Prediction, name: str) -> PodOutcome:
-    """What becomes of one pod of the namespace default."""
     return next(outcome for outcome in result.pods if outcome.entry.key == ("default", name))
 
 

@@ -44,9 +44,8 @@ _LARGEST = 2**52
 
 
 def cluster_of(objects: Sequence[Object]) -> PredictedCluster:
-    """The cluster of some objects, with current conditions.
-
-    Longhorn's node controller has written those of nodes and disks.
+    """The cluster of some objects, with current conditions. Longhorn's node controller has written those of nodes and
+    disks.
     """
     cluster = situation(*objects).cluster
     for node in [*cluster.snapshot.longhorn_nodes.values()]:
@@ -74,12 +73,10 @@ def _write_schedulable(status: Object, conditions: tuple[kube.Condition, ...]) -
 
 
 def waiting(cluster: PredictedCluster) -> kube.Pod:
-    """The pod that waits."""
     return cluster.snapshot.pods[POD]
 
 
 def fits(objects: Sequence[Object]) -> bool:
-    """Whether the pod gets a node, by the decision of what-if."""
     cluster = cluster_of(objects)
     return bool(PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0).node)
 
@@ -96,10 +93,7 @@ def after(objects: Sequence[Object], cluster: PredictedCluster, steps: Sequence[
 
 
 def run_command(objects: list[Object], command: Sequence[str]) -> None:
-    """Changes the objects as kubectl would.
-
-    The taint of an uncordoned node changes as its controller would.
-    """
+    """Changes the objects as kubectl would. The taint of an uncordoned node changes as its controller would."""
     match command:
         case ("kubectl", "uncordon", name):
             node = object_of(objects, "v1", "Node", name)
@@ -137,10 +131,7 @@ def object_of(objects: Sequence[Object], version: str, kind: str, name: str) -> 
 
 
 def add_space(objects: list[Object], step: Step) -> None:
-    """Changes a disk's status by bytes that are freed or added.
-
-    It is as Longhorn would measure it.
-    """
+    """Changes a disk's status by bytes that are freed or added. It is as Longhorn would measure it."""
     status = object_of(objects, "longhorn.io/v1beta2", "Node", step.node)["status"]["diskStatus"][step.disk]
     if step.kind is RemedyKind.FREE_SCHEDULED:
         status["storageScheduled"] -= step.size
@@ -171,10 +162,7 @@ def after_move(objects: Sequence[Object], step: Step, target: DiskPlace) -> list
 
 
 def every_step(cluster: PredictedCluster, size: int | None) -> Iterator[Step]:
-    """Every step of the offered kinds on every node and disk.
-
-    `size` bytes of space, or as many as there are.
-    """
+    """Every step of the offered kinds on every node and disk. `size` bytes of space, or as many as there are."""
     # A persistent map has another order each time, and the same choices would mean other steps.
     for _, node in sorted(cluster.snapshot.longhorn_nodes.items()):
         if cluster.snapshot.nodes[node.name].unschedulable:
@@ -204,7 +192,6 @@ class World:
 
     @cached_property
     def cluster(self) -> PredictedCluster:
-        """The cluster of the objects."""
         return cluster_of(self.objects)
 
     @cached_property
@@ -213,16 +200,13 @@ class World:
 
     @cached_property
     def fits(self) -> bool:
-        """Whether the pod fits as it is."""
         return fits(self.objects)
 
     @cached_property
     def remedies(self) -> tuple[Step, ...]:
-        """Many remedies."""
         return self.find(20)
 
     def find(self, limit: int) -> tuple[Step, ...]:
-        """At most `limit` remedies."""
         return find_remedies(waiting(self.cluster), self.cluster, OPTIONS, limit).remedies
 
     def fits_after(self, *steps: Step) -> bool:
@@ -230,25 +214,19 @@ class World:
         return fits(after(self.objects, self._cluster_as_read, steps))
 
     def works(self, remedy: Step) -> bool:
-        """Whether the pod fits after a remedy, for every move's target.
-
-        Longhorn may put a moved replica anywhere.
-        """
+        """Whether the pod fits after a remedy, for every move's target. Longhorn may put a moved replica anywhere."""
         if remedy.move is None:
             return self.fits_after(remedy)
         return all(fits(after_move(self.objects, remedy, target)) for target in remedy.move.targets)
 
 
 def worlds(*, elsewhere: float = 0.2) -> st.SearchStrategy[World]:
-    """What `draw_world` draws."""
     return st.integers(0, 2**32).map(lambda seed: draw_world(random.Random(seed), elsewhere))  # noqa: S311
 
 
 def draw_world(chance: random.Random, elsewhere: float = 0.2) -> World:
-    """One to three nodes with one or two disks, and a pod.
-
-    Any disk may be closed or full, and the pod has one or two claims. `elsewhere` is the probability of volumes with
-    replicas that may go to other nodes than the pod.
+    """One to three nodes with one or two disks, and a pod. Any disk may be closed or full, and the pod has one or two
+    claims. `elsewhere` is the probability of volumes with replicas that may go to other nodes than the pod.
     """
     names = [f"n{number}" for number in range(chance.randint(1, 3))]
     objects: list[Object] = [
@@ -286,14 +264,12 @@ def draw_world(chance: random.Random, elsewhere: float = 0.2) -> World:
 
 
 def full_worlds() -> st.SearchStrategy[World]:
-    """What `draw_full_world` draws."""
     return st.integers(0, 2**32).map(lambda seed: draw_full_world(random.Random(seed)))  # noqa: S311
 
 
 def draw_full_world(chance: random.Random) -> World:
-    """Two or three nodes with full disks, and a waiting pod.
-
-    Each has one open disk, full of the replicas of running pods. The pod has one claim.
+    """Two or three nodes with full disks, and a waiting pod. Each has one open disk, full of the replicas of running
+    pods. The pod has one claim.
     """
     names = [f"n{number}" for number in range(chance.randint(2, 3))]
     listed: dict[str, dict[str, float]] = {name: {} for name in names}

@@ -47,15 +47,12 @@ class RecordingQueueHandler:
         self.retries = 0
 
     def enqueue(self, pending: PendingPod) -> None:
-        """Called by the cache."""
         self.pending[pending.pod.namespaced_name] = pending
 
     def dequeue(self, key: PodKey) -> None:
-        """Called by the cache."""
         self.pending.pop(key, None)
 
     def retry_unschedulable(self) -> None:
-        """Called by the cache."""
         self.retries += 1
 
 

@@ -160,7 +160,6 @@ class SchedulingApi(FakeApi):
         return next((entry for entry in conditions if entry["type"] == kind), None)
 
     def events_with(self, reason: str) -> list[Object]:
-        """Returns the Events with this reason."""
         return [event for event in self.events.values() if event["reason"] == reason]
 
     def pod_nodes(self) -> dict[str, str]:

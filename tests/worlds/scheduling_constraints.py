@@ -242,5 +242,4 @@ class Generator:
 
 
 def object_of(raw: Any) -> tuple[str, str]:
-    """The namespace and name of an object."""
     return str(raw["metadata"].get("namespace", "")), str(raw["metadata"]["name"])

@@ -38,7 +38,6 @@ def small_cluster() -> list[Object]:
 
 
 def db_pod(**metadata: Any) -> Object:
-    """The pod that mounts data-db-0."""
     raw = pod("data-db-0", name="db-0", uid="uid-db-0")
     raw["metadata"] |= metadata
     return raw
@@ -59,7 +58,6 @@ async def http_client(app: FastAPI, *, raise_app_exceptions: bool = True) -> Asy
 
 @asynccontextmanager
 async def small_service() -> AsyncIterator[AsyncClient]:
-    """A client of the service over the small cluster."""
     async with http_client(application()) as client:
         yield client
 

@@ -89,7 +89,6 @@ class World:
         await self.api.patch(NODES.path(name=name), body)
 
     async def patch_disk(self, node: str, **fields: object) -> None:
-        """Changes a node's first disk, as an administrator."""
         path = LONGHORN_NODES.path(LONGHORN_NAMESPACE, node)
         await self.api.patch(path, {"metadata": {}, "spec": {"disks": {"disk-1": fields}}})
 
@@ -117,12 +116,10 @@ class World:
         await self.api.create(VOLUME_ATTACHMENTS.path(), {"metadata": {"name": f"{volume}-{node}"}, "spec": spec})
 
     async def detach(self, volume: str) -> None:
-        """Deletes every attachment of a volume."""
         for attachment in self.store.attachments_by_volume.get(volume):
             await self.api.delete(VOLUME_ATTACHMENTS.path(name=attachment.name))
 
     async def delete_volume(self, name: str) -> None:
-        """Deletes a Longhorn volume."""
         await self.api.delete(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, name))
 
     async def write(self, volume: str, gib: int) -> None:
@@ -154,21 +151,16 @@ class World:
         raise AssertionError(f"still writing after {ROUNDS} rounds")
 
     def volume(self, name: str) -> longhorn.Volume:
-        """A volume."""
         return self.store.volumes.models[name]
 
     def replicas(self, name: str) -> list[KubeObject[longhorn.Replica]]:
-        """A volume's replicas."""
         return self.store.replicas_by_volume.get(name)
 
     def places(self, name: str) -> list[str]:
-        """The nodes of a volume's placed replicas."""
         return sorted(each.model.node_id for each in self.replicas(name) if each.model.node_id)
 
     def disk(self, node: str) -> longhorn.Disk:
-        """A node's first disk, as its status has it."""
         return self.store.longhorn_nodes.models[node].disks[0]
 
     def attachment(self, volume: str) -> Json:
-        """The status of a volume's first attachment."""
         return self.store.attachments_by_volume.get(volume)[0].status

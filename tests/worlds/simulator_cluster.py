@@ -63,13 +63,11 @@ class Rig:
         self.simulator = cluster.spawn("simulator", arguments, ready=log_has('"event": "ready"'))
 
     def status(self) -> Json:
-        """Reads the simulator's status page."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=5) as answer:
             status: Json = json.load(answer)
         return status
 
     def list(self, kind: Resource, namespace: str = "") -> list[Json]:
-        """The objects of a kind."""
         items: list[Json] = self.cluster.api.get(kind.path(namespace))["items"]
         return items
 
@@ -78,7 +76,6 @@ class Rig:
         return next((each for each in self.list(kind, namespace) if each["metadata"]["name"] == name), None)
 
     def apply(self, *objects: Json) -> None:
-        """Creates or changes objects."""
         self.cluster.kubectl(
             "apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
         )
@@ -112,7 +109,6 @@ class Scene:
         return names
 
     def add_node(self, *sizes: str) -> str:
-        """Adds a node with a disk of each size, and waits for it as `add_nodes`."""
         name = self._create_node(*sizes)
         until("node ready", lambda: self._ready(name))
         return name
@@ -143,31 +139,25 @@ class Scene:
         self.rig.apply({**raw, "spec": {**raw["spec"], "nodeName": node}})
 
     def add_claim(self, name: str, size: str, storage_class: str = "longhorn-local", **annotations: str) -> None:
-        """A claim."""
         self.rig.apply(claim(self.name, name, size, storage_class, annotations))
 
     def add_pod(self, name: str, *claims: str, node: str = "") -> None:
-        """Adds a pod with claims, on one node of the scene or any."""
         self.rig.apply(pod(self.name, name, claims, node))
 
     def running(self, *pods: str) -> bool:
-        """Whether all these pods run."""
         phases = {each["metadata"]["name"]: each["status"].get("phase") for each in self.rig.list(PODS, self.name)}
         return all(phases.get(name) == "Running" for name in pods)
 
     def volume(self, claim_name: str) -> Json | None:
-        """The Longhorn volume of a claim."""
         claim = self.rig.find(CLAIMS, claim_name, self.name)
         return self.rig.find(LONGHORN_VOLUMES, claim["spec"].get("volumeName", "")) if claim is not None else None
 
     def replicas(self, claim_name: str) -> list[Json]:
-        """The replicas of a claim's volume."""
         volume = self.volume(claim_name)
         name = volume["metadata"]["name"] if volume else None
         return [each for each in self.rig.list(LONGHORN_REPLICAS) if each["spec"]["volumeName"] == name]
 
     def replica_nodes(self, claim_name: str) -> list[str]:
-        """The nodes of a claim's placed replicas."""
         return sorted(each["spec"]["nodeID"] for each in self.replicas(claim_name) if each["spec"]["nodeID"])
 
     def clean(self) -> None:

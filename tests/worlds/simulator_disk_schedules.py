@@ -54,14 +54,12 @@ class DiskScheduling:
 
     @property
     def schedules(self) -> dict[str, DiskSchedule]:
-        """All DiskSchedules."""
         decoded = {
             name: convert.read_disk_schedule(_raw(obj)) for name, obj in self.world.store.disk_schedules.objects.items()
         }
         return {name: value for name, value in decoded.items() if not isinstance(value, Fault)}
 
     def of(self, node: str) -> DiskSchedule:
-        """The DiskSchedule of a node's first disk."""
         return self.schedules[self.world.disk(node).uuid]
 
     async def sync(self) -> None:

@@ -36,7 +36,6 @@ class FakeStateSource:
         self.put(*flat(*objects))
 
     def state(self) -> ClusterState:
-        """Returns the current state."""
         return self.current
 
     async def fetch(self, missing: MissingObjectError) -> bool:
@@ -49,7 +48,6 @@ class FakeStateSource:
         return raw is not None
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Finds a pod that the state or `elsewhere` has."""
         self.fetched.append(f"{namespace}/{name}")
         raw = self.elsewhere.get(f"{namespace}/{name}")
         return None if raw is None else as_pod(raw)
@@ -74,11 +72,9 @@ class FakeStateSource:
         self.observers.setdefault(field, []).append(observer)
 
     def put(self, *objects: Object) -> None:
-        """Creates or changes objects."""
         self._update({_read(raw)[:2]: _read(raw)[2] for raw in objects})
 
     def remove(self, *objects: Object) -> None:
-        """Deletes objects."""
         self._update(dict.fromkeys(_read(raw)[:2] for raw in objects))
 
     def _update(self, changes: dict[tuple[str, Key], object | None]) -> None:
@@ -96,7 +92,6 @@ class SlowSource(FakeStateSource):
     """A state source whose API server takes 0.5 s to read a pod."""
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Finds a pod after a while."""
         await asyncio.sleep(0.5)
         return await super().read_pod(namespace, name)
 

@@ -26,10 +26,7 @@ def disks_of(name: str, *sizes: float) -> list[Object]:
 
 
 def with_pods(nodes: Mapping[str, Sequence[float]], *pods: Sequence[float]) -> Situation:
-    """Nodes with disks, and pods with best-effort volumes.
-
-    All sizes are in Gi.
-    """
+    """Nodes with disks, and pods with best-effort volumes. All sizes are in Gi."""
     start = situation(*(disks_of(name, *sizes) for name, sizes in nodes.items()))
     return after(start, AddPods([[int(size * GIBIBYTE) for size in sizes] for sizes in pods]))
 
@@ -37,7 +34,6 @@ def with_pods(nodes: Mapping[str, Sequence[float]], *pods: Sequence[float]) -> S
 def play_strategy(
     start: Situation, name: StrategyName, seed: int = 0, pace: Pace | None = None, packing: Packing = Packing.AUTO
 ) -> StrategyRun:
-    """The end of one run of a strategy."""
     strategy = STRATEGIES[name](FilterOptions(packing=packing))
     choose_arrival = random.Random(seed).randrange  # noqa: S311
     choose = random.Random(f"{seed}/choices").randrange  # noqa: S311
@@ -47,5 +43,4 @@ def play_strategy(
 def play_seeds(
     start: Situation, name: StrategyName, pace: Pace | None = None, packing: Packing = Packing.AUTO, seeds: int = 20
 ) -> list[StrategyRun]:
-    """The ends of some runs of a strategy."""
     return [play_strategy(start, name, seed, pace, packing) for seed in range(seeds)]

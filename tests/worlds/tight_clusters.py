@@ -42,7 +42,6 @@ class TightDisk:
 
     @classmethod
     def draw(cls, chance: random.Random) -> TightDisk:
-        """Draws a disk that is 60 to 95 % full."""
         size = chance.choice(_DISK_SIZES)
         booked = round(size * chance.uniform(*_FULL))
         return cls(size, booked, min(booked, round(size * chance.uniform(0, _MOST_WRITTEN))))
@@ -58,7 +57,6 @@ class TightClaim:
 
     @property
     def locality(self) -> str:
-        """The data locality of its volume."""
         return "strict-local" if self.storage_class == STRICT else "best-effort"
 
 
@@ -96,7 +94,6 @@ class TightCluster:
 
     @property
     def first_pod(self) -> str:
-        """The name of the pod that is created first."""
         return next(iter(self.pods))
 
     def free_space(self, node: str) -> int:

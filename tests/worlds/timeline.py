@@ -35,7 +35,6 @@ class World(Protocol):
 
 
 def rows(*tables: dict[str, str]) -> list[Any]:
-    """The timelines of tables, as parameters that are named after their behaviours."""
     return [pytest.param(timeline, id=name) for table in tables for name, timeline in table.items()]
 
 
@@ -93,7 +92,6 @@ def _value(word: str) -> Any:
 
 
 async def _answer(world: World, call: str, requests: dict[str, asyncio.Task[Any]]) -> str:
-    """What an event returns, as it stands in timelines."""
     if call.startswith("cancel "):
         return _text(requests.pop(call.removeprefix("cancel ")).cancel())
     if call.startswith("answer "):

@@ -32,7 +32,6 @@ def read_longest_turn(file: Path) -> float:
 
 
 def reset_longest_turn(file: Path) -> None:
-    """Forgets the longest turn so far."""
     with file.open("r+b") as opened:
         opened.write(_DOUBLE.pack(0.0))
 

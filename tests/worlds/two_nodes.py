@@ -39,7 +39,6 @@ def two_nodes() -> list[Object]:
 
 
 def database_pod(number: int, node: str = "", uid: str = "", **fields: Any) -> Object:
-    """The pod db-<number>, which mounts the claim data-<number>."""
     return make.pod(f"data-{number}", name=f"db-{number}", uid=uid or f"uid-{number}", node=node, **fields)
 
 

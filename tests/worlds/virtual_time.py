@@ -54,14 +54,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def virtual_loop() -> VirtualLoop:
-    """The loop that runs now, which must be a virtual one."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     return loop
 
 
 def run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Runs a coroutine in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(coroutine)
 

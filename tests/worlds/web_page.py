@@ -1,7 +1,4 @@
-"""A page as a tree of elements, and its mistakes.
-
-They are by the rules of HTML and of accessibility.
-"""
+"""A page as a tree of elements, and its mistakes. They are by the rules of HTML and of accessibility."""
 
 from __future__ import annotations
 
@@ -24,21 +21,15 @@ class Element:
     texts: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Element]:
-        """Yields the element and all that are in it."""
         yield self
         for child in self.children:
             yield from child
 
     def all(self, tag: str, **attributes: str) -> list[Element]:
-        """The elements of a tag in this one that have these attributes.
-
-        `class` is given as `class_`.
-        """
         expected = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
         return [each for each in self if each.tag == tag and expected.items() <= each.attributes.items()]
 
     def one(self, tag: str, **attributes: str) -> Element:
-        """The only element of a tag with these attributes."""
         (element,) = self.all(tag, **attributes)
         return element
 
