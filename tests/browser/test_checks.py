@@ -80,7 +80,6 @@ def page(chromium: Browser) -> Iterator[Page]:
 
 @pytest.mark.parametrize("look", LOOKS, ids=str)
 def test_a_good_page_passes_every_check(chromium: Browser, pages: Pages, look: Look) -> None:
-    """What the checks find on other pages is not their own doing."""
     with visit(chromium, pages.write(), look) as opened:
         assert axe_violations(opened.page) == []
         assert overflow_problems(opened.page) == []
@@ -115,7 +114,6 @@ def test_errors_and_outside_requests_fail_a_visit(chromium: Browser, pages: Page
 
 
 def test_a_broken_content_security_policy_fails_a_visit(chromium: Browser, pages: Pages) -> None:
-    """A browser says in its console what it refuses."""
     url = pages.write(
         "<script>1</script>", '</style><meta http-equiv="Content-Security-Policy" content="script-src \'none\'"><style>'
     )
@@ -209,7 +207,6 @@ def test_zoom_halves_the_window(chromium: Browser, pages: Pages) -> None:
 
 
 def test_scripts_can_be_switched_off(chromium: Browser, pages: Pages) -> None:
-    """A page that is empty without JavaScript shows it."""
     url = pages.write("<p id=text></p><script>text.textContent = 'written by a script'</script>")
     with visit(chromium, url) as opened:
         assert opened.page.get_by_text("written by a script").count() == 1

@@ -21,7 +21,6 @@ def test_a_burst_larger_than_the_room_fills_unequal_nodes_exactly(tmp_path_facto
 
 
 def test_the_nodes_have_room_for_three_quarters_of_the_pods() -> None:
-    """They are unequal."""
     slots = backlog.Backlog(pods=1500).slots()
     assert sum(slots.values()) == 1125
     assert len(set(slots.values())) > 1

@@ -258,7 +258,6 @@ def test_a_pod_without_claims_is_not_asked_about(rig: Rig) -> None:
 @pytest.mark.smoke
 @pytest.mark.usefixtures("ask_policy")
 def test_without_an_extender_pods_with_claims_wait_and_others_run(rig: Rig) -> None:
-    """The waiting pod is placed once an extender answers again."""
     names = rig.candidates
     for name in names:
         rig.cluster.processes[name].stop()

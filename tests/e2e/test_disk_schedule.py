@@ -136,7 +136,6 @@ def test_the_definition_has_defaults_and_allows_two_states_only(longhorn: Longho
 
 @pytest.mark.smoke
 def test_a_volumes_replicas_are_placed_expanded_and_released(longhorn: Longhorn) -> None:
-    """DiskSchedules appear with the disks; replicas are placed apart."""
     longhorn.add_nodes({"n1": 100, "n2": 100})
     longhorn.start("one", *FAST)
     longhorn.add_volumes(["v"], 30, replicas=2)
@@ -168,7 +167,6 @@ def test_a_volumes_replicas_are_placed_expanded_and_released(longhorn: Longhorn)
 
 
 def test_a_rejected_replica_moves_unless_it_has_data(longhorn: Longhorn) -> None:
-    """The replica with data waits for room on its disk."""
     longhorn.add_nodes({"n1": 50, "n2": 100})
     for name, healthy in (("new", False), ("old", True)):
         longhorn.create(replica(f"{name}-r", name, 60, "n1", healthy=healthy))

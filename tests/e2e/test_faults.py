@@ -138,7 +138,6 @@ def test_a_terminated_leader_hands_its_open_offers_over(rig: Rig) -> None:
 
 
 def test_a_killed_leaders_open_offers_are_known(rig: Rig) -> None:
-    """They were recorded as they were made."""
     outcome = hand_over.run(rig, hand_over.SHORT, lambda rig: hand_over.kill_leader(rig, offers=_OPEN, recorded=True))
     assert outcome.wrong == 0, outcome
 
@@ -206,7 +205,6 @@ def test_a_stolen_lease_silences_the_leader(rig: Rig, monitor: LeaderMonitor) ->
 
 
 def test_a_deleted_endpointslice_is_created_again(rig: Rig) -> None:
-    """The leader checks it periodically."""
     rig.until("a candidate answers", rig.leader)
     rig.until("the Service has an endpoint", lambda: rig.cluster.api.get(SLICE).get("endpoints"), 20)
     rig.cluster.api.delete(SLICE)
@@ -244,7 +242,6 @@ def test_settings_take_effect_without_a_restart(rig: Rig) -> None:
 
 @pytest.mark.smoke
 def test_a_candidate_reports_missing_permissions_and_recovers(rig: Rig) -> None:
-    """Its readiness names the call and the account."""
     binding = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{SERVICE}"
     original = rig.cluster.api.get(binding)
     rig.cluster.api.delete(binding)

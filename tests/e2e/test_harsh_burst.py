@@ -67,7 +67,6 @@ def test_share_of_failing_orders_is_that_of_longhorn_s_choices() -> None:
 
 
 def test_seed_gives_the_same_burst_again() -> None:
-    """Another seed gives another one."""
     assert HarshBurst.of(1) == HarshBurst.of(1) != HarshBurst.of(2)
 
 

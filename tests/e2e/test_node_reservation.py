@@ -39,7 +39,6 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_a_burst_of_16_pods_puts_4_on_each_node_and_reserves_it(rig: Rig) -> None:
-    """This is goal 1."""
     with ReservationRecorder(rig) as recorder:
         result = plan.goal_1(rig, asks=True)
     assert (result.per_node, result.misplaced, result.mended, result.overbooked, result.stuck) == (EVEN, [], 0, [], [])

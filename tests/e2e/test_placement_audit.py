@@ -23,7 +23,6 @@ def place(overbookings: Overbookings, name: str, size: float, at: float) -> None
 
 
 def test_volumes_that_meet_are_recorded_once() -> None:
-    """A third one joins them."""
     overbookings = audit()
     for name, at in (("x", 1.0), ("y", 1.016), ("z", 1.2)):
         place(overbookings, name, 60, at)
@@ -43,7 +42,6 @@ def test_a_mended_disk_stays_recorded() -> None:
 
 
 def test_replicas_that_the_status_lists_did_not_meet() -> None:
-    """Longhorn counted them."""
     overbookings = audit()
     place(overbookings, "x", 50, 1.0)
     overbookings.note_node("MODIFIED", make.longhorn_node("a", {"disk-1": make.disk(100, listed={"x": 50})}), 1.1)

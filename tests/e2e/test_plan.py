@@ -76,7 +76,6 @@ def test_the_proposals_configuration_does_not_filter_pods_without_the_resource(r
 
 @pytest.mark.smoke
 def test_a_pod_with_four_claims_goes_to_the_node_with_four_disks(rig: Rig) -> None:
-    """This is goal 2."""
     rig.use_config(PROPOSAL)
     result = plan.goal_2(rig, asks=True)
     assert (result.nodes, result.misplaced, result.mended) == ({"many-0": "many-4"}, [], 0)
@@ -92,7 +91,6 @@ def test_drained_pods_move_to_the_other_node_with_room(rig: Rig) -> None:
 
 @pytest.mark.smoke
 def test_restarted_pods_return_to_the_nodes_of_their_replicas(rig: Rig) -> None:
-    """This is goal 3, case B."""
     rig.use_config(PROPOSAL)
     result, before = plan.goal_3_restart(rig, asks=True)
     assert result.nodes == before

@@ -152,7 +152,6 @@ def prefer_gold(stack: PolicyStack) -> Iterator[None]:
 
 @pytest.mark.usefixtures("prefer_gold")
 def test_every_pod_of_a_burst_goes_to_a_preferred_node_with_plenty_of_room(stack: PolicyStack) -> None:
-    """An offer to one of them leaves out no node that has room for more."""
     rig = stack.rig
     names = [f"metal-{number}" for number in range(8)]
     gold = set(names[:2])

@@ -220,7 +220,6 @@ def assert_claim_is_refused(stack: Stack, name: str) -> None:
 
 
 def test_a_pod_with_more_volumes_than_a_node_can_attach_is_refused(stack: Stack) -> None:
-    """One volume less, and it is not said."""
     claims = [f"claim-{number}" for number in range(MOST_VOLUMES + 1)]
     text = Reason.TOO_MANY_VOLUMES.text
     assert text in explained(stack, pod_of("many", claims, {}), ELSEWHERE)
@@ -228,7 +227,6 @@ def test_a_pod_with_more_volumes_than_a_node_can_attach_is_refused(stack: Stack)
 
 
 def test_a_setting_that_cannot_be_read_refuses_every_node(stack: Stack) -> None:
-    """The pod waits until it can be read again."""
     facts = Facts(stack.cluster.api, BAD_SETTING.name)
     BAD_SETTING.spoil(facts)
     try:

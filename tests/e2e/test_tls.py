@@ -149,7 +149,6 @@ def test_pods_are_placed_by_the_extenders_answer(world: World) -> None:
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_nothing_is_answered_to_a_caller_without_a_certificate(world: World, path: str) -> None:
-    """Neither by TLS nor without it."""
     for context in (world.context(), None):
         with pytest.raises((OSError, http.client.HTTPException)):
             world.call(context, path)

@@ -43,6 +43,5 @@ def test_the_policy_checks_everything_that_the_roles_let_the_account_write(name:
 
 
 def test_the_mirror_has_the_same_policy() -> None:
-    """Its token can create Leases, too."""
     kind = "ValidatingAdmissionPolicy"
     assert only(kind, MANIFESTS / "disk-schedule/mirror") == only(kind, MANIFESTS / "disk-schedule")

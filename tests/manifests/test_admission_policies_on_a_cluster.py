@@ -99,7 +99,6 @@ def renewed_lease(raw: bytes, seconds: int) -> Object:
 
 @pytest.mark.parametrize("account", ACCOUNTS)
 async def test_its_own_lease_can_be_created_and_renewed(cluster: DevCluster, account: str) -> None:
-    """By its name, for an hour at most."""
     path = LEASES.path(NAMESPACE, account)
     async with client_of(cluster, account) as client:
         raw = await client.create(LEASES.path(NAMESPACE), lease(account))
@@ -187,7 +186,6 @@ async def test_the_scheduler_writes_a_pods_condition_and_binds_it(cluster: DevCl
 
 
 async def test_the_scheduler_selects_a_claims_node_again(cluster: DevCluster, scheduler: KubeClient) -> None:
-    """With the program's own body."""
     path = CLAIMS.path("default", pending_claim(cluster)["metadata"]["name"])
     for node in ("one", "two"):
         changed = json.loads(await scheduler.patch(path, selected_node_patch(node)))
@@ -254,7 +252,6 @@ async def test_the_scheduler_changes_nothing_else_of_a_claim(
 
 
 async def test_the_scheduler_grows_no_claim(cluster: DevCluster, scheduler: KubeClient) -> None:
-    """Only a bound claim can grow."""
     await assert_refused(cluster, scheduler, CLAIMS.path("default", bound_claim(cluster)["metadata"]["name"]), GROWTH)
 
 
@@ -290,7 +287,6 @@ def longhorn_objects(cluster: DevCluster) -> dict[Resource, str]:
 
 
 async def test_the_controllers_write_what_they_decide(cluster: DevCluster, controllers: KubeClient) -> None:
-    """With the program's own bodies."""
     condition = Condition("DiskAllocation", "False", "NoSpace", "too small", "2026-01-01T00:00:00Z")
     writes: list[tuple[Resource, str, Callable[[bytes], Object]]] = [
         (LONGHORN_REPLICAS, "", lambda raw: convert.with_replica_fields(raw, place=("one", "disk", "/disk"), size=2)),

@@ -77,7 +77,6 @@ def test_both_policies_change_the_same_pods() -> None:
 
 
 def test_pods_ask_for_the_resource_that_kube_scheduler_manages() -> None:
-    """Its name is that of recommended-managed.yaml."""
     (config,) = documents(CONFIGS / "recommended-managed.yaml")
     (extender,) = config["extenders"]
     (managed,) = extender["managedResources"]
@@ -86,7 +85,6 @@ def test_pods_ask_for_the_resource_that_kube_scheduler_manages() -> None:
 
 
 def test_pods_are_sent_to_the_profile_of_the_second_scheduler() -> None:
-    """And no pod is sent to a scheduler that does not run."""
     (config,) = documents(OVERLAYS / "second-scheduler/config/kube-scheduler.yaml")
     (profile,) = config["profiles"]
     assert re.findall(r"value: '([^']*)'", expression(SCHEDULER_NAME)) == [profile["schedulerName"]]
@@ -102,7 +100,6 @@ def test_no_other_overlay_contains_a_policy(overlay: str) -> None:
 @pytest.mark.e2e  # it needs kubectl
 @pytest.mark.parametrize("overlay", BOTH)
 def test_the_variant_for_older_clusters_differs_in_its_api_version_only(overlay: str, tmp_path: Any) -> None:
-    """Kubernetes 1.34 and 1.35 have v1beta1."""
     kubectl = Kubectl(ensure_built() / KUBECTL, tmp_path / "no-kubeconfig", tmp_path / "cache")
     current, beta = (
         list(yaml.safe_load_all(kubectl.run(("kustomize", str(OVERLAYS / name)), None, check=True, seconds=60)))

@@ -143,7 +143,6 @@ def test_nothing_else_of_a_pod_changes(cluster: DevCluster, admitted: dict[str, 
 
 
 def test_pods_of_excluded_namespaces_do_not_ask(cluster: DevCluster) -> None:
-    """The cluster's, Longhorn's, and those with the label."""
     for namespace in ("kube-system", NAMESPACE, "apart"):
         assert asking_containers(admit(cluster, pod(), namespace)) == [], namespace
 
@@ -156,7 +155,6 @@ QOS_CLASSES: dict[str, dict[str, Any]] = {
 
 
 def test_the_qos_class_stays(cluster: DevCluster) -> None:
-    """It counts CPU and memory only."""
     for qos, resources in QOS_CLASSES.items():
         raw = admit(cluster, pod(containers=[container(resources=resources)]))
         assert (asking_containers(raw), raw["status"]["qosClass"]) == (["main"], qos)
@@ -173,7 +171,6 @@ def test_the_qos_class_stays(cluster: DevCluster) -> None:
 def test_what_kubernetes_refuses_is_refused_in_its_words(
     cluster: DevCluster, spec: dict[str, Any], message: str
 ) -> None:
-    """The policy hides no mistake, and adds none."""
     text = refusal(cluster, pod(**spec))
     assert message in text
     assert "policy" not in text.lower()
@@ -214,7 +211,6 @@ def observes_newest(cluster: DevCluster, path: str) -> bool:
 
 @pytest.mark.parametrize("kind", CONTROLLERS)
 def test_pods_of_controllers_ask_and_templates_stay(cluster: DevCluster, kind: str) -> None:
-    """Two pods each; the controller is content with them and changes nothing."""
     resource = Resource("apps", "v1", f"{kind.lower()}s", kind, namespaced=True)
     name = kind.lower()
     spec = {**CONTROLLERS[kind], **template(name)}
@@ -236,7 +232,6 @@ def test_pods_of_controllers_ask_and_templates_stay(cluster: DevCluster, kind: s
 
 
 def test_a_quota_that_names_the_resource_counts_the_pods(cluster: DevCluster) -> None:
-    """Others do not see it."""
     for namespace, hard in {"rationed": {f"requests.{RESOURCE}": "0"}, "roomy": {"pods": "5"}}.items():
         cluster.kubectl("create", "namespace", namespace)
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": hard}}
@@ -254,7 +249,6 @@ def has_account(cluster: DevCluster, namespace: str) -> bool:
 
 
 def test_defaults_of_a_limit_range_stay(cluster: DevCluster) -> None:
-    """They are set before the policy runs."""
     cluster.kubectl("create", "namespace", "ranged")
     limits = [{"type": "Container", "default": BOTH, "defaultRequest": CPU}]
     body = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "range"}, "spec": {"limits": limits}}
@@ -299,7 +293,6 @@ def injector(cluster: DevCluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("injector")
 def test_a_pod_whose_claim_is_injected_afterwards_asks(cluster: DevCluster) -> None:
-    """The policy runs again."""
     raw = pod({"labels": {"inject": "yes"}}, volumes=[])
     wait_until("the injector", lambda: bool(admit(cluster, raw)["spec"].get("volumes")))
     assert asking_containers(admit(cluster, raw)) == ["main"]

@@ -45,5 +45,4 @@ BROKEN = {"name": "jinja2", "version": "2.0", "vulns": [{"id": "CVE-2024-1", "fi
     ],
 )
 def test_the_summary_of_an_audit(dependencies: list[dict[str, Any]], lines: list[str], vulnerabilities: int) -> None:
-    """It says how many packages were audited, and which were not."""
     assert SUMMARY(dependencies) == (lines, vulnerabilities)

@@ -77,7 +77,6 @@ def test_a_manifest_that_cannot_become_a_template_is_named(text: str, problem: s
 
 
 def test_chart_and_product_have_one_version() -> None:
-    """The image's tag, too."""
     (metadata,) = documents(CHART / "Chart.yaml")
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert (metadata["version"], metadata["appVersion"], metadata["name"]) == (version, version, NAME)
@@ -168,7 +167,6 @@ def test_chart_and_kustomization_are_the_same_objects(
 def test_a_policy_has_the_version_that_the_cluster_has(
     helm: Helm, policy: str, versions: Sequence[str], expected: str
 ) -> None:
-    """Whatever its Kubernetes is called."""
     values = {policy: {"enabled": True}, "secondScheduler": {"enabled": True}}
     options = [f"--api-versions={version}" for version in versions]
     objects = helm.render(values, *options, "--kube-version", "v1.35.4")
@@ -224,7 +222,6 @@ def pod_spec(objects: RenderedObjects, deployment: str) -> dict[str, Any]:
 
 
 def test_prometheus_scrapes_by_tls_as_documented(helm: Helm) -> None:
-    """With the certificate of callers."""
     rendered = helm.render({"tls": TLS, "monitoring": {"enabled": True}})
     (endpoint,) = rendered["PodMonitor", NAME]["spec"]["podMetricsEndpoints"]
     (patch,) = [block["patches"][0] for block in guide_to_tls() if block.keys() == {"patches"}]
@@ -277,14 +274,12 @@ def test_the_notes_name_the_steps_that_tls_needs(helm: Helm, values: Mapping[str
 
 
 def test_a_secret_that_is_given_is_mounted(helm: Helm) -> None:
-    """Under whichever name."""
     rendered = helm.render({"tls": {"enabled": True, "secretName": "mine"}})
     (volume,) = pod_spec(rendered, NAME)["volumes"]
     assert volume["secret"]["secretName"] == "mine"
 
 
 def test_a_secret_that_is_given_and_cert_manager_contradict_each_other(helm: Helm) -> None:
-    """Nothing is rendered."""
     values = {"tls": {**TLS, "certManager": {"enabled": True}}}
     output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
     assert "tls.secretName names a Secret of yours, and tls.certManager.enabled makes another one" in output
@@ -332,7 +327,6 @@ def container_of(objects: RenderedObjects) -> dict[str, Any]:
 def test_a_value_reaches_the_deployment(
     helm: Helm, values: Mapping[str, Any], path: Sequence[str], expected: object
 ) -> None:
-    """A list is replaced and a mapping is merged, as helm does."""
     entry: Any = helm.render(values)["Deployment", NAME]
     for key in path[:-1]:
         entry = entry[key]
@@ -357,7 +351,6 @@ def test_a_value_reaches_the_container(helm: Helm, values: Mapping[str, Any], ke
 
 
 def test_extra_volumes_and_variables_are_there_as_well(helm: Helm) -> None:
-    """They replace none of the chart's own."""
     mount = {"name": "scratch", "mountPath": "/scratch"}
     variable = {"name": "SSL_CERT_FILE", "value": "/scratch/ca.crt"}
     objects = helm.render({"tls": TLS, "extraVolumes": [SCRATCH], "extraVolumeMounts": [mount], "extraEnv": [variable]})
@@ -368,7 +361,6 @@ def test_extra_volumes_and_variables_are_there_as_well(helm: Helm) -> None:
 
 
 def test_the_service_account_has_the_annotations_that_are_given(helm: Helm) -> None:
-    """A cloud's identity is one."""
     metadata = helm.render({"serviceAccount": {"annotations": {"a": "b"}}})["ServiceAccount", NAME]["metadata"]
     assert metadata["annotations"] == {"a": "b"}
     assert "annotations" not in helm.render()["ServiceAccount", NAME]["metadata"]
@@ -402,7 +394,6 @@ def test_the_second_kube_scheduler_calls_the_extender_where_it_is_installed(helm
 
 
 def test_the_service_keeps_an_address_that_is_given(helm: Helm) -> None:
-    """Without one Kubernetes assigns it."""
     assert "clusterIP" not in helm.render()["Service", NAME]["spec"]
     assert helm.render({"service": {"clusterIP": "10.43.0.9"}})["Service", NAME]["spec"]["clusterIP"] == "10.43.0.9"
 
@@ -461,7 +452,6 @@ def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
     ],
 )
 def test_a_bad_value_is_refused_with_its_name(helm: Helm, values: Mapping[str, Any], where: str) -> None:
-    """Nothing is rendered."""
     output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
     assert "don't meet the specifications of the schema" in output
     assert where in output

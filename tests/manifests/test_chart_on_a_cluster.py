@@ -272,7 +272,6 @@ def slices(cluster: DevCluster) -> set[str]:
 
 
 def test_deleting_the_kustomization_leaves_nothing(cluster: DevCluster, start_extender: Callable[[], str]) -> None:
-    """As an uninstallation of the chart."""
     cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "base"))
     start_extender()
     wait_until("the Service to lead to it", lambda: NAME in slices(cluster))
@@ -344,7 +343,6 @@ def test_the_doctor_may_read_everything_that_it_needs(
 
 
 def test_a_doctor_that_finds_nothing_passes_the_test(cluster: DevCluster, helm: Helm) -> None:
-    """Helm says so by its exit code, and removes the doctor."""
     helm.run("install", RELEASE, str(CHART))
     code, output = run_helm_test(cluster, helm, lambda *_: 0)
     assert (code, "Succeeded" in output) == (0, True), output

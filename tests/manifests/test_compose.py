@@ -85,7 +85,6 @@ def test_every_service_has_a_health_check(service: dict[str, Any]) -> None:
 
 @each_service
 def test_images_have_a_version(service: dict[str, Any]) -> None:
-    """The project's images have the project's; no image is pulled without one."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     if "build" in service:
         assert service["image"].endswith(f":{version}")
@@ -142,7 +141,6 @@ def test_prometheus_scrapes_every_candidate() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_prometheus_accepts_its_configuration() -> None:
-    """Checked by Prometheus itself."""
     done = subprocess.run(["promtool", "check", "config", PROMETHEUS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -69,7 +69,6 @@ def test_every_binding_names_the_service_account_and_a_role_that_exists() -> Non
 
 
 def test_two_pods_run_and_a_drain_takes_one_at_a_time() -> None:
-    """One pod can always lead."""
     deployment = only("Deployment", FOLDER)["spec"]
     budget = only("PodDisruptionBudget", FOLDER)["spec"]
     assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
@@ -107,6 +106,5 @@ def test_the_policys_config_map_is_mounted_and_has_a_different_name_than_the_lea
 
 @pytest.mark.parametrize("folder", ["access", "longhorn-rules", "more-kinds"])
 def test_everything_is_in_longhorns_namespace(folder: str) -> None:
-    """The extender's manifests use the same namespace."""
     text = (FOLDER / folder / "kustomization.yaml").read_text()
     assert "namespace: longhorn-system" in text

@@ -106,7 +106,6 @@ def test_a_client_in_use_elsewhere_is_not_touched(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_a_client_with_different_folders_is_refused(tmp_path: Path) -> None:
-    """The list of folders belongs to a release of the client."""
     (tmp_path / "kubernetes").mkdir()
     (tmp_path / "kubernetes/__init__.py").touch()
     done = run_prune(tmp_path, "scheduler_core")

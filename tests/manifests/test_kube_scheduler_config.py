@@ -72,7 +72,6 @@ def called(name: str) -> dict[str, Any]:
 
 
 def test_the_recommended_configurations_differ_only_in_the_pods_they_send() -> None:
-    """One sends every pod, the other only pods that request the resource."""
     every = configuration("recommended.yaml")
     managed = configuration("recommended-managed.yaml")
     assert managed["extenders"][0].pop("managedResources") == RESOURCE

@@ -42,7 +42,6 @@ BY_THE_EXTENDER = f"request.userInfo.username.matches('^system:serviceaccount:[^
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_file_has_yaml_documents(path: Path) -> None:
-    """Each file can be parsed and is not empty."""
     assert documents(path)
 
 
@@ -80,7 +79,6 @@ def test_the_role_reads_longhorn_and_writes_five_objects_by_name() -> None:
 
 @pytest.mark.parametrize(("binding", "role"), [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")])
 def test_roles_are_bound_to_the_service_account_only(binding: str, role: str) -> None:
-    """No other account gets these permissions."""
     role_binding = only(binding)
     assert role_binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": NAME}
     assert role_binding["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
@@ -120,7 +118,6 @@ def test_every_write_in_the_cluster_is_a_patch_which_an_admission_policy_checks(
 
 
 def test_every_name_begins_alike() -> None:
-    """Checks from outside look for this name."""
     assert {entry["metadata"]["name"] for entry in objects(MANIFESTS / "base")} == {NAME, OFFERS, OWN_OBJECTS, GUARD}
 
 
@@ -180,7 +177,6 @@ def test_the_pod_meets_the_restricted_pod_security_standard() -> None:
 
 
 def test_the_pod_cannot_write_to_any_file() -> None:
-    """Its root is read-only, and it has no volumes."""
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
     assert "volumeMounts" not in CONTAINER
 
@@ -223,7 +219,6 @@ def test_all_selectors_match_the_pods() -> None:
 
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
 def test_a_follower_passes_every_probe(probe: str) -> None:
-    """Probes check that the process answers, not that it leads."""
     assert CONTAINER[probe]["httpGet"] == {"path": "/healthz", "port": "http"}
 
 

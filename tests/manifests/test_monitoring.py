@@ -189,7 +189,6 @@ def test_no_alert_reads_the_series_of_disks() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_every_alert_has_a_section_of_the_runbook(alert: str) -> None:
-    """The annotation leads there."""
     rule = ALERTS[alert]
     assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{alert.lower()}"
     assert rule["labels"]["severity"] in ("critical", "warning")
@@ -198,7 +197,6 @@ def test_every_alert_has_a_section_of_the_runbook(alert: str) -> None:
 
 
 def test_the_runbook_has_no_section_of_an_alert_that_is_gone() -> None:
-    """The sections are in the order of the rules."""
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
     assert sections == list(ALERTS)
 
@@ -245,7 +243,6 @@ def run_promtool(folder: Path, rules: Mapping[str, Any], test: Mapping[str, Any]
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_an_alert_fires_when_it_should_and_not_before(alert: str, tmp_path: Path) -> None:
-    """`promtool test rules` says so."""
     assert run_promtool(tmp_path, RULE["spec"], rule_test(alert)) == ""
 
 
@@ -265,7 +262,6 @@ def test_an_alert_fires_when_it_should_and_not_before(alert: str, tmp_path: Path
     ],
 )
 def test_each_certificate_is_watched(tmp_path: Path, series: Mapping[str, str], alerts: int) -> None:
-    """One alert is enough for both; without a certificate there is none."""
     test = rule_test("LonghornExtenderCertificateExpires")
     (group,) = test["tests"]
     group["input_series"] = [{"series": f"{PREFIX}_{name}", "values": values} for name, values in series.items()]
@@ -343,7 +339,6 @@ def test_the_dashboard_is_what_its_table_of_panels_makes() -> None:
 
 
 def test_every_panel_reads_the_chosen_data_source_and_says_what_it_shows() -> None:
-    """No data source of the developer's is named."""
     panels = [panel for panel in dashboard_panels() if panel["type"] != "row"]
     assert {target["datasource"]["uid"] for panel in panels for target in panel["targets"]} == {"${datasource}"}
     assert all(panel["title"] and panel["description"] for panel in panels)

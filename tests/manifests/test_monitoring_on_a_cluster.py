@@ -98,14 +98,12 @@ def test_only_one_process_reports_a_disk(stack: Stack) -> None:
 
 
 def test_the_closed_node_has_its_reason(stack: Stack) -> None:
-    """Its disk is not open."""
     closed = f'{PREFIX}_disk_closed{{node="{CLOSED}", reason="node_scheduling_disabled"}}'
     assert without_data(stack, [closed]) == []
     assert without_data(stack, [f'{PREFIX}_disk_open{{node="{CLOSED}"}} == 0']) == []
 
 
 def test_no_series_has_a_twin_of_its_creation(stack: Stack) -> None:
-    """Prometheus lists no such name."""
     code, answer = http_request(f"{stack.prometheus_url}/api/v1/label/__name__/values")
     assert code == 200
     assert [name for name in answer["data"] if re.search(r"_created$", name)] == []

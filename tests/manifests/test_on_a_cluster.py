@@ -145,7 +145,6 @@ def own_object(resource: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("resource", [LEASES, ENDPOINT_SLICES], ids=lambda resource: resource.plural)
 async def test_its_own_objects_can_be_created_and_replaced(guarded_cluster: DevCluster, resource: Any) -> None:
-    """By their names."""
     async with as_the_extender(guarded_cluster) as client:
         try:
             created = json.loads(await client.create(resource.path(NAMESPACE), own_object(resource)))
@@ -387,7 +386,6 @@ async def test_the_extender_may_write_its_annotation_repeatedly(
 async def test_a_nudge_does_not_patch_another_pod_of_the_same_name(
     guarded_cluster: DevCluster, pending_pod: dict[str, Any]
 ) -> None:
-    """A StatefulSet's new pod has the name of the previous pod."""
     name = pending_pod["metadata"]["name"]
     async with as_the_extender(guarded_cluster) as client:
         assert not await NudgePatch(client)(Pod("default", name, "00000000-0000-0000-0000-000000000000"), "now")
@@ -470,7 +468,6 @@ def test_the_admission_policy_passes_the_type_check(guarded_cluster: DevCluster)
 def test_without_an_extender_only_pods_that_request_its_resource_stay_pending(
     cluster: DevCluster, use_scheduler_config: Callable[[str], None], config: str
 ) -> None:
-    """The extender's own pods do not request it, so they are scheduled."""
     use_scheduler_config(config)
     requesting, plain = (f"{name}-{config.partition('.')[0]}" for name in ("requesting", "plain"))
     cluster.api.create(PODS.path("default"), pod(requesting, "default", resource=True))

@@ -69,7 +69,6 @@ def test_the_webhook_is_called_for_replicas_that_get_a_disk() -> None:
 
 
 def test_the_webhook_calls_what_the_program_serves() -> None:
-    """Names, path and port are the program's."""
     service = only("Service", ACCESS, name=GUARD)
     port, standby_port = service["spec"]["ports"]
     assert HOOK["clientConfig"] == {

@@ -136,7 +136,6 @@ async def test_nothing_of_the_webhook_but_its_ca_bundle_can_be_changed(
 
 
 async def test_no_other_webhook_and_no_other_secret_can_be_reached(client: KubeClient) -> None:
-    """By their names."""
     for path in (MUTATING_WEBHOOKS.path(name="other"), SECRETS.path(NAMESPACE, "other"), SECRETS.path(NAMESPACE)):
         with pytest.raises(ApiError) as refusal:
             await client.get(path)

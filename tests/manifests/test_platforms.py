@@ -67,7 +67,6 @@ def test_the_real_kube_scheduler_loads_the_printed_file_by_the_pages_flags(run: 
 
 
 def test_the_real_kube_scheduler_loads_a_merged_file(run: Run, tmp_path: Path) -> None:
-    """It calls the extender that it had, and then this one."""
     file = tmp_path / "config.yaml"
     kubeconfig = write_kubeconfig(tmp_path, "http://127.0.0.1:1")
     file.write_text(
@@ -163,7 +162,6 @@ def test_the_policy_comes_last_and_goes_first(name: str) -> None:
 
 
 def test_every_page_is_linked_from_the_installation() -> None:
-    """And there is no other."""
     text = (ROOT / "docs/installation.md").read_text()
     pages = {path.stem for path in (ROOT / "docs/platforms").glob("*.md")}
     assert pages == {*PAGES, "talos"}

@@ -51,7 +51,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.e2e
 def test_only_the_permission_and_the_policy_are_added(pair: tuple[BuiltObjects, BuiltObjects]) -> None:
-    """Every object but the Deployment is as before."""
     without, built = pair
     added = {("ClusterRole", ROLE), ("ClusterRoleBinding", ROLE), ("ConfigMap", ROLE)}
     assert built.keys() - without.keys() == added
@@ -63,7 +62,6 @@ def test_only_the_permission_and_the_policy_are_added(pair: tuple[BuiltObjects, 
 
 @pytest.mark.e2e
 def test_the_deployment_serves_the_mounted_file(pair: tuple[BuiltObjects, BuiltObjects]) -> None:
-    """One argument has the file's path, and the mount is read-only."""
     without, built = copy.deepcopy(pair)
     pod_without, pod = (objects["Deployment", NAME]["spec"]["template"]["spec"] for objects in (without, built))
     (container,) = pod["containers"]

@@ -84,7 +84,6 @@ def test_its_own_pods_do_not_wait_for_themselves() -> None:
 
 
 def test_its_pods_comply_with_the_restricted_pod_security_standard() -> None:
-    """As the extender's do."""
     spec = pod_spec()
     (container,) = spec["containers"]
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -120,7 +119,6 @@ def test_the_image_is_the_official_one_with_a_version_to_set() -> None:
 
 
 def test_two_pods_run_and_a_drain_takes_one_at_a_time() -> None:
-    """One pod can always lead."""
     deployment = only("Deployment", FOLDER, name=SCHEDULER)["spec"]
     budget = only("PodDisruptionBudget", FOLDER, name=SCHEDULER)["spec"]
     assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)

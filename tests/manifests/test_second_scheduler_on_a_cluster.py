@@ -100,7 +100,6 @@ def test_nothing_is_forbidden(cluster: DevCluster, log: Path) -> None:
 
 
 def test_the_api_server_accepts_the_overlay(cluster: DevCluster) -> None:
-    """Every object of it, the extender's included."""
     built = cluster.kubectl("kustomize", str(FOLDER))
     cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", input=built)
     schedulers = [entry for entry in yaml.safe_load_all(built) if entry["metadata"]["name"].startswith(SCHEDULER)]

@@ -106,7 +106,6 @@ def test_cert_manager_makes_what_the_pods_mount_for_the_name_that_kube_scheduler
 
 
 def test_certificates_of_callers_and_of_the_server_are_for_one_purpose_each() -> None:
-    """The extender's own certificate lets no caller in."""
     assert certificate(SECRET)["usages"][-1] == "server auth"
     assert certificate(f"{NAME}-client")["usages"][-1] == "client auth"
     authority = certificate(f"{NAME}-ca")

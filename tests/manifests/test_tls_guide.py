@@ -61,12 +61,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_certificates_of_the_scripts_let_kube_scheduler_in(folder: Path) -> None:
-    """For the name that its configuration verifies."""
     assert shake_hands_in_memory(server(folder).context, caller(folder), SERVER_NAME) == "TLSv1.3"
 
 
 def test_each_certificate_is_for_one_purpose(folder: Path) -> None:
-    """The extender's own lets no caller in."""
     with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
         shake_hands_in_memory(server(folder).context, caller(folder, "server"), SERVER_NAME)
 
@@ -102,7 +100,6 @@ def test_two_authorities_of_one_day_are_trusted_together(folder: Path, tmp_path:
 
 
 def test_keys_are_readable_by_their_owner_only(folder: Path) -> None:
-    """Also the authority's."""
     assert {path.stat().st_mode & 0o777 for path in folder.glob("*.key")} == {0o600}
 
 

@@ -16,7 +16,6 @@ MUTATIONS = read_mutations()
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_mutation_applies_to_the_present_tree(mutation: Mutation) -> None:
-    """The text to replace occurs once, and what replaces it is other Python."""
     mutated = mutation.apply(ROOT)
     compile(mutated, mutation.file, "exec")
     assert mutated != (ROOT / mutation.file).read_text()
@@ -33,7 +32,6 @@ def test_tests_of_a_mutation_exist(mutation: Mutation) -> None:
 
 
 def test_there_are_sixty_mutations_with_different_names() -> None:
-    """A name selects one mutation."""
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 60
 
 

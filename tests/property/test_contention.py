@@ -167,7 +167,6 @@ class _OtherVolumes:
 def test_a_hold_counts_against_pods_of_at_most_its_priority(
     layout: Layout, others: list[OtherPod], requested: list[int], priorities: list[int | None]
 ) -> None:
-    """For requests of any priority, one after the other, with the same caches."""
     state = make.state(_cluster(layout, others, requested))
     ledger = Ledger()
     for number, (node, _, nodes) in enumerate(others):
@@ -239,7 +238,6 @@ def test_a_pod_waits_for_space_that_is_only_offered_to_another_pod() -> None:
 
 
 def test_a_pod_waits_for_a_node_that_only_an_offer_makes_order_unsafe() -> None:
-    """With order-safe packing; a node that is unsafe without the offer is not waited for."""
     others: list[OtherPod] = [("", [50], {"a"})]
     state = make.state(_cluster([[60, 50], [60], [2]], others, [60]))
     options = FilterOptions(packing=Packing.ORDER_SAFE)
@@ -248,7 +246,6 @@ def test_a_pod_waits_for_a_node_that_only_an_offer_makes_order_unsafe() -> None:
 
 
 def test_a_pod_does_not_wait_for_space_that_is_demanded() -> None:
-    """The demanded volume will be placed there."""
     state = make.state(_cluster([[10], [5], [2]], [("a", [8], {"a"})], [8]))
     decision = _decide(state, make.competing(state), FilterOptions())
     assert _reasons(decision) == ["SPOKEN_FOR", "INSUFFICIENT_STORAGE", "INSUFFICIENT_STORAGE"]

@@ -98,7 +98,6 @@ def test_a_node_fits_exactly_if_some_assignment_obeys_all_rules(
 
 @given(CLUSTERS, VOLUMES)
 def test_a_plan_obeys_every_rule(cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]) -> None:
-    """It has a disk for each volume, and overfills none."""
     explanation = explained(pod_of(volumes), objects(cluster, volumes), options=EXACT)
     for name, verdict in zip(explanation.decision.candidates, explanation.verdicts, strict=True):
         if not verdict.fits:

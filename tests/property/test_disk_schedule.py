@@ -71,7 +71,6 @@ def allocate_by_brute_force(
 
 @given(specs, statuses, limits)
 def test_allocation_equals_the_model(spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit) -> None:
-    """Entry by entry; the total is their sum."""
     after = allocate(spec, status, limit)
     assert answers_by_key(after) == allocate_by_brute_force(spec, status, limit)
     assert after.storage_scheduled == sum(entry.size for entry in answers_by_key(after).values())
@@ -98,7 +97,6 @@ def test_no_grant_exceeds_the_limit_and_held_bytes_stay_held(
 def test_a_rejected_request_does_not_fit_in_the_free_bytes(
     spec: DiskScheduleSpec, status: DiskScheduleStatus, available: int
 ) -> None:
-    """No bytes stay free that a request could use."""
     after = allocate(spec, status, Limit(available))
     for key, entry in answers_by_key(after).items():
         size = requests_by_key(spec)[key]
@@ -108,7 +106,6 @@ def test_a_rejected_request_does_not_fit_in_the_free_bytes(
 
 @given(specs, statuses, limits)
 def test_allocating_again_changes_nothing(spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit) -> None:
-    """A controller that runs for no reason writes nothing."""
     once = allocate(spec, status, limit)
     assert allocate(spec, once, limit) == once
 
@@ -157,7 +154,6 @@ def test_each_name_counts_with_its_claim_at_least_and_its_largest_size_at_most( 
     images: dict[str, int],
     available: int,
 ) -> None:
-    """Largest of the sizes in status, Replica and DiskSchedule."""
     unlisted = {name: size for name, size in placed.items() if name not in listed}
     disk = Disk(
         "d",
@@ -226,7 +222,6 @@ def test_allocating_again_changes_nothing_whatever_is_on_the_disk(
 def test_a_new_replica_is_granted_only_with_its_image(
     spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy
 ) -> None:
-    """The image holds its bytes on the disk in the same status."""
     after = allocate(spec, status, limit, occupancy)
     before = answers_by_key(status)
     for name, occupant in occupancy.replicas.items():

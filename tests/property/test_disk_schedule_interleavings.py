@@ -171,7 +171,6 @@ def test_a_thousand_random_operations_with_kills_lose_and_double_no_bytes(seed: 
 
 
 def test_a_disk_that_two_nodes_list_is_not_requested_again_and_again() -> None:
-    """It was moved from a to b: its DiskSchedule stays with a, which lists it too."""
     api = world({"a": 100 * GI, "b": 0}, {"v": 50 * GI})
     api.listed["a"] = ("a", "b")
     settle(api)

@@ -176,7 +176,6 @@ def test_long_random_histories_never_have_two_leaders(clocks: list[tuple[float, 
 @examples(30)
 @given(clock_lists)
 def test_a_released_lease_is_taken_within_a_second(clocks: list[tuple[float, float]]) -> None:
-    """Followers read it twice a second."""
     world = election_world(clocks)
     world.run(17.0)
     [leader] = world.leading_processes()

@@ -221,7 +221,6 @@ def test_cached_results_equal_results_without_a_cache(
 
 
 def test_an_offer_does_not_compete_with_the_pod_that_has_it() -> None:
-    """It was cached as a competitor of an equivalent pod."""
     world = World()
     world.offer("p", frozenset("a"))
     options = FilterOptions(packing=Packing.EXACT)

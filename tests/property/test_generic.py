@@ -130,7 +130,6 @@ def decide(
 def test_a_score_is_from_0_to_10_and_totals_are_weighted_sums(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
 ) -> None:
-    """Only feasible nodes have scores."""
     decision = decide(pod, state, policy, longhorn_facts)
     for scores in decision.ranking.scores.values():
         assert tuple(scores) == decision.feasible
@@ -148,7 +147,6 @@ def test_a_score_is_from_0_to_10_and_totals_are_weighted_sums(
 def test_the_best_nodes_are_those_of_the_highest_total(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
 ) -> None:
-    """One of them is chosen if any node is feasible."""
     decision = decide(pod, state, policy, longhorn_facts)
     totals = decision.ranking.totals
     assert list(decision.best) == sorted(name for name in totals if totals[name] == max(totals.values()))
@@ -173,7 +171,6 @@ def test_a_node_fits_if_it_fits_each_predicate_alone(
 def test_another_predicate_never_adds_a_node(
     pod: Pod, state: GenericClusterState, policy: Policy, added: PolicyPredicate, longhorn_facts: LonghornFacts
 ) -> None:
-    """It does not change which nodes are evaluated either."""
     before = decide(pod, state, policy, longhorn_facts)
     after = decide(
         pod, state, replace(policy, predicates=(*policy.predicates, replace(added, name="More"))), longhorn_facts
@@ -206,7 +203,6 @@ def test_the_order_of_pods_matters_to_service_affinity_only(
     longhorn_facts: LonghornFacts,
     random: Random,
 ) -> None:
-    """With one service, all other rules count pods."""
     policy = replace(policy, predicates=tuple(entry for entry in policy.predicates if entry.rule != "serviceAffinity"))
     service = Service("shop", "s", frozenset({("app", "x")}))
     nodes, pods = nodes_and_pods
@@ -222,7 +218,6 @@ def test_the_order_of_pods_matters_to_service_affinity_only(
 def test_an_extender_s_answer_is_from_0_to_10_for_every_requested_node(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
 ) -> None:
-    """Unknown nodes included."""
     answer = prioritize_names(pod, NAMES, state, policy, longhorn_facts)
     assert tuple(answer) == NAMES
     assert all(0 <= score <= 10 for score in answer.values())
@@ -340,6 +335,5 @@ def test_a_policy_is_refused_or_decides(raw: object, pod: Pod, state: GenericClu
 @examples(50)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_refused_or_read(text: bytes) -> None:
-    """The error is one line."""
     result = read(text)
     assert isinstance(result, Policy) or "\n" not in result

@@ -97,7 +97,6 @@ values: st.SearchStrategy[Any] = st.recursive(
 @given(ledgers(), st.data())
 @examples(150)
 def test_a_record_with_another_value_is_refused_or_still_a_record(ledger: Ledger, data: st.DataObject) -> None:
-    """In any field of the record or of an offer."""
     content = msgspec.json.decode(encode(ledger))
     parts = [content, *content["offers"]]
     part = data.draw(st.sampled_from(parts))

@@ -510,7 +510,6 @@ def test_the_ledger_equals_the_model_after_long_random_histories(seed: int) -> N
     competing=st.integers(0, 30),
 )
 def test_an_offer_has_its_share_of_the_nodes_with_most_free_space(free: dict[str, int], competing: int) -> None:
-    """Whatever the order in which they are given."""
     fitting = [(size, name) for name, size in free.items()]
     count = offer_width(len(fitting), competing)
     offered = nodes_with_most_free_space(fitting, count)

@@ -181,7 +181,6 @@ def test_the_explanation_agrees_with_the_candidates(case: tuple[Cluster, lh.Volu
 @EXAMPLES
 @given(clusters())
 def test_choices_are_candidates(case: tuple[Cluster, lh.Volume]) -> None:
-    """There is a choice exactly if there is a candidate; a certain choice is the only one."""
     cluster, entry = case
     own_replicas = cluster.replicas_of(entry.name)
     candidates = find_candidates(cluster, ReplicaRequest.for_volume(entry), own_replicas).disks

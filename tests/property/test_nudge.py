@@ -70,7 +70,6 @@ def test_no_period_has_more_nudges_than_the_burst_and_the_rate_allow(gaps: list[
 @examples(150)
 @given(gap_lists)
 def test_a_nudge_waits_at_most_the_time_between_two_nudges(gaps: list[float]) -> None:
-    """However many were sent before."""
     bucket = NUDGE_LIMIT
     now = 0.0
     for gap in gaps:

@@ -195,7 +195,6 @@ def test_optional_replicas_agree_with_trying_all_orders(data: st.DataObject) -> 
 @examples(100)
 @given(nodes())
 def test_volumes_that_are_order_safe_fit(node: Node) -> None:
-    """Any order ends in a packing."""
     if evaluate(node).answer is PackingAnswer.YES:
         assert fits(Items(node.sizes), node.free, node.allowed, Budget()) is PackingAnswer.YES
 
@@ -203,7 +202,6 @@ def test_volumes_that_are_order_safe_fit(node: Node) -> None:
 @examples(100)
 @given(nodes(), st.randoms(use_true_random=False))
 def test_the_order_of_volumes_and_disks_does_not_matter(node: Node, random: Random) -> None:
-    """Shuffled volumes and disks get the same answer."""
     volumes = list(range(len(node.sizes)))
     disks = list(range(len(node.free)))
     random.shuffle(volumes)
@@ -234,7 +232,6 @@ def test_each_of_many_nodes_gets_the_answer_it_gets_alone(node: Node) -> None:
 @examples(100)
 @given(nodes(), st.integers(0, 12))
 def test_a_small_budget_makes_answers_missing_but_never_wrong(node: Node, steps: int) -> None:
-    """A search that runs out of steps is undecided."""
     answer = order_safe(Items(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget(steps)).answer
 
     assert answer is PackingAnswer.UNDECIDED or answer is evaluate(node).answer

@@ -87,7 +87,6 @@ def test_assign_agrees_with_fits_and_its_plan_holds(problem: Problem) -> None:
 @examples(100)
 @given(problems(), st.data())
 def test_more_free_space_never_turns_yes_into_no(problem: Problem, data: st.DataObject) -> None:
-    """A packing remains one."""
     sizes, free, allowed = problem
     larger = tuple(room + data.draw(st.integers(0, 5)) for room in free)
 
@@ -98,7 +97,6 @@ def test_more_free_space_never_turns_yes_into_no(problem: Problem, data: st.Data
 @examples(100)
 @given(problems(), st.randoms(use_true_random=False))
 def test_the_order_of_volumes_and_disks_does_not_matter(problem: Problem, random: Random) -> None:
-    """Shuffled volumes and disks get the same answer."""
     sizes, free, allowed = problem
     volumes = list(range(len(sizes)))
     disks = list(range(len(free)))
@@ -125,7 +123,6 @@ def test_the_unit_does_not_matter(problem: Problem, unit: int) -> None:
 @examples(75)
 @given(st.lists(problems(max_volumes=5), min_size=1, max_size=5))
 def test_each_of_many_nodes_gets_the_answer_it_gets_alone(variants: list[Problem]) -> None:
-    """The same items are packed into many profiles."""
     items = Items(variants[0][0])
     same_masks = [allowed for sizes, _, allowed in variants if allowed is None or len(sizes) == len(items)]
     profiles = [free for sizes, free, allowed in variants if allowed is None or len(sizes) == len(items)]
@@ -148,7 +145,6 @@ def test_a_known_packing_without_slack_is_never_denied(contents: list[list[int]]
 @examples(100)
 @given(problems(), st.integers(0, 60))
 def test_a_small_budget_makes_answers_missing_but_never_wrong(problem: Problem, steps: int) -> None:
-    """A search that runs out of steps is undecided."""
     sizes, free, allowed = problem
     answer = fits(Items(sizes), free, allowed, Budget(steps))
 

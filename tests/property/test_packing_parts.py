@@ -132,7 +132,6 @@ def test_a_packing_of_minimum_bin_slack_is_one(problem: PackingProblem) -> None:
 @examples(100)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(0, 80))
 def test_the_fullest_subset_has_the_largest_sum_that_fits(sizes: list[int], room: int) -> None:
-    """No other subset is larger without exceeding the room."""
     subset = fullest_subset(sizes, room, 1)
     sums = {0}
     for size in sizes:

@@ -54,7 +54,6 @@ def decide(state: ClusterState, pod: int) -> list[Reason]:
 
 @given(st.randoms(use_true_random=False))
 def test_earlier_pods_change_no_answer(random: Random) -> None:
-    """Whether they are equal or not."""
     pods = 5
     objects = random_objects(random, pods)
     shared = make.state(objects)

@@ -94,7 +94,6 @@ small_worlds = st.builds(
 @examples(200)
 @given(small_worlds, st.integers(0, 3), st.integers(0, 2))
 def test_longhorns_choice_stays_whenever_the_rest_still_fits(world: World, volume: int, disk: int) -> None:
-    """Otherwise a disk is written with which the rest fits, if there is any."""
     volume %= len(world.volumes)
     disk %= len(world.disks)
     if not world.is_open(volume, disk):

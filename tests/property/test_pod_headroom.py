@@ -46,7 +46,6 @@ def chooser(seed: int) -> Callable[[int], int]:
 @examples(12)
 @given(worlds(), st.sampled_from((5, 20, 40)), st.integers(0, 3))
 def test_what_if_places_the_same_pods_one_by_one(world: World, size: int, seed: int) -> None:
-    """Each pod gets the same node, and one more gets none."""
     workload = template(size)
     order = fill_with_pods(world.start.cluster, workload, OPTIONS, chooser(seed), 12)
     choose = chooser(seed)

@@ -131,7 +131,6 @@ def test_the_largest_volume_is_as_large_as_the_plan_says(start: Situation, moves
 @examples(40)
 @given(situations())
 def test_no_plan_of_fewer_or_equal_moves_is_better(start: Situation) -> None:
-    """By trying every sequence of up to two moves."""
     result = find_largest(start, 2)
     assert result.exhausted_moves == (1 if result.plan is not None and len(result.plan.moves) == 1 else 2)
     for length in (1, 2):

@@ -32,7 +32,6 @@ def test_every_remedy_works_and_no_byte_is_superfluous(world: World) -> None:
 @examples(50)
 @given(worlds())
 def test_remedies_come_in_the_order_of_their_cost(world: World) -> None:
-    """A search for one remedy finds one of the least cost."""
     costs = [remedy.cost for remedy in world.remedies]
     assert costs == sorted(costs)
     assert [remedy.cost for remedy in world.find(1)] == costs[:1]

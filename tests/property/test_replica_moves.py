@@ -20,7 +20,6 @@ def pick(number: int, count: int) -> int:
 
 @given(worlds())
 def test_a_move_keeps_every_volume_complete_and_no_disk_too_full(world: World) -> None:
-    """Only the moved replica changes its place, to a free disk."""
     cluster = after(world.start, *world.changes).cluster
     for move in replica_moves(cluster):
         volume = cluster.snapshot.volumes[move.volume]

@@ -61,7 +61,6 @@ def test_replicas_fit_exactly_if_some_assignment_keeps_every_rule(volumes: list[
 def test_a_small_budget_leaves_the_answer_open_but_never_wrong(
     volumes: list[ReplicaGroup], free: list[int], steps: int
 ) -> None:
-    """It is counted once."""
     budget = Budget(steps)
     answer = fits_spread(volumes, tuple(free), budget)
     assert budget.gave_up == (answer is PackingAnswer.UNDECIDED)

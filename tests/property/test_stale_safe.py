@@ -185,7 +185,6 @@ def test_missing_bytes_are_the_least_that_make_each_disk_safe(node: Node, option
 @examples(150)
 @given(nodes())
 def test_a_stale_safe_node_is_order_safe(node: Node) -> None:
-    """So no search is needed there."""
     if not packs(node) or find_overbooking(volumes_of(node), disks_of(node)) is not None:
         return
     safety = order_safe(

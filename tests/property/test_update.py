@@ -183,7 +183,6 @@ def _fresh_state(objects: Mapping[tuple[str, Key], object]) -> ClusterState:
 
 
 def test_objects_added_to_an_empty_state_lead_to_the_view_and_decisions_of_a_fresh_state() -> None:
-    """All at once."""
     state = empty_state()
     for pod in PODS:
         _explain(state, pod)

@@ -205,7 +205,6 @@ def _alike(volumes: Iterable[Object]) -> dict[str, object]:
 def test_the_possible_matches_of_a_node_are_those_of_kube_scheduler(
     data: st.DataObject, claim_count: int, volume_count: int
 ) -> None:
-    """Whatever order kube-scheduler's cache lists the volumes in."""
     claims = [data.draw(_claims(f"claim-{index}")) for index in range(claim_count)]
     volumes = [data.draw(_volumes(f"pv-{index}")) for index in range(volume_count)]
     pod = make.pod(*(raw["metadata"]["name"] for raw in claims))

@@ -235,7 +235,6 @@ def test_every_placed_pod_may_run_where_it_is(world: World) -> None:
 @examples(50)
 @given(worlds())
 def test_every_pod_ends_in_exactly_one_way(world: World) -> None:
-    """It has a node or a reason."""
     start = after(world.start, *world.changes)
     for result in play(start, 3):
         keys = {entry.key for entry in start.all_pods()}

@@ -39,7 +39,6 @@ def available_gib(world: World, node: str) -> int:
 
 
 async def test_the_simulator_places_no_replica() -> None:
-    """The replica object exists and is not placed."""
     world, _ = await start_world("50Gi", "50Gi")
     await world.add_volume("v", 10, DISABLED)
     await world.attach("v", "a")
@@ -131,7 +130,6 @@ async def test_a_rebuild_waits_for_its_grant() -> None:
 
 
 async def test_an_ungranted_replica_with_data_starts_again() -> None:
-    """The replica is older than the DiskSchedules, and its disk rejects it."""
     world = World()
     await world.start("50Gi")
     await world.add_volume("v", 40)
@@ -249,7 +247,6 @@ async def test_a_grant_wakes_the_controllers_that_wait_for_it() -> None:
 
 
 async def test_a_deleted_replica_is_gone_once_its_data_is_deleted_and_its_space_released() -> None:
-    """The simulator deletes the data, and the DiskSchedule controllers release the space."""
     world, disks = await start_world("50Gi")
     await world.add_volume("v", 10)
     await world.attach("v", "a")

@@ -254,7 +254,6 @@ def test_evicted_replica_moves(scene: Scene, attached: bool) -> None:
 
 
 def test_written_data_reduces_the_available_space(scene: Scene) -> None:
-    """The scheduled space does not change."""
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi", **{"simulator/write": "3Gi"})
     scene.add_pod("app", "data", node=home)

@@ -200,14 +200,12 @@ async def _start_rebuild(world: World) -> str:
 
 
 async def test_replica_occupies_the_disk_while_it_is_rebuilt() -> None:
-    """Its data is on the disk before it is healthy."""
     world = World(msgspec.structs.replace(QUICK, rebuild_seconds=(LONG, LONG)))
     home = await _start_rebuild(world)
     assert world.disk(home).storage_available == 45 * GIB // (100 * 2**20) * (100 * 2**20)
 
 
 async def test_replica_is_removed_after_five_failed_rebuilds() -> None:
-    """Every failure before it is healthy counts."""
     world = World(msgspec.structs.replace(QUICK, rebuild_seconds=(LONG, LONG)))
     await world.start("50Gi", "50Gi")
     await world.add_volume("v", 10, DISABLED, replicas=2)

@@ -44,14 +44,12 @@ async def _world_with_an_unplaced_replica() -> World:
     ],
 )
 async def test_any_change_of_a_node_enqueues_volumes_with_an_unplaced_replica(body: dict[str, Any]) -> None:
-    """The node need not hold any replica of the volume."""
     world = await _world_with_an_unplaced_replica()
     await _patch_node(world, "b", body)
     assert _due_volumes(world) == {"v"}
 
 
 async def test_new_node_enqueues_volumes_with_an_unplaced_replica() -> None:
-    """Its replica is placed there, without a retry."""
     world = await _world_with_an_unplaced_replica()
     await world.add_node("c", "50Gi")
     await world.controllers.reconcile_node("c")
@@ -74,7 +72,6 @@ async def test_any_change_of_a_node_enqueues_volumes_with_a_failed_replica() -> 
 
 
 async def test_change_of_a_node_does_not_enqueue_volumes_that_wait_for_their_attachment() -> None:
-    """Their replicas are placed on no node before that."""
     world = World()
     await world.start("50Gi")
     await world.add_volume("v", 10, BEST_EFFORT)
@@ -85,7 +82,6 @@ async def test_change_of_a_node_does_not_enqueue_volumes_that_wait_for_their_att
 
 
 async def test_node_has_null_disks_before_they_are_measured() -> None:
-    """The next write has them with their sizes."""
     world = World()
     written: list[Any] = []
     table = world.store.longhorn_nodes
@@ -97,7 +93,6 @@ async def test_node_has_null_disks_before_they_are_measured() -> None:
 
 
 async def test_lost_node_keeps_what_is_scheduled_on_its_disks() -> None:
-    """Other nodes' managers only write that its disks are not ready."""
     world = World()
     await world.start("50Gi")
     await world.add_volume("v", 10, DISABLED)

@@ -154,7 +154,6 @@ async def test_keys_are_drawn_at_random() -> None:
 
 
 async def test_conflict_is_retried_and_not_counted_as_a_failure() -> None:
-    """A bug is retried and counted."""
     problems: list[Exception] = [ApiError("PATCH x", 409, "Conflict", "modified"), KeyError("bug")]
     done = asyncio.Event()
 
@@ -213,7 +212,6 @@ def _setting(version: int, value: str) -> dict[str, Any]:
     ],
 )
 def test_claim_is_rounded_as_the_csi_driver_does(request_bytes: int, file_system: str, size: int) -> None:
-    """Sizes are rounded up to 2 MiB; each file system has a minimum."""
     assert csi_size(request_bytes, file_system) == size
 
 
@@ -241,13 +239,11 @@ def test_strict_local_volume_has_one_replica() -> None:
 
 
 def test_wrong_parameter_is_refused_by_name() -> None:
-    """The error names the parameter."""
     with pytest.raises(ResolutionError, match="numberOfReplicas 'many' is not a whole number"):
         new_volume(_claim(), _class(numberOfReplicas="many"), Settings(), Snapshot())
 
 
 def test_persistent_volume_is_bound_to_its_claim_and_to_no_node() -> None:
-    """Longhorn attaches volumes on any node."""
     spec = _persistent_volume(_class(), Settings())["spec"]
     assert (spec["claimRef"]["uid"], spec["csi"]["volumeHandle"]) == ("uid-1", "pvc-uid-1")
     assert "nodeAffinity" not in spec
@@ -289,7 +285,6 @@ def _class(**parameters: str) -> KubeObject[kube.StorageClass]:
 
 
 def test_disks_have_default_names_and_stable_uuids() -> None:
-    """The UUID depends only on the node and the disk's name."""
     disks = read_disks(_node('[{"size": "10Gi"}, {"name": "fast", "size": "1Ti", "tags": ["ssd"]}]'))
     assert disks is not None
     assert [(disk.name, disk.size) for disk in disks] == [("disk-1", 10 * 2**30), ("fast", 2**40)]
@@ -297,7 +292,6 @@ def test_disks_have_default_names_and_stable_uuids() -> None:
 
 
 def test_node_without_the_annotation_is_no_longhorn_node() -> None:
-    """A node with an empty list is one, without disks."""
     assert read_disks(_node(None)) is None
     assert read_disks(_node("[]")) == ()
 
@@ -312,7 +306,6 @@ def test_node_without_the_annotation_is_no_longhorn_node() -> None:
     ],
 )
 def test_wrong_disks_are_refused_with_their_node(text: str, problem: str) -> None:
-    """The error names the node and the annotation."""
     with pytest.raises(DisksError, match=f"Node n: annotation {DISKS}: .*{problem}"):
         read_disks(_node(text))
 
@@ -323,7 +316,6 @@ def _node(disks: str | None) -> KubeObject[kube.Node]:
 
 
 def test_pod_does_not_wait_for_volumes_of_other_drivers() -> None:
-    """The simulator does not attach them."""
     other = Store().persistent_volumes.read({"metadata": {"name": "pv"}, "spec": {"hostPath": {"path": "/"}}})[1]
     body = {"metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": "a"}}
     pod = Store().pods.read(body)[1]
@@ -344,7 +336,6 @@ def test_every_simulated_kind_has_a_definition() -> None:
 
 
 def test_settings_are_created_with_longhorns_defaults() -> None:
-    """The configuration may override them."""
     written = {
         each["metadata"]["name"]: each["value"]
         for each in install.settings(Config(settings={"node-drain-policy": "x"}))

@@ -75,7 +75,6 @@ def _scheduled(world: World) -> dict[str, list[str]]:
     ],
 )
 async def test_placement_is_one_write_of_place_and_labels(locality: str, changed: set[str]) -> None:
-    """Nothing else of the object changes."""
     world = await _world()
     placements = _record_placements(world)
     await world.add_volume("v", 10, locality)
@@ -150,7 +149,6 @@ async def test_overbooked_disks_are_counted_by_label() -> None:
 
 
 async def test_refused_placement_leaves_the_volume_s_status_as_it_was() -> None:
-    """The volume's other replicas are written all the same."""
     world = World()
     await world.start("50Gi", "50Gi")
     await world.add_volume("v", 10, DISABLED, replicas=2)

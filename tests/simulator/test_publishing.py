@@ -144,7 +144,6 @@ async def test_hanging_publish_calls_hold_up_all_other_attachments() -> None:
 
 
 async def test_deleted_attachment_frees_its_worker() -> None:
-    """The next attachment that waits is enqueued."""
     world = await _world(msgspec.structs.replace(REAL_PUBLISH, attach_workers=1), "u", "v")
     for name in ("u", "v"):
         await world.attach(name, "a")

@@ -64,7 +64,6 @@ async def test_any_node_may_be_chosen() -> None:
 
 @pytest.mark.parametrize("node", ["d", "f"])
 async def test_it_is_attached_to_any_node_that_runs_v2(node: str) -> None:
-    """It is healthy without a replica there."""
     world = await start_volume("abcd")
     await world.attach("v", node)
     await world.settle()
@@ -89,7 +88,6 @@ async def test_it_waits_for_its_last_shard() -> None:
 
 
 async def test_deletion_frees_the_disks() -> None:
-    """The shards go before the volume."""
     world = await start_volume("abc")
     await world.delete_volume("v")
     await world.settle()

@@ -54,7 +54,6 @@ async def test_a_workload_waits_for_the_copy() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_zonal_volume_has_its_replicas_in_its_zone(seed: int) -> None:
-    """Each node is a zone of its own."""
     world = World(seed=seed)
     await world.start("50Gi", "50Gi", "50Gi")
     await world.add_volume(

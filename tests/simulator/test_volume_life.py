@@ -73,7 +73,6 @@ async def test_attached_local_volume_gets_a_local_replica() -> None:
 
 
 async def test_best_effort_replica_goes_elsewhere_from_a_full_node() -> None:
-    """One more replica waits for room on the attachment's node."""
     world = await start_volume("10Gi", "50Gi", gib=20, node="a")
     assert world.places("v") == ["b"]
     assert world.attachment("v")["attached"] is True
@@ -92,7 +91,6 @@ async def test_a_replica_elsewhere_of_a_volume_with_a_local_one_is_no_misplaceme
 
 
 async def test_freed_room_gets_a_local_replica_in_place_of_the_distant_one() -> None:
-    """The distant replica is deleted only after the rebuild."""
     world = await start_volume("10Gi", "50Gi", gib=20, node="a")
     await world.annotate_node("a", disks='[{"size": "60Gi"}]')
     await world.settle()
@@ -140,7 +138,6 @@ async def test_volume_with_fewer_replicas_than_wanted_is_degraded() -> None:
 
 
 async def test_second_attachment_on_another_node_is_refused() -> None:
-    """A volume that is not shared has one node at a time."""
     world = await start_volume("50Gi", "50Gi", node="a")
     await world.attach("v", "b")
     await world.settle()
@@ -149,7 +146,6 @@ async def test_second_attachment_on_another_node_is_refused() -> None:
 
 
 async def test_detached_volume_keeps_a_stopped_replica() -> None:
-    """The attachment's object is deleted when the volume is detached."""
     world = await start_volume("50Gi", "50Gi", node="a")
     await world.detach("v")
     await world.settle()
@@ -187,7 +183,6 @@ async def test_degraded_volume_waits_for_the_failed_replica() -> None:
 
 
 async def test_volume_without_working_replicas_is_faulted_and_then_salvaged() -> None:
-    """It is attached with the same replica when its node returns."""
     world = await start_volume("50Gi", "50Gi", node="a")
     await world.annotate_node("a", down="true")
     await world.settle()
@@ -210,7 +205,6 @@ async def test_evicted_disk_is_emptied() -> None:
 
 
 async def test_detached_volume_is_attached_for_its_eviction_only() -> None:
-    """It is detached before and after."""
     world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED)
     [leaving] = world.places("v")
     await world.patch_disk(leaving, allowScheduling=False, evictionRequested=True)
@@ -267,7 +261,6 @@ async def test_deleted_volume_deletes_its_replicas() -> None:
 
 
 async def test_space_is_taken_until_the_replica_object_is_gone() -> None:
-    """A replica in deletion counts in full."""
     world = await start_volume("50Gi", "50Gi", node="a", config=_config(delete_seconds=(3600.0, 3600.0)))
     await world.delete_volume("v")
     await world.settle()
@@ -276,7 +269,6 @@ async def test_space_is_taken_until_the_replica_object_is_gone() -> None:
 
 
 async def test_best_effort_volume_has_one_local_replica() -> None:
-    """Its other replica is on another node."""
     world = await start_volume("50Gi", "50Gi", "50Gi", replicas=2, node="c")
     assert "c" in world.places("v")
     assert len(set(world.places("v"))) == 2
