@@ -20,12 +20,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.kube.client import ApiError
-from app.kube.resources import (
-    DISK_SCHEDULES,
-    LONGHORN_REPLICAS,
-    LONGHORN_VOLUMES,
-    Resource,
-)
+from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, Resource
 from devcluster import ClusterOptions, DevCluster, Process
 from scheduler_core.convert.disk_schedule import with_status
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, DiskScheduleStatus

@@ -7,17 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.builders import (
-    Object,
-    claim,
-    condition,
-    disk,
-    flat,
-    kube_node,
-    longhorn_node,
-    pod,
-    setting,
-)
+from tests.builders import Object, claim, condition, disk, flat, kube_node, longhorn_node, pod, setting
 from tests.worlds.predicted_clusters import growing_class, replica_name, running
 
 ZONES = ("zone-a", "zone-b", "zone-c")

@@ -222,11 +222,7 @@ def _note_lags(rig: Rig, record: _Record, outcome: Outcome) -> None:
 
 
 def _state(pod: Object) -> tuple[str, str, str]:
-    return (
-        pod["spec"].get("nodeName", ""),
-        pod["status"].get("nominatedNodeName", ""),
-        pod["status"].get("phase", ""),
-    )
+    return (pod["spec"].get("nodeName", ""), pod["status"].get("nominatedNodeName", ""), pod["status"].get("phase", ""))
 
 
 def _name(raw: Object) -> str:

@@ -105,11 +105,7 @@ GOAL_1: Final = Comparison(
 )
 BURST_100: Final = Comparison("100 pods of 2 volumes on 10 nodes", 3, _ALL, _HUNDRED.add_nodes, _burst(_HUNDRED))
 BURST_200: Final = Comparison(
-    "200 pods of 2 volumes on 20 nodes",
-    3,
-    (Way.NONE, Way.CAPACITY),
-    _TWO_HUNDRED.add_nodes,
-    _burst(_TWO_HUNDRED),
+    "200 pods of 2 volumes on 20 nodes", 3, (Way.NONE, Way.CAPACITY), _TWO_HUNDRED.add_nodes, _burst(_TWO_HUNDRED)
 )
 SLOW: Final = Comparison(
     "goal 1, provisioning takes 12 to 14 s",

@@ -188,6 +188,5 @@ def pods_round(rig: Rig, longhorn: Longhorn, first: Process) -> None:
     assert (monitor.faults, monitor.relists) == ([], 1), "or versions may have been missed"
     rig.remove("many")
     longhorn.until(
-        "nothing is granted",
-        lambda: not any(disk.granted or disk.requested for disk in disk_states(longhorn).values()),
+        "nothing is granted", lambda: not any(disk.granted or disk.requested for disk in disk_states(longhorn).values())
     )

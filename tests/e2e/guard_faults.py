@@ -32,12 +32,7 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 Fault = Callable[[Rig, str], AbstractContextManager[None]]
 # The pods of a burst are decided about before the first volume is placed, as in a cluster with slow disks.
-SIMULATOR: Final = {
-    "provision_seconds": [4.0, 5.0],
-    "schedule_retry": 5,
-    "strict_local_retry": 5,
-    "resync_period": 5,
-}
+SIMULATOR: Final = {"provision_seconds": [4.0, 5.0], "schedule_retry": 5, "strict_local_retry": 5, "resync_period": 5}
 _WEBHOOK: Final = MUTATING_WEBHOOKS.path(name=PLACEMENT_GUARD.name)
 _SECRET: Final = SECRETS.path(NAMESPACE, PLACEMENT_GUARD.name)
 

@@ -48,13 +48,7 @@ class Result:
 
 
 def wait_for_result(
-    rig: Rig,
-    app: str,
-    count: int,
-    audit: PlacementAudit,
-    *,
-    must: bool,
-    settle: float = SETTLE_SECONDS,
+    rig: Rig, app: str, count: int, audit: PlacementAudit, *, must: bool, settle: float = SETTLE_SECONDS
 ) -> Result:
     """Waits for an app's pods, and returns where pods and replicas are.
 
@@ -76,14 +70,7 @@ def wait_for_result(
     if must and seconds is None:
         raise AssertionError(f"{app} is not ready after {READY_SECONDS:g} s: {rig.nodes_of(app)} {rig.status()}")
     stuck = sorted(pod["metadata"]["name"] for pod in rig.pods(app) if pod["status"].get("phase") != "Running")
-    return Result(
-        seconds,
-        rig.nodes_of(app),
-        rig.misplaced_pods(app),
-        audit.misplacements,
-        audit.overbooked,
-        stuck,
-    )
+    return Result(seconds, rig.nodes_of(app), rig.misplaced_pods(app), audit.misplacements, audit.overbooked, stuck)
 
 
 def goal_1_nodes(rig: Rig) -> None:

@@ -84,12 +84,7 @@ def _victim(node: str) -> Object:
     container = {"name": "work", "image": PAUSE, "resources": {"requests": {"cpu": _CPUS}}}
     metadata = {"name": f"victim-on-{node}", "namespace": "default", "labels": {"app": "victim"}}
     spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [container]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**metadata, "finalizers": [_FINALIZER]},
-        "spec": spec,
-    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**metadata, "finalizers": [_FINALIZER]}, "spec": spec}
 
 
 def _pod(app: str, more: Object, cpus: str) -> list[Object]:

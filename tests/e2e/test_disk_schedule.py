@@ -48,14 +48,7 @@ from tests.e2e.disk_schedule import (
 from tests.e2e.disk_schedule_examples import BAD, EXAMPLE, UUID, example_node
 from tests.e2e.disk_schedule_load import disk_states
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
-from tests.e2e.disk_schedule_rounds import (
-    DISKS,
-    expansion_round,
-    image_round,
-    naive_rounds,
-    pods_round,
-    replica_round,
-)
+from tests.e2e.disk_schedule_rounds import DISKS, expansion_round, image_round, naive_rounds, pods_round, replica_round
 from tests.e2e.rig import Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -151,8 +144,7 @@ def test_a_volumes_replicas_are_placed_expanded_and_released(longhorn: Longhorn)
     longhorn.patch(LONGHORN_VOLUMES, "v", {"spec": {"size": str(101 * GI)}})
     longhorn.until("it cannot grow further", lambda: longhorn.reason("v") == "ExpansionRejected")
     longhorn.until(
-        "the old sizes are requested",
-        lambda: {longhorn.requested_bytes(uuid) for uuid in disks.values()} == {80 * GI},
+        "the old sizes are requested", lambda: {longhorn.requested_bytes(uuid) for uuid in disks.values()} == {80 * GI}
     )
     assert longhorn.sizes() == {80 * GI}
     message = longhorn.condition(LONGHORN_VOLUMES, "v", "DiskAllocation")["message"]
@@ -210,8 +202,7 @@ def test_a_disk_schedule_is_deleted_with_its_disk_once_it_grants_nothing(longhor
         longhorn.delete(LONGHORN_NODES, node)
     longhorn.until("the empty one is gone", lambda: not longhorn.exists(DISK_SCHEDULES, "n2-disk-1"))
     missing = longhorn.until(
-        "the other says why it grants nothing",
-        lambda: longhorn.schedulable("n1-disk-1").get("reason") == "NodeMissing",
+        "the other says why it grants nothing", lambda: longhorn.schedulable("n1-disk-1").get("reason") == "NodeMissing"
     )
     assert missing
     longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "n1-disk-1", "--wait=false")

@@ -22,10 +22,7 @@ SEED = int(os.environ.get("SOAK_SEED", "1"))
 SEEDS = int(os.environ.get("DISK_SCHEDULE_SEEDS", "1"))
 _BETWEEN_RESTS = 150
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(600 + 2 * OPERATIONS),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600 + 2 * OPERATIONS)]
 
 
 @pytest.fixture(scope="module")

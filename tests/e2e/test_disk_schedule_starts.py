@@ -181,8 +181,7 @@ def test_a_granted_replica_that_never_ran_leaves_a_disk_that_is_gone(longhorn: L
     changed = {"status": {"diskStatus": {"disk-1": {"diskUUID": "another"}}}}
     longhorn.patch(LONGHORN_NODES, "n1", changed, "status")
     longhorn.until(
-        "the new one has moved",
-        lambda: longhorn.get(LONGHORN_REPLICAS, "new-r")["spec"]["diskID"] not in ("", DISK),
+        "the new one has moved", lambda: longhorn.get(LONGHORN_REPLICAS, "new-r")["spec"]["diskID"] not in ("", DISK)
     )
     longhorn.wait_allocated("new")
     longhorn.until("the volume says so", lambda: longhorn.reason("old") == "AllocationRejected")

@@ -98,11 +98,7 @@ def test_pods_without_the_resource_count_for_those_with_it(rig: Rig) -> None:
             rig.misplaced_pods("asking"),
             rig.misplaced_pods("silent"),
             rig.misplacements() - misplacements_before,
-        ) == (
-            [],
-            [],
-            0,
-        )
+        ) == ([], [], 0)
         assert rig.overbooked_disks() == []
     finally:
         rig.remove("asking")

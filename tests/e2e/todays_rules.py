@@ -230,9 +230,7 @@ class World:
         pods = {object_of(raw): raw for raw in api.get(PODS.path())["items"]}
         nodes = api.get(NODES.path())["items"]
         state = GenericClusterState.of(
-            [NODE.read(raw) for raw in nodes],
-            [SCHEDULED_POD.read(raw) for raw in pods.values()],
-            [],
+            [NODE.read(raw) for raw in nodes], [SCHEDULED_POD.read(raw) for raw in pods.values()], []
         )
         for raw in api.get(NAMESPACE_RESOURCE.path())["items"]:
             state = state.with_namespace(NAMESPACE.read(raw))

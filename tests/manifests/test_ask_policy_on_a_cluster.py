@@ -190,10 +190,7 @@ def test_a_pod_that_exists_is_left_as_it_is(cluster: DevCluster) -> None:
 def template(name: str) -> dict[str, Any]:
     """A pod template with a claim, and the selector of its pods."""
     labels = {"app": name}
-    return {
-        "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": pod()["spec"]},
-    }
+    return {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod()["spec"]}}
 
 
 CONTROLLERS: dict[str, dict[str, Any]] = {

@@ -29,10 +29,7 @@ BROKEN = {"name": "jinja2", "version": "2.0", "vulns": [{"id": "CVE-2024-1", "fi
         ),
         pytest.param(
             [SOUND, SKIPPED],
-            [
-                "1 packages were audited: no known vulnerabilities",
-                "not audited, the package index has no data: typer",
-            ],
+            ["1 packages were audited: no known vulnerabilities", "not audited, the package index has no data: typer"],
             0,
             id="some-data",
         ),

@@ -58,10 +58,7 @@ SCENARIOS: Final = {
         {"waiting_pods": "0x20 1x40", "last_filter_request_timestamp_seconds": "0x60"}, quiet_at=30, firing_at=32
     ),
     "LonghornExtenderErrors": Scenario(
-        {
-            "filter_requests_total{result='fits'}": "0+100x60",
-            "filter_requests_total{result='error'}": "0x20 0+10x40",
-        },
+        {"filter_requests_total{result='fits'}": "0+100x60", "filter_requests_total{result='error'}": "0x20 0+10x40"},
         quiet_at=20,
         firing_at=40,
     ),

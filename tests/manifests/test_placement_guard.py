@@ -20,16 +20,7 @@ from scheduler_core.convert.installed_objects import TAG
 from scheduler_core.decide.settings import PLACEMENT_GUARD, GuardMode
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.model.longhorn import REVIEWED
-from tests.manifests.load import (
-    GUARD,
-    MANIFESTS,
-    NAME,
-    NAMESPACE,
-    OWN_OBJECTS,
-    ROOT,
-    documents,
-    only,
-)
+from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OWN_OBJECTS, ROOT, documents, only
 
 ACCESS: Final = MANIFESTS / "access"
 HOOK, STANDBY = only(MUTATING_WEBHOOKS.kind, ACCESS)["webhooks"]

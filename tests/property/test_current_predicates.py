@@ -37,9 +37,7 @@ def cluster(seed: int) -> tuple[RandomCluster, GenericClusterState, DocumentedSc
     for pod in (*objects.placed, *objects.pending):
         admitted(pod)
     state = GenericClusterState.of(
-        [NODE.read(raw) for raw in objects.nodes],
-        [SCHEDULED_POD.read(raw) for raw in objects.placed],
-        [],
+        [NODE.read(raw) for raw in objects.nodes], [SCHEDULED_POD.read(raw) for raw in objects.placed], []
     )
     for name, labels in NAMESPACES.items():
         state = state.with_namespace(Namespace(name, frozenset(labels.items())))

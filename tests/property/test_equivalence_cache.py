@@ -201,10 +201,7 @@ def counted_sizes(decision: Decision, names: tuple[str, ...]) -> dict[str, list[
 
 
 @examples(150)
-@given(
-    st.lists(st.tuples(changes, requesters, candidates), min_size=1, max_size=12),
-    st.sampled_from(Packing),
-)
+@given(st.lists(st.tuples(changes, requesters, candidates), min_size=1, max_size=12), st.sampled_from(Packing))
 def test_cached_results_equal_results_without_a_cache(
     history: list[tuple[Change, str, tuple[str, ...]]], packing: Packing
 ) -> None:

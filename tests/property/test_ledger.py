@@ -385,9 +385,7 @@ class Offers(RuleBasedStateMachine):
         self.world.offer(slot, nodes, selected, behind=behind)
 
     @rule(
-        slot=slots,
-        node=st.sampled_from(NODE_CHOICES),
-        action=st.sampled_from(["nominate", "select", "bind", "delete"]),
+        slot=slots, node=st.sampled_from(NODE_CHOICES), action=st.sampled_from(["nominate", "select", "bind", "delete"])
     )
     def change(self, slot: int, node: str, action: str) -> None:
         """An object of the cluster changes."""

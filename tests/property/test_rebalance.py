@@ -20,12 +20,7 @@ from scheduler_core.predict.cluster_additions import Scale
 from scheduler_core.predict.move_search import Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, next_step
-from scheduler_core.predict.rebalance_goals import (
-    Baseline,
-    LargestVolumeGoal,
-    LargestVolumes,
-    waiting_pods_goal,
-)
+from scheduler_core.predict.rebalance_goals import Baseline, LargestVolumeGoal, LargestVolumes, waiting_pods_goal
 from scheduler_core.predict.replica_moves import ReplicaMove, apply_move, replica_moves
 from scheduler_core.predict.situation import Situation
 from tests.builders import GI

@@ -303,10 +303,7 @@ async def test_shared_volume_is_attached_on_every_node() -> None:
     assert world.volume("v").state == "attached"
 
 
-@pytest.mark.parametrize(
-    ("policy", "moves"),
-    [("block-if-contains-last-replica", False), ("block-for-eviction", True)],
-)
+@pytest.mark.parametrize(("policy", "moves"), [("block-if-contains-last-replica", False), ("block-for-eviction", True)])
 async def test_cordon_evicts_only_if_the_policy_says_so(policy: str, moves: bool) -> None:
     """Longhorn's default policy moves nothing."""
     world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, node="a", node_drain_policy=policy)

@@ -12,9 +12,7 @@ from aiohttp import web
 
 from app.disk_schedule.controller import Controller, ControllerContext, OrphanController
 from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
-from app.disk_schedule.informer import (
-    Informer,
-)
+from app.disk_schedule.informer import Informer
 from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.watches import ControllerCache

@@ -37,12 +37,7 @@ from scheduler_core.disk_schedule.writes import (
 )
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model.disk_schedule import (
-    FINALIZER,
-    DiskSchedule,
-    DiskScheduleSpec,
-    RequestKind,
-)
+from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleSpec, RequestKind
 from scheduler_core.model.longhorn import FILESYSTEM, BackingImage, Disk, Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
 from tests.worlds.allocations import READY

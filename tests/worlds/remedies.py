@@ -25,17 +25,7 @@ from scheduler_core.predict.predicted_cluster import PredictedCluster, with_sche
 from scheduler_core.predict.remedies import find_remedies
 from scheduler_core.predict.remedy import RemedyKind, Step
 from scheduler_core.predict.replica_moves import DiskPlace
-from tests.builders import (
-    Object,
-    claim,
-    condition,
-    disk,
-    kube_node,
-    longhorn_node,
-    pod,
-    setting,
-    storage_class,
-)
+from tests.builders import Object, claim, condition, disk, kube_node, longhorn_node, pod, setting, storage_class
 from tests.worlds.predicted_clusters import OPTIONS, running, situation
 
 NAMESPACE = "longhorn-system"

@@ -10,11 +10,7 @@ from tests.e2e.objects import HOSTNAME, PAUSE, Object
 
 NAMESPACES: Final = {"red": {"team": "a"}, "green": {"team": "b", "env": "test"}, "blue": {"team": "a", "env": "live"}}
 OVERHEAD: Final = {"cpu": "150m", "memory": "64Mi"}
-RUNTIME_CLASS: Final = {
-    "metadata": {"name": "heavy"},
-    "handler": "heavy",
-    "overhead": {"podFixed": OVERHEAD},
-}
+RUNTIME_CLASS: Final = {"metadata": {"name": "heavy"}, "handler": "heavy", "overhead": {"podFixed": OVERHEAD}}
 ZONE: Final = "zone"
 RACK: Final = "rack"
 GPU: Final = "example.com/gpu"

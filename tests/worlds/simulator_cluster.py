@@ -12,15 +12,7 @@ from typing import Any
 
 import yaml
 
-from app.kube.resources import (
-    CAPACITIES,
-    CLAIMS,
-    LONGHORN_NODES,
-    LONGHORN_REPLICAS,
-    LONGHORN_VOLUMES,
-    PODS,
-    Resource,
-)
+from app.kube.resources import CAPACITIES, CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, PODS, Resource
 from devcluster import DevCluster, log_has
 
 Json = dict[str, Any]
