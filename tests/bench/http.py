@@ -68,9 +68,7 @@ def _measure_full_nodes(nodes: int, port: int, nothing: int, go: int | None, *, 
 
 
 def _compare(targets: list[tuple[int, str]], body: bytes, repeats: int) -> list[list[float]]:
-    """Measures the targets one after the other, each warmed up. In turns, the garbage of one target would cost the next
-    one time.
-    """
+    """Measures the targets one after the other, each warmed up. In turns, the garbage of one target would cost the next one time."""
     times: list[list[float]] = [[], [], []]
     for index, (port, path) in enumerate(targets):
         call = connect(port, path)
@@ -239,11 +237,7 @@ def find_free_port() -> int:
 
 
 def wait_until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Waits for a process to listen on a port.
-
-    Raises:
-        RuntimeError: the process ended, or did not listen within a minute
-    """
+    """Waits for a process to listen on a port."""
     for _ in range(600):
         if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} ended with {process.returncode}")

@@ -77,9 +77,7 @@ def _measure_in_processes(nodes: int) -> dict[str, float]:
 
 
 def serve(nodes: int, port: int) -> None:
-    """Serves lists and watches of the cluster. Every list page is made once. A watch sends no event, and ends with 410
-    after /expire.
-    """
+    """Serves lists and watches of the cluster. Every list page is made once. A watch sends no event, and ends with 410 after /expire."""
     objects = Objects(nodes)
     pages: dict[str, list[bytes]] = {}
     for field, path in PATHS.items():

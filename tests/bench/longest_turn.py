@@ -68,11 +68,7 @@ class _Call:
     body: bytes = b""
 
     async def send(self, expected: int = 200) -> None:
-        """Runs the application to the end of its answer.
-
-        Raises:
-            RuntimeError: the answer has another status than expected
-        """
+        """Runs the application to the end of its answer."""
         messages = [{"type": "http.request", "body": self.body}]
         statuses = []
 

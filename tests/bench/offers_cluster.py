@@ -43,9 +43,7 @@ def read(field: str, raw: Object) -> tuple[Key, object]:
 
 
 class PendingObjects(Objects):
-    """`Objects` with more volumes that have a node but no replica yet. The replicas of all other volumes are on the
-    nodes of their pods.
-    """
+    """`Objects` with more volumes that have a node but no replica yet. The replicas of all other volumes are on the nodes of their pods."""
 
     def node_name(self, index: int) -> str:
         """The node that holds both replicas of a volume."""

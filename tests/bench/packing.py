@@ -299,9 +299,7 @@ def _is_confirmed(  # noqa: PLR0917 # the two space rules need four of them
     allowed: tuple[int, ...] | None,
     optional: OptionalItems,
 ) -> bool:
-    """Whether an answer is correct as far as checked. A counter-example is replayed; a YES is tried in a hundred random
-    orders.
-    """
+    """Whether an answer is correct as far as checked. A counter-example is replayed; a YES is tried in a hundred random orders."""
     sizes = items.sizes + optional.sizes
     written = required + optional.written
     # Volumes of one number share no disk; an item is a volume of its own.

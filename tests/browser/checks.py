@@ -77,9 +77,7 @@ def keyboard_problems(page: Page) -> list[str]:
 
 
 def skip_link_problems(page: Page) -> list[str]:
-    """Returns why the skip link does not lead past the page's head. It is reached by the first press of Tab, and
-    followed by Enter.
-    """
+    """Returns why the skip link does not lead past the page's head. It is reached by the first press of Tab, and followed by Enter."""
     page.evaluate(_SCRIPTS)
     page.keyboard.press("Tab")
     first: str = page.evaluate("() => document.activeElement.getAttribute('href') ?? ''")

@@ -40,9 +40,7 @@ def _pod_name(index: int) -> str:
 
 
 def _node(index: int, nodes: int) -> Iterator[Object]:
-    """Of ten nodes four have one problem each. One is cordoned, one is not ready, one has a full disk, and one has a
-    disk that is closed.
-    """
+    """Of ten nodes four have one problem each. One is cordoned, one is not ready, one has a full disk, and one has a disk that is closed."""
     name = node_name(index)
     zone = ZONES[index % len(ZONES)]
     kind = index % 10

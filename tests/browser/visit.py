@@ -101,11 +101,7 @@ class Visit:
 
 @contextmanager
 def visit(browser: Browser, url: str, look: Look = WIDE) -> Iterator[Visit]:
-    """Opens a page in a new profile.
-
-    Raises:
-        AssertionError: at the end, the page reported an error or wanted something from another server
-    """
+    """Opens a page in a new profile."""
     context = browser.new_context(
         viewport={"width": look.width // look.zoom, "height": look.height // look.zoom},
         device_scale_factor=look.zoom,

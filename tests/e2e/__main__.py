@@ -137,9 +137,8 @@ def main(  # noqa: PLR0917 # the options of the command
         Path | None, typer.Option("--json", metavar="FILE", help="Also write every repetition here.")
     ] = None,
 ) -> None:
-    """Run the proposal's test plan with and without the extender. Ways to place pods are compared, too. Each result is
-    a table. Exit code 1: with the extender something else happened than the plan says, or without it nothing went
-    wrong.
+    """Run the proposal's test plan with and without the extender. Ways to place pods are compared, too. Each result is a table. Exit code
+    1: with the extender something else happened than the plan says, or without it nothing went wrong.
     """
     if version:
         os.environ[kubernetes_version.VARIABLE] = version  # for every cluster of this process
@@ -319,13 +318,7 @@ class _Report:
             self._console.print(strategies.table(each))
 
     def finish(self) -> None:
-        """Prints the notes and the failures.
-
-        The logs stay if anything failed.
-
-        Raises:
-            Exit: something failed
-        """
+        """Prints the notes and the failures. The logs stay if anything failed."""
         self._console.print(NOTES)
         for failure in self._failures:
             typer.echo(failure, err=True)

@@ -56,9 +56,7 @@ class Backlog:
     quiet: float = 40.0
 
     def slots(self) -> dict[str, int]:
-        """How many pods each node has room for, by the node's name. Together they have room for three quarters of the
-        pods.
-        """
+        """How many pods each node has room for, by the node's name. Together they have room for three quarters of the pods."""
         room = int(self.pods * _SHARE_WITH_ROOM)
         slots: dict[str, int] = {}
         for number, wanted in enumerate(itertools.cycle(_SLOTS), start=1):

@@ -37,15 +37,11 @@ class Burst:
     disk: str = "400Gi"
 
     def add_nodes(self, rig: Rig) -> None:
-        """Adds the nodes, each with a single disk. A second disk could take what does not fit on the first, and so hide
-        it.
-        """
+        """Adds the nodes, each with a single disk. A second disk could take what does not fit on the first, and so hide it."""
         rig.add_nodes(APP, {f"burst-{number:02d}": [self.disk] for number in range(1, self.nodes + 1)})
 
     def run(self, rig: Rig, *, asks: bool, must: bool) -> Result:
-        """Creates all claims, then all pods; returns the result when they run. So kube-scheduler has all pods at the
-        same time.
-        """
+        """Creates all claims, then all pods; returns the result when they run. So kube-scheduler has all pods at the same time."""
         workload = Workload(app=APP, group=APP, volumes=[Volume(SIZE)] * 2, asks=asks)
         objects = [entry for number in range(self.pods) for entry in workload.loose(number)]
         rig.post(entry for entry in objects if entry["kind"] != "Pod")

@@ -26,9 +26,7 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 
 class Way(StrEnum):
-    """How pods are placed. Only order-safe nodes are offered, except in the last two ways, which have the extender's
-    defaults.
-    """
+    """How pods are placed. Only order-safe nodes are offered, except in the last two ways, which have the extender's defaults."""
 
     NONE = "without"
     NODE = "node"

@@ -222,9 +222,7 @@ class Longhorn:
         self.create(*volumes)
 
     def add_manager(self, name: str) -> None:
-        """Adds a pod that looks like longhorn-manager and is never scheduled. On a node that does not exist it would be
-        removed.
-        """
+        """Adds a pod that looks like longhorn-manager and is never scheduled. On a node that does not exist it would be removed."""
         metadata = {"name": name, "labels": {"app": "longhorn-manager"}}
         spec = {"containers": [{"name": "manager", "image": "longhorn"}], "schedulerName": "none"}
         self.cluster.api.create(PODS.path(self.namespace), {"metadata": metadata, "spec": spec})
@@ -253,11 +251,7 @@ class Longhorn:
         self.cluster.api.patch(resource.path(self.namespace, name, subresource), body)
 
     def replace(self, resource: Resource, name: str, body: Object, subresource: str = "") -> Object:
-        """Writes a whole object, as a controller does; returns the stored one.
-
-        Raises:
-            ApiError: it was refused
-        """
+        """Writes a whole object, as a controller does; returns the stored one."""
 
         async def write() -> Object:
             client = await KubeClient.connect(str(self.cluster.kubeconfig))
@@ -329,11 +323,7 @@ class Longhorn:
         self.until(f"{volume} is allocated", is_allocated)
 
     def until(self, what: str, done: Callable[[], _Value], seconds: float = 60) -> _Value:
-        """Waits until `done` returns something true; returns that.
-
-        Raises:
-            DevClusterError: it did not happen in time
-        """
+        """Waits until `done` returns something true; returns that."""
         return wait_until(what, done, seconds, explain=self.summary, poll=_POLL)
 
     def summary(self) -> str:
@@ -399,11 +389,7 @@ def removal_commands() -> list[str]:
 
 
 def run_command(cluster: DevCluster, command: str) -> None:
-    """Runs a command in the repository's folder, as an administrator would.
-
-    Raises:
-        subprocess.CalledProcessError: it failed
-    """
+    """Runs a command in the repository's folder, as an administrator would."""
     environment = {
         **os.environ,
         "PATH": f"{ensure_built()}{os.pathsep}{os.environ['PATH']}",

@@ -76,9 +76,7 @@ class Load:
             rig.add_nodes(_OTHERS, {f"{_OTHERS}-{number}": ["1Gi"] for number in range(1, count + 1)})
 
     def create(self, rig: Rig) -> None:
-        """Creates all pods, those with volumes last, while kube-scheduler stands still. So it finds all of them at
-        once.
-        """
+        """Creates all pods, those with volumes last, while kube-scheduler stands still. So it finds all of them at once."""
         workload = Workload(app=GROUP, group=GROUP, volumes=[Volume(f"{_SIZE_GI}Gi")] * self.claims)
         others = Workload(app=_OTHERS, group=_OTHERS, volumes=(), asks=False)
         objects = [entry for number in range(self.pods) for entry in workload.loose(number)]

@@ -135,9 +135,7 @@ class HarshBurst:
         rig.add_nodes(self.group, {name: [f"{size}Gi" for size in node.disks] for name, node in self.nodes.items()})
 
     def objects(self) -> list[Object]:
-        """Every claim and pod. Each pod has one node, because not every distribution over the nodes has an exact
-        packing.
-        """
+        """Every claim and pod. Each pod has one node, because not every distribution over the nodes has an exact packing."""
         return [
             entry
             for number, (node, volumes) in enumerate(self.volumes)

@@ -41,9 +41,7 @@ _ANYWHERE_SHARE: Final = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Objects to create at once, and the number of their pods. `loose` has the apps of the loose pods that request the
-    extender.
-    """
+    """Objects to create at once, and the number of their pods. `loose` has the apps of the loose pods that request the extender."""
 
     objects: Sequence[Object]
     pods: int

@@ -24,9 +24,8 @@ _EVERYTHING: Final = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 
 
 class ObjectWatch:
-    """Passes every object of a path, present and future, to a function, while entered. `kubectl get --raw` copies the
-    API server's stream. The API server ends the watch of a slow reader; the next one goes on after the last event, so
-    that none is missing.
+    """Passes every object of a path, present and future, to a function, while entered. `kubectl get --raw` copies the API server's stream.
+    The API server ends the watch of a slow reader; the next one goes on after the last event, so that none is missing.
     """
 
     def __init__(self, cluster: DevCluster, path: str, on_event: OnEvent) -> None:

@@ -71,9 +71,7 @@ class Observer:
         return {demand.pod for demand in self.demands() if demand.source is DemandSource.POD}
 
     def listed_demands(self) -> set[Line]:
-        """The demand derived from a new list of everything, without any watch. `longhorn-extender snapshot` lists in
-        the same way.
-        """
+        """The demand derived from a new list of everything, without any watch. `longhorn-extender snapshot` lists in the same way."""
         return self._portal.call(self._list_demands)
 
     async def _list_demands(self) -> set[Line]:

@@ -60,9 +60,6 @@ def wait_until_quiet(rig: Rig, app: str, started: float) -> Settled:
         rig: where the app runs
         app: the app
         started: when its pods were created, in monotonic seconds
-
-    Raises:
-        AssertionError: no pod got a node, so the run says nothing
     """
     states: dict[str, PodState] = {}
     changed = started

@@ -277,9 +277,7 @@ class RandomCluster:
         return Change("drain", ["--drain", node], make)
 
     def _holds_up(self, node: str) -> bool:
-        """Whether Longhorn's budget would hold up the drain. It does if a volume is attached there, or has its last
-        healthy replica there.
-        """
+        """Whether Longhorn's budget would hold up the drain. It does if a volume is attached there, or has its last healthy replica there."""
         attached = {raw["spec"].get("nodeID") for raw in self._volumes()}
         replicas = self.observe().replicas
         healthy = [(volume, place) for volume, place, _, failed in replicas if place and not failed]

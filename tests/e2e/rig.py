@@ -104,9 +104,7 @@ class Rig:
         assert failures == 0, "the simulator met errors it did not expect; see its log"
 
     def use_config(self, config: Path) -> None:
-        """Restarts kube-scheduler with one of the files that users install. Only addresses and credentials are this
-        machine's.
-        """
+        """Restarts kube-scheduler with one of the files that users install. Only addresses and credentials are this machine's."""
         self._stack.use_scheduler_config(config)
 
     def use_simulator(self, config: Mapping[str, Any]) -> None:
@@ -122,11 +120,7 @@ class Rig:
         return [name for name in self._stack.candidates if self.cluster.processes[name].running]
 
     def leader(self) -> str:
-        """The candidate that answers now, "" if none does.
-
-        Raises:
-            AssertionError: several do
-        """
+        """The candidate that answers now, "" if none does."""
         answering = self._stack.answering()
         assert len(answering) <= 1, f"two leaders: {answering}"
         return answering[0] if answering else ""
@@ -194,9 +188,7 @@ class Rig:
         self.until("the nodes are gone", are_gone)
 
     def _has_capacity(self, nodes: Iterable[str]) -> bool:
-        """Whether each node has capacity for every class with late binding. It is also true if kube-scheduler looks at
-        no capacity.
-        """
+        """Whether each node has capacity for every class with late binding. It is also true if kube-scheduler looks at no capacity."""
         if not self.cluster.api.get(f"/apis/storage.k8s.io/v1/csidrivers/{_DRIVER}")["spec"]["storageCapacity"]:
             return True
         classes = [
@@ -226,9 +218,7 @@ class Rig:
         self.cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
 
     def post(self, objects: Iterable[Object]) -> None:
-        """Creates objects by the API itself, claims first, several at a time. So the creation of a burst does not slow
-        it down.
-        """
+        """Creates objects by the API itself, claims first, several at a time. So the creation of a burst does not slow it down."""
         by_kind: dict[bool, list[Object]] = {True: [], False: []}
         for entry in objects:
             by_kind[entry["kind"] == CLAIMS.kind].append(entry)
@@ -281,9 +271,7 @@ class Rig:
         return sorted(misplaced_pods)
 
     def overbooked_disks(self) -> list[str]:
-        """Disks whose replicas add up to more than Longhorn allows now. They arise when two volumes are placed before
-        the status follows.
-        """
+        """Disks whose replicas add up to more than Longhorn allows now. They arise when two volumes are placed before the status follows."""
         sizes: dict[str, int] = {}
         for replica in self.items(LONGHORN_REPLICAS.path(NAMESPACE)):
             disk = replica["spec"].get("diskID", "")
@@ -338,9 +326,7 @@ class Rig:
         return path
 
     def _are_volumes_gone(self) -> bool:
-        """Whether every volume that exists belongs to a claim. A PersistentVolume stays Bound for a moment after its
-        claim is gone.
-        """
+        """Whether every volume that exists belongs to a claim. A PersistentVolume stays Bound for a moment after its claim is gone."""
         claimed = {claim["spec"].get("volumeName") for claim in self.items(CLAIMS.path())}
         persistent_volumes = self.items(PERSISTENT_VOLUMES.path())
         longhorn_volumes = self.items(LONGHORN_VOLUMES.path(NAMESPACE))
@@ -370,11 +356,7 @@ class Rig:
         }
 
     def until(self, what: str, done: Callable[[], _Value], seconds: float = 60) -> _Value:
-        """Waits until `done` returns something true; returns that.
-
-        Raises:
-            DevClusterError: it did not happen in time
-        """
+        """Waits until `done` returns something true; returns that."""
         return wait_until(what, done, seconds, explain=lambda: f"simulator: {json.dumps(self.status())[:2000]}")
 
 

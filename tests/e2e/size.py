@@ -305,9 +305,8 @@ class _Scenario:
 
 
 def _find_offer_faults(journal: Journal) -> list[str]:
-    """Offers that lived too long, and pods that waited without an outstanding offer. Offers end within their life; and
-    a pod is refused as waiting only while another pod's offer began before and had not ended, or was lost with a leader
-    less than an offer's life ago.
+    """Offers that lived too long, and pods that waited without an outstanding offer. Offers end within their life; and a pod is refused as
+    waiting only while another pod's offer began before and had not ended, or was lost with a leader less than an offer's life ago.
     """
     return [
         f"an offer to {offer.uid} lived {offer.end - offer.start:.1f} s"

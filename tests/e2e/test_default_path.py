@@ -57,9 +57,7 @@ class Journey:
 
 @pytest.fixture(scope="module")
 def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A cluster with Longhorn, of which one node is large. Two volumes of 100Gi fit on it. On each of three idle ones,
-    one fits.
-    """
+    """A cluster with Longhorn, of which one node is large. Two volumes of 100Gi fit on it. On each of three idle ones, one fits."""
     folder = tmp_path_factory.mktemp("default-path")
     plain = folder / "plain.yaml"
     plain.write_text(DEFAULT)
@@ -76,9 +74,7 @@ def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @pytest.fixture(scope="module")
 def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journey]:
-    """The commands of docs/platforms/kubeadm.md, one after the other. Those that uninstall come at the end, and leave
-    nothing.
-    """
+    """The commands of docs/platforms/kubeadm.md, one after the other. Those that uninstall come at the end, and leave nothing."""
     rig = empty_cluster
     cluster = rig.cluster
     folder = tmp_path_factory.mktemp("my-cluster")
@@ -148,9 +144,7 @@ def rig(empty_cluster: Rig, journey: Journey) -> Rig:
 
 
 def documented_kustomization(folder: Path) -> str:
-    """The kustomization of docs/installation.md in a folder. Its Deployment has no pods, which no kubelet here could
-    start.
-    """
+    """The kustomization of docs/installation.md in a folder. Its Deployment has no pods, which no kubelet here could start."""
     (text,) = re.findall(r"```yaml\n# my-cluster/[^\n]*\n(.*?)```", (ROOT / "docs/installation.md").read_text(), re.S)
     base = os.path.relpath(MANIFESTS / "base", folder)
     assert text.count("../manifests/base") == 1
@@ -311,9 +305,7 @@ def test_a_drain_moves_a_pod_of_the_second_scheduler(rig: Rig) -> None:
 
 @pytest.mark.usefixtures("second_scheduler")
 def test_doctor_probes_the_second_scheduler_that_the_policy_names(rig: Rig) -> None:
-    """A new pod with a claim has the second scheduler's name. No flag says so, and the cluster's own kube-scheduler
-    calls no extender.
-    """
+    """A new pod with a claim has the second scheduler's name. No flag says so, and the cluster's own kube-scheduler calls no extender."""
     _, findings = run_doctor(rig.cluster)
     severities = {entry["check"]: entry["severity"] for entry in findings}
     assert (severities["registration"], severities["ask-policy"]) == ("ok", "ok")

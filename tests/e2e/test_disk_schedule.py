@@ -100,9 +100,7 @@ def test_the_proposals_example_gets_its_status(longhorn: Longhorn) -> None:
 
 
 def test_the_definition_has_defaults_and_allows_two_states_only(longhorn: Longhorn) -> None:
-    """The writes are whole objects, as a controller writes them. They lack maps, have conditions that are null, or have
-    an unknown state.
-    """
+    """The writes are whole objects, as a controller writes them. They lack maps, have conditions that are null, or have an unknown state."""
     requests: Object = {"replicas": {}, "backingImages": {}}
     bare = {"apiVersion": builders.LONGHORN, "kind": "DiskSchedule", "metadata": {"name": "bare"}}
     raw = longhorn.cluster.api.create(DISK_SCHEDULES.path(longhorn.namespace), bare)

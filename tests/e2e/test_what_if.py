@@ -105,9 +105,7 @@ def scheduled_bytes(rig: Rig) -> dict[tuple[str, str], int]:
 
 
 def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int], app: str = APP) -> None:
-    """Asserts that pods and disks are as they were foreseen. Every pod is where it was foreseen, and every disk as
-    full.
-    """
+    """Asserts that pods and disks are as they were foreseen. Every pod is where it was foreseen, and every disk as full."""
     nodes = rig.nodes_of(app)
     for entry in (entry for entry in answer["pods"] if entry["pod"].startswith(f"default/{app}-")):
         node = nodes[entry["pod"].partition("/")[2]]
@@ -572,11 +570,7 @@ def follower_text(rig: Rig) -> str:
 
 
 def refusal_of(rig: Rig, app: str) -> str:
-    """What the page of an app's pod shows of kube-scheduler's refusal.
-
-    Raises:
-        AssertionError: kube-scheduler has not said so in time
-    """
+    """What the page of an app's pod shows of kube-scheduler's refusal."""
 
     def message() -> str:
         conditions = [entry for pod in rig.pods(app) for entry in pod["status"].get("conditions") or ()]

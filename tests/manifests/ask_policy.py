@@ -64,11 +64,7 @@ def pod(metadata: Object | None = None, **spec: Any) -> dict[str, Any]:
 
 
 def asking_containers(raw: Object) -> list[str]:
-    """The containers of a pod that request the resource, init containers first.
-
-    Raises:
-        AssertionError: the limit is not the request
-    """
+    """The containers of a pod that request the resource, init containers first."""
     spec = raw["spec"]
     names = []
     for entry in (*spec.get("initContainers", ()), *spec["containers"]):

@@ -22,9 +22,7 @@ RenderedObjects = dict[tuple[str, str], dict[str, Any]]
 
 
 class Helm:
-    """The program, with a folder of its own for what it stores on this machine. Without a kubeconfig it can render, and
-    nothing else.
-    """
+    """The program, with a folder of its own for what it stores on this machine. Without a kubeconfig it can render, and nothing else."""
 
     def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
         program = helm()

@@ -66,11 +66,7 @@ def documents(path: Path) -> list[Any]:
 
 
 def with_scores(config: Path) -> str:
-    """Returns a configuration of kube-scheduler in which the lines for scores are uncommented.
-
-    Raises:
-        AssertionError: a line is missing, or not commented out
-    """
+    """Returns a configuration of kube-scheduler in which the lines for scores are uncommented."""
     text = config.read_text()
     for line in SCORES:
         assert text.count(f"    # {line}\n") == 1, line

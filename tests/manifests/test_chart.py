@@ -97,9 +97,8 @@ def build(*folders: str) -> RenderedObjects:
 
 
 def normalize(objects: RenderedObjects) -> RenderedObjects:
-    """Objects without what only one side has. These are the labels that helm adds, and a namespace where there is none.
-    A changed configuration of the second kube-scheduler is a new name in a kustomization, and an annotation of the pods
-    in the chart.
+    """Objects without what only one side has. These are the labels that helm adds, and a namespace where there is none. A changed
+    configuration of the second kube-scheduler is a new name in a kustomization, and an annotation of the pods in the chart.
     """
     for (kind, name), entry in list(objects.items()):
         metadata = entry["metadata"]
@@ -516,9 +515,7 @@ DOCTOR = f"{NAME}-doctor"
 
 
 def test_the_doctor_exists_during_the_test_only(helm: Helm) -> None:
-    """All of its objects are hooks that are deleted, whatever its result. They have one name, as `helm test --logs`
-    needs it.
-    """
+    """All of its objects are hooks that are deleted, whatever its result. They have one name, as `helm test --logs` needs it."""
     objects = helm.render(tests=True)
     added = objects.keys() - helm.render().keys()
     assert {objects[key]["metadata"]["name"] for key in added} == {DOCTOR}

@@ -206,9 +206,7 @@ def serial(entry: dict[str, Any]) -> int:
 def test_the_chart_makes_certificates_with_which_the_extender_is_reached(
     cluster: DevCluster, helm: Helm, spawn_extender: Callable[..., int], tmp_path: Path
 ) -> None:
-    """By callers with the files of their Secret, which trust its authority. A caller without a certificate gets no
-    answer.
-    """
+    """By callers with the files of their Secret, which trust its authority. A caller without a certificate gets no answer."""
     helm.run("install", RELEASE, str(CHART), *TLS)
     server, caller = (write_secret(tmp_path, secret(cluster, suffix)) for suffix in ("tls", "client"))
     flags = {"tls-cert-file": "tls.crt", "tls-private-key-file": "tls.key", "client-ca-file": "ca.crt"}

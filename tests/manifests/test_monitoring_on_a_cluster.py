@@ -52,11 +52,7 @@ def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 
 
 def query(stack: Stack, expression: str) -> list[Any]:
-    """The samples that Prometheus returns for an expression.
-
-    Raises:
-        AssertionError: it cannot evaluate it
-    """
+    """The samples that Prometheus returns for an expression."""
     code, answer = http_request(f"{stack.prometheus_url}/api/v1/query?query={quote(expression)}")
     assert code == 200, f"{expression}: {answer}"
     samples: list[Any] = answer["data"]["result"]

@@ -31,11 +31,7 @@ class Mutation:
         return self.file.rpartition("/")[0]
 
     def apply(self, root: Path) -> str:
-        """The text of the file in the tree at `root`, with the defect.
-
-        Raises:
-            DoesNotApplyError: there is no such file, or the text to replace does not occur there, or more than once.
-        """
+        """The text of the file in the tree at `root`, with the defect."""
         path = root / self.file
         if not path.is_file():
             raise DoesNotApplyError(f"{self.name}: there is no file {self.file}")

@@ -95,10 +95,9 @@ def _expected(
     sharing: Collection[int] = (),
     holding: Mapping[int, OtherPod] = {},
 ) -> list[bool]:
-    """Whether the request packs on each node: demand counts by volume, an offer as a whole. A volume that does not fit
-    on some node of its pod counts on every other node where it fits. `sharing` pods mount the requester's claim, too.
-    `holding` pods have holds. They do not count elsewhere, but whatever the requester's priority, other volumes that do
-    not fit together with them do.
+    """Whether the request packs on each node: demand counts by volume, an offer as a whole. A volume that does not fit on some node of its
+    pod counts on every other node where it fits. `sharing` pods mount the requester's claim, too. `holding` pods have holds. They do not
+    count elsewhere, but whatever the requester's priority, other volumes that do not fit together with them do.
     """
     cluster = _OtherVolumes(others, sharing, holding)
     everyone = _OtherVolumes([holding.get(number, pod) for number, pod in enumerate(others)], sharing, holding)

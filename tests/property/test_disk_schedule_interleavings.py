@@ -387,10 +387,9 @@ SCENARIOS = [
 def test_two_leaders_and_a_disk_controller_interrupt_each_other_anywhere_and_are_killed(
     scenario: Callable[[World], None],
 ) -> None:
-    """Two copies of the volume or image controller and a disk's controller interrupt each other three times. For a
-    replica that is deleted they are one copy, a user and the replica controller. Each runs a number of calls, then
-    another continues; an actor that was interrupted continues later or is killed. Afterwards the controllers run
-    undisturbed and come to rest without lost or leaked bytes.
+    """Two copies of the volume or image controller and a disk's controller interrupt each other three times. For a replica that is deleted
+    they are one copy, a user and the replica controller. Each runs a number of calls, then another continues; an actor that was interrupted
+    continues later or is killed. Afterwards the controllers run undisturbed and come to rest without lost or leaked bytes.
     """
     start = world({"a": 100 * GI, "b": 100 * GI}, {})
     scenario(start)

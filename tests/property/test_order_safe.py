@@ -253,9 +253,7 @@ def balanced_choices(size: int, eligible: list[int], usable: tuple[int, ...]) ->
 
 
 def balance_rule_succeeds(node: Node, usable: tuple[int, ...]) -> bool:
-    """Tries every order and every tie of the balance rule. `usable` are the bytes that the score reads, not those that
-    the checks read.
-    """
+    """Tries every order and every tie of the balance rule. `usable` are the bytes that the score reads, not those that the checks read."""
 
     @cache
     def succeeds(

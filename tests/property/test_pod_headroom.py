@@ -24,9 +24,7 @@ from tests.worlds.predicted_clusters import OPTIONS, situation
 @examples(25)
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=5), st.sampled_from((10, 33, 50)))
 def test_equal_volumes_fill_every_disk(sizes: list[int], size: int) -> None:
-    """Pods fit as often as their size goes into the disks. They have one volume of one replica, and fit so in every
-    order.
-    """
+    """Pods fit as often as their size goes into the disks. They have one volume of one replica, and fit so in every order."""
     names = [f"n{number}" for number in range(len(sizes))]
     disks = [disk(100, available=100, listed={"other": 100 - free}) for free in sizes]
     nodes = [longhorn_node(name, {"disk-1": entry}) for name, entry in zip(names, disks, strict=True)]

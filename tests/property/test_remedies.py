@@ -40,9 +40,7 @@ def test_remedies_come_in_the_order_of_their_cost(world: World) -> None:
 @examples(50)
 @given(worlds() | full_worlds())
 def test_no_single_step_is_cheaper_than_the_first_remedy(world: World) -> None:
-    """All steps on all nodes and disks are tried. They have several sizes below the least one, or all the space there
-    is.
-    """
+    """All steps on all nodes and disks are tried. They have several sizes below the least one, or all the space there is."""
     cost = next((remedy.cost for remedy in world.find(1)), None)
     if world.fits:
         return

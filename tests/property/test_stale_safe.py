@@ -50,10 +50,9 @@ Histories = tuple[tuple[DiskModel, ...], ...]
 
 
 def placement_always_succeeds(node: Node) -> bool:
-    """Places the volumes in any order, each on any disk that is eligible by any earlier states of the disks.
-
-    The states that Longhorn sees of different disks may be of different ages. Placement fails if a volume finds no disk, or one that
-    lacks the room. An optional volume without a disk is skipped, and may overbook a disk on which no other volume lies.
+    """Places the volumes in any order, each on any disk that is eligible by any earlier states of the disks. The states that Longhorn sees
+    of different disks may be of different ages. Placement fails if a volume finds no disk, or one that lacks the room. An optional volume
+    without a disk is skipped, and may overbook a disk on which no other volume lies.
     """
     before = tuple(DiskModel(reported, disk.headroom) for disk, reported in zip(node.disks, node.reported, strict=True))
     histories = tuple(zip(before, node.disks, strict=True))

@@ -30,9 +30,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, volumes: int = 3) -> World:
-    """One to four nodes of one to three disks, and pods. There are up to eight pods of some volumes, and a lag of 0 to
-    30 steps.
-    """
+    """One to four nodes of one to three disks, and pods. There are up to eight pods of some volumes, and a lag of 0 to 30 steps."""
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     nodes = {
         f"n{number}": [chance.choice(_DISK_SIZES) for _ in range(chance.randint(1, 3))]

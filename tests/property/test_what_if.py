@@ -54,9 +54,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, plenty: bool = False) -> World:
-    """Two to five nodes, up to eight pods with replicas. A volume has one or two. With `plenty` every node could hold
-    everything.
-    """
+    """Two to five nodes, up to eight pods with replicas. A volume has one or two. With `plenty` every node could hold everything."""
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 5))]
     sizes = {name: 5000 if plenty else chance.choice((60, 100, 200)) for name in names}
@@ -121,9 +119,7 @@ def _choose_current_status(seed: int) -> Choose:
 
 @st.composite
 def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
-    """A random cluster with a budget, and a drain. Its pods are those of one workload, and one or two nodes are
-    drained.
-    """
+    """A random cluster with a budget, and a drain. Its pods are those of one workload, and one or two nodes are drained."""
     chance = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 5))]
     sizes = {name: chance.choice((60, 100, 200)) for name in names}
@@ -149,9 +145,7 @@ def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
 @examples(50)
 @given(guarded_worlds(), st.integers(0, 100))
 def test_no_step_of_a_drain_violates_a_budget(guarded: tuple[World, DisruptionBudget], seed: int) -> None:
-    """As many pods as the budget needs run after every step. They are counted by the field's own definition in the
-    documentation.
-    """
+    """As many pods as the budget needs run after every step. They are counted by the field's own definition in the documentation."""
     world, budget = guarded
     pods = len(world.start.cluster.snapshot.pods)
     amount = budget.min_available or budget.max_unavailable

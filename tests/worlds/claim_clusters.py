@@ -36,9 +36,7 @@ def kind(size: int, engine: str, *selectors: str) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim without its name. `place` is where the only replica of its bound volume is, `holder` the node of the
-    other pod that has it.
-    """
+    """A claim without its name. `place` is where the only replica of its bound volume is, `holder` the node of the other pod that has it."""
 
     size: int
     bound: bool

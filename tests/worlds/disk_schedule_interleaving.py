@@ -305,9 +305,7 @@ def orphan_withdrawals(kind: RequestKind, name: str, schedules: dict[str, tuple[
 
 
 def image_controller(api: World, name: str) -> Actor:
-    """Reads schedules, then the image; writes the decision; makes the granted copies. Withdraws the requests for an
-    image that is gone.
-    """
+    """Reads schedules, then the image; writes the decision; makes the granted copies. Withdraws the requests for an image that is gone."""
     yield
     schedules = api.all("schedule")
     values = {key: entry[1] for key, entry in schedules.items()}

@@ -110,9 +110,7 @@ class Process:
 
 @dataclass
 class ElectionWorld:
-    """Processes, the API server, the calls that were given up, and the true time. `jitter` is that of the next failed
-    call.
-    """
+    """Processes, the API server, the calls that were given up, and the true time. `jitter` is that of the next failed call."""
 
     processes: list[Process]
     time: float = 0.0

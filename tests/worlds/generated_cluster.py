@@ -30,9 +30,8 @@ def draw_volume_sizes(pods: int, volumes: int, choose: Choose) -> list[tuple[int
 
 
 def draw_cluster(nodes: int, capacity: int, choose: Choose) -> Snapshot:
-    """Returns a cluster of nodes with one to three empty disks of at least 1 GiB each, whose limits add up to about
-    `capacity` bytes. Its only StorageClass is that of Longhorn's proposal: best-effort data locality and one replica.
-    Longhorn's settings have their defaults.
+    """Returns a cluster of nodes with one to three empty disks of at least 1 GiB each, whose limits add up to about `capacity` bytes. Its
+    only StorageClass is that of Longhorn's proposal: best-effort data locality and one replica. Longhorn's settings have their defaults.
     """
     shares = [[_DISK_SHARES[choose(len(_DISK_SHARES))] for _ in range(choose(_MOST_DISKS) + 1)] for _ in range(nodes)]
     unit = capacity / max(1, sum(map(sum, shares)))
@@ -79,11 +78,7 @@ class AddPods:
     storage_class: str | None = None
 
     def apply(self, situation: Situation) -> Situation:
-        """Adds the pods.
-
-        Raises:
-            WhatIfError: there is no StorageClass of Longhorn
-        """
+        """Adds the pods."""
         name = self.storage_class or _longhorn_class(situation)
         digits = len(str(len(self.sizes)))
         for number, sizes in enumerate(self.sizes, start=1):

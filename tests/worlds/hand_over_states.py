@@ -38,10 +38,9 @@ _DONE: Final = Placed("stored", 0)
 
 
 class State(NamedTuple):
-    """Everything. `decided` is kube-scheduler's choice, `bound` are the pods that the API server shows as bound.
-
-    `unled` are the nodes with a placement that was reviewed without a leader: its offers are not promised there. `unguarded` are those with
-    one that no process reviewed, or that no plan suited: nothing is promised there. `faults` may still happen.
+    """Everything. `decided` is kube-scheduler's choice, `bound` are the pods that the API server shows as bound. `unled` are the nodes with
+    a placement that was reviewed without a leader: its offers are not promised there. `unguarded` are those with one that no process
+    reviewed, or that no plan suited: nothing is promised there. `faults` may still happen.
     """
 
     election: int

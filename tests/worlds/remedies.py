@@ -34,9 +34,7 @@ _LARGEST = 2**52
 
 
 def cluster_of(objects: Sequence[Object]) -> PredictedCluster:
-    """The cluster of some objects, with current conditions. Longhorn's node controller has written those of nodes and
-    disks.
-    """
+    """The cluster of some objects, with current conditions. Longhorn's node controller has written those of nodes and disks."""
     cluster = situation(*objects).cluster
     for node in [*cluster.snapshot.longhorn_nodes.values()]:
         others = tuple(entry for entry in node.conditions if entry.type != "Schedulable")

@@ -39,11 +39,7 @@ def rows(*tables: dict[str, str]) -> list[Any]:
 
 
 def play(create_world: Callable[..., World], timeline: str) -> None:
-    """Plays a timeline; a first event `world` has the arguments of `create_world`.
-
-    Raises:
-        AssertionError: an event has another answer than the timeline says, or a request was never answered
-    """
+    """Plays a timeline; a first event `world` has the arguments of `create_world`."""
     run(_play(create_world, timeline))
 
 

@@ -22,11 +22,7 @@ def client_context(bundle: bytes, *, strict: bool = True) -> ssl.SSLContext:
 
 
 def shake_hands(serving: ServingPair, bundle: bytes, host: str) -> int:
-    """Returns the serial number of the certificate that a client was shown and accepted.
-
-    Raises:
-        SSLCertVerificationError: the client refuses it
-    """
+    """Returns the serial number of the certificate that a client was shown and accepted."""
     server = server_context(serving)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_accept, args=(listener, server))
@@ -38,11 +34,7 @@ def shake_hands(serving: ServingPair, bundle: bytes, host: str) -> int:
 
 
 def shake_hands_in_memory(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> str:
-    """Returns the version of TLS that both ends agree on.
-
-    Raises:
-        SSLError: one end refuses the other
-    """
+    """Returns the version of TLS that both ends agree on."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     accepting = server.wrap_bio(to_server, to_client, server_side=True)
     calling = client.wrap_bio(to_client, to_server, server_hostname=host)
