@@ -10,10 +10,11 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -40,9 +41,11 @@ from tests.e2e import (
     todays_rules,
     versions,
 )
-from tests.e2e.comparisons import Compared, Comparison
+from tests.e2e.comparisons import Comparison
 from tests.e2e.goals import Row
-from tests.e2e.size import Outcome
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 NOTES: Final = """
 The nodes of goal 1 have other work (10, 40, 60 and 80 % of CPU and memory), as in any cluster: on idle equal nodes kube-scheduler spreads
@@ -177,12 +180,11 @@ def main(  # noqa: PLR0917 # the options of the command
 
 
 class _Report:
-    """Prints each part when it is done, and collects the failures."""
+    """Runs each part, prints it when it is done, and collects the failures."""
 
     def __init__(self, folder: Path, file: Path | None, repetitions: int | None, guard: GuardMode) -> None:
         self._folder = folder
         self._guard = guard
-        self._guarded = guard is not GuardMode.OFF
         self._file = file
         self._repetitions = repetitions
         self._failures: list[str] = []
@@ -190,132 +192,96 @@ class _Report:
         self._console = Console(width=None if sys.stdout.isatty() else 180)
 
     def plan(self) -> None:
-        """Runs and prints the test plan with and without the extender."""
-
         def write(rows: list[Row]) -> None:
             self._write(Section.PLAN, [asdict(row) for row in rows])
 
         rows = goals.run(self._folder / Section.PLAN, self._repetitions, write, self._guard)
-        self._failures += goals.failures(rows)
-        self._console.print(goals.table(rows))
+        self._add(Section.PLAN, goals.failures(rows), [asdict(row) for row in rows], goals.table(rows))
 
     def compare(self, section: Section, comparison: Comparison) -> None:
-        compared: Compared = comparisons.run(comparison, self._folder / section, self._repetitions)
-        self._failures += compared.failures
-        self._write(section, asdict(compared))
-        self._console.print(comparisons.table([compared]))
+        compared = comparisons.run(comparison, self._folder / section, self._repetitions)
+        self._add(section, compared.failures, asdict(compared), comparisons.table([compared]))
 
     def hand_over(self) -> None:
-        """Runs and prints the bursts in which leaders end."""
+        """Runs the bursts in which leaders end; those that have ended are written before the next one begins."""
         rows = []
         for row in hand_over.run_all(self._folder / Section.HAND_OVER, self._repetitions or 3):
             rows.append(row)
-            self._failures += row.failures
-            self._write(Section.HAND_OVER, [asdict(outcome) for row in rows for outcome in row.outcomes])
+            self._add(Section.HAND_OVER, row.failures, [asdict(outcome) for row in rows for outcome in row.outcomes])
         self._console.print(hand_over.table(rows))
 
     def size(self, wanted: size.Size) -> None:
-        """Runs and prints the part with many pods and three dead leaders."""
-        self._print(Section.SIZE, size.run(self._folder / Section.SIZE, wanted))
+        outcome = size.run(self._folder / Section.SIZE, wanted)
+        self._add(Section.SIZE, outcome.problems, asdict(outcome), outcome.text())
 
     def backlog(self) -> None:
-        """Runs and prints the bursts that kube-scheduler is slow to write about."""
         for pods in _BACKLOGS:
-            self._print(
-                f"{Section.BACKLOG}-{pods}", backlog.run(self._folder / f"backlog-{pods}", backlog.Backlog(pods))
-            )
+            outcome = backlog.run(self._folder / f"backlog-{pods}", backlog.Backlog(pods))
+            self._add(f"{Section.BACKLOG}-{pods}", outcome.problems, asdict(outcome), outcome.text())
 
     def versions(self) -> None:
         rows, outcome = versions.run(self._folder / Section.VERSIONS, self._repetitions)
-        self._console.print(goals.table(rows))
-        self._print(Section.VERSIONS, outcome)
-
-    def _print(self, name: str, outcome: Outcome) -> None:
-        self._failures += outcome.problems
-        self._write(name, asdict(outcome))
-        self._console.print(outcome.text())
+        self._add(Section.VERSIONS, outcome.problems, asdict(outcome), goals.table(rows), outcome.text())
 
     def bindings(self, seeds: int) -> None:
-        """Runs and prints the predicted and the real bindings of existing PersistentVolumes."""
         outcome = static_volumes.run(self._folder / Section.BINDINGS, range(1, seeds + 1))
-        self._failures += outcome.wrong
-        self._write(Section.BINDINGS, asdict(outcome))
-        self._console.print(outcome.text())
+        self._add(Section.BINDINGS, outcome.wrong, asdict(outcome), outcome.text())
 
     def todays_rules(self, seeds: int) -> None:
-        """Runs and prints the decisions of today's predicates, compared with kube-scheduler's."""
-        comparison = todays_rules.run(self._folder / Section.TODAYS_RULES, range(1, seeds + 1))
-        self._failures += comparison.wrong
-        self._write(Section.TODAYS_RULES, asdict(comparison))
-        self._console.print(comparison.text())
+        outcome = todays_rules.run(self._folder / Section.TODAYS_RULES, range(1, seeds + 1))
+        self._add(Section.TODAYS_RULES, outcome.wrong, asdict(outcome), outcome.text())
 
     def predictions(self, seeds: int) -> None:
-        """Runs and prints what `what-if` predicts, compared with what then happens."""
-        agreement = predictions.run(self._folder / Section.PREDICTIONS, range(1, seeds + 1))
-        self._failures += agreement.wrong
-        self._write(Section.PREDICTIONS, asdict(agreement))
-        self._console.print(agreement.text())
+        outcome = predictions.run(self._folder / Section.PREDICTIONS, range(1, seeds + 1))
+        self._add(Section.PREDICTIONS, outcome.wrong, asdict(outcome), outcome.text())
 
     def tight_burst(self, seeds: int) -> None:
-        """Runs and prints tight bursts as installed, without the extender, and with each packing mode."""
         tallies = tight_burst.run(self._folder / Section.TIGHT_BURST, range(1, seeds + 1))
-        for way in tight_burst.PROMISES:
-            self._failures += [f"tight burst, {way}: {each}" for each in tallies[way] if each.wrong]
-        self._write(Section.TIGHT_BURST, {way: [asdict(each) for each in bursts] for way, bursts in tallies.items()})
-        self._console.print(tight_burst.table(tallies))
+        wrong = [f"tight burst, {way}: {each}" for way in tight_burst.PROMISES for each in tallies[way] if each.wrong]
+        self._add(Section.TIGHT_BURST, wrong, _by_way(tallies), tight_burst.table(tallies))
 
     def harsh_burst(self, seeds: int) -> None:
-        """Runs and prints harsh bursts without the placement guard, and with it."""
-        guards = [harsh_burst.WITHOUT, *([self._guard] if self._guarded else [])]
+        """Runs harsh bursts without the placement guard and, if it is on, with it."""
+        guards = [harsh_burst.WITHOUT, *([self._guard] if self._guard is not GuardMode.OFF else [])]
         outcomes = harsh_burst.run(self._folder / Section.HARSH_BURST, range(1, seeds + 1), guards)
-        self._failures += harsh_burst.failures(outcomes)
-        self._write(
-            Section.HARSH_BURST, {mode.value: [asdict(each) for each in runs] for mode, runs in outcomes.items()}
-        )
-        self._console.print(harsh_burst.table(outcomes))
+        self._add(Section.HARSH_BURST, harsh_burst.failures(outcomes), _by_way(outcomes), harsh_burst.table(outcomes))
 
     def as_installed(self, repetitions: int) -> None:
         runs, latency = as_installed.run(self._folder / Section.AS_INSTALLED, repetitions)
-        self._failures += [f"as installed: {each}" for each in runs if each.wrong]
-        self._write(Section.AS_INSTALLED, [asdict(each) for each in runs])
-        self._console.print(as_installed.table(runs, latency))
+        wrong = [f"as installed: {each}" for each in runs if each.wrong]
+        self._add(Section.AS_INSTALLED, wrong, [asdict(each) for each in runs], as_installed.table(runs, latency))
 
     def guard_faults(self, repetitions: int) -> None:
-        """Runs and prints harsh bursts in which the placement guard fails."""
         bursts = guard_faults.run(self._folder / Section.GUARD_FAULTS, repetitions)
-        self._write(Section.GUARD_FAULTS, [asdict(each) for each in bursts])
-        self._console.print(guard_faults.table(bursts))
+        self._add(Section.GUARD_FAULTS, [], [asdict(each) for each in bursts], guard_faults.table(bursts))
 
     def promised_space(self, repetitions: int) -> None:
-        """Runs and prints bursts in which a disk closes."""
         rounds = promised_space.run(self._folder / Section.PROMISED_SPACE, repetitions)
         avoidable = sum(each.avoidable for each in rounds if each.other_nodes)
-        if avoidable:
-            self._failures.append(f"promised space: {avoidable} times it was taken though another place was free")
-        self._write(Section.PROMISED_SPACE, [asdict(each) for each in rounds])
-        self._console.print(promised_space.table(rounds))
+        wrong = [f"promised space: {avoidable} times it was taken though another place was free"] if avoidable else []
+        self._add(Section.PROMISED_SPACE, wrong, [asdict(each) for each in rounds], promised_space.table(rounds))
 
     def disk_schedules(self, repetitions: int) -> None:
-        """Runs and prints a burst that exactly fits, with and without DiskSchedules."""
         results = disk_schedule_burst.run(self._folder / Section.DISK_SCHEDULES, repetitions)
-        self._failures += disk_schedule_burst.failures(results)
-        self._write(Section.DISK_SCHEDULES, {way: [asdict(each) for each in runs] for way, runs in results.items()})
-        self._console.print(disk_schedule_burst.table(results))
+        wrong = disk_schedule_burst.failures(results)
+        self._add(Section.DISK_SCHEDULES, wrong, _by_way(results), disk_schedule_burst.table(results))
 
     def tight_nodes(self, clusters: int) -> None:
-        """Computes and prints bursts on tight clusters. It does so with each packing mode and with the placement guard."""
         seeds = range(1, clusters + 1)
         tallies = tight_nodes.run(seeds)
-        self._failures += tight_nodes.failures(tallies)
-        self._write(Section.TIGHT_NODES, {way: asdict(tally) for way, tally in tallies.items()})
-        self._console.print(tight_nodes.table(tallies, seeds))
+        content = {way: asdict(tally) for way, tally in tallies.items()}
+        self._add(Section.TIGHT_NODES, tight_nodes.failures(tallies), content, tight_nodes.table(tallies, seeds))
 
     def strategies(self, orders: int) -> None:
         compared = strategies.run(orders)
-        self._failures += strategies.failures(compared)
-        self._write(Section.STRATEGIES, [asdict(each) for each in compared])
-        for each in compared:
-            self._console.print(strategies.table(each))
+        tables = map(strategies.table, compared)
+        self._add(Section.STRATEGIES, strategies.failures(compared), [asdict(each) for each in compared], *tables)
+
+    def _add(self, section: str, failures: Iterable[str], content: object, *drawn: object) -> None:
+        self._failures += failures
+        self._write(section, content)
+        for each in drawn:
+            self._console.print(each)
 
     def finish(self) -> None:
         """Prints the notes and the failures. The logs stay if anything failed."""
@@ -331,6 +297,10 @@ class _Report:
         self._written[str(section)] = content
         if self._file is not None:
             self._file.write_text(json.dumps(self._written, indent=1))
+
+
+def _by_way(runs: Mapping[Any, Sequence[DataclassInstance]]) -> dict[str, list[Any]]:
+    return {str(way): [asdict(each) for each in own] for way, own in runs.items()}
 
 
 if __name__ == "__main__":
