@@ -105,18 +105,6 @@ async def test_reading_the_settings_applies_no_other_change(tmp_path: Path) -> N
         assert world.cache.latest_state is not before
 
 
-async def test_a_forbidden_kind_is_named(tmp_path: Path) -> None:
-    api = FakeApi()
-    api.always["list"] = failing(403, 'cannot list resource "nodes"', "Forbidden")
-    async with cached_cluster(tmp_path, api=api) as world:
-        await until("the problem", lambda: "cannot list" in world.cache.problem)
-        assert world.cache.problem == (
-            'nodes not listed yet: GET /api/v1/nodes: cannot list resource "nodes" (HTTP 403)'
-        )
-        api.always.clear()
-        await world.wait_for_sync()
-
-
 async def test_a_missing_kind_is_named_if_it_is_required(tmp_path: Path) -> None:
     api = FakeApi()
     api.missing |= {REPLICAS, PATHS["longhorn.io", "BackingImage"]}
@@ -211,15 +199,6 @@ async def test_objects_deleted_while_no_watch_was_open_are_gone_after_the_next_l
         await until("the claims", lambda: {name for _, name in world.snapshot.claims} == {"new", "old-2"})
         world.api.always.clear()
         await world.wait_for_sync()
-
-
-async def test_pods_without_claims_are_not_stored(tmp_path: Path) -> None:
-    idle = make.pod(name="idle")
-    async with cached_cluster(tmp_path, two_nodes(), idle, make.pod("data-0", name="busy")) as world:
-        await world.wait_for_sync()
-        assert set(world.snapshot.pods) == {("default", "busy")}
-        await world.put(make.pod(name="idle-too"), make.pod("data-0", name="busy-too"))
-        await until("the other", lambda: set(world.snapshot.pods) == {("default", "busy"), ("default", "busy-too")})
 
 
 async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None:

@@ -272,26 +272,6 @@ async def test_the_cache_survives_a_restart_of_etcd(cluster: DevCluster) -> None
         await wait_for_sync(cache)
 
 
-async def test_a_list_of_many_pages_is_complete(cluster: DevCluster) -> None:
-    """Nothing is lost between pages."""
-    client = await KubeClient.connect(str(cluster.kubeconfig))
-    names = [f"page-{index:04}" for index in range(1100)]
-
-    async def create(claims: list[str]) -> None:
-        for name in claims:
-            await client.create("/api/v1/namespaces/default/persistentvolumeclaims", make.claim(name, 1))
-
-    try:
-        await asyncio.gather(*(create(names[start::8]) for start in range(8)))
-        async with running_cache(cluster.kubeconfig) as (cache, _):
-            await wait_for_sync(cache)
-            claims = [name for _, name in cache.state().view.snapshot.claims]
-            assert sorted(name for name in claims if name.startswith("page-")) == names
-    finally:
-        await client.delete("/api/v1/namespaces/default/persistentvolumeclaims")
-        await client.close()
-
-
 async def test_a_definition_that_is_installed_later_is_watched(cluster: DevCluster) -> None:
     """A required kind is a problem until then."""
     cluster.kubectl("delete", "crd", "instancemanagers.longhorn.io")

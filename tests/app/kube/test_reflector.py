@@ -329,49 +329,6 @@ async def test_a_server_that_hangs_is_a_problem(tmp_path: Path, monkeypatch: pyt
         assert world.handler.values == {"a": 1}
 
 
-async def test_a_missing_kind_is_empty_until_it_appears(tmp_path: Path) -> None:
-    """A CRD may be installed later."""
-    api = FakeApi()
-    api.missing.add(PATH)
-    async with running_reflector(tmp_path, api=api) as world:
-        await until("the absence", lambda: world.status.phase is Phase.MISSING)
-        assert (world.handler.calls, world.status.behind(time.monotonic())) == (["all"], 0)
-        api.missing.clear()
-        await world.api.put(PATH, thing("a", 1))
-        await world.wait_for(a=1)
-        assert world.status.phase is Phase.SYNCED
-
-
-async def test_a_kind_that_is_removed_is_empty(tmp_path: Path) -> None:
-    async with running_reflector(tmp_path, thing("a", 1)) as world:
-        await world.wait_for_watch()
-        world.api.missing.add(PATH)
-        world.api.plans["watch"].append(sending(ERROR_410))
-        catching = asyncio.create_task(world.reflector.catch_up())
-        await until("the absence", lambda: world.status.phase is Phase.MISSING)
-        await catching
-        assert world.handler.values == {}
-        world.api.missing.clear()
-        await world.wait_for(a=1)
-
-
-async def test_a_forbidden_kind_is_a_problem_until_it_is_allowed(tmp_path: Path) -> None:
-    """The first list or a watch may be forbidden."""
-    api = FakeApi()
-    forbidden = failing(403, 'things is forbidden: User "it" cannot list resource "things"', "Forbidden")
-    api.always = {"list": forbidden, "watch": forbidden}
-    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
-        await until("the problem", lambda: "cannot list resource" in world.status.problem)
-        assert (world.status.phase, world.handler.calls) == (Phase.STARTING, [])
-        del api.always["list"]
-        await world.wait_for(a=1)
-        await until("the problem", lambda: "cannot list resource" in world.status.problem)
-        assert world.status.phase is Phase.SYNCED
-        api.always.clear()
-        await world.wait_for_watch()
-        await until("the end of it", lambda: not world.status.problem)
-
-
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"metadata":{},"items":3}', b""])
 async def test_an_answer_that_is_no_list_is_retried(body: bytes, tmp_path: Path) -> None:
     """It may be a proxy's page."""
