@@ -1,7 +1,5 @@
 """Pauses between repetitions double up to a bound, and a token bucket limits a rate."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

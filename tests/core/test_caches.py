@@ -1,7 +1,5 @@
 """A map with a limited weight drops what was used longest ago."""
 
-from __future__ import annotations
-
 from scheduler_core.caches import LruMap
 
 

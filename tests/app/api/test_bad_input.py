@@ -1,7 +1,5 @@
 """Bad requests: each gets a clear answer as JSON, and the service goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any
@@ -15,8 +13,6 @@ from hypothesis import strategies as st
 from app.settings import Settings
 from tests.builders import ephemeral_spec, pod
 from tests.worlds.service import NODES, application, by_names, db_pod, http_client, small_service
-
-pytestmark = pytest.mark.anyio
 
 POD = '"Pod":{"metadata":{"name":"p"}}'
 NAMES = '"NodeNames":["node-1"]'

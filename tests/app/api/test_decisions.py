@@ -1,7 +1,5 @@
 """GET /decisions: what /filter and /preempt decided, over a served application."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -12,8 +10,6 @@ from app.settings import Settings
 from scheduler_core.decide.settings import Enforcement
 from tests.builders import Object, pod
 from tests.worlds.service import NODES, REFUSED, application, by_names, by_nodes, db_pod, http_client, small_service
-
-pytestmark = pytest.mark.anyio
 
 
 async def ask(client: AsyncClient, path: str, request: Object) -> Any:

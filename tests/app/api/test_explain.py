@@ -1,7 +1,5 @@
 """POST /explain: the decision of /filter, with plans and numbers."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from typing import Any
@@ -16,8 +14,6 @@ from tests.builders import Object, bound, claim, disk, flat, kept, longhorn_node
 from tests.worlds.crowded_cluster import CrowdedCluster
 from tests.worlds.giving_way import run_counting
 from tests.worlds.service import application, by_names, by_nodes, db_pod, http_client, small_service
-
-pytestmark = pytest.mark.anyio
 
 
 async def _filter_and_explain(cluster: list[Object], request: Object) -> tuple[Any, Any]:

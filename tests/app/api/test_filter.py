@@ -1,7 +1,5 @@
 """POST /filter: which nodes are returned, in which form, and that whole nodes come back as the bytes they were."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence
@@ -14,8 +12,6 @@ from hypothesis import strategies as st
 from app.settings import Settings
 from tests.builders import claim, disk, flat, longhorn_node, pod, storage_class
 from tests.worlds.service import NODES, REFUSED, application, by_names, by_nodes, db_pod, http_client, small_service
-
-pytestmark = pytest.mark.anyio
 
 
 def _raw_items(answer: str) -> list[str]:

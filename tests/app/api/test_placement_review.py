@@ -1,7 +1,5 @@
 """POST /review of the placement guard: AdmissionReviews in and out, always allowed, and nothing else on that port."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -21,8 +19,6 @@ from app.runtime.metrics import PREFIX
 from scheduler_core.convert.admission import TRIAL_PATCH, AdmissionRequest, JsonPatch
 from scheduler_core.convert.installed_objects import probe_replica
 from tests.worlds.service import http_client
-
-pytestmark = pytest.mark.anyio
 
 PATCH = [{"op": "test", "path": "/spec/diskID", "value": "a"}, {"op": "replace", "path": "/spec/diskID", "value": "b"}]
 REQUEST = {"uid": "705ab4f5", "operation": "UPDATE", "object": {"spec": {"diskID": "a"}}}

@@ -1,7 +1,5 @@
 """An API server's call to the placement guard: verified by the caBundle, over TLS on a real socket, through every layer."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

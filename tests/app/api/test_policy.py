@@ -1,7 +1,5 @@
 """A policy file's predicates in /filter and /preempt, its priorities in /prioritize, over a snapshot with whole nodes, pods and services."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +20,6 @@ from tests.worlds.awkward_plugin import USABLE
 from tests.worlds.generic_objects import ready_node, requesting_pod, service
 from tests.worlds.service import by_names, by_nodes, http_client
 
-pytestmark = pytest.mark.anyio
 NAMES = ("a", "b", "c", "d")
 ZONE = {"name": "Zone", "argument": {"serviceAffinity": {"labels": ["zone"]}}}
 RESOURCES = {"name": "PodFitsResources"}

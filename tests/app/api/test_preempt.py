@@ -1,7 +1,5 @@
 """POST /preempt: nodes without free space are left out, victims stay as they are."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -9,8 +7,6 @@ import pytest
 
 from tests.builders import Object, pod
 from tests.worlds.service import db_pod, small_service
-
-pytestmark = pytest.mark.anyio
 
 VICTIMS = {
     "node-4": {"Pods": [pod(name="a", uid="uid-a")], "NumPDBViolations": 0},

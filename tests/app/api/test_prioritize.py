@@ -1,7 +1,5 @@
 """POST /prioritize: a score from 0 to 10 for every node of the request, in order, and no offer."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +40,6 @@ from tests.worlds.two_nodes import database_pod, two_nodes
 from tests.worlds.virtual_time import virtually
 
 RECORDED = Path(__file__).parents[2] / "golden" / "recorded"
-pytestmark = pytest.mark.anyio
 
 
 async def prioritize(request: Any, *objects: Any, settings: Settings | None = None) -> Any:

@@ -1,7 +1,5 @@
 """What administrators, kubelets and Prometheus read."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,8 +44,6 @@ from tests.worlds.two_nodes import two_nodes
 
 if TYPE_CHECKING:
     from app.extender.lifecycle import ExtenderLifecycle
-
-pytestmark = pytest.mark.anyio
 
 PREFIX = "longhorn_scheduler_extender"
 

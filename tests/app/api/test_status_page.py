@@ -3,8 +3,6 @@
 Nothing in a name becomes markup.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -12,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -21,6 +19,7 @@ from httpx import AsyncClient
 from app.api.dependencies import AppState
 from app.api.page.routes import router
 from app.bootstrap import application as application_of
+from app.extender.lifecycle import ExtenderLifecycle
 from app.kube.reflector import CacheStatus, Phase
 from app.schemas.state import GuardActivity, OutstandingState, PlacementGuardState, ServiceState
 from app.settings import Settings
@@ -35,11 +34,6 @@ from tests import builders as make
 from tests.builders import Object
 from tests.worlds.service import application, by_names, db_pod, http_client, small_cluster
 from tests.worlds.web_page import page_problems, read_page, rows
-
-if TYPE_CHECKING:
-    from app.extender.lifecycle import ExtenderLifecycle
-
-pytestmark = pytest.mark.anyio
 
 PAGES = ("/", "/pods", "/pods/default/db-0", "/nodes/node-1", "/decision-log")
 HOSTILE = '"><img src=x onerror=alert(1)>'

@@ -1,7 +1,5 @@
 """How commands are found: what the help shows, what is imported for which command, and Ctrl-C."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Small clusters that were once decided wrongly, each with the pod `default/p`: `explain` gives the right answer and its reason."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

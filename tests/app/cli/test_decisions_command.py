@@ -1,7 +1,5 @@
 """`longhorn-extender decisions`: from a served snapshot, and through an API server's proxy."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

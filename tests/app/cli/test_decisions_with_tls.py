@@ -1,7 +1,5 @@
 """`longhorn-extender decisions` of a process with TLS, which asks its callers for a certificate."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

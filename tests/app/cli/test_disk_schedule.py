@@ -1,7 +1,5 @@
 """The command and its manifests: bad input is an error of one line, and both have the same flags."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

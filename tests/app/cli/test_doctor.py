@@ -3,8 +3,6 @@
 The whole is tested on a real control plane.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -3,8 +3,6 @@
 All is well at first. Then mistakes are made one after the other.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

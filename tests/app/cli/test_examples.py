@@ -1,7 +1,5 @@
 """The clusters under examples/: the answers that each of them shows, and that their objects are consistent."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`longhorn-extender explain` and the options of the program itself."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterable

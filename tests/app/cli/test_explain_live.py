@@ -3,8 +3,6 @@
 Workloads that only the cluster has are tested, too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 What kube-scheduler filters before the extender is tested, too.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`explain --volume`: why a volume's next replica can or cannot be placed, rule by rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.cli.explain_volume import VolumeExplanation, explain_volume

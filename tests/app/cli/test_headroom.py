@@ -1,7 +1,5 @@
 """`longhorn-extender headroom`: templates, both outputs, exit codes and bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

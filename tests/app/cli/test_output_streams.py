@@ -1,7 +1,5 @@
 """Standard output has a command's result alone; warnings and logs are on standard error."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """The outputs that docs/planning.md shows are what the commands print."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`longhorn-extender policy check`: what is wrong with a policy file, and what its rules read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

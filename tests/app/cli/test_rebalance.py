@@ -1,7 +1,5 @@
 """`longhorn-extender rebalance`: goals, both outputs, exit codes and bad input."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -3,8 +3,6 @@
 The first remedy in `explain` is tested, too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

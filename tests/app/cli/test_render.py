@@ -1,7 +1,5 @@
 """What JSON has of the values of an answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple

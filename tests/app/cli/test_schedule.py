@@ -1,7 +1,5 @@
 """`longhorn-extender schedule`: scheduling the pending pods of a snapshot, and the options of `--watch`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

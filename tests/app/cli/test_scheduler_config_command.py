@@ -3,8 +3,6 @@
 The file is on standard output, the steps are on standard error.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path

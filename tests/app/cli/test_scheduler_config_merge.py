@@ -1,7 +1,5 @@
 """`longhorn-extender scheduler-config --merge`: a configuration that exists, with the extender in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

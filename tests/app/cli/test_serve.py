@@ -1,7 +1,5 @@
 """`longhorn-extender serve` as a whole process: connections, limits, signals and start-up."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import signal

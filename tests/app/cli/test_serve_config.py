@@ -1,7 +1,5 @@
 """`serve --config FILE`: keys, what goes before them, and a file that cannot be used."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`longhorn-extender serve` with TLS as a whole process: limits and signals as without it, and bad input."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import signal

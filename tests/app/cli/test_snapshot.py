@@ -1,7 +1,5 @@
 """`longhorn-extender snapshot`: a file with everything that decisions read, and no secrets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable

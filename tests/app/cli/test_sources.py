@@ -1,7 +1,5 @@
 """What every command says of a snapshot file that it cannot use."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Final

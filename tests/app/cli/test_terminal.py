@@ -1,7 +1,5 @@
 """No name, key or message of a snapshot, and no argument, reaches the terminal with characters that change it."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """`longhorn-extender top` and `waiting`, on the bundled example and on small clusters."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """`longhorn-extender what-if`: verbs, their order, both outputs, exit codes and bad input."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

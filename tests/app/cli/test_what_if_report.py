@@ -3,8 +3,6 @@
 It needs nothing else than its one file.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser

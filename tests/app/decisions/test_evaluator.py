@@ -1,7 +1,5 @@
 """What runs together, and what waits for what."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -19,8 +17,6 @@ from tests.worlds.engines import engines
 from tests.worlds.state_source import FakeStateSource, SlowSource
 from tests.worlds.two_nodes import database_pod, two_nodes
 from tests.worlds.virtual_time import virtual_loop, virtually
-
-pytestmark = pytest.mark.anyio
 
 NODES = [f"node-{number}" for number in range(600)]
 

@@ -1,7 +1,5 @@
 """The backing image controller: when it requeues an image, and what a deletion needs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Over-allocated disks: which are, and when it is logged."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is on each disk and what is left there, after every kind of event."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Informers: which changes they report, and which version counts if events arrive in the wrong order."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

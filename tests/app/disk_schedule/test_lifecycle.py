@@ -1,13 +1,10 @@
 """When the DiskSchedule controllers run, without a cluster."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime
 from time import monotonic
 from typing import cast
 
-import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
@@ -16,8 +13,6 @@ from app.disk_schedule.metrics import ControllerMetrics
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.runtime.leader_loop import NoElection
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_a_process_that_is_stopped_logs_it_and_no_longer_counts_as_working() -> None:

@@ -1,7 +1,5 @@
 """Requests for objects that do not exist: a working controller withdraws them at once, a former standby waits."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

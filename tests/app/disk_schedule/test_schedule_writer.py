@@ -1,7 +1,5 @@
 """One writer at a time per disk: changes are applied to the newest version, unless they were decided from something else."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Mapping

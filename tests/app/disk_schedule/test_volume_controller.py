@@ -1,7 +1,5 @@
 """The volume controller: what its decision reads of the caches."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which events make which controller reconcile which key: the proposal's watch scopes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From where /filter is called, as /state shows it."""
 
-from __future__ import annotations
-
 from app.extender.decision_log import MAX_CALLERS, RecentCallers
 from tests.worlds.service import NODES, db_pod, small_service
 

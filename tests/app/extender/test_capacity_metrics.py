@@ -1,7 +1,5 @@
 """The space of disks is computed when Prometheus scrapes, and at no other time."""
 
-from __future__ import annotations
-
 from prometheus_client import generate_latest
 
 from app.extender.metrics import Metrics

@@ -1,7 +1,5 @@
 """The certificate files of `serve`: what is used, what is refused, and what callers see of a change."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from datetime import UTC, datetime, timedelta

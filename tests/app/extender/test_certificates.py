@@ -1,7 +1,5 @@
 """The placement guard's certificates: what is signed, when it is due, and which Secrets are refused."""
 
-from __future__ import annotations
-
 import ssl
 from datetime import UTC, datetime, timedelta
 

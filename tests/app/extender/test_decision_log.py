@@ -1,7 +1,5 @@
 """The log of the latest decisions: order, bounds, filters and pages."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """DiskSchedules where the extender meets them: in `/state`, in a snapshot file, and in a cluster without their definition."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from tests.worlds.fake_api import FakeApi, until
 from tests.worlds.service import application, http_client
 from tests.worlds.two_nodes import database_pod, two_nodes
 
-pytestmark = pytest.mark.anyio
 SCHEDULES = PATHS["longhorn.io", "DiskSchedule"]
 
 

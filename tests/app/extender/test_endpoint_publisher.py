@@ -1,7 +1,5 @@
 """The EndpointSlice on a real API server: written by the leader only, and never over its successor's."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final

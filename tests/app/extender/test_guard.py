@@ -3,8 +3,6 @@
 Disk a has space for volume x alone, disk b for either x or the older volume y. Longhorn chooses b for x.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace

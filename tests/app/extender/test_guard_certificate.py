@@ -1,7 +1,5 @@
 """Who makes, renews and serves the placement guard's certificate, against an API server in memory with an injected clock."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

@@ -1,7 +1,5 @@
 """When the placement guard's Service leads here: only from the leader, only while it is switched on and has a certificate."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

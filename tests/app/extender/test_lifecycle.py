@@ -1,7 +1,5 @@
 """When this process competes, answers and points the Service to itself; timelines play the election and the Service."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Mapping

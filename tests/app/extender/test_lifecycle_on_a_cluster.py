@@ -3,8 +3,6 @@
 Whole processes are run.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """The background prediction of node losses: outcomes, metric and share of time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Step 5 of the proposal, sentence by sentence, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Step 5 of the proposal under events in any order: nothing leaks, and reserved nodes stay reserved."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any

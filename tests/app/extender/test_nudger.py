@@ -1,7 +1,5 @@
 """Refused pods are nudged when they fit, in virtual time; tests play kube-scheduler and Longhorn by hand."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager

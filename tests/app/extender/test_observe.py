@@ -1,11 +1,7 @@
 """Enforcement `observe`: every node fits; what would have been refused is counted and logged."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
-
-import pytest
 
 from app.runtime.metrics import PREFIX
 from app.settings import Settings
@@ -13,7 +9,6 @@ from scheduler_core.decide.settings import Enforcement
 from tests.builders import claim, kube_node
 from tests.worlds.service import NODES, application, db_pod, http_client, small_cluster
 
-pytestmark = pytest.mark.anyio
 OBSERVING = Settings(enforcement=Enforcement.OBSERVE)
 
 

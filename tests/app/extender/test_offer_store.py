@@ -1,7 +1,5 @@
 """The record of offers in a ConfigMap: when it is written, and whose is read."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

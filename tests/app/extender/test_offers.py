@@ -1,7 +1,5 @@
 """`reservation: capacity`, in virtual time: which nodes are offered to which pods, and when offers end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """The permissions that `doctor` asks for are those of the manifests."""
 
-from __future__ import annotations
-
 from app.extender.installation_reader import PERMISSIONS
 from scheduler_core.model.installation import Permission
 from tests.manifests.load import CLUSTER_PERMISSIONS, NAMESPACE_PERMISSIONS

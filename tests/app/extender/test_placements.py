@@ -1,7 +1,5 @@
 """How pods fare after kube-scheduler's decision, and the report on all demand, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

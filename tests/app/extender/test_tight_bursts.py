@@ -1,7 +1,5 @@
 """Bursts on random tight clusters, from kube-scheduler's question to Longhorn's placements, with and without the placement guard."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

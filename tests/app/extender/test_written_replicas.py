@@ -1,7 +1,5 @@
 """The replicas of a node, as the API server has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

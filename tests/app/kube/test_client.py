@@ -1,7 +1,5 @@
 """Calls to the API server: every error is one line, every call has a time-out."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import gc

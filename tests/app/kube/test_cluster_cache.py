@@ -1,7 +1,5 @@
 """The live cluster's cache: complete before it is used, never older than a bound, and its listeners learn of changes."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from datetime import timedelta

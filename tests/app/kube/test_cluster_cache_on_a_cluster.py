@@ -1,7 +1,5 @@
 """The cache with a real API server and etcd: catching up, and failures of both."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Events, of which an object has one per reason, and the dispatcher of their calls."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Objects with an owner: what happens if the API server does not say as whom it knows the process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from app.kube.client import ApiError, create_owned
 from app.kube.resources import LEASES
 from tests.worlds.fake_api import FakeApi, connect_client, failing
 
-pytestmark = pytest.mark.anyio
 LEASE = {"kind": "Lease", "metadata": {"name": "extender"}}
 
 

@@ -1,7 +1,5 @@
 """A reflector lists and watches a kind, whatever the API server or a proxy in front of it does."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

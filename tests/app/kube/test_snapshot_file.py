@@ -1,7 +1,5 @@
 """Snapshot and pod files: the forms they may have, and one clear line about broken ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

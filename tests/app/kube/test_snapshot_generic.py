@@ -1,7 +1,5 @@
 """What the generic scheduler reads of a snapshot, and errors that name line, column, object and field."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

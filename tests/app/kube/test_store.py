@@ -1,7 +1,5 @@
 """The objects of a store: the same as in one map, wherever the base lies; subscribers see each difference once."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

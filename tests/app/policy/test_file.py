@@ -1,7 +1,5 @@
 """`serve --policy FILE`: read at the start and when it changes; an unusable file changes nothing."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -22,7 +20,6 @@ from tests.builders import NOW, snapshot
 from tests.worlds.command_line import Run
 from tests.worlds.service import NODES, SnapshotProcess, by_names, db_pod, http_client, serve_snapshot, small_cluster
 
-pytestmark = pytest.mark.anyio
 EQUAL: dict[str, Any] = {"priorities": [{"name": "EqualPriority", "weight": 1}]}
 DATA: dict[str, Any] = {"priorities": [{"name": "LonghornDataLocality", "weight": 1}]}
 WEIGHTLESS: dict[str, Any] = {"priorities": [{"name": "EqualPriority"}]}

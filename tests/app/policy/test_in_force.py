@@ -1,7 +1,5 @@
 """A policy in a live cluster: the kinds that its rules read are watched, and it comes into force once they are listed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -26,7 +24,6 @@ from tests.worlds.fake_api import FakeApi, Object, connect_client, event, failin
 from tests.worlds.generic_objects import ready_node, requesting_pod, service
 from tests.worlds.service import http_client
 
-pytestmark = pytest.mark.anyio
 PATHS = {"Node": "/api/v1/nodes", "Pod": "/api/v1/pods", "Service": "/api/v1/services"}
 
 

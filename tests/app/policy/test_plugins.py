@@ -1,7 +1,5 @@
 """Rules from outside the package: loading them, and what happens when one fails."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Which callers are answered by the name they use, the headers of every answer, and HEAD."""
 
-from __future__ import annotations
-
 import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
@@ -10,8 +8,6 @@ from app.runtime.browser_rules import HEADERS, BrowserRules
 from app.settings import NO_BROWSER
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
 from tests.worlds.service import application, http_client
-
-pytestmark = pytest.mark.anyio
 
 NAMES = ["scheduler.example.com", *EXTENDER.host_names("longhorn-system"), *PLACEMENT_GUARD.host_names("storage")]
 

@@ -1,7 +1,5 @@
 """What callers cause fills no log: one line per event, caller and second, with a count."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -11,7 +9,6 @@ from structlog.testing import capture_logs
 from app.runtime import connections
 from app.runtime.connections import MAX_CALLERS, CallerLog
 
-pytestmark = pytest.mark.anyio
 PERIOD = 0.05
 
 

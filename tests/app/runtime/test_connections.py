@@ -1,7 +1,5 @@
 """Which connection gives way to a new one, and whom an address counts for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

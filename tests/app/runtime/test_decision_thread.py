@@ -1,7 +1,5 @@
 """The thread of decisions: what runs first, and what the event loop does meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable
@@ -11,8 +9,6 @@ import pytest
 
 from app.runtime.decision_thread import DEADLINE_SECONDS, QUIET_SECONDS, DecisionThread, Urgency
 from scheduler_core.packing.giving_way import give_way
-
-pytestmark = pytest.mark.anyio
 
 
 class _World:

@@ -1,7 +1,5 @@
 """The elector without a cluster: whatever fails, connection or thread, no process leads by accident."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Electors against a real API server: one leads, whatever happens, and its successor leads in time."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import signal

@@ -1,7 +1,5 @@
 """What is logged: one JSON object a line, with the pod and the decision, and no secret of the pod."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """One budget of memory for all requests: who is refused, and who gives way."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """The memory that a process may use: control groups of both versions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is escaped in a text for a terminal."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.runtime.printable import printable

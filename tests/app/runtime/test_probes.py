@@ -1,7 +1,5 @@
 """The probes of a program, and its metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -17,8 +15,6 @@ from prometheus_client.registry import Collector
 from app.bootstrap import plain_probes
 from app.runtime.probes import Health, UnavailableError, install_metrics, probe_application
 from tests.worlds.service import application, http_client
-
-pytestmark = pytest.mark.anyio
 
 
 def readiness_of(problem: str) -> Health:

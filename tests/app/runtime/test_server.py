@@ -1,7 +1,5 @@
 """`serve` with two servers on real sockets, one of them with TLS: handshakes, limits, and the order in which everything ends."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import http.client

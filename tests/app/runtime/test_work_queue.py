@@ -1,7 +1,5 @@
 """The keyed work queue, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection

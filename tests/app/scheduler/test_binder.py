@@ -1,7 +1,5 @@
 """The binder: the result of every Binding becomes definite, and a claim is provisioned for one node only."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
@@ -18,8 +16,6 @@ from scheduler_core.convert.binding import PendingPod, pending_pod
 from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION
 from tests.worlds.fake_api import Behaviour, Object, connect_client, failing, until
 from tests.worlds.scheduling_api import CLAIMS, CLASSES, PODS, SchedulingApi, pod
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """The cache of the stand-alone scheduler: assumed pods, late watch events, and a state that follows every change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast

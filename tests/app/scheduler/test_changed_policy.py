@@ -1,7 +1,5 @@
 """`schedule --watch --policy FILE`: a changed file comes into force without a restart, and decides what is watched."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from time import monotonic

@@ -1,7 +1,5 @@
 """`LonghornCache` counts a bound pod before its own watch shows the Binding."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable
@@ -32,7 +30,6 @@ from tests.worlds.scheduler import (
 )
 from tests.worlds.scheduling_api import PODS, SCHEDULER_NAME, LonghornApi
 
-pytestmark = pytest.mark.anyio
 KEY = ("shop", "web")
 SNAPSHOT = Path(__file__).parents[3] / "examples" / "goal-2-multiple-claims" / "snapshot.yaml"
 FIELDS = [entry.kind.field for entry in WATCHED]

@@ -1,7 +1,5 @@
 """The condition PodScheduled of unschedulable pods: what kube-scheduler would write, only when it differs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stand-alone scheduler over a fake API server: Bindings, Events, failures and changes of the lead."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

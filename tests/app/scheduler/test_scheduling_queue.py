@@ -1,7 +1,5 @@
 """The scheduling queue of the stand-alone scheduler: the order of pods, and when each is tried."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

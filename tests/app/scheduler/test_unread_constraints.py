@@ -1,7 +1,5 @@
 """Constraints that a policy does not read, and kinds that only single rules read, in a running scheduler."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

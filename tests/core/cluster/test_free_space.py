@@ -1,7 +1,5 @@
 """A replica counts once on its disk, from its placement until its deletion, whether Longhorn's status lists it or not."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update

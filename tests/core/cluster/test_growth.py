@@ -1,7 +1,5 @@
 """Growth that a claim requests counts on the disks of its replicas before Longhorn grows the volume."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How many pods kube-scheduler has yet to ask about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Reviews of replicas' placements: which updates have the shape of one, and what is answered."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Models are read by the paths that their fields carry."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 

@@ -1,7 +1,5 @@
 """Nodes, pods and services as the API server sends them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

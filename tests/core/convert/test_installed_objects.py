@@ -1,7 +1,5 @@
 """What a diagnosis reads of pods, Services, Events and CSI drivers, and what it creates."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

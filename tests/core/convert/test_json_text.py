@@ -1,7 +1,5 @@
 """Places in JSON texts, and keys that are written twice."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

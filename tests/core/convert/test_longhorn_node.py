@@ -1,7 +1,5 @@
 """A Longhorn node as the API server returns it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

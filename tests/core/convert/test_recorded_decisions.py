@@ -1,7 +1,5 @@
 """The command that replays recorded decisions: which files it takes, and what it prints."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A redacted object: it has every field that decides, and no other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The owner of what a process creates: its ServiceAccount, if that may be one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

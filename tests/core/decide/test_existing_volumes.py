@@ -1,7 +1,5 @@
 """A pod whose unbound claims kube-scheduler will bind to existing PersistentVolumes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """What an explanation says about nodes that do not fit: the nearest disk, closed disks, exact sizes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which nodes can hold all of a pod's volumes: node rules, disk rules, and everything packed together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """No request works long until it gives way, whatever other pods have and whatever is cached."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 Node `tight` has disks of 100 and 60: a volume of 50 on the larger one leaves none for one of 100. Node `even` takes both anywhere.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.decide.decision import FilterOptions, Packing

@@ -1,7 +1,5 @@
 """What kube-scheduler's own plugins refuse before the extender is asked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

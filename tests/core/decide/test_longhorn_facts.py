@@ -1,7 +1,5 @@
 """Facts that a policy's Longhorn rules read: the reasons of /filter, order safety, kept replicas, and disks after the plan."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing

@@ -1,7 +1,5 @@
 """When a refused pod may be nudged, which pods are equivalent, and what a pending nudge takes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

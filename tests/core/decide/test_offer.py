@@ -1,7 +1,5 @@
 """What is offered of a decision."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Which of the fitting nodes are offered: those with plenty of room, then a share of the others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

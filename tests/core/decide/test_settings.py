@@ -1,7 +1,5 @@
 """The extender's own settings: precedence, live changes, and bad values."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.decide.settings import (

@@ -1,7 +1,5 @@
 """volumeTopology ties a new volume to the zone or the region of its pod's node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

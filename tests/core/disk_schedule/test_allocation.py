@@ -1,7 +1,5 @@
 """DiskSchedules: allocation, conditions, and which objects exist."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

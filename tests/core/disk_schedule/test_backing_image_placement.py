@@ -1,7 +1,5 @@
 """Where backing images are needed, and where they may be copied to."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

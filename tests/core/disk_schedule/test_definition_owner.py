@@ -1,7 +1,5 @@
 """Whose definition of DiskSchedules is installed."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The disks with the most free bytes come first, whatever changed before."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

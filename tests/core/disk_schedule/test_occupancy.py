@@ -1,7 +1,5 @@
 """Replicas and copies that are on a disk before they request space: nobody takes their bytes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """DiskSchedules that longhorn-manager's own controller answers: the same kind, another contract."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Free space on a disk with a DiskSchedule: every replica counts once, and both limits hold."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 

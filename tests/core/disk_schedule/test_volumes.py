@@ -1,7 +1,5 @@
 """The decisions of the volume, replica and backing image controllers, case by case."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The volumes of other pods on a node: shared claims count once, unfinished searches are repeated, deleted nodes are dropped."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

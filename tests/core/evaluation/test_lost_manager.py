@@ -4,8 +4,6 @@ Other managers mark the node and its disks as not ready, and leave `storageSched
 status may list replicas that no longer exist, and lack others.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update

@@ -1,7 +1,5 @@
 """A pod's own volumes without data locality: Longhorn may place them first, in the way of the local ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Order safety: Longhorn places volumes one by one, in any order, on a disk of its own choice."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.decide.decision import FilterOptions, Packing

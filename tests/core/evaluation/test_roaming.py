@@ -1,7 +1,5 @@
 """Best-effort volumes that their node cannot take count on the nodes where Longhorn may place them instead."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from itertools import product
 from typing import Any

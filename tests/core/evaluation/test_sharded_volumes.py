@@ -1,7 +1,5 @@
 """Sharded volumes: a new one needs a disk for each shard on distinct nodes, an existing one only has to be attached."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Stale safety: Longhorn places volumes on outdated status, so that several may meet on one disk."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.decide.decision import Decision, FilterOptions, Packing

@@ -1,7 +1,5 @@
 """A pod needs a place for all its replicas together: local ones on its node, the others on any."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

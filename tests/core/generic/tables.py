@@ -3,8 +3,6 @@
 ``python -m tests.core.generic.tables`` writes them into the document, between the comments that name them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache

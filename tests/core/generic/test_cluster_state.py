@@ -1,7 +1,5 @@
 """The state of the cluster, change by change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scheduler_core.generic.cluster_state import GenericClusterState

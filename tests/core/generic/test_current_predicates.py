@@ -1,7 +1,5 @@
 """Today's predicates as tables: what each decides, and with which reason."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """docs/generic-scheduler.md and the examples match the code."""
 
-from __future__ import annotations
-
 import re
 
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES

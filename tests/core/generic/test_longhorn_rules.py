@@ -1,7 +1,5 @@
 """Longhorn's rules in the generic scheduler."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

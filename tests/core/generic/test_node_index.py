@@ -1,7 +1,5 @@
 """The index of nodes keeps up with any number of changes."""
 
-from __future__ import annotations
-
 from scheduler_core.caches import MAX_STEPS
 from tests.worlds.policy_rules import node, pod, state
 

@@ -1,7 +1,5 @@
 """Rules of plugins: names, arguments, scores, and failures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

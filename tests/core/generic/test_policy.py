@@ -1,7 +1,5 @@
 """The policy file: what it may contain, and the errors and warnings about it."""
 
-from __future__ import annotations
-
 import json
 import re
 from codecs import BOM_UTF8

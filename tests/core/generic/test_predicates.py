@@ -1,7 +1,5 @@
 """Each classic predicate, rule by rule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

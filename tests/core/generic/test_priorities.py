@@ -1,7 +1,5 @@
 """Each classic priority, formula by formula."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.model.constraints import LabelSelector, Operator, Requirement

@@ -1,7 +1,5 @@
 """The generic scheduler: it filters, prioritises and selects."""
 
-from __future__ import annotations
-
 from random import Random
 
 from scheduler_core.generic import predicates as texts

@@ -1,7 +1,5 @@
 """Constraints that a policy does not read: of pods, and of nodes and placed pods against them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Recorded decisions of Kubernetes 1.1, and the command that replays them."""
 
-from __future__ import annotations
-
 import json
 from itertools import permutations
 from pathlib import Path

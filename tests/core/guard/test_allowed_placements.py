@@ -3,8 +3,6 @@
 Disk a has 30Gi, disk b 40Gi. Volume x of another pod needs 20Gi, and the requesting pod 40Gi: it fits as long as x is on a.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

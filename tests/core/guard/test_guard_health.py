@@ -1,7 +1,5 @@
 """The guard's health: what it concludes from what the watch shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -4,8 +4,6 @@ In most examples the replica of volume x is placed while the older volume y of a
 alone, disk b for either. Longhorn chooses b for x.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 A sound installation has no finding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

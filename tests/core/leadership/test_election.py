@@ -1,7 +1,5 @@
 """The election's rules one by one: the planned actions, the fence, and what counts as one's own Lease."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

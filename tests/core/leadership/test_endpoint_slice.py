@@ -1,7 +1,5 @@
 """The EndpointSlice that the leader publishes, and the change that leads to it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

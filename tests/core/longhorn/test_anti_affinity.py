@@ -1,7 +1,5 @@
 """Anti-affinity: which replicas count where, the order of the tiers, and the disk rule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """CSI GetCapacity: what kube-scheduler learns about a node or a zone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

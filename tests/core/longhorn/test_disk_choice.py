@@ -1,7 +1,5 @@
 """The choice among candidates: the balance score, its many ties, and the random fallbacks."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.longhorn.placement import ChoiceReason, DiskCandidate, possible_choices

@@ -1,7 +1,5 @@
 """docs/placement-policy.md matches the code: its tables are read and compared."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields
 from pathlib import Path

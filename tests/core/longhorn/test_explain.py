@@ -1,7 +1,5 @@
 """explain: every node and disk with the rule that refuses it, in agreement with the candidates."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

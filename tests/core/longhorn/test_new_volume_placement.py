@@ -1,7 +1,5 @@
 """A new volume: precheck, placement of all replicas, and the Scheduled condition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from scheduler_core.longhorn.new_volume_placement import DEGRADED_ALLOWED, VolumeOutcome, create_volume

@@ -1,7 +1,5 @@
 """The node rules, one by one and in order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the node controller writes into a node's status."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

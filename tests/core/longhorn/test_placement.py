@@ -1,7 +1,5 @@
 """FindDiskCandidates and ScheduleReplica: reasons, what counts as used, preconditions, and data locality."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

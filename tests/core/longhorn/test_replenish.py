@@ -1,7 +1,5 @@
 """How many replicas a volume gets: missing ones, better spread ones, and relief for pressed disks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The fields of a replica request: from the volume, its source and the replica."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.longhorn.replica_request import ReplicaRequest

@@ -1,7 +1,5 @@
 """Failed replicas: which of them are reused, and how long a new one waits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

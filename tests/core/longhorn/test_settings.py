@@ -3,8 +3,6 @@
 Faults only stop what reads them.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.errors import SettingError

@@ -1,7 +1,5 @@
 """Sharded volumes: the size of a shard, and the volume that a StorageClass asks for."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.errors import ResolutionError

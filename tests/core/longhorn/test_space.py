@@ -1,7 +1,5 @@
 """The two space rules, to the byte, and the disk pressure rules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

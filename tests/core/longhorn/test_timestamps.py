@@ -1,7 +1,5 @@
 """RFC 3339 timestamps are read as Go reads them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

@@ -1,7 +1,5 @@
 """Recorded decisions of the real Longhorn, and the command that replays them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether a volume may grow: the physical check, the scheduling check, several replicas on one disk."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

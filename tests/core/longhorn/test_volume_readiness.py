@@ -1,7 +1,5 @@
 """Which existing volumes Longhorn attaches for no workload now."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

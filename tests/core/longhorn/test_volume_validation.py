@@ -1,7 +1,5 @@
 """What Longhorn's admission refuses is an error that names it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

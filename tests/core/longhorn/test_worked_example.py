@@ -1,7 +1,5 @@
 """The example of Longhorn's own documentation: node A with Disk X (1 of 4 GB available) and Disk Y (2 of 8 GB)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from scheduler_core.longhorn.placement import find_candidates

@@ -1,7 +1,5 @@
 """Kubernetes quantities are read exactly."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

@@ -1,7 +1,5 @@
 """The space of disks and StorageClasses, compared with what the extender answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Overbooked disks by examples, and compared with a model that reads the whole history."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """The placement report by examples, and compared with a model that evaluates the whole history again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from itertools import permutations, product
 from typing import Any

@@ -3,8 +3,6 @@
 What is misplaced in a state without a history is tested, too.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.monitor.node_rows import NodeRow, node_rows

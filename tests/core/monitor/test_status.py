@@ -3,8 +3,6 @@
 This is which node is worst, which pods wait, and which node is closest.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The record of offers: what it keeps, how large it may be, and what is refused."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import replace
 from typing import Any

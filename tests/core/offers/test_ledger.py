@@ -1,7 +1,5 @@
 """Offers, rule by rule: how they begin, narrow and end, which events are ignored, and how wide they are."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

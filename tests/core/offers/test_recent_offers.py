@@ -1,7 +1,5 @@
 """The size of a burst: offers of the last ten to twenty seconds."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A request's budget: counted steps, fair shares, and a record of giving up."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

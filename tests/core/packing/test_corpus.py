@@ -1,7 +1,5 @@
 """Recorded packing problems: no answer is wrong, and hardly any is missing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

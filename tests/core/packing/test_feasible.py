@@ -1,7 +1,5 @@
 """Whether volumes fit the disks jointly: every boundary, and that the three ways to ask agree."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.packing.budget import Budget, PackingAnswer

@@ -1,7 +1,5 @@
 """Order safety: what is safe, what is not and why, and what deciding may cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.packing.budget import Budget, PackingAnswer

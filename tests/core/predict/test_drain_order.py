@@ -3,8 +3,6 @@
 What carries over is tested, and what is said where there is no order.
 """
 
-from __future__ import annotations
-
 import random
 from functools import partial
 

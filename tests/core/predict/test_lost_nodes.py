@@ -1,7 +1,5 @@
 """Replicas whose Kubernetes node is gone, before Longhorn's own objects say so."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether a node is safe to lose, and why not."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The history of an order: what it counts, and its size."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Evictions: what PodDisruptionBudgets allow, and how a drain goes on under them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

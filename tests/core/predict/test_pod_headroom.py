@@ -1,7 +1,5 @@
 """How many pods of a template fit: numbers, limit and refusals."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

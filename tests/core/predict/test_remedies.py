@@ -3,8 +3,6 @@
 The limits of the search are tested, too.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Replica moves: which are offered, their targets and their commands."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Strategies: what each of them leads to on clusters where they differ."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 That they change no result is compared with the plain search in `tests/property/test_remedies.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

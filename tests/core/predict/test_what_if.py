@@ -1,7 +1,5 @@
 """What-if: what becomes of pods, replicas and disks after each change."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A new volume gets its data from a claim, a snapshot, a backup or an image, and with it its size and its place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

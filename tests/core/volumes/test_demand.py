@@ -1,7 +1,5 @@
 """Demand: one test for each source of a node, and for each way that demand ends."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

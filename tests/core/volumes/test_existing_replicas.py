@@ -1,7 +1,5 @@
 """Restart: to which nodes a pod returns, and where its volumes need no new space."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

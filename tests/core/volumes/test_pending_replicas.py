@@ -1,7 +1,5 @@
 """Volumes that Longhorn does not list yet on the node of a placed pod, and pods whose node is decided but not bound."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The Longhorn volumes of a pod, and the volume that an unbound claim will become."""
 
-from __future__ import annotations
-
 import sys
 from types import FrameType
 from typing import Any

@@ -1,7 +1,5 @@
 """The claims of a pod that are no Longhorn volumes, and what they are."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.builders import (

@@ -1,7 +1,5 @@
 """Volumes that need no local space: until Longhorn has placed them they may take space on any node, for 30 s at most."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
