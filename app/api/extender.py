@@ -35,8 +35,7 @@ from app.runtime.memory_budget import Lease
 from app.runtime.probes import UnavailableError
 from app.runtime.turns import Turns
 from app.schemas.explain import ExplainAnswer, UnresolvedAnswer, explain_json
-from scheduler_core.decide.decision import Decision
-from scheduler_core.decide.logged_decision import DecisionResult
+from scheduler_core.decide.decision import Decision, DecisionResult
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import UndecidableError
 

@@ -18,7 +18,7 @@ from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, Lo
 from app.cli.render import Cell, ListOutput, Refreshing, Table, shorten, show
 from app.cli.subjects import POD_PREFIXES
 from app.settings import DEFAULT_NAMESPACE
-from scheduler_core.decide.logged_decision import MAX_DECISIONS, DecisionOutcome
+from scheduler_core.decide.decision import MAX_DECISIONS, DecisionOutcome
 from scheduler_core.errors import CoreError
 
 if TYPE_CHECKING:

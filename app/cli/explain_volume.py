@@ -13,14 +13,14 @@ from app.schemas.explain import ReplicaAnswer, replica_answer
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.anti_affinity import Tier
-from scheduler_core.longhorn.explain import (
+from scheduler_core.longhorn.new_volume_placement import (
     DiskExplanation,
     NextReplica,
     NodeExplanation,
     PlacementExplanation,
     explain_next_replica,
+    waits_for_attachment,
 )
-from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.longhorn.refusal_rules import DISK_RULES, NODE_RULES, Rule
 from scheduler_core.longhorn.space import space_detail
 from scheduler_core.model.longhorn import Volume

@@ -28,7 +28,7 @@ from app.cli.terminal import print_line, warn
 from app.kube.snapshot_file import STDIN, read_from, read_objects, snapshot_of
 from app.kube.snapshot_generic import SCHEDULING_KINDS, SchedulingObjects
 from app.settings import DEFAULT_NAMESPACE, BestEffort
-from scheduler_core.convert.pod_template import creates_in_order
+from scheduler_core.convert.kubectl import creates_in_order
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.kube_scheduler_filters import compares_resources

@@ -21,7 +21,7 @@ from scheduler_core.model.quantity import format_count
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.remedies import MAX_DECISIONS, RemedySearch, find_remedies
-from scheduler_core.volumes.by_node import merge_resolutions
+from scheduler_core.volumes.volume_binding import merge_resolutions
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

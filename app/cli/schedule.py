@@ -38,8 +38,7 @@ from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort, LogFormat
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.errors import CoreError
-from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
-from scheduler_core.generic.unsupported_constraints import UnsupportedMode, unsupported_message
+from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, UnsupportedMode, unsupported_message
 from scheduler_core.leadership.election import ElectionTiming
 
 if TYPE_CHECKING:

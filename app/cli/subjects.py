@@ -11,7 +11,7 @@ import msgspec
 from app.cli.query import ClusterSource
 from app.kube.resources import Resource
 from app.kube.snapshot_file import is_file, named_pod, pod_in_file
-from scheduler_core.convert.pod_template import read_pod
+from scheduler_core.convert.kubectl import read_pod
 from scheduler_core.errors import CoreError
 from scheduler_core.model import kube
 from scheduler_core.model.listing import natural_key

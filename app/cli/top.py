@@ -23,15 +23,19 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.monitor.capacity_report import DiskUsage
 from scheduler_core.monitor.node_rows import (
+    DiskRow,
     NodeCondition,
     NodeRow,
+    RowOrder,
     SpaceTotal,
     ZoneRows,
+    disk_rows,
     group_by_zone,
     select_rows,
+    sort_disks,
+    sort_nodes,
 )
 from scheduler_core.monitor.report import StatusReport, placement_problems, status_report
-from scheduler_core.monitor.row_order import DiskRow, RowOrder, disk_rows, sort_disks, sort_nodes
 
 if TYPE_CHECKING:
     from rich import table as rich_table

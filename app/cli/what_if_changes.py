@@ -12,7 +12,7 @@ from app.cli.subjects import DEFAULT_NAMESPACE, POD_PREFIXES, WORKLOADS, pod_by_
 from app.kube.resources import Resource
 from app.kube.snapshot_file import is_file, pod_in_file, read_from, read_objects
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
-from scheduler_core.convert.pod_template import creates_in_order, read_pod, with_namespace, workload_replicas
+from scheduler_core.convert.kubectl import creates_in_order, read_pod, with_namespace, workload_replicas
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError

@@ -23,7 +23,7 @@ from app.disk_schedule.writer import ObjectWriter, ReadObjects
 from app.kube.event_recorder import EventRecorder
 from app.kube.resources import DISK_SCHEDULES
 from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
-from scheduler_core.convert.event import ObjectReference
+from scheduler_core.convert.kube import ObjectReference
 from scheduler_core.convert.meta import header
 from scheduler_core.disk_schedule.writes import SetRequirement
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind

@@ -2,7 +2,7 @@
 requests, `Mirror` only describes what Longhorn allocated.
 
 Data flow of a creation: the caches show a disk without a DiskSchedule → all Replicas and BackingImages are listed once for all
-such disks, which is newer than the loss of a DiskSchedule → `node_sync.new_schedule` adds the requests of everything that is on
+such disks, which is newer than the loss of a DiskSchedule → `reconcile.new_schedule` adds the requests of everything that is on
 the disk, and what the last version of an earlier DiskSchedule had granted → one POST. So at no time a DiskSchedule exists
 without the requests of what runs on its disk.
 """
@@ -32,15 +32,20 @@ from scheduler_core.convert.disk_schedule import (
     without_finalizer,
 )
 from scheduler_core.convert.leadership import version_precondition
-from scheduler_core.disk_schedule.node_sync import Create, Delete, Recreate, UpdateSpec, new_schedule, sync_disks
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import (
+    Create,
+    Delete,
     NodeLookup,
     Reconciliation,
+    Recreate,
+    UpdateSpec,
     allocation_events,
     mirror_spec,
     mirror_status,
+    new_schedule,
     reconcile,
+    sync_disks,
 )
 from scheduler_core.disk_schedule.writes import (
     BEING_DELETED,

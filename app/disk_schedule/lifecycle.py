@@ -41,7 +41,7 @@ from app.runtime.elector import Elector
 from app.runtime.leader_loop import Election, LeaderLoop, NoElection, Program
 from app.runtime.probes import Health, UnavailableError, probe_application
 from app.runtime.server import HttpServer, run_process, serve
-from scheduler_core.convert.disk_schedule_owner import longhorns_definition
+from scheduler_core.convert.disk_schedule import longhorns_definition
 from scheduler_core.convert.meta import pod_phase
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming

@@ -16,7 +16,7 @@ from typing import Final
 
 from app.schemas.state import CallerAnswer
 from scheduler_core.caches import LruMap
-from scheduler_core.decide.logged_decision import (
+from scheduler_core.decide.decision import (
     MAX_DECISIONS,
     MAX_ERROR_LENGTH,
     MAX_LENGTH,

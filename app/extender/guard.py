@@ -2,7 +2,7 @@
 
     a review whose shape was read (`scheduler_core/convert/admission.py`) → decision on the newest state and what was allowed a moment ago
     (`scheduler_core/guard/placement_guard.py`) → a JSON patch → the placement takes space until a watch shows it
-    a watch shows a replica with its first disk → confirmed, bypassed or tampered (`scheduler_core/guard/guard_health.py`)
+    a watch shows a replica with its first disk → confirmed, bypassed or tampered (`scheduler_core/guard/placement_guard.py`)
 
 Every process reviews, whether it leads or not: what is promised on a node follows from the cluster's objects. API servers call the leader,
 and a standby if the leader does not answer. Where another process may have answered a moment ago, this one first reads what was written: on
@@ -36,18 +36,21 @@ from scheduler_core.convert.admission import (
     JsonPatch,
     placement_patch,
 )
-from scheduler_core.convert.longhorn import REPLICA
 from scheduler_core.convert.meta import Wire, decode_json
+from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.decide.decision import Competing, Contenders
 from scheduler_core.decide.settings import ExtenderSettings, GuardMode
 from scheduler_core.errors import ObjectError
-from scheduler_core.guard.guard_health import GuardState, Observation, next_state, observe_placement
 from scheduler_core.guard.placement_guard import (
     STEPS_PER_PLACEMENT,
     GuardDecision,
     GuardOutcome,
+    GuardState,
+    Observation,
     Search,
     guard_placement,
+    next_state,
+    observe_placement,
 )
 from scheduler_core.model.longhorn import NODE_LABEL, Placement, Replica
 from scheduler_core.packing.budget import Budget

@@ -19,8 +19,7 @@ from app.runtime.file_content import LOADED, REFUSED
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.guard.guard_health import Observation
-from scheduler_core.guard.placement_guard import GuardOutcome
+from scheduler_core.guard.placement_guard import GuardOutcome, Observation
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import OutcomeKind
 from scheduler_core.predict.node_loss import NodeLossOutcome

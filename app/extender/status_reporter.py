@@ -28,7 +28,7 @@ from scheduler_core.decide.explain import Explanation, explain_part
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.generic.current_predicates import UNSCHEDULABLE
+from scheduler_core.generic.predicates import UNSCHEDULABLE
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.monitor.report import (

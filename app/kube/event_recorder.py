@@ -23,7 +23,7 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.resources import EVENTS
 from scheduler_core.backoff import Backoff
 from scheduler_core.caches import LruMap
-from scheduler_core.convert.event import ObjectEvent, ObjectReference, event_patch, new_event
+from scheduler_core.convert.kube import ObjectEvent, ObjectReference, event_patch, new_event
 from scheduler_core.errors import CoreError
 
 log = structlog.get_logger("outbox")

@@ -26,8 +26,8 @@ import yaml
 from app.kube.resources import LONGHORN_NODES
 from scheduler_core.convert.json_text import JsonPlaces, describe_syntax_error, find_offset, line_and_column
 from scheduler_core.convert.json_text import Path as ValuePath
+from scheduler_core.convert.kubectl import read_pod
 from scheduler_core.convert.meta import object_name
-from scheduler_core.convert.pod_template import read_pod
 from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, SnapshotKind, build_snapshot, group_of
 from scheduler_core.errors import CoreError, ObjectError, SettingError
 from scheduler_core.longhorn.settings import Settings

@@ -20,8 +20,7 @@ from rpds import HashTrieMap
 from app.runtime.file_content import LOADED, REFUSED, RELOAD_INTERVAL, read_content
 from app.schemas.policy import PolicyAnswer, policy_answer
 from scheduler_core.errors import CoreError
-from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.node_info import NodeInfo
+from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
 from scheduler_core.generic.policy import EXTENDER_POLICY, Policy, PolicyError, kinds_read, parse_policy
 from scheduler_core.model.generic import Node

@@ -30,7 +30,7 @@ import structlog
 from scheduler_core.backoff import Backoff
 from scheduler_core.generic.cycle_state import UndecidableError
 from scheduler_core.generic.plugin_rules import PluginError, Plugins, contain
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import give_way
 
 log = structlog.get_logger("plugins")
 

@@ -11,7 +11,7 @@ What is shared, and its one owner:
   `ProfileCache` of a state, which only hands the same maps on, and never looks into one.
 - Reservations, allowances, refusals, monitors, metrics and logs belong to the loop: what a job needs of them is read before it is submitted.
 
-A job runs to its end. Wherever it gives way (`scheduler_core/packing/giving_way.py`), every more urgent job that waits is run first, in the middle
+A job runs to its end. Wherever it gives way (`scheduler_core/packing/budget.py`), every more urgent job that waits is run first, in the middle
 of it. So jobs of different urgency that share a cache must give way only where it is whole; explanations have their own caches of
 competitors.
 """
@@ -29,7 +29,7 @@ from heapq import heappop, heappush
 from time import perf_counter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from scheduler_core.packing.giving_way import giving_way
+from scheduler_core.packing.budget import giving_way
 
 # A job that rests does so after each such time of work.
 _WORK_SECONDS: Final = 0.001

@@ -17,9 +17,9 @@ from scheduler_core.convert.binding import PendingPod
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import LonghornFacts
-from scheduler_core.generic.policy import Policy, PolicyPredicate
-from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
-from scheduler_core.generic.unsupported_constraints import (
+from scheduler_core.generic.policy import (
+    Policy,
+    PolicyPredicate,
     UnsupportedConstraint,
     UnsupportedMode,
     ignored_constraints,
@@ -28,6 +28,7 @@ from scheduler_core.generic.unsupported_constraints import (
     unsupported_message,
     unsupported_nodes,
 )
+from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
 from scheduler_core.model.kube import Pod
 
 if TYPE_CHECKING:

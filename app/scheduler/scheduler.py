@@ -33,9 +33,8 @@ from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.binding import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.scheduler import ScheduleResult, SelectHost
-from scheduler_core.generic.unsupported_constraints import (
+from scheduler_core.generic.policy import (
+    Policy,
     UnsupportedMode,
     ignored_constraints,
     node_refusal,
@@ -43,6 +42,7 @@ from scheduler_core.generic.unsupported_constraints import (
     unsupported_message,
     unsupported_nodes,
 )
+from scheduler_core.generic.scheduler import ScheduleResult, SelectHost
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
 

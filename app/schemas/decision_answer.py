@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from app import API_VERSION
 from app.schemas.explain import Answer
-from scheduler_core.decide.logged_decision import (
+from scheduler_core.decide.decision import (
     MAX_DECISIONS,
     MAX_OFFERED,
     MAX_REASONS,

@@ -12,7 +12,7 @@ from scheduler_core.decide.explain import Explanation
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Verdict
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import give_way
 from scheduler_core.volumes.resolve import PodVolume
 
 _DISK_NAME: Final = "name of the disk on its node; empty if there is none"

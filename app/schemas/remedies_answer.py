@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from scheduler_core.convert import kubectl_commands
-from scheduler_core.convert.kubectl_commands import Command, replica_move_commands
+from scheduler_core.convert import kubectl
+from scheduler_core.convert.kubectl import Command, replica_move_commands
 from scheduler_core.longhorn.replica_request import auto_balance_mode
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.predict.predicted_cluster import PredictedCluster
@@ -62,9 +62,9 @@ def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tupl
     """
     name = step.node
     if step.setting:
-        return (kubectl_commands.set_setting(step.setting, namespace, "true"),)
+        return (kubectl.set_setting(step.setting, namespace, "true"),)
     if step.kind is RemedyKind.UNCORDON:
-        return (kubectl_commands.uncordon(name),)
+        return (kubectl.uncordon(name),)
     if step.move is not None:
         volume = cluster.snapshot.volumes[step.move.volume]
         balanced = auto_balance_mode(volume, cluster.state.view.settings) != AUTO_BALANCE_DISABLED
@@ -72,16 +72,16 @@ def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tupl
     node = cluster.snapshot.longhorn_nodes[name]
     if step.kind is RemedyKind.ALLOW_NODE:
         evicted = node.eviction_requested
-        return (kubectl_commands.allow_scheduling_on_node(name, namespace, cancel_eviction=evicted),)
+        return (kubectl.allow_scheduling_on_node(name, namespace, cancel_eviction=evicted),)
     if step.kind is RemedyKind.TAG_NODE:
-        return (kubectl_commands.set_node_tags(name, namespace, (*node.tags, *step.tags)),)
+        return (kubectl.set_node_tags(name, namespace, (*node.tags, *step.tags)),)
     disk = next(disk for disk in node.disks if disk.name == step.disk)
     if step.kind is RemedyKind.ALLOW_DISK:
         evicted = disk.eviction_requested
-        return (kubectl_commands.allow_scheduling_on_disk(name, disk.name, namespace, cancel_eviction=evicted),)
+        return (kubectl.allow_scheduling_on_disk(name, disk.name, namespace, cancel_eviction=evicted),)
     if step.kind is RemedyKind.TAG_DISK:
-        return (kubectl_commands.set_disk_tags(name, disk.name, namespace, (*disk.tags, *step.tags)),)
+        return (kubectl.set_disk_tags(name, disk.name, namespace, (*disk.tags, *step.tags)),)
     if step.kind is RemedyKind.LOWER_RESERVE:
         reserved = disk.storage_reserved - step.size
-        return (kubectl_commands.set_storage_reserved(name, disk.name, namespace, reserved),)
+        return (kubectl.set_storage_reserved(name, disk.name, namespace, reserved),)
     return ()

@@ -16,7 +16,7 @@ from scheduler_core.decide.nudge import WaitingPod
 from scheduler_core.decide.settings import Enforcement
 from scheduler_core.disk_schedule.allocation import claimed_bytes
 from scheduler_core.evaluation.competitors import identity
-from scheduler_core.guard.guard_health import GuardState
+from scheduler_core.guard.placement_guard import GuardState
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import CycleState
-from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.plugin_rules import PredicatePlugin, PriorityPlugin
 from scheduler_core.generic.predicates import FITS, Check
 

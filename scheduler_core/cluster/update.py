@@ -35,7 +35,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import give_way
 
 
 class NodesByName(Mapping[str, longhorn.Node]):

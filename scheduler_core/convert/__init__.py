@@ -5,24 +5,20 @@ Data flow: bytes or YAML (`app/kube`) → a wire Struct (derived by `fields`; ms
 a frozen model value. The package is in the core because recorded decisions (`longhorn/vectors.py`) are written in the same
 fields; it is pure: values in, values out.
 
-fields                  derives wire types and constructors from the paths at the fields of models
-snapshot_kinds          the kinds that a snapshot may hold, and how each is read
-kube                    nodes, pods, claims, volumes, snapshots, classes, attachments and PodDisruptionBudgets
-longhorn                Longhorn's custom resources
-generic                 nodes, pods, services and controllers as the generic scheduler reads them
-pod_constraints         a pod's requests and host ports; label selectors, affinity, spreading, taints and tolerations
-pod_template            objects of a file, as `kubectl apply` would write them, and the pod of a workload's template
-binding                 pending pods; Bindings, selected nodes and patches of a pod as a scheduler writes them
-admission               a replica's placement under review
-event                   Events about any object, as recorders write them
-disk_schedule           DiskSchedules and related objects as the DiskSchedule controllers read and write them
-disk_schedule_owner     which program answers DiskSchedules
-redacted_disk_schedule  a DiskSchedule cut down to requests and answers
-leadership              the Lease of leader election, the EndpointSlice of the Service, and the ServiceAccount that owns both
-installed_objects       what a diagnosis reads and creates
-kubectl_commands        the commands that carry out a remedy
-redact                  objects cut down to what decisions read, for bug reports
-recorded_decisions      replays recorded decisions of files, and compares them with the engine's
-json_text               places in a JSON text, and keys that are written twice, for error messages
-meta                    what all wire types share; name, version and finalizers of any object
+fields              derives wire types and constructors from the paths at the fields of models
+snapshot_kinds      the kinds that a snapshot may hold, and how each is read; Longhorn's custom resources
+kube                nodes, pods, claims, volumes, snapshots, classes, attachments and PodDisruptionBudgets;
+                    Events as recorders write them
+generic             nodes, pods, services and controllers as the generic scheduler reads them
+pod_constraints     a pod's requests and host ports; label selectors, affinity, spreading, taints and tolerations
+kubectl             objects of a file, as `kubectl apply` would write them; the commands that carry out a remedy
+binding             pending pods; Bindings, selected nodes and patches of a pod as a scheduler writes them
+admission           a replica's placement under review
+disk_schedule       DiskSchedules and related objects as the DiskSchedule controllers read and write them, and whose program answers
+leadership          the Lease of leader election, the EndpointSlice of the Service, and the ServiceAccount that owns both
+installed_objects   what a diagnosis reads and creates
+redact              objects cut down to what decisions read, for bug reports
+recorded_decisions  replays recorded decisions of files, and compares them with the engine's
+json_text           places in a JSON text, and keys that are written twice, for error messages
+meta                what all wire types share; name, version and finalizers of any object
 """

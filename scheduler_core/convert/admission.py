@@ -16,9 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.convert.installed_objects import ANSWERED, is_probe_replica
-from scheduler_core.convert.longhorn import REPLICA
 from scheduler_core.convert.meta import Metadata, Wire, decode_object
-from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
+from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP, REPLICA
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED, Placement

@@ -19,8 +19,8 @@ from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import NAMESPACE, NODE, SCHEDULED_POD, TEMPLATE
 from scheduler_core.convert.kube import Workload, workload_pod
+from scheduler_core.convert.kubectl import AppliedWorkload
 from scheduler_core.convert.meta import decode_json
-from scheduler_core.convert.pod_template import AppliedWorkload
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
 from scheduler_core.model.kube import (
     DEFAULT_CLASS_ANNOTATIONS,

@@ -1,4 +1,9 @@
-"""Registry of the kinds that a snapshot may hold: how each is read, and which field of the snapshot holds it."""
+"""Registry of the kinds that a snapshot may hold: how each is read, and which field of the snapshot holds it.
+
+Also here: of Longhorn's custom resources (longhorn.io/v1beta2) what the paths at the fields of `model/longhorn.py` do not say, and a
+DiskSchedule cut down to its requests and answers, and to what says whose controller answers. Decisions about pods read it like that, and a
+bug report shows it. The controllers read the same object through `disk_schedule.py`, which keeps every field, because they write it back.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,99 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert import kube, longhorn
-from scheduler_core.convert.fields import Fields
+from scheduler_core.convert import disk_schedule, kube
+from scheduler_core.convert.fields import Fields, map_of
 from scheduler_core.convert.generic import SCHEDULED_POD
 from scheduler_core.convert.kube import DISRUPTION_BUDGET
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
-from scheduler_core.convert.redacted_disk_schedule import RedactedDiskSchedule, redacted_disk_schedule
 from scheduler_core.errors import ObjectError
+from scheduler_core.model import disk_schedule as model
+from scheduler_core.model import longhorn
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
+
+_DISK: Final = Fields("", longhorn.Disk)
+
+
+def _join_disks(spec_disks: dict[str, Any] | None, status_disks: dict[str, Any] | None) -> tuple[longhorn.Disk, ...]:
+    """The disks of a node, spec and status joined by name."""
+    spec_disks = spec_disks or {}
+    status_disks = status_disks or {}
+    disks = []
+    for name in sorted(spec_disks.keys() | status_disks.keys()):
+        wire = _DISK.wire(name=name, spec=spec_disks.get(name), status=status_disks.get(name))
+        try:
+            disks.append(_DISK.construct(wire))
+        except ObjectError as error:
+            part, _, field = error.field.partition(".")
+            disk = f"spec.disks.{name}" if part == "spec" else f"status.diskStatus.{name}"
+            raise ObjectError("", f"{disk}.{field}", error.problem) from error
+    return tuple(disks)
+
+
+class _FileSpec(Wire):
+    eviction_requested: bool | None = None
+
+
+def _sort_disks(files: dict[str, _FileSpec | None] | None) -> tuple[str, ...]:
+    return tuple(sorted(files or ()))
+
+
+LONGHORN_NODE: Final = Fields(
+    "Node.longhorn.io", longhorn.Node, disks=(_join_disks, map_of(_DISK.part("spec")), map_of(_DISK.part("status")))
+)
+VOLUME: Final = Fields("Volume.longhorn.io", longhorn.Volume)
+REPLICA: Final = Fields("Replica.longhorn.io", longhorn.Replica)
+BACKING_IMAGE: Final = Fields("BackingImage.longhorn.io", longhorn.BackingImage, disks=_sort_disks)
+BACKUP: Final = Fields("Backup.longhorn.io", longhorn.Backup)
+ENGINE_IMAGE: Final = Fields("EngineImage.longhorn.io", longhorn.EngineImage)
+INSTANCE_MANAGER: Final = Fields("InstanceManager.longhorn.io", longhorn.InstanceManager)
+
+
+class _Setting(Wire):
+    metadata: Metadata
+    value: str | None = None
+
+
+def _setting(wire: _Setting) -> str:
+    return wire.value or ""
+
+
+SETTING: Final = Fields.by_hand("Setting.longhorn.io", _Setting, _setting)
+
+
+class _Spec(Wire):
+    name: Any = None
+    node_id: Any = msgspec.field(default=None, name="nodeID")
+    replicas: Any = None
+    backing_images: Any = None
+
+
+class _Status(Wire):
+    replicas: Any = None
+    backing_images: Any = None
+    conditions: Any = None
+
+    def __post_init__(self) -> None:
+        """Keeps only the types of the conditions, which say whose controller answers."""
+        entries = self.conditions if isinstance(self.conditions, list) else ()
+        types = (entry.get("type") for entry in entries if isinstance(entry, dict))
+        self.conditions = [{"type": kind} for kind in types if isinstance(kind, str)] or None
+
+
+class RedactedDiskSchedule(disk_schedule.DiskSchedule):
+    """longhorn.io DiskSchedule, cut down to requests and answers."""
+
+    spec: _Spec | None = None
+    status: _Status | None = None
+
+
+def redacted_disk_schedule(wire: RedactedDiskSchedule) -> model.DiskSchedule:
+    """Converts a DiskSchedule; unusable fields become faults, never an exception."""
+    spec, status = msgspec.to_builtins((wire.spec, wire.status))
+    schedule = disk_schedule.disk_schedule(disk_schedule.DiskSchedule(metadata=wire.metadata, spec=spec, status=status))
+    # A condition that comes or goes is no change for a decision.
+    return replace(schedule, status=replace(schedule.status, conditions=()))
+
 
 LONGHORN_GROUP: Final = "longhorn.io"
 SNAPSHOT_GROUP: Final = "snapshot.storage.k8s.io"
@@ -81,14 +171,14 @@ _KINDS: Final = (
     SnapshotKind("policy", DISRUPTION_BUDGET, "disruption_budgets", namespaced=True),
     SnapshotKind(SNAPSHOT_GROUP, kube.VOLUME_SNAPSHOT, "volume_snapshots", namespaced=True),
     SnapshotKind(SNAPSHOT_GROUP, kube.VOLUME_SNAPSHOT_CONTENT, "volume_snapshot_contents"),
-    SnapshotKind(LONGHORN_GROUP, longhorn.NODE, "longhorn_nodes"),
-    SnapshotKind(LONGHORN_GROUP, longhorn.VOLUME, "volumes"),
-    SnapshotKind(LONGHORN_GROUP, longhorn.REPLICA, "replicas"),
-    SnapshotKind(LONGHORN_GROUP, longhorn.BACKING_IMAGE, "backing_images"),
-    SnapshotKind(LONGHORN_GROUP, longhorn.BACKUP, "backups"),
-    SnapshotKind(LONGHORN_GROUP, longhorn.ENGINE_IMAGE, "engine_images"),
-    SnapshotKind(LONGHORN_GROUP, longhorn.INSTANCE_MANAGER, "instance_managers"),
-    SnapshotKind(LONGHORN_GROUP, longhorn.SETTING, "settings"),
+    SnapshotKind(LONGHORN_GROUP, LONGHORN_NODE, "longhorn_nodes"),
+    SnapshotKind(LONGHORN_GROUP, VOLUME, "volumes"),
+    SnapshotKind(LONGHORN_GROUP, REPLICA, "replicas"),
+    SnapshotKind(LONGHORN_GROUP, BACKING_IMAGE, "backing_images"),
+    SnapshotKind(LONGHORN_GROUP, BACKUP, "backups"),
+    SnapshotKind(LONGHORN_GROUP, ENGINE_IMAGE, "engine_images"),
+    SnapshotKind(LONGHORN_GROUP, INSTANCE_MANAGER, "instance_managers"),
+    SnapshotKind(LONGHORN_GROUP, SETTING, "settings"),
     SnapshotKind(
         LONGHORN_GROUP,
         Fields.by_hand("DiskSchedule.longhorn.io", RedactedDiskSchedule, redacted_disk_schedule),

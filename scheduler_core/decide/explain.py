@@ -32,9 +32,8 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import MAX_LISTED, join_first
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict
-from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
-from scheduler_core.packing.giving_way import give_way
 from scheduler_core.packing.order_safe import Safety
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution, SkippedClaim, skipped_claims
 

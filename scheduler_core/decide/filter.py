@@ -52,9 +52,9 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget
-from scheduler_core.volumes.by_node import NodeResolution, merge_resolutions
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
+from scheduler_core.volumes.volume_binding import NodeResolution, merge_resolutions
 
 # The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all
 # others. The others have the order of `Reason`: the order of the matches depends on the claims' names.

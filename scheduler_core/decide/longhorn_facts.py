@@ -31,8 +31,7 @@ from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution

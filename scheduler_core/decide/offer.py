@@ -1,15 +1,32 @@
 """What is offered of a decision, and what the cluster shows of pods that have offers.
 
-Data flow: a decision → `make_offer` → some of the nodes that fit (`offered_nodes.py`), for the ledger, and the decision as it is answered.
+Data flow: a decision → `make_offer` → some of the nodes that fit (`choose_nodes`), for the ledger, and the decision as it is answered.
 A view → `observe` → the ledger with the pod's progress. A decision about preemption → `make_hold` → nodes where it may make room.
+
+Without competing offers these are all of them: kube-scheduler's scoring decides. In a burst wide offers would block each other, but only
+where room is short. So a node with plenty of room stays in: one that could take this pod, all that is offered there, and as many bytes
+again. Of the other nodes, with n competing offers, about 1 of n + 1 is offered (`offers/ledger.py:offer_width`).
+
+An offer of a pod that needs space leaves room for the pods that kube-scheduler has yet to ask about, at least n + 1, and at least as many
+as had an offer lately in this burst: each counts as one more pod of this size on these nodes. What they really take is not known here, so
+this is an estimate. While there are such pods, `MAX_OF_MANY_NODES` of more than `MANY_NODES` nodes are offered at most, because every node
+of an offer is evaluated again for the next pod. The first node of all is always offered. The order is:
+
+1. with a policy file, those with the highest score by its priorities;
+2. of these, those that hold most of the pod's data: bytes of its volumes with a kept replica there;
+3. of these, those where the fewest bytes must be rebuilt: bytes written to its volumes without a healthy replica there;
+4. of these, stale-safe nodes before order-safe ones, and these before all others, where that was examined;
+5. of these, those with most room after all demand and offers; ties by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from heapq import heapify, heappop, heapreplace, nsmallest
+from itertools import islice
+from typing import Any, Final
 
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
@@ -22,13 +39,14 @@ from scheduler_core.decide.decision import (
     volumes_on_pod_node,
     volumes_to_offer,
 )
-from scheduler_core.decide.offered_nodes import choose_nodes
 from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.handover_record import unschedulable_digest
-from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.ledger import Ledger, offer_width, step
 from scheduler_core.offers.outstanding_offer import (
     NodeSelected,
     ObservedPod,
@@ -38,12 +56,211 @@ from scheduler_core.offers.outstanding_offer import (
     PodGone,
     RecordedOffer,
 )
-from scheduler_core.volumes.by_node import merge_resolutions
-from scheduler_core.volumes.existing_replicas import decided_node
+from scheduler_core.volumes.existing_replicas import ReplicaUse, decided_node, replica_uses
 from scheduler_core.volumes.resolve import PodVolume
+from scheduler_core.volumes.volume_binding import merge_resolutions
 
-Moment = tuple[ClusterState, Contenders]
-"""What a decision was made from."""
+# kube-scheduler too looks at all of up to 100 nodes, and at a sample of more (minFeasibleNodesToFind).
+MANY_NODES: Final = 100
+MAX_OF_MANY_NODES: Final = 32
+_SAFETY: Final = {None: 0, Reason.STALE_UNSAFE: 1, Reason.ORDER_UNSAFE: 2}
+
+
+def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0) -> frozenset[str]:
+    """Returns the nodes to offer; `competing` other offers are outstanding, `recent` were made lately in a burst."""
+    fitting = decision.fitting_nodes
+    to_come = _pods_to_come(view, competing, recent) if decision.takes_space else 0
+    if offer_width(len(fitting), max(competing, to_come)) == len(fitting):
+        return frozenset(fitting)
+    room = _Room(decision, view, fitting)
+    spare = len(fitting)
+    if to_come:
+        # Every node of an offer is evaluated again for the next pod.
+        most = MAX_OF_MANY_NODES if len(fitting) > MANY_NODES else len(fitting)
+        spare = max(1, min(room.count_pods(to_come + len(fitting)) - to_come, most))
+    width = min(offer_width(len(fitting), competing), spare)
+    if width == len(fitting):
+        return frozenset(fitting)
+    limit = min(max(MANY_NODES, width), spare)
+    # The last place is for the first node of all.
+    nodes = room.nodes_with_plenty(limit - 1 if room.has_favourites and limit < len(fitting) else limit)
+    if len(nodes) < limit:
+        scarce = [name for name in fitting if name not in nodes] if nodes else fitting
+        nodes |= room.best_nodes(scarce, min(len(scarce) // (competing + 1), limit - len(nodes)))
+    if nodes and not room.has_favourites:
+        return nodes
+    # It may have little room.
+    return nodes | room.best_nodes(fitting, 1)
+
+
+def _pods_to_come(view: View, competing: int, recent: int) -> int:
+    """Returns how many pods kube-scheduler will ask about before it decides about this one."""
+    # Pods with an outstanding offer are among those to schedule, and so is this one.
+    in_cluster = view.indexes.pods_to_schedule - competing - 1
+    # At least as many again as have offers, or had one lately in this burst: most of its pods may not be created yet.
+    return max(in_cluster, competing + 1 if competing else 0, recent)
+
+
+def may_narrow(view: View, outstanding: int) -> bool:
+    """Whether an offer may leave out nodes that fit, while so many offers are outstanding."""
+    return outstanding > 0 or view.indexes.pods_to_schedule > 1
+
+
+def choose_one_node(decision: Decision, view: View) -> frozenset[str]:
+    """Returns the node to offer if only one may be; none if none fits."""
+    fitting = decision.fitting_nodes
+    return _Room(decision, view, fitting).best_nodes(fitting, 1)
+
+
+class _Room:
+    """The bytes that competitors leave to the pod on each fitting node."""
+
+    def __init__(self, decision: Decision, view: View, fitting: Sequence[str]) -> None:
+        self._decision = decision
+        self._volumes = volumes_on_pod_node(decision.resolution)
+        self._data = _data_on_nodes(self._volumes, view)
+        self._competitors: Mapping[str, Competitors] = decision.competitors
+        # By identity, because comparing classes would take time for each node.
+        self._own_classes: dict[int, bool] = {}
+        space_of = view.indexes.free_space.get
+        # Upper bounds: free bytes of disks that are not open to the pod count too.
+        self._bounds = {name: space.free if (space := space_of(name)) is not None else 0 for name in fitting}
+        for name, on_node in self._competitors.items():
+            if name in self._bounds:
+                self._bounds[name] -= on_node.total
+
+    @property
+    def has_favourites(self) -> bool:
+        """Whether more than safety and room distinguishes the nodes: the pod's data, or scores."""
+        return bool(self._data or self._decision.scores)
+
+    def count_pods(self, limit: int) -> int:
+        """For how many pods like this one there is room, at most `limit`."""
+        size = _total_size(self._volumes)
+        count = 0
+        for bound in self._bounds.values():
+            count += max(0, bound) // size if size else limit
+            if count >= limit:
+                return limit
+        return count
+
+    def nodes_with_plenty(self, limit: int) -> frozenset[str]:
+        """Returns at most `limit` nodes where an offer leaves room for others, by score, safety and room."""
+        twice = 2 * _total_size(self._volumes)
+        names: set[str] = set()
+        for tier in self._tiers(self._bounds):
+            for usable, name in _by_free_space(self._with_bounds(tier), self._usable):
+                if usable < twice or len(names) == limit:
+                    break
+                on_node = self._competitors.get(name)
+                if on_node is None or usable >= twice + on_node.offered_total:
+                    names.add(name)
+        return frozenset(names)
+
+    def _with_bounds(self, names: Collection[str]) -> Iterable[tuple[int, str]]:
+        return zip(map(self._bounds.__getitem__, names), names, strict=True)
+
+    def _tiers(self, names: Collection[str]) -> Iterable[Collection[str]]:
+        """Returns the nodes by score, and those with equal scores by `_SAFETY`, the best first."""
+        unsafe = self._decision.unsafe
+        scores = self._decision.scores
+        if not unsafe and not scores:
+            return (names,)
+        tiers: dict[tuple[int, int], list[str]] = {}
+        for name in names:
+            tiers.setdefault((-scores.get(name, 0), _SAFETY[unsafe.get(name)]), []).append(name)
+        return [tiers[rank] for rank in sorted(tiers)]
+
+    def best_nodes(self, names: Sequence[str], count: int) -> frozenset[str]:
+        if not count:
+            return frozenset()
+        if self._decision.scores:
+            return frozenset(nsmallest(count, names, key=self._rank))
+        with_data = [name for name in names if name in self._data]
+        best = set(nsmallest(count, with_data, key=self._rank))
+        for tier in self._tiers([name for name in names if name not in self._data]):
+            best |= nodes_with_most_free_space(self._with_bounds(tier), count - len(best), self._usable)
+        return frozenset(best)
+
+    def _rank(self, name: str) -> tuple[int, int, int, int, int, str]:
+        """Returns the rank of a node: the least comes first."""
+        decision = self._decision
+        kept, rebuilt = self._data.get(name, (0, 0))
+        safety = _SAFETY[decision.unsafe.get(name)]
+        return -decision.scores.get(name, 0), kept, rebuilt, safety, -self._usable(name, self._bounds[name]), name
+
+    def _usable(self, name: str, bound: int) -> int:
+        profile = self._decision.profiles.get(name)
+        if profile is None:
+            return bound
+        free = sum(profile.free)
+        on_node = self._competitors.get(name)
+        for volume_class, size in on_node.bytes_by_class if on_node is not None else ():
+            # The disks of competitors of other classes are unknown, so their bytes reduce only what is left in sum, and
+            # not what is free on the disks that are open to the pod.
+            if self._is_own(volume_class):
+                free -= size
+        return min(free, bound)
+
+    def _is_own(self, volume_class: ReplicaRequest) -> bool:
+        is_own = self._own_classes.get(id(volume_class))
+        if is_own is None:
+            is_own = volume_class in self._decision.volume_classes
+            self._own_classes[id(volume_class)] = is_own
+        return is_own
+
+
+def _total_size(volumes: Iterable[PodVolume]) -> int:
+    sizes: dict[str, int] = {}
+    for volume in volumes:
+        # Of several volumes that a claim may become, the largest counts.
+        sizes[volume.claim] = max(sizes.get(volume.claim, 0), volume.volume.size)
+    return sum(sizes.values())
+
+
+def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tuple[int, int]]:
+    """Returns the rank of each node with a kept replica, the least first."""
+    # It is the negative bytes of volumes with a kept replica, then the bytes that must be rebuilt.
+    existing = [volume for volume in volumes if volume.replicas]
+    written = sum(volume.volume.actual_size for volume in existing)
+    data: dict[str, tuple[int, int]] = {}
+    for volume in existing:
+        for name, use in replica_uses(volume, view.cluster).items():
+            if use is not ReplicaUse.NONE and (volume.nodes is None or name in volume.nodes):
+                kept, rebuilt = data.get(name, (0, written))
+                healthy = volume.volume.actual_size if use is ReplicaUse.HEALTHY else 0
+                data[name] = (kept - volume.volume.size, rebuilt - healthy)
+    return data
+
+
+def nodes_with_most_free_space(
+    free: Iterable[tuple[int, str]], count: int, usable: Callable[[str, int], int] | None = None
+) -> frozenset[str]:
+    """Returns the `count` nodes with most free space of pairs (free bytes, name); ties by name."""
+    # With `usable` the free bytes are upper bounds; `usable` returns the exact bytes of a node and is called for few.
+    if usable is None:
+        return frozenset(name for _, name in nsmallest(count, ((-size, name) for size, name in free)))
+    return frozenset(name for _, name in islice(_by_free_space(free, usable), count))
+
+
+def _by_free_space(bounds: Iterable[tuple[int, str]], usable: Callable[[str, int], int]) -> Iterator[tuple[int, str]]:
+    """Yields nodes with their exact bytes, most first, ties by name."""
+    # `bounds` are pairs: an upper bound of the bytes, and the name.
+    heap = [(-bound, name) for bound, name in bounds]
+    heapify(heap)
+    exact: dict[str, int] = {}
+    while heap:
+        bound, name = heap[0]
+        if name not in exact:
+            exact[name] = -usable(name, -bound)
+        if exact[name] == bound:
+            heappop(heap)
+            yield -bound, name
+        else:
+            heapreplace(heap, (exact[name], name))
+
+
+Moment = tuple[ClusterState, Contenders]  # what a decision was made from
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +273,7 @@ class Observation:
 
 
 def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent: int = 0) -> tuple[Offered, Decision]:
-    """Returns a pod's offer, and the decision as answered; `competing` other offers are outstanding, and `recent` were
-    made lately in a burst.
-    """
+    """Returns a pod's offer, and the decision as answered; `competing` and `recent` as in `choose_nodes`."""
     volumes = volumes_to_offer(decision.resolution)
     on_pod_node = volumes_on_pod_node(decision.resolution)
     offered = Offered(
@@ -72,10 +287,10 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent:
     fitting = decision.fitting_nodes
     takes_space = decision.takes_space or decision.prefers_space
     nodes = choose_nodes(decision, view, competing, recent) if takes_space else frozenset(fitting)
+    offered = replace(offered, nodes=nodes, volumes=volumes)
     if len(nodes) == len(fitting):
-        return replace(offered, nodes=nodes, volumes=volumes), decision
-    left_out = frozenset(fitting) - nodes
-    return replace(offered, nodes=nodes, volumes=volumes), _with_reason(decision, left_out, Reason.NOT_OFFERED)
+        return offered, decision
+    return offered, _with_reason(decision, frozenset(fitting) - nodes, Reason.NOT_OFFERED)
 
 
 def make_hold(pod: Pod, decision: Decision, view: View) -> Offered:
@@ -114,8 +329,7 @@ def _changelogs(moment: Moment) -> tuple[ChangeLog, ...]:
 
 def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:
     """Returns the values by node that a decision was made from; an unchanged value is the same object in the next view."""
-    state, contenders = moment
-    view = state.view
+    view, contenders = moment[0].view, moment[1]
     demand = (contenders.demand.by_node,) if isinstance(contenders, Competing) else ()
     return view.indexes.free_space, view.snapshot.longhorn_nodes, view.snapshot.nodes or {}, *demand
 

@@ -6,7 +6,7 @@ allocations, and the API server accepts a write only against the version that wa
 
 Every controller is a loop around one pure decision of this package:
 
-    node sync        node_sync.sync_disks          DiskSchedules to create, update, delete, create again
+    node sync        reconcile.sync_disks          DiskSchedules to create, update, delete, create again
     DiskSchedule     reconcile.reconcile           the next status, and whether to remove the finalizer
     volume           volumes.decide_volume         places, requests, sizes, the condition DiskAllocation
     replica          writes.release_replica        requests to withdraw, on deletion only
@@ -24,7 +24,6 @@ The decisions share these modules:
     allocation     the rule: which requests are granted; and which bytes count
     writes         writes, changes of a spec, and types and reasons of conditions
     occupancy      what is on a disk, as Replicas and BackingImages say, and how far a replica's allocation is
-    disk_space     what is left on a disk for newcomers, and what a DiskSchedule adds to what the extender counts
+    disk_space     what is left on a disk for newcomers, which of them a replica may request, and what the extender counts there
     expansion      part of `volumes`: a volume that grows
-    candidates     disks where a replica may request space
 """

@@ -7,20 +7,30 @@ the next, and computes it again for the disks that changed.
 A replica is visible in up to three places: as a Replica object with that place, in the node's `scheduledReplica`, and in the
 DiskSchedule. It counts once, by name, with the largest of the sizes, because a growth that is granted or pending is in the
 DiskSchedule first.
+
+A replica may request space on the disk that Longhorn itself would choose, among the disks whose DiskSchedule would grant the request together
+with the backing image that the replica needs there.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Final
 
-from scheduler_core.disk_schedule.allocation import claims, taken_bytes
+from scheduler_core.disk_schedule.allocation import claim, claims, taken_bytes
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
 from scheduler_core.disk_schedule.reconcile import NodeLookup, limit_of
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
+from scheduler_core.longhorn.placement import DiskCandidate, schedule_replica
 from scheduler_core.model.disk_schedule import Allocations, AllocationState, DiskSchedule, Fault, Requests
-from scheduler_core.model.longhorn import Disk, Replica
+from scheduler_core.model.listing import join_first
+from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
 from scheduler_core.model.quantity import format_bytes
 
 
@@ -153,3 +163,179 @@ class _KindTotals:
             uncounted += max(0, size - listed.get(name, 0))
             total += claimed[name] if name in claimed else max(placed.get(name, 0), listed.get(name, 0))
         return cls(uncounted, total)
+
+
+# Nodes that are evaluated for one replica: so many, or else more, or else all.
+_EVALUATED_NODES: Final = (6, 64, math.inf)
+_MIN_IN_UNUSED_ZONES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DiskChoice:
+    """The disk where a replica requests space, or why there is none."""
+
+    candidate: DiskCandidate | None  # the disk; None if there is none
+    # What is free on the disks and why they are refused, as a sentence; "" if there is a candidate.
+    explanation: str = ""
+    undecided: bool = False  # whether a node that cannot be read might have room
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementView:
+    """What a choice of disks is made from."""
+
+    cluster: Cluster  # what Longhorn's placement rules read
+    schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
+    space: DiskSpaces  # what a newcomer can get on each disk, by UUID
+
+
+def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas: Iterable[Replica]) -> DiskChoice:
+    """Chooses the disk where a replica requests space, if any.
+
+    The replica's present place is disregarded and not chosen again: it was refused there. A disk that it has left is chosen again once its
+    bytes there are released. The disk with the most bytes left wins among those Longhorn might pick, ties by node and disk name. `replicas`
+    are all of the volume.
+    """
+    if waits_for_attachment(volume):
+        return DiskChoice(None, "the volume is not attached")
+    affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else replica.hard_node_affinity
+    unplaced = replace(replica, node_id="", disk_id="", hard_node_affinity=affinity)
+    volume_replicas = [unplaced if each.name == replica.name else each for each in replicas]
+    needs = _Needs(view, volume, replica)
+    hosts = {each.node_id for each in volume_replicas if each.node_id}
+    best = None
+    # As in kube-scheduler (percentageOfNodesToScore), few nodes suffice, those with the most space left first. Then come more, and in
+    # the end all that would grant the request.
+    for limit in _EVALUATED_NODES:
+        names, complete = _roomiest_nodes(view, needs, hosts, limit)
+        # Anti-affinity depends on the nodes of the volume's replicas.
+        nodes = needs.closed_nodes(hosts | names)
+        result = schedule_replica(replace(view.cluster, nodes=nodes), volume, unplaced, volume_replicas)
+        options = [choice.candidate for choice in result.choices]
+        best = min(options, key=lambda option: _preference(option, view.space), default=None)
+        if complete or (best is not None and _is_first_choice(view.cluster, nodes, hosts, best)):
+            break
+    return DiskChoice(best) if best is not None else needs.explain()
+
+
+def _roomiest_nodes(
+    view: PlacementView, needs: _Needs, hosts: AbstractSet[str], limit: float
+) -> tuple[AbstractSet[str], bool]:
+    """Returns the first `limit` nodes that would grant the request, and whether there are no others."""
+    # Some of the nodes are in zones without replicas, if there are any.
+    nodes = view.cluster.nodes
+    used_zones = _zones_of(view.cluster, hosts)
+    selected: set[str] = set()
+    in_unused_zones = 0
+    complete = True
+    for name, uuid in view.space.roomiest(needs.size):
+        if len(selected) >= limit and in_unused_zones >= _MIN_IN_UNUSED_ZONES:
+            return selected, False
+        if name not in nodes or name in selected:
+            continue
+        in_unused_zone = nodes[name].zone not in used_zones
+        if len(selected) >= limit and not in_unused_zone:
+            complete = False
+        elif needs.grants(uuid):
+            selected.add(name)
+            in_unused_zones += in_unused_zone
+    return selected, complete
+
+
+def _zones_of(cluster: Cluster, names: Iterable[str]) -> AbstractSet[str]:
+    return {cluster.nodes[name].zone for name in names if name in cluster.nodes}
+
+
+def _is_first_choice(
+    cluster: Cluster, evaluated: Mapping[str, Node], hosts: AbstractSet[str], best: DiskCandidate
+) -> bool:
+    """Whether no node outside the evaluated ones could be in an earlier tier (see `anti_affinity.Tier`)."""
+    # Such a node is in a zone without replicas, or itself without.
+    if len(evaluated) >= len(cluster.nodes):
+        return True
+    used_zones = _zones_of(cluster, hosts)
+    if best.node.zone not in used_zones:
+        return True
+    unused_zone = any(node.zone not in used_zones for name, node in cluster.nodes.items() if name not in evaluated)
+    return not unused_zone and best.node.name not in hosts
+
+
+class _Needs:
+    """The bytes that a replica needs on a disk, with its backing image."""
+
+    def __init__(self, view: PlacementView, volume: Volume, replica: Replica) -> None:
+        self._view = view
+        self._replica = replica
+        self.size = replica.size or volume.size  # bytes of the replica alone
+        image = view.cluster.backing_image(volume.backing_image) if volume.backing_image else None
+        self._image = image.name if image else ""
+        self._image_size = image.real_size if image else 0
+
+    def of(self, uuid: str) -> int:
+        """The bytes that the replica needs on a disk, with its backing image if that claims nothing there yet."""
+        if not self._image:
+            return self.size
+        return self.size + unclaimed_image_bytes(self._view.schedules.get(uuid), self._image, self._image_size)
+
+    def grants(self, uuid: str) -> bool:
+        """Whether the disk would grant the replica and its image."""
+        space = self._view.space.get(uuid)
+        return (
+            space is not None
+            and uuid != self._replica.disk_id
+            and not self._has_old_answer(uuid)
+            and space.grants(self.of(uuid))
+        )
+
+    def _has_old_answer(self, uuid: str) -> bool:
+        """Whether the disk, which the replica has left, has yet to release its answer."""
+        schedule = self._view.schedules.get(uuid)
+        # The answer looks like a grant: placed there again, the replica could start before the new request is written.
+        return schedule is not None and self._replica.name in schedule.status.replicas
+
+    def _close(self, name: str, disk: Disk) -> Disk:
+        """Returns a node's disk, closed if its DiskSchedule would not grant the request."""
+        space = self._view.space.get(disk.uuid)
+        # A moved disk's UUID is listed twice. The entry that its DiskSchedule does not name may look open while every request is
+        # refused, and the replica would choose it again and again.
+        able = space is not None and (space.node, space.disk) == (name, disk.name) and self.grants(disk.uuid)
+        return disk if able else replace(disk, allow_scheduling=False)
+
+    def closed_nodes(self, names: AbstractSet[str]) -> dict[str, Node]:
+        """Returns these nodes, in order of their names, with every disk closed that would reject the request."""
+        nodes = self._view.cluster.nodes
+        return {
+            name: replace(nodes[name], disks=tuple(self._close(name, disk) for disk in nodes[name].disks))
+            for name in sorted(names)
+            if name in nodes
+        }
+
+    def explain(self) -> DiskChoice:
+        """Returns why no disk is chosen, as the disks with the most free space and the obstacle on each."""
+        ranked = sorted(self._view.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
+        wanted = format_bytes(self.size)
+        if self._image:
+            wanted += f" and {format_bytes(self._image_size)} for backing image {self._image}"
+        disks = join_first([self._describe(uuid, space) for uuid, space in ranked], "; ")
+        undecided = any(space.undecided for space in self._view.space.values())
+        return DiskChoice(None, f"{wanted}: {disks or 'there is no disk'}", undecided)
+
+    def _describe(self, uuid: str, space: DiskSpace) -> str:
+        if uuid == self._replica.disk_id and not space.problem:
+            return f"{space}, but has refused it"
+        if self._has_old_answer(uuid) and not space.problem:
+            return f"{space}, but has yet to release what the replica requested before"
+        if space.grants(self.of(uuid)):
+            return f"{space}, but Longhorn's rules exclude it (tags, anti-affinity, its own limits or a node that is not ready)"
+        return str(space)
+
+
+def unclaimed_image_bytes(schedule: DiskSchedule | None, image: str, size: int) -> int:
+    """Returns the bytes that a backing image still needs on a disk, 0 without an image."""
+    if schedule is None or not image:
+        return size if image else 0
+    return size if claim(schedule.spec.backing_images.get(image), schedule.status.backing_images.get(image)) == 0 else 0
+
+
+def _preference(option: DiskCandidate, space: Mapping[str, DiskSpace]) -> tuple[int, str, str]:
+    return -space[option.disk.uuid].free, option.node.name, option.disk.name

@@ -5,7 +5,7 @@ A DiskSchedule records requests and grants. After a first start, or after a Disk
 have not requested anything yet, and requests do not say which of them have data. So everything that promises bytes of a disk
 also reads its occupancy:
 
-    node sync      creates a DiskSchedule with the requests of all occupants, in one POST (`node_sync.new_schedule`)
+    node sync      creates a DiskSchedule with the requests of all occupants, in one POST (`reconcile.new_schedule`)
     allocation     serves occupants with data first, and reserves what they lack (`allocation.allocate`)
     volumes        count what occupants lack as taken before they choose a disk (`allocation.taken_bytes`)
 """

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from scheduler_core.disk_schedule.candidates import (
+from scheduler_core.disk_schedule.disk_space import (
     DiskChoice,
+    DiskSpaces,
     PlacementView,
     choose_disk,
     unclaimed_image_bytes,
 )
-from scheduler_core.disk_schedule.disk_space import DiskSpaces
 from scheduler_core.disk_schedule.expansion import expand
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run, replica_allocation
 from scheduler_core.disk_schedule.writes import (

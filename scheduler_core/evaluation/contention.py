@@ -45,8 +45,7 @@ from scheduler_core.evaluation.volumes_anywhere import (
 )
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.volumes.demand import Demand, UnplacedVolumes, replica_count
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume, current_volume

@@ -27,8 +27,7 @@ from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.packing.items import reachable_sums
 from scheduler_core.volumes.requirements import Requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume

@@ -26,7 +26,7 @@ from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.longhorn.volume_readiness import readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import give_way
 from scheduler_core.volumes.requirements import VolumeClasses, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 

@@ -18,8 +18,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.fit import UnfinishedSearches, fit_many, order_safety_many, without_stale_safe
 from scheduler_core.evaluation.profile import Profile, ProfileTable
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing.budget import Budget, PackingAnswer
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.requirements import Requirements, VolumeClasses
 

@@ -36,8 +36,7 @@ from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.packing.order_safe import counting_proves_safe
 from scheduler_core.volumes.demand import UNPLACED_LIFETIME, Demand, replica_count
 from scheduler_core.volumes.requirements import Requirements, requirements

@@ -16,8 +16,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from scheduler_core.errors import CoreError
-from scheduler_core.generic.cluster_state import GenericClusterState, SequenceNumber, ServicePods
-from scheduler_core.generic.node_info import NodeInfo
+from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo, SequenceNumber, ServicePods
 from scheduler_core.model.generic import Controller, Service
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason

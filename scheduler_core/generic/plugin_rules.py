@@ -21,8 +21,8 @@ import msgspec
 
 from scheduler_core.convert.json_text import Path
 from scheduler_core.errors import CoreError
+from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
-from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.priorities import MAX_SCORE
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, RuleRegistry

@@ -4,17 +4,25 @@ A predicate takes a `CycleState` and returns a check of one node. The check retu
 fixed text without names or numbers, so that equal refusals can be counted. Values that are the same for all nodes are
 computed before the first node is checked. Sources: Kubernetes 1.1,
 plugin/pkg/scheduler/algorithm/predicates/predicates.go; the function is named in each docstring.
+
+Predicates of later Kubernetes versions decide as the plugins of kube-scheduler 1.36 do (pkg/scheduler/framework/plugins; the plugin is
+named in each docstring). A policy that names none of them decides as Kubernetes 1.1. The first ones of them are about one node: resources,
+ports, node affinity, taints. The others are about groups of nodes: affinity between pods, and topology spread. A domain is all nodes with one
+value of a label, the topology key. Finished pods never count there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
 
+from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import Argument, CycleState, UndecidableError
-from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.model.constraints import Cloud
+from scheduler_core.model.constraints import Cloud, LabelSelector, PodAffinityTerm, SpreadConstraint, Taint
 from scheduler_core.model.generic import Node
+from scheduler_core.model.kube import Pod
 
 Check = Callable[[NodeInfo], str]
 Predicate = Callable[[CycleState, Argument], Check]
@@ -28,7 +36,7 @@ NO_CPU_NOR_MEMORY: Final = "insufficient CPU and memory"
 DISK_IN_USE: Final = "cloud disk is in use"
 SELECTOR_MISMATCH: Final = "node selector does not match"
 OTHER_HOST: Final = "pod names another node"
-AFFINITY_MISMATCH: Final = "service affinity does not match"
+SERVICE_AFFINITY_MISMATCH: Final = "service affinity does not match"
 LABEL_MISSING: Final = "a required node label is missing"
 LABEL_PRESENT: Final = "an unwanted node label is present"
 NOT_EVALUATED: Final = "node was not looked at for Longhorn volumes"
@@ -122,9 +130,9 @@ def service_affinity(cycle_state: CycleState, argument: Argument) -> Check:
     if len(required_labels) == 1:
         # Comparing one value costs a third of comparing sets, and is the most frequent case.
         ((label, value),) = required_labels.items()
-        return lambda node_info: FITS if node_info.node.labels.get(label) == value else AFFINITY_MISMATCH
+        return lambda node_info: FITS if node_info.node.labels.get(label) == value else SERVICE_AFFINITY_MISMATCH
     required = required_labels.items()
-    return lambda node_info: FITS if required <= node_info.node.labels.items() else AFFINITY_MISMATCH
+    return lambda node_info: FITS if required <= node_info.node.labels.items() else SERVICE_AFFINITY_MISMATCH
 
 
 def _first_service_node(cycle_state: CycleState) -> Node:
@@ -160,3 +168,240 @@ def volume_fit(cycle_state: CycleState, _: Argument) -> Check:
         return FITS if facts.reason.fits else facts.reason.text
 
     return check
+
+
+AFFINITY_MISMATCH: Final = "node selector or node affinity does not match"
+UNTOLERATED_TAINT: Final = "node has a taint that the pod does not tolerate"
+UNSCHEDULABLE: Final = "node is unschedulable"
+_UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+# PreferNoSchedule is a preference.
+_HARD_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+_CORE_RESOURCES: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_NATIVE_PREFIXES: Final = ("hugepages-", "attachable-volumes-")
+
+NodeTest = Callable[[Node], bool]
+
+
+def node_resources_fit(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether the pod's requests fit, of every resource (plugin NodeResourcesFit). They are compared with what is
+    allocatable. One more pod must be allowed. A resource that the pod does not request is not checked, and what the
+    node does not have counts as 0.
+    """
+    requests = sorted(
+        (name, amount)
+        for name, amount in cycle_state.pod.scheduling.constraints.requests
+        if amount and _kube_scheduler_counts(name)
+    )
+
+    def check(node_info: NodeInfo) -> str:
+        allocatable = node_info.node.allocatable
+        problems = [TOO_MANY_PODS] if node_info.pod_count + 1 > allocatable.get("pods", 0) else []
+        problems += [
+            f"insufficient {name}"
+            for name, amount in requests
+            if amount > allocatable.get(name, 0) - node_info.requested.get(name, 0)
+        ]
+        return " and ".join(problems)
+
+    return check
+
+
+def _kube_scheduler_counts(resource: str) -> bool:
+    """Whether kube-scheduler counts a resource (IsScalarResourceName, and the core ones)."""
+    return resource in _CORE_RESOURCES or "/" in resource or resource.startswith(_NATIVE_PREFIXES)
+
+
+def node_ports(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether the pod's host ports are free (plugin NodePorts). Protocols and host IPs are compared; a port on all
+    addresses conflicts with the same port on any address.
+    """
+    wanted = cycle_state.pod.scheduling.constraints.host_ports
+
+    def check(node_info: NodeInfo) -> str:
+        conflict = any(port.conflicts(used) for port in wanted for used in node_info.host_ports)
+        return PORT_TAKEN if conflict else FITS
+
+    return check
+
+
+def node_affinity(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether the node matches node selector and required node affinity (plugin NodeAffinity)."""
+    matches = affinity_test(cycle_state.pod)
+    return lambda node_info: FITS if matches(node_info.node) else AFFINITY_MISMATCH
+
+
+def affinity_test(pod: Pod) -> NodeTest:
+    """Returns whether a node matches a pod's selector and required affinity (RequiredNodeAffinity.Match)."""
+    selector = pod.scheduling.node_selector
+    terms = pod.scheduling.constraints.node_affinity
+
+    def matches(node: Node) -> bool:
+        if not selector <= node.labels.items():
+            return False
+        return terms is None or any(term.matches(node.name, node.labels) for term in terms)
+
+    return matches
+
+
+def pod_tolerates_node_taints(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether the pod tolerates the node's taints with the effects NoSchedule and NoExecute (plugin TaintToleration)."""
+    tolerates = taint_test(cycle_state.pod)
+    return lambda node_info: FITS if tolerates(node_info.node) else UNTOLERATED_TAINT
+
+
+def taint_test(pod: Pod) -> NodeTest:
+    """Returns whether a pod tolerates a node's taints (FindMatchingUntoleratedTaint)."""
+    return lambda node: all(taint.effect not in _HARD_EFFECTS or _tolerates(pod, taint) for taint in node.taints)
+
+
+def _tolerates(pod: Pod, taint: Taint) -> bool:
+    return any(toleration.tolerates(taint) for toleration in pod.scheduling.constraints.tolerations)
+
+
+def check_node_unschedulable(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether the node is not cordoned, or the pod tolerates that (plugin NodeUnschedulable)."""
+    tolerated = _tolerates(cycle_state.pod, _UNSCHEDULABLE_TAINT)
+    return lambda node_info: UNSCHEDULABLE if node_info.node.unschedulable and not tolerated else FITS
+
+
+POD_AFFINITY: Final = "pod affinity does not match"
+POD_ANTI_AFFINITY: Final = "pod anti-affinity does not match"
+EXISTING_ANTI_AFFINITY: Final = "anti-affinity of a pod there does not match"
+SPREAD_LABEL_MISSING: Final = "topology label of a spread constraint is missing"
+SPREAD_MISMATCH: Final = "topology spread constraint does not match"
+
+_Domain: TypeAlias = tuple[str, str]
+_Terms: TypeAlias = Sequence[PodAffinityTerm]
+
+
+def match_inter_pod_affinity(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether the pod's required affinity and anti-affinity, and the anti-affinity of the pods in the node's domains,
+    allow the node (plugin InterPodAffinity).
+    """
+    pod = cycle_state.pod
+    affinity = [_with_namespaces(term, cycle_state) for term in pod.scheduling.constraints.pod_affinity]
+    anti_affinity = [_with_namespaces(term, cycle_state) for term in pod.scheduling.constraints.pod_anti_affinity]
+    excluded = closed_domains(cycle_state)
+    attracting: set[_Domain] = set()
+    repelling: set[_Domain] = set()
+    if affinity or anti_affinity:
+        placed = ((each.node, pod) for each in cycle_state.cluster.nodes.values() for pod in each.pods)
+        for node, existing in ((node, pod) for node, pod in placed if not pod.finished):
+            if affinity and _matches_all(affinity, existing):
+                attracting.update(_domains(affinity, node))
+            repelling.update(_domains([term for term in anti_affinity if _matches(term, existing)], node))
+    # The first of several pods that want to be together has none to join.
+    may_be_first = not attracting and _matches_all(affinity, pod)
+    if not affinity and not anti_affinity and not excluded:
+        return always_fits
+
+    def check(node_info: NodeInfo) -> str:
+        node = node_info.node
+        own = _domains(affinity, node)
+        if len(own) < len(affinity) or not (may_be_first or attracting.issuperset(own)):
+            return POD_AFFINITY
+        if not repelling.isdisjoint(_domains(anti_affinity, node)):
+            return POD_ANTI_AFFINITY
+        return EXISTING_ANTI_AFFINITY if excluded and not excluded.isdisjoint(node.labels.items()) else FITS
+
+    return check
+
+
+def _with_namespaces(term: PodAffinityTerm, cycle_state: CycleState) -> PodAffinityTerm:
+    """The term with the names of the namespaces that it selects (mergeAffinityTermNamespacesIfNotEmpty)."""
+    # The selector stays, as in kube-scheduler, which goes on to match it with no labels at all. So one that matches
+    # these, such as `DoesNotExist`, selects every namespace in the pod's own terms.
+    selector = term.namespace_selector
+    if selector is None or selector.matches_everything:
+        return term
+    names = frozenset(name for name, labels in cycle_state.cluster.namespaces.items() if selector.matches(labels))
+    return replace(term, namespaces=term.namespaces | names)
+
+
+def closed_domains(cycle_state: CycleState) -> frozenset[_Domain]:
+    """The domains that existing pods' anti-affinity closes to the pod."""
+    pod = cycle_state.pod
+    namespace_labels = cycle_state.cluster.namespaces.get(pod.namespace, frozenset())
+    cluster = cycle_state.cluster
+    closed: set[_Domain] = set()
+    for node_info in map(cluster.nodes.__getitem__, cluster.constrained_nodes):
+        for existing in node_info.anti_affinity_pods:
+            terms = existing.scheduling.constraints.pod_anti_affinity
+            matching = [term for term in terms if term.matches(pod.namespace, namespace_labels, pod.scheduling.labels)]
+            closed.update(_domains(matching, node_info.node))
+    return frozenset(closed)
+
+
+def _matches(term: PodAffinityTerm, pod: Pod) -> bool:
+    return term.matches(pod.namespace, frozenset(), pod.scheduling.labels)
+
+
+def _matches_all(terms: _Terms, pod: Pod) -> bool:
+    """Whether a pod matches all terms (podMatchesAllAffinityTerms); false without a term."""
+    return bool(terms) and all(_matches(term, pod) for term in terms)
+
+
+def _domains(terms: Iterable[PodAffinityTerm], node: Node) -> list[_Domain]:
+    keys = [term.topology_key for term in terms]
+    return [(key, node.labels[key]) for key in keys if key in node.labels]
+
+
+def even_pods_spread(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether the pod's DoNotSchedule spread constraints allow the node (plugin PodTopologySpread)."""
+    constraints = cycle_state.pod.scheduling.constraints.spread
+    if not constraints:
+        return always_fits
+    limits = _spread_counts(cycle_state, constraints)
+    labels = cycle_state.pod.scheduling.labels
+    checked = [
+        (constraint.topology_key, counts, _max_count(constraint, counts) - int(constraint.selects(labels)))
+        for constraint, counts in zip(constraints, limits, strict=True)
+    ]
+
+    def check(node_info: NodeInfo) -> str:
+        for key, counts, max_count in checked:
+            value = node_info.node.labels.get(key)
+            if value is None:
+                return SPREAD_LABEL_MISSING
+            if counts[value] > max_count:
+                return SPREAD_MISMATCH
+        return FITS
+
+    return check
+
+
+def _max_count(constraint: SpreadConstraint, counts: Counter[str]) -> int:
+    """How many pods a domain may have with one more pod: minMatchNum plus maxSkew."""
+    min_count = min(counts.values()) if counts and len(counts) >= constraint.min_domains else 0
+    return min_count + constraint.max_skew
+
+
+def _spread_counts(cycle_state: CycleState, constraints: Sequence[SpreadConstraint]) -> list[Counter[str]]:
+    """The matching pods of each domain, per constraint (calPreFilterState)."""
+    # Only nodes with the labels of all constraints count.
+    pod = cycle_state.pod
+    matches_affinity = affinity_test(pod)
+    tolerates = taint_test(pod)
+    counts: list[Counter[str]] = [Counter() for _ in constraints]
+    for node_info in cycle_state.cluster.nodes.values():
+        node = node_info.node
+        if not all(constraint.topology_key in node.labels for constraint in constraints):
+            continue
+        for constraint, count in zip(constraints, counts, strict=True):
+            if constraint.honor_affinity and not matches_affinity(node):
+                continue
+            if constraint.honor_taints and not tolerates(node):
+                continue
+            count[node.labels[constraint.topology_key]] += _count_pods(node_info, constraint.selector, pod.namespace)
+    return counts
+
+
+def _count_pods(node_info: NodeInfo, selector: LabelSelector | None, namespace: str) -> int:
+    """The node's pods that a selector selects (countPodsMatchSelector)."""
+    # Pods that are being deleted do not count, and a selector without any part counts none.
+    if selector is None or selector.matches_everything:
+        return 0
+    return sum(
+        pod.namespace == namespace and not pod.finished and not pod.deleting and selector.matches(pod.scheduling.labels)
+        for pod in node_info.pods
+    )

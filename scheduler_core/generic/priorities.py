@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
+from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import Argument, CycleState
-from scheduler_core.generic.node_info import NodeInfo
 
 Priority = Callable[[CycleState, Argument, Sequence[NodeInfo]], list[int]]
 

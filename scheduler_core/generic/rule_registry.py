@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from scheduler_core.generic import (
-    current_predicates,
     predicates,
     priorities,
 )
@@ -47,13 +46,13 @@ PREDICATES: Final[RuleRegistry[Predicate]] = RuleRegistry(
         "NoDiskConflict": predicates.no_disk_conflict,
         "MatchNodeSelector": predicates.match_node_selector,
         "HostName": predicates.host_name,
-        "NodeAffinity": current_predicates.node_affinity,
-        "NodePorts": current_predicates.node_ports,
-        "NodeResourcesFit": current_predicates.node_resources_fit,
-        "PodToleratesNodeTaints": current_predicates.pod_tolerates_node_taints,
-        "CheckNodeUnschedulable": current_predicates.check_node_unschedulable,
-        "MatchInterPodAffinity": current_predicates.match_inter_pod_affinity,
-        "EvenPodsSpread": current_predicates.even_pods_spread,
+        "NodeAffinity": predicates.node_affinity,
+        "NodePorts": predicates.node_ports,
+        "NodeResourcesFit": predicates.node_resources_fit,
+        "PodToleratesNodeTaints": predicates.pod_tolerates_node_taints,
+        "CheckNodeUnschedulable": predicates.check_node_unschedulable,
+        "MatchInterPodAffinity": predicates.match_inter_pod_affinity,
+        "EvenPodsSpread": predicates.even_pods_spread,
         "LonghornVolumeFit": predicates.volume_fit,
     },
     {"serviceAffinity": predicates.service_affinity, "labelsPresence": predicates.labels_presence},

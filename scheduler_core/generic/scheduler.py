@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from operator import itemgetter, mul
 from typing import Final
 
-from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.current_predicates import UNSCHEDULABLE
+from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo
 from scheduler_core.generic.cycle_state import NO_FACTS, CycleState, LonghornFacts, UndecidableError
-from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
-from scheduler_core.generic.predicates import FITS, Check, always_fits
+from scheduler_core.generic.predicates import FITS, UNSCHEDULABLE, Check, always_fits
 from scheduler_core.generic.rule_registry import LOCAL_RULES, PREDICATES, PRIORITIES, is_longhorn_rule
 from scheduler_core.model.kube import Pod
 

@@ -1,8 +1,8 @@
 """Whether an installation of the extender protects its cluster, and how the extender is registered.
 
 facts             the facts about an installation, and a finding
-diagnosis         every check, in the order of the output
-extender_checks   checks of the extender itself; longhorn_checks of Longhorn
+diagnosis         every check, in the order of the output; the checks of Longhorn
+extender_checks   checks of the extender itself
 scheduler_checks  checks of kube-scheduler, and what its events reveal
 registration      the configuration that registers the extender
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.linked_clone import sources
 from scheduler_core.longhorn.refusal_rules import (
     Refusal,
     Rule,
@@ -13,7 +12,7 @@ from scheduler_core.longhorn.refusal_rules import (
     selector_refusal,
     setting_refusal,
 )
-from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
+from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2, sources
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, pressure_detail, space_detail, space_refusal
 from scheduler_core.model.kube import condition

@@ -13,9 +13,8 @@ from itertools import product
 from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.linked_clone import source_missing, sources
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, missing_backing_image, selector_refusal
-from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
+from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2, source_missing, sources
 from scheduler_core.longhorn.settings import MANAGERS_FOLLOW_NODE_SELECTOR, TERMINATING_V2_MANAGER_NOT_READY
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import CORDONED, InstanceManager, Node, Replica, TopologyTerm

@@ -16,10 +16,9 @@ from scheduler_core.longhorn import node_stage
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_rule
-from scheduler_core.longhorn.linked_clone import source_missing
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replenish_wait import DEGRADED, is_replenishing, wait_refusal
-from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.replica_request import ReplicaRequest, source_missing
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 
 

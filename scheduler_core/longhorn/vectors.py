@@ -17,8 +17,7 @@ import msgspec
 
 from scheduler_core.convert.recorded_decisions import InputError, Runner
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.conformance.questions import QUESTIONS, Answer, Answers, RecordedQuestion
-from scheduler_core.longhorn.conformance.scenario import Json, read_cluster
+from scheduler_core.longhorn.conformance import QUESTIONS, Answer, Answers, Json, RecordedQuestion, read_cluster
 from scheduler_core.longhorn.node_stage import one_manager_per_node
 
 _MAX_CHARACTERS: Final = 400

@@ -34,8 +34,11 @@ repeated, and ignored. The following cases cannot be distinguished, and are left
 
 Cost: O(log n), except for making, narrowing and ending an offer of up to `MAX_INDEXED_NODES` nodes, which are indexed one by
 one. Wider offers are not indexed: indexing 5,000 nodes takes longer than deciding about them. They are a plain list, which
-is short: the n-th offer has about 1/n of the nodes (`decide/offered_nodes.py`), so of N nodes about N / `MAX_INDEXED_NODES`
+is short: the n-th offer has about 1/n of the nodes (`decide/offer.py`), so of N nodes about N / `MAX_INDEXED_NODES`
 offers are wide.
+
+Between two waves of a burst no offer may be outstanding for a moment. The next pod is not alone then, although it looks so: `RecentOffers`
+remembers the size of the burst.
 """
 
 from __future__ import annotations
@@ -65,7 +68,35 @@ from scheduler_core.offers.outstanding_offer import (
     RecordedOffer,
     Withdrawn,
 )
-from scheduler_core.offers.recent_offers import RecentOffers
+
+# At kube-scheduler's default client limits a decision shows up to 9 s after the answer.
+PERIOD: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecentOffers:
+    """The count of offers in the current period and the one before, as an immutable value."""
+
+    period_start: float = -math.inf  # when the current period began, in seconds
+    in_period: int = 0  # the offers of the current period
+    in_last_period: int = 0  # the offers of the period before
+
+    def count(self, now: float) -> int:
+        """The offers of at least the last `PERIOD` seconds, and at most twice that."""
+        elapsed = now - self.period_start
+        if elapsed < PERIOD:
+            return self.in_period + self.in_last_period
+        return self.in_period if elapsed < 2 * PERIOD else 0
+
+    def add(self, now: float) -> RecentOffers:
+        """Returns the count with one more offer, made at `now`."""
+        elapsed = now - self.period_start
+        if elapsed < PERIOD:
+            return RecentOffers(self.period_start, self.in_period + 1, self.in_last_period)
+        if elapsed < 2 * PERIOD:
+            return RecentOffers(self.period_start + PERIOD, 1, self.in_period)
+        return RecentOffers(now, 1)
+
 
 MAX_INDEXED_NODES: Final = 200
 _NO_NODES: Final[frozenset[str]] = frozenset()

@@ -2,15 +2,40 @@
 
 Steps are counted so that the same input always gets the same answer: a clock would make answers depend on the
 machine's load. A step is one element operation of a search (about 1 µs of CPython 3.11 on the reference machine).
+
+A computation calls `give_way` every few milliseconds, where what it has stored in caches is whole. The program that runs it decides what
+happens there (`app/runtime/decision_thread.py`); by default nothing does. No result depends on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
-from scheduler_core.packing.giving_way import give_way
+
+def _nothing() -> None:
+    return
+
+
+_act: Final[ContextVar[Callable[[], None]]] = ContextVar("give_way", default=_nothing)
+
+
+def give_way() -> None:
+    _act.get()()
+
+
+@contextmanager
+def giving_way(act: Callable[[], None]) -> Iterator[None]:
+    """What the block computes calls `act` wherever it gives way."""
+    token = _act.set(act)
+    try:
+        yield
+    finally:
+        _act.reset(token)
+
 
 # Keeps a request's searching below the 300 ms that all of its evaluation may take.
 STEPS_PER_REQUEST: Final = 150_000

@@ -22,7 +22,7 @@ from scheduler_core.evaluation.replicas import DomainShortage, domain_shortage, 
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import UNSAFE, Reason
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import give_way
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision
 from scheduler_core.predict.possible_steps import (
     DiskNeeds,

@@ -12,7 +12,7 @@ from scheduler_core.model import generic, longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM
 from scheduler_core.model.quantity import format_bytes, parse_bytes
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import give_way
 from scheduler_core.predict.predicted_cluster import (
     ChangesByObject,
     PredictedCluster,

@@ -34,9 +34,9 @@ from scheduler_core.predict.predicted_replicas import Choose, move_replica
 from scheduler_core.predict.prediction import sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
-from scheduler_core.volumes.by_node import merge_resolutions
 from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from scheduler_core.volumes.resolve import is_local
+from scheduler_core.volumes.volume_binding import merge_resolutions
 
 
 class StrategyName(StrEnum):

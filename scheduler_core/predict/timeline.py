@@ -18,12 +18,12 @@ from datetime import timedelta
 from typing import Final
 
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.generic.node_info import NodeIndex, RuleResults
+from scheduler_core.generic.cluster_state import NodeIndex, RuleResults
 from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.volume_readiness import FAULTED
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.generic import PodKey
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import give_way
 from scheduler_core.predict.cluster_changes import drain_blockers
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision, Strategy, attach_volumes, bind_pod
 from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange, hide_changes, show_change

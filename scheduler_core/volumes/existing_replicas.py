@@ -11,7 +11,7 @@ What one replica means on a ready node and a ready disk (Longhorn's scheduler-ex
 
 A cordon, `allowScheduling: false` or a full disk does not end a home: nothing new is written there. If a volume has no healthy
 replica, Longhorn salvages its data from a failed one. If it has one, a failed replica counts only where Longhorn would really
-use it again (`longhorn/replica_reuse.py`).
+use it again (`longhorn/replenish.py`).
 
 Longhorn's scheduler-extender proposal keeps a node reserved until Longhorn's status lists the replicas of the pod's local volumes there
 (`replicas_not_listed`). A volume that needs no local space does not count, because its replicas may be on any node. An unbound claim has
@@ -27,8 +27,8 @@ from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.node_stage import schedulable_refusal, stays
+from scheduler_core.longhorn.replenish import is_reusable
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.replica_reuse import is_reusable
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import AllocationState
 from scheduler_core.model.kube import Pod

@@ -8,10 +8,13 @@ without a match is provisioned. A claim of a class that binds at once is not mat
 kube-scheduler waits for that.
 
 Data flow: a pod and candidates, over a view → claims whose class has free volumes (mostly none) → nodes grouped by the volumes that their labels
-admit → the possible matches of each group (`by_node.py` resolves the volumes of each).
+admit → the possible matches of each group (`resolve_on_nodes` resolves the volumes of each).
 
 Among volumes of equal capacity kube-scheduler takes the first of a list whose order is random. So there may be several possible matches, and the
 caller must count with each. The same holds for volumes that other pods' offers may take.
+
+`resolve_on_nodes` groups the nodes on which a pod's claims come to the same volumes: by the PersistentVolumes that are matched there, and by
+zone and region.
 """
 
 from __future__ import annotations
@@ -19,18 +22,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, groupby
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, product
 from typing import Final, NamedTuple
 
 from scheduler_core.cluster.view import View, by_capacity
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.longhorn.provisioned_volume import ANYWHERE, DRIVER
 from scheduler_core.model import kube
 from scheduler_core.model.kube import LabelRequirement
+from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.volumes.resolve import (
     PodVolume,
+    Resolution,
+    domain_of_node,
+    has_tied_volume,
     is_local,
+    resolve_volumes,
     storage_class_of,
 )
 
@@ -338,3 +346,72 @@ def _kind(volume: kube.PersistentVolume, view: View) -> object:
     placed = longhorn_volume.has_shards or any(replica.node_id for replica in view.replicas_of(longhorn_volume.name))
     # A volume without a place takes space somewhere, according to its size and its selectors.
     return (*common, longhorn_volume.data_engine, longhorn_volume.image) if placed else volume.name
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResolution:
+    """The volumes of a pod on some nodes."""
+
+    resolution: Resolution
+    nodes: frozenset[str] | None = None  # their names, None for all
+
+
+def resolve_on_nodes(
+    pod: kube.Pod,
+    names: Collection[str],
+    view: View,
+    offered: Iterable[PodVolume] | None = (),
+    *,
+    require_best_effort: bool = True,
+) -> tuple[NodeResolution, ...]:
+    """Returns the pod's volumes for each possible match, and for each zone and region that new volumes are tied to. One
+    result for all nodes, if neither differs. Otherwise a node is in the results of all its possible matches. `offered`
+    are volumes that other pods may take. With None every claim without a volume gets a new one.
+
+    Raises:
+        ResolutionError: as `resolve` and `match_volumes`
+    """
+    nodes: dict[_Pairs, frozenset[str] | None] = {}
+    for group in () if offered is None else match_volumes(pod, names, view, offered):
+        for match in group.matches:
+            key = tuple(sorted(match.items()))
+            nodes[key] = None if group.nodes is None else (nodes.get(key) or frozenset()) | group.nodes
+    domains = _nodes_by_domain(names, view) if has_tied_volume(pod, view) else {ANYWHERE: None}
+    parts: list[NodeResolution] = []
+    for (key, matching), (domain, members) in product((nodes or {(): None}).items(), domains.items()):
+        on_nodes = matching if members is None else members if matching is None else matching & members
+        if on_nodes is None or on_nodes:
+            resolved = resolve_volumes(pod, view, dict(key), domain, require_best_effort=require_best_effort)
+            parts.append(NodeResolution(resolved, on_nodes))
+    return tuple(parts)
+
+
+def _nodes_by_domain(names: Iterable[str], view: View) -> Mapping[TopologyTerm, frozenset[str] | None]:
+    """Returns the nodes of each zone and region; None for all, if they are in one."""
+    members: dict[TopologyTerm, set[str]] = {}
+    for name in names:
+        members.setdefault(domain_of_node(name, view), set()).add(name)
+    if len(members) <= 1:
+        return dict.fromkeys(members or {ANYWHERE}, None)
+    return {domain: frozenset(group) for domain, group in members.items()}
+
+
+def merge_resolutions(parts: Sequence[NodeResolution]) -> Resolution:
+    """Returns all volumes that a pod may have, each with its nodes. A new volume that is tied to a different zone or
+    region on each of them is there once, without it.
+    """
+    if len(parts) == 1 and parts[0].nodes is None:
+        return parts[0].resolution
+    merged: dict[tuple[str, str], PodVolume] = {}
+    everywhere = frozenset().union(*(part.nodes or () for part in parts))
+    for part in parts:
+        for volume in part.resolution.volumes:
+            key = (volume.claim, volume.volume.name if volume.bound else "")
+            earlier = merged.get(key)
+            nodes = part.nodes
+            if earlier is not None:
+                nodes = None if nodes is None or earlier.nodes is None else nodes | earlier.nodes
+            free = volume.volume if volume.bound else replace(volume.volume, topology_requirement=())
+            merged[key] = replace(volume, volume=free, nodes=nodes)
+    volumes = (merged[key] for key in sorted(merged))
+    return Resolution(tuple(replace(entry, nodes=None) if entry.nodes == everywhere else entry for entry in volumes))

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
-from scheduler_core.longhorn.explain import explain
-from scheduler_core.longhorn.new_volume_placement import create_volume
+from scheduler_core.longhorn.new_volume_placement import create_volume, explain
 from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.placement import find_candidates, schedule_replica, uncounted_bytes
 from scheduler_core.longhorn.replica_request import ReplicaRequest

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import CycleState
-from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.plugin_rules import PredicatePlugin, PriorityPlugin
 from scheduler_core.generic.predicates import Check
 

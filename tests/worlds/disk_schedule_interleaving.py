@@ -20,9 +20,8 @@ from scheduler_core.disk_schedule.backing_images import (
     disks_that_need_image,
 )
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
-from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, new_schedule, sync_disks
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
-from scheduler_core.disk_schedule.reconcile import reconcile
+from scheduler_core.disk_schedule.reconcile import Create, Delete, UpdateSpec, new_schedule, reconcile, sync_disks
 from scheduler_core.disk_schedule.volumes import VolumeSnapshot, decide_volume
 from scheduler_core.disk_schedule.writes import (
     AssignReplica,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from scheduler_core.packing.giving_way import giving_way
+from scheduler_core.packing.budget import giving_way
 
 _Result = TypeVar("_Result")
 

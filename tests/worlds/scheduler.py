@@ -25,8 +25,7 @@ from app.scheduler.reports import PodReporter, SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
-from scheduler_core.generic.unsupported_constraints import UnsupportedMode
+from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, UnsupportedMode
 from scheduler_core.model.generic import PodKey
 from tests.worlds.fake_api import Object, connect_client
 from tests.worlds.scheduling_api import SCHEDULER_NAME, SchedulingApi

@@ -21,9 +21,8 @@ from app.kube.resources import (
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule import backing_images, volumes
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
-from scheduler_core.disk_schedule.node_sync import Create, new_schedule, sync_disks
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
-from scheduler_core.disk_schedule.reconcile import reconcile
+from scheduler_core.disk_schedule.reconcile import Create, new_schedule, reconcile, sync_disks
 from scheduler_core.disk_schedule.writes import (
     DISK_ALLOCATION,
     AssignReplica,

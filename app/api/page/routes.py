@@ -37,10 +37,10 @@ from app.extender.status_reporter import ExplainedDecision
 from app.runtime.memory_budget import Lease
 from app.runtime.probes import UnavailableError
 from app.schemas.explain import NodeAnswer, explain_answer
-from scheduler_core.decide.logged_decision import DecisionQuery
+from scheduler_core.decide.decision import DecisionQuery
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model.kube import Pod
-from scheduler_core.monitor.row_order import RowPage, page_of
+from scheduler_core.monitor.node_rows import RowPage, page_of
 
 # How long a page waits for a search of remedies.
 _REMEDY_SECONDS: Final = 0.25

@@ -16,13 +16,20 @@ from app.api.errors import RequestError
 from app.api.page.tiles import DiskLine, disk_line, disks_per_row, lines_of, tiles, total_bar
 from app.extender.status_reporter import COMPARED, NOT_COMPARED, StatusSources
 from app.schemas.state import PlacementGuardState, ServiceState
-from scheduler_core.decide.logged_decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
+from scheduler_core.decide.decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
 from scheduler_core.guard.placement_guard import GuardOutcome
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
-from scheduler_core.monitor.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
+from scheduler_core.monitor.node_rows import (
+    NodeCondition,
+    NodeRow,
+    RowPage,
+    SpaceTotal,
+    group_by_zone,
+    page_of,
+    select_rows,
+)
 from scheduler_core.monitor.report import StatusReport, WaitingRow, pods_on_node
-from scheduler_core.monitor.row_order import RowPage, page_of
 from scheduler_core.predict.node_loss import NodeLossOutcome
 from scheduler_core.predict.prediction import Prediction
 

@@ -15,8 +15,8 @@ from app.cli.top import Subject, Summary, UsageList, print_usage
 from app.cli.waiting import WaitingPods, print_waiting
 from scheduler_core.model.kube import Pod
 from scheduler_core.monitor.capacity_report import DiskUsage
+from scheduler_core.monitor.node_rows import DiskRow
 from scheduler_core.monitor.report import WaitingRow
-from scheduler_core.monitor.row_order import DiskRow
 from tests import builders as make
 from tests.app.cli.test_explain_live import live_cluster, run_in_thread
 from tests.builders import GI, Object

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.extender.decision_log import DecisionLog
-from scheduler_core.decide.logged_decision import (
+from scheduler_core.decide.decision import (
     MAX_DECISIONS,
     MAX_ERROR_LENGTH,
     MAX_LENGTH,

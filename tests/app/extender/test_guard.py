@@ -27,7 +27,7 @@ from app.runtime.metrics import PREFIX
 from scheduler_core.convert.admission import admission_request
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
 from scheduler_core.decide.settings import ExtenderSettings, GuardMode
-from scheduler_core.guard.guard_health import GuardState
+from scheduler_core.guard.placement_guard import GuardState
 from scheduler_core.model.longhorn import REVIEWED, Placement, Replica
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make

@@ -13,7 +13,7 @@ from app.extender.node_losses import MAX_NODES, ROUND_INTERVAL, NodeLosses
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
 from app.runtime.metrics import PREFIX
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import give_way
 from scheduler_core.predict.node_loss import NodeLossOutcome, predict_node_loss
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from tests.builders import kube_node

@@ -14,7 +14,7 @@ from aiohttp import web
 from app.kube.client import ApiError, KubeClient
 from app.kube.event_recorder import MAX_CALLS_IN_FLIGHT, QUIET_SECONDS, REPEAT_SECONDS, ApiDispatcher, EventRecorder
 from app.runtime.leader_loop import DRAIN_TIMEOUT
-from scheduler_core.convert.event import MAX_MESSAGE, ObjectReference
+from scheduler_core.convert.kube import MAX_MESSAGE, ObjectReference
 from tests.worlds.fake_api import connect_client, failing, until
 from tests.worlds.scheduling_api import SchedulingApi
 from tests.worlds.virtual_time import run

@@ -8,7 +8,7 @@ from time import perf_counter
 import pytest
 
 from app.runtime.decision_thread import DEADLINE_SECONDS, QUIET_SECONDS, DecisionThread, Urgency
-from scheduler_core.packing.giving_way import give_way
+from scheduler_core.packing.budget import give_way
 
 
 class _World:

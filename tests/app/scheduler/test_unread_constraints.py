@@ -4,8 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from scheduler_core.generic.policy import parse_policy
-from scheduler_core.generic.unsupported_constraints import UnsupportedMode
+from scheduler_core.generic.policy import UnsupportedMode, parse_policy
 from tests.worlds.fake_api import Object, until
 from tests.worlds.scheduler import running_scheduler, running_scheduler_with_policy_file, write_policy
 from tests.worlds.scheduling_api import NODES, PODS, SchedulingApi, node, pod

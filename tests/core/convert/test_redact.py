@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
-from scheduler_core.convert.pod_template import creates_in_order, read_pod, workload_replicas
+from scheduler_core.convert.kubectl import creates_in_order, read_pod, workload_replicas
 from scheduler_core.convert.redact import (
     PROVISIONER,
     STORAGE_CLASS_PARAMETERS,

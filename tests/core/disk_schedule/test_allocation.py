@@ -10,15 +10,19 @@ import yaml
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes, would_grant
 from scheduler_core.disk_schedule.disk_space import DiskAccounting, account
-from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, new_schedule, sync_disks
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS
 from scheduler_core.disk_schedule.reconcile import (
+    Create,
+    Delete,
     NodeLookup,
     Reconciliation,
+    UpdateSpec,
     limit_of,
     mirror_spec,
     mirror_status,
+    new_schedule,
     reconcile,
+    sync_disks,
 )
 from scheduler_core.disk_schedule.writes import set_requirement
 from scheduler_core.model.disk_schedule import (

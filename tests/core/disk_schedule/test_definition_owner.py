@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_core.convert.disk_schedule_owner import longhorns_definition
+from scheduler_core.convert.disk_schedule import longhorns_definition
 from scheduler_core.errors import ObjectError
 
 ROOT = Path(__file__).parents[3]

@@ -9,9 +9,15 @@ import pytest
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule.allocation import Limit, allocate, taken_bytes
 from scheduler_core.disk_schedule.disk_space import disk_space
-from scheduler_core.disk_schedule.node_sync import Create, Recreate, new_schedule, sync_disks
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, Occupant, occupancy_by_disk
-from scheduler_core.disk_schedule.reconcile import allocation_events, reconcile
+from scheduler_core.disk_schedule.reconcile import (
+    Create,
+    Recreate,
+    allocation_events,
+    new_schedule,
+    reconcile,
+    sync_disks,
+)
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     Adoption,

@@ -7,18 +7,18 @@ import pytest
 
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.current_predicates import (
+from scheduler_core.generic.policy import parse_policy
+from scheduler_core.generic.predicates import (
     AFFINITY_MISMATCH,
     EXISTING_ANTI_AFFINITY,
     POD_AFFINITY,
     POD_ANTI_AFFINITY,
+    PORT_TAKEN,
     SPREAD_LABEL_MISSING,
     SPREAD_MISMATCH,
     UNSCHEDULABLE,
     UNTOLERATED_TAINT,
 )
-from scheduler_core.generic.policy import parse_policy
-from scheduler_core.generic.predicates import PORT_TAKEN
 from scheduler_core.generic.scheduler import NOT_READY
 from scheduler_core.model.generic import Node
 from scheduler_core.model.kube import Pod

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import CycleState
-from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, PluginError, PredicatePlugin, PriorityPlugin
 from scheduler_core.generic.policy import Policy, PolicyError, parse_policy
 from scheduler_core.generic.predicates import Check

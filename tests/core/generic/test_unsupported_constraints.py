@@ -6,8 +6,8 @@ import pytest
 
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.policy import DEFAULT_POLICY
-from scheduler_core.generic.unsupported_constraints import (
+from scheduler_core.generic.policy import (
+    DEFAULT_POLICY,
     EXISTING_PODS,
     NODE_TAINTS,
     ignored_constraints,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_core.guard.guard_health import GuardState, Observation, next_state, observe_placement
+from scheduler_core.guard.placement_guard import GuardState, Observation, next_state, observe_placement
 from scheduler_core.model.longhorn import Replica
 
 CONFIRMED = Observation.CONFIRMED

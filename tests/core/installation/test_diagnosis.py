@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED, Check, diagnose, is_well
+from scheduler_core.installation.diagnosis import (
+    INSTALLED,
+    UNINSTALLED,
+    Check,
+    check_storage_classes,
+    diagnose,
+    is_well,
+)
 from scheduler_core.installation.facts import (
     Caller,
     Finding,
@@ -21,7 +28,6 @@ from scheduler_core.installation.facts import (
     ProcessReport,
     Severity,
 )
-from scheduler_core.installation.longhorn_checks import check_storage_classes
 from scheduler_core.installation.scheduler_checks import CAUSES, cause_of, is_refusal
 from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, SchedulingFailure, ServiceAddress
 from scheduler_core.model.kube import StorageClass

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.anti_affinity import Tier
-from scheduler_core.longhorn.explain import PlacementExplanation, explain
+from scheduler_core.longhorn.new_volume_placement import PlacementExplanation, explain
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model import longhorn as lh

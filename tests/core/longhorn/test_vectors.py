@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.conformance.questions import QUESTIONS
-from scheduler_core.longhorn.conformance.scenario import read_cluster
+from scheduler_core.longhorn.conformance import QUESTIONS, read_cluster
 from scheduler_core.longhorn.node_stage import one_manager_per_node
 from scheduler_core.longhorn.vectors import RUNNER, check
 

@@ -5,9 +5,8 @@ What is misplaced in a state without a history is tested, too.
 
 import pytest
 
-from scheduler_core.monitor.node_rows import NodeRow, node_rows
+from scheduler_core.monitor.node_rows import NodeRow, RowOrder, disk_rows, node_rows, sort_disks, sort_nodes
 from scheduler_core.monitor.report import placement_problems
-from scheduler_core.monitor.row_order import RowOrder, disk_rows, sort_disks, sort_nodes
 from tests import builders as make
 from tests.builders import Object
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.model.verdict import Reason
 from scheduler_core.monitor.capacity_report import CapacityReport
-from scheduler_core.monitor.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, select_rows
+from scheduler_core.monitor.node_rows import NodeCondition, NodeRow, SpaceTotal, group_by_zone, page_of, select_rows
 from scheduler_core.monitor.report import StatusReport, WaitingRow, status_report, waiting_pods, waiting_row
-from scheduler_core.monitor.row_order import page_of
 from tests import builders as make
 from tests.builders import GI, Object
 

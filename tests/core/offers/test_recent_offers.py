@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.offers.recent_offers import PERIOD, RecentOffers
+from scheduler_core.offers.ledger import PERIOD, RecentOffers
 
 
 @given(times=st.lists(st.floats(0, 100), max_size=30).map(sorted), wait=st.floats(0, 50))

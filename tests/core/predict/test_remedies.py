@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_core.convert.kubectl_commands import allow_scheduling_on_disk, allow_scheduling_on_node, set_node_tags
+from scheduler_core.convert.kubectl import allow_scheduling_on_disk, allow_scheduling_on_node, set_node_tags
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.predict.remedies import find_remedies
 from scheduler_core.predict.remedy import Cost, Intervention, RemedyKind, Step, exact_bytes

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.kubectl_commands import replica_move_commands
+from scheduler_core.convert.kubectl import replica_move_commands
 from scheduler_core.model import longhorn
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.replica_moves import DiskPlace, apply_move, replica_moves
