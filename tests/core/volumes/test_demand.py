@@ -47,6 +47,12 @@ def ties(demands: list[Demand]) -> list[tuple[str, str, DemandSource]]:
     return [(demand.volume.name, demand.node, demand.source) for demand in demands]
 
 
+def nominated(node: str, *conditions: Object) -> Object:
+    raw = pod("x")
+    raw["status"] |= {"nominatedNodeName": node, "conditions": list(conditions)}
+    return raw
+
+
 def test_a_bound_pod_s_volumes_demand_space_on_its_node() -> None:
     demands = derive(bound("x"), claim("y", 20), pod("x", "y", node="a"))
     assert ties(demands) == [("vol-x", "a", DemandSource.POD), ("y", "a", DemandSource.POD)]
@@ -54,15 +60,89 @@ def test_a_bound_pod_s_volumes_demand_space_on_its_node() -> None:
     assert {demand.pod for demand in demands} == {"default/pod"}
 
 
-def test_the_selected_node_of_one_claim_ties_all_volumes_of_the_pod() -> None:
-    demands = derive(bound("x"), with_selected_node(claim("y", 20), "b"), pod("x", "y"))
-    assert ties(demands) == [("vol-x", "b", DemandSource.SELECTED_NODE), ("y", "b", DemandSource.SELECTED_NODE)]
+POD = DemandSource.POD
+SELECTED = DemandSource.SELECTED_NODE
+ATTACHED = DemandSource.ATTACHMENT
+AFFINITY = DemandSource.HARD_NODE_AFFINITY
+NOMINATED = DemandSource.NOMINATION
+PREEMPTS = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+FOREIGN = [claim("other", 1, storage_class="foreign"), make_class("foreign", provisioner="example.com/disk")]
+TIES: dict[str, tuple[list[Object | list[Object]], list[tuple[str, str, DemandSource]]]] = {
+    "the selected node of one claim ties all volumes of the pod": (
+        [bound("x"), with_selected_node(claim("y", 20), "b"), pod("x", "y")],
+        [("vol-x", "b", SELECTED), ("y", "b", SELECTED)],
+    ),
+    "another driver's selected node counts too": (
+        [bound("x"), with_selected_node(FOREIGN[0], "b"), pod("x", "other"), FOREIGN[1]],
+        [("vol-x", "b", SELECTED)],
+    ),
+    "the selected node of a claim bound for an earlier pod ties nothing": (
+        [with_selected_node(bound("x")[0], "b"), bound("x")[1:], pod("x")],
+        [],
+    ),
+    "an attachment ties a volume whose pod is gone": ([bound("x"), attachment("a")], [("vol-x", "a", ATTACHED)]),
+    "an attachment that is being deleted ties nothing": (
+        [bound("x"), attachment("a", deletionTimestamp="2026-01-01T00:00:00Z")],
+        [],
+    ),
+    "the node that Longhorn attaches a volume to ties it": ([bound("x", nodeID="b")], [("vol-x", "b", ATTACHED)]),
+    # Longhorn tries to place it every 30 s.
+    "a replica with hard node affinity ties its volume": (
+        [bound("x"), replica("r", "vol-x", size=10, hardNodeAffinity="a")],
+        [("vol-x", "a", AFFINITY)],
+    ),
+    "the pod's node counts before the volume's attachment": (
+        [bound("x", nodeID="a"), attachment("a"), pod("x", node="b")],
+        [("vol-x", "b", POD)],
+    ),
+    "a healthy replica on the node ends the demand": (
+        [bound("x"), pod("x", node="a"), replica("r", "vol-x", "a", size=10)],
+        [],
+    ),
+    "a replica on the node that was never healthy ends it, too": (
+        [bound("x"), pod("x", node="a"), replica("r", "vol-x", "a", size=10, healthy=False)],
+        [],
+    ),
+    "a replica on another node does not end it": (
+        [bound("x"), pod("x", node="b"), replica("r", "vol-x", "a", size=10)],
+        [("vol-x", "b", POD)],
+    ),
+    "an evicting replica does not end it": (
+        [bound("x"), pod("x", node="a"), replica("r", "vol-x", "a", size=10, evictionRequested=True)],
+        [("vol-x", "a", POD)],
+    ),
+    "a finished pod demands nothing": ([bound("x"), pod("x", node="a", phase="Succeeded")], []),
+    "a failed pod demands nothing": ([bound("x"), pod("x", node="a", phase="Failed")], []),
+    "a deleted pod demands nothing": ([bound("x"), pod("x", node="a", deleting=True)], []),
+    "a volume that needs no local space demands none": ([bound("x", locality="disabled"), pod("x", node="a")], []),
+    "two pods that share a claim demand it once": (
+        [bound("x"), pod("x", name="p", uid="p", node="a"), pod("x", name="q", uid="q", node="a")],
+        [("vol-x", "a", POD)],
+    ),
+    "a claim with a reserved volume counts as that volume": (
+        [claim("x", 10), persistent_volume("x", uid="uid-x"), make_volume("vol-x", 10), pod("x", node="a")],
+        [("vol-x", "a", POD)],
+    ),
+    "a claim that has lost its volume demands nothing": (
+        [claim("x", 10, bound=True, phase="Lost"), pod("x", node="a")],
+        [],
+    ),
+    "a claim without a class demands nothing": ([claim("x", 10, storage_class="gone"), pod("x", node="a")], []),
+    "a nomination ties an unbound claim": ([claim("x", 10), nominated("b")], [("x", "b", NOMINATED)]),
+    "a nomination ties a bound claim": ([bound("x"), nominated("b")], [("vol-x", "b", NOMINATED)]),
+    "a nomination by preemption ties nothing": ([claim("x", 10), nominated("b", PREEMPTS)], []),
+    "the selected node counts before a nomination": (
+        [with_selected_node(claim("x", 10), "a"), nominated("b")],
+        [("x", "a", SELECTED)],
+    ),
+}
 
 
-def test_another_driver_s_selected_node_counts_too() -> None:
-    foreign = with_selected_node(claim("other", 1, storage_class="foreign"), "b")
-    demands = derive(bound("x"), foreign, pod("x", "other"), make_class("foreign", provisioner="example.com/disk"))
-    assert ties(demands) == [("vol-x", "b", DemandSource.SELECTED_NODE)]
+@pytest.mark.parametrize(("objects", "expected"), TIES.values(), ids=TIES)
+def test_volumes_are_tied_to_nodes(
+    objects: list[Object | list[Object]], expected: list[tuple[str, str, DemandSource]]
+) -> None:
+    assert ties(derive(*objects)) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,34 +168,6 @@ def test_a_claim_provisioned_for_the_pod_ties_its_other_volumes_too() -> None:
     assert ties(demands) == [("vol-x", "b", DemandSource.SELECTED_NODE), ("vol-y", "b", DemandSource.SELECTED_NODE)]
 
 
-def test_the_selected_node_of_a_claim_bound_for_an_earlier_pod_ties_nothing() -> None:
-    [bound_claim, *others] = bound("x")
-    assert derive(with_selected_node(bound_claim, "b"), others, pod("x")) == []
-
-
-def test_an_attachment_ties_a_volume_whose_pod_is_gone() -> None:
-    assert ties(derive(bound("x"), attachment("a"))) == [("vol-x", "a", DemandSource.ATTACHMENT)]
-
-
-def test_an_attachment_that_is_being_deleted_ties_nothing() -> None:
-    assert derive(bound("x"), attachment("a", deletionTimestamp="2026-01-01T00:00:00Z")) == []
-
-
-def test_the_node_that_longhorn_attaches_a_volume_to_ties_it() -> None:
-    assert ties(derive(bound("x", nodeID="b"))) == [("vol-x", "b", DemandSource.ATTACHMENT)]
-
-
-def test_a_replica_with_hard_node_affinity_ties_its_volume() -> None:
-    """Longhorn tries to place it every 30 s."""
-    unplaced = replica("r", "vol-x", size=10, hardNodeAffinity="a")
-    assert ties(derive(bound("x"), unplaced)) == [("vol-x", "a", DemandSource.HARD_NODE_AFFINITY)]
-
-
-def test_the_pod_s_node_counts_before_the_volume_s_attachment() -> None:
-    demands = derive(bound("x", nodeID="a"), attachment("a"), pod("x", node="b"))
-    assert ties(demands) == [("vol-x", "b", DemandSource.POD)]
-
-
 @pytest.mark.parametrize(
     ("locality", "node"), [("strict-local", "a"), ("best-effort", "b")], ids=["strict-local", "best-effort"]
 )
@@ -128,45 +180,6 @@ def test_a_strict_local_volume_that_is_copied_stays_where_it_is_attached(
     assert [name for _, name, _ in ties(derive([claim, persistent, volume], pod("x", node="b")))] == [node]
 
 
-@pytest.mark.parametrize("healthy", [True, False], ids=["healthy", "never healthy yet"])
-def test_a_replica_on_the_node_ends_the_demand(healthy: bool) -> None:
-    assert derive(bound("x"), pod("x", node="a"), replica("r", "vol-x", "a", size=10, healthy=healthy)) == []
-
-
-def test_a_replica_on_another_node_does_not_end_the_demand() -> None:
-    demands = derive(bound("x"), pod("x", node="b"), replica("r", "vol-x", "a", size=10))
-    assert ties(demands) == [("vol-x", "b", DemandSource.POD)]
-
-
-def test_an_evicting_replica_does_not_end_the_demand() -> None:
-    demands = derive(bound("x"), pod("x", node="a"), replica("r", "vol-x", "a", size=10, evictionRequested=True))
-    assert ties(demands) == [("vol-x", "a", DemandSource.POD)]
-
-
-@pytest.mark.parametrize(
-    "ended",
-    [pod("x", node="a", phase="Succeeded"), pod("x", node="a", phase="Failed"), pod("x", node="a", deleting=True)],
-    ids=["finished", "failed", "deleting"],
-)
-def test_a_finished_or_deleted_pod_demands_nothing(ended: Object) -> None:
-    assert derive(bound("x"), ended) == []
-
-
-def test_a_volume_that_needs_no_local_space_demands_none() -> None:
-    """Its replicas may be on any node."""
-    assert derive(bound("x", locality="disabled"), pod("x", node="a")) == []
-
-
-def test_two_pods_that_share_a_claim_demand_it_once() -> None:
-    demands = derive(bound("x"), pod("x", name="p", uid="p", node="a"), pod("x", name="q", uid="q", node="a"))
-    assert ties(demands) == [("vol-x", "a", DemandSource.POD)]
-
-
-def test_a_claim_with_a_reserved_volume_counts_as_that_volume() -> None:
-    demands = derive(claim("x", 10), persistent_volume("x", uid="uid-x"), make_volume("vol-x", 10), pod("x", node="a"))
-    assert ties(demands) == [("vol-x", "a", DemandSource.POD)]
-
-
 @pytest.mark.parametrize(
     "delivered", [[], [persistent_volume("x", uid="uid-x")]], ids=["no volume", "the PersistentVolume"]
 )
@@ -176,12 +189,6 @@ def test_demand_does_not_vanish_between_two_watches(delivered: list[Object], tyi
     assert [(demand.volume.name, demand.node, demand.volume.volume.size) for demand in demands] == (
         [("x", "a", 10 * GI)] if tying_pod["spec"].get("nodeName") or not delivered else []
     )
-
-
-def test_a_claim_that_cannot_become_a_volume_demands_nothing() -> None:
-    """One has lost its PersistentVolume, one has no class."""
-    assert derive(claim("x", 10, bound=True, phase="Lost"), pod("x", node="a")) == []
-    assert derive(claim("x", 10, storage_class="gone"), pod("x", node="a")) == []
 
 
 def test_the_selected_node_of_an_unbound_claim_counts_before_that_of_a_provisioned_one() -> None:
@@ -207,24 +214,3 @@ def test_demand_is_sorted_by_node_and_age() -> None:
         pod("young", "old", "twin", node="a"),
     )
     assert [demand.volume.name for demand in demands] == ["old", "twin", "young"]
-
-
-def nominated(node: str, *conditions: Object) -> Object:
-    raw = pod("x")
-    raw["status"] |= {"nominatedNodeName": node, "conditions": list(conditions)}
-    return raw
-
-
-def test_a_nomination_ties_the_volumes_of_a_pod() -> None:
-    assert ties(derive(claim("x", 10), nominated("b"))) == [("x", "b", DemandSource.NOMINATION)]
-    assert ties(derive(bound("x"), nominated("b"))) == [("vol-x", "b", DemandSource.NOMINATION)]
-
-
-def test_a_nomination_by_preemption_ties_nothing() -> None:
-    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    assert derive(claim("x", 10), nominated("b", unschedulable)) == []
-
-
-def test_the_selected_node_counts_before_a_nomination() -> None:
-    demands = derive(with_selected_node(claim("x", 10), "a"), nominated("b"))
-    assert ties(demands) == [("x", "a", DemandSource.SELECTED_NODE)]
