@@ -19,6 +19,7 @@ from tests.worlds.changes import Changes, changes_of, empty_state
 from tests.worlds.disk_schedules import disk_schedule
 
 DISK = "a-disk-1"
+WAITS = {"report": 0.0, "settle": SETTLE_TIME, "lag": MAX_STATUS_LAG}
 
 
 def image(size: int, *disks: str) -> Object:
@@ -45,6 +46,7 @@ class World:
         self.state = empty_state()
         self.report = OverbookingReport()
         self.now = 0.0
+        self.new: list[str] = []
         self.deliveries: dict[tuple[str, str], float] = {}
         self.put(*objects or (make.longhorn_node("a"),))
         self.update_report()
@@ -60,10 +62,36 @@ class World:
             if field == "replicas" and disk:
                 self.deliveries.setdefault((str(name), disk), self.now)
 
-    def place(self, name: str, size: float, *, after: float = 0.0, node: str = "a", disk: str = "disk-1") -> None:
-        """Places a volume's replica `after` seconds; volume and replica have one name."""
+    def place(
+        self, volume: str, size: float, *, name: str = "", after: float = 0.0, node: str = "a", disk: str = "disk-1"
+    ) -> None:
+        """Places a volume's replica `after` seconds; without another name it has that of the volume."""
         self.now += after
-        self.put(make.replica(name, name, node, size=size, disk=disk, healthy=False))
+        self.put(make.replica(name or volume, volume, node, size=size, disk=disk, healthy=False))
+
+    def play(self, history: str) -> str:
+        """Plays a history, and returns the overbooked disks once no placement can follow.
+
+        `x 60 +0.1 disk-2` places a volume of 60 Gi after 0.1 s, `r:x 60` with a replica named r, `show x 60` shows it healthy, and
+        `disk 50` resizes the disk.
+        """
+        for verb, *words in (event.split() for event in history.split(", ")):
+            if verb in WAITS:
+                self.update_report(WAITS[verb])
+            elif verb == "remove":
+                self.remove(words[0])
+            elif verb == "show":
+                self.put(make.replica(words[0], words[0], "a", size=float(words[1])))
+            elif verb == "disk":
+                self.put(make.longhorn_node("a", int(words[0])))
+            elif verb == "no":
+                self.put(make.longhorn_node("a", {}))
+            else:
+                after = next((float(word) for word in words if word.startswith("+")), 0.0)
+                disk = next((word for word in words if word.startswith("disk")), "disk-1")
+                name, _, volume = verb.rpartition(":")
+                self.place(volume, float(words[0]), name=name, after=after, disk=disk)
+        return ", ".join(map(text, self.update_report(0.0 if history.endswith("report") else SETTLE_TIME).overbooked))
 
     def remove(self, name: str) -> None:
         self.put(make.replica(name, name), deleted=True)
@@ -74,82 +102,89 @@ class World:
         deliveries = self.deliveries
         self.deliveries = {}
         self.report = self.report.update(self.state.view, deliveries, self.now)
+        self.new += map(text, self.report.new_overbookings)
         return self.report
 
 
-def entry(*volumes: str, over: float, milliseconds: int = 0, node: str = "a", disk: str = "disk-1") -> Overbooked:
-    """An overbooked disk; `over` in Gi."""
-    return Overbooked(node, disk, volumes, int(over * GI), milliseconds)
+def text(entry: Overbooked) -> str:
+    """Volumes, the Gi too many, the milliseconds between the placements, and the disk unless it is a's first one."""
+    place = "" if (entry.node, entry.disk) == ("a", "disk-1") else f" {entry.node}/{entry.disk}"
+    return f"{' '.join(entry.volumes)} {entry.bytes_over / GI:g} {entry.milliseconds}{place}"
 
 
-def overbooked(world: World) -> tuple[Overbooked, ...]:
-    return world.update_report(SETTLE_TIME).overbooked
+NODE = make.longhorn_node("a")
+TWO_DISKS = make.longhorn_node("a", {name: make.disk(100) for name in ("disk-1", "disk-2")})
+RESERVED = make.longhorn_node("a", {"disk-1": make.disk(100, reserved=20)})
+HISTORIES: dict[str, tuple[list[Object], str, str]] = {
+    "two volumes that meet on a disk overbook it": ([], "x 60, y 60 +0.016", "x y 20 16"),
+    "a disk at its limit is not overbooked": ([], "x 60, y 40", ""),
+    "a disk below its limit is not overbooked": ([], "x 60, y 39", ""),
+    "what is reserved lowers the limit": ([RESERVED], "x 60, y 50", "x y 30 0"),
+    "over-provisioning raises the limit": (
+        [RESERVED, make.setting("storage-over-provisioning-percentage", "200")], "x 60, y 50", "",
+    ),
+    "a backing image alone overbooks nothing": ([NODE, image(30, DISK)], "x 60", ""),
+    "backing images are booked, too": ([NODE, image(30, DISK)], "x 60, settle, y 20", "x y 10 1000"),
+    "only volumes that Longhorn cannot have counted met": ([], "counted 40, x 40 +0.1, y 40 +0.1", "x y 20 100"),
+    "all volumes of a pod may meet": ([], "w 100, x 100 +0.12, y 100 +0.12, z 100 +0.12", "w x y z 300 360"),
+    "volumes meet across reports": ([], "x 60, settle, y 60 +0.5", "x y 20 1500"),
+    "a volume that was placed long ago did not meet another": ([], "x 60, lag, y 60", "y 20 0"),
+    "a limit that is raised at a placement may have let it happen": ([], "x 160, report, disk 200", ""),
+    "the bytes follow the disk": ([], "x 60, y 60, settle, disk 110", "x y 10 0"),
+    "a smaller disk is no outcome of placements": ([NODE, make.replica("x", "x", "a", size=80)], "disk 50", ""),
+    # Longhorn may still place on the figures before.
+    "a placement right after it neither": ([NODE, make.replica("x", "x", "a", size=80)], "disk 50, settle, y 10", ""),
+    "a limit that is lowered at a placement is no outcome of it": ([], "x 60, disk 50", ""),
+    "a replica that grows overbooks no disk": ([], "x 60, report, show x 160", ""),
+    "disks that were overbooked before the first report are not reported": (
+        [NODE, *(make.replica(name, name, "a", size=60) for name in "xy")], "report", "",
+    ),
+    "a replica that changes on its disk is not placed again": (
+        [NODE, make.replica("x", "x", "a", size=60, healthy=False)], "y 60, show x 60", "y 20 0",
+    ),
+    "a replica that moves is placed on the new disk": (
+        [TWO_DISKS], "x 60, y 60 disk-2, x 60 +0.2 disk-2", "y x 20 200 a/disk-2",
+    ),
+    "a replica that is gone met no other": (
+        [NODE, make.replica("old", "old", "a", size=50)],
+        "x 30, gone 20 +0.1, report, remove gone, y 30 +0.1",
+        "x y 10 200",
+    ),
+    "a replica that left the disk met no other": (
+        [TWO_DISKS],
+        "old 50, report, x 30 +0.1, report, moved 20 +0.1, report, moved 40 disk-2, y 30 +0.1",
+        "x y 10 200",
+    ),
+    "a disk with a schedule is not reported": (
+        [NODE, disk_schedule(DISK, node="a")], "x 60, y 60, remove y, settle, y 60", "",
+    ),
+    "a disk whose schedule only mirrors it is reported": ([NODE, mirror(DISK)], "x 60, y 60", "x y 20 0"),
+    "two replicas of one volume are one volume": ([], "r-1:x 60, r-2:x 60", "x 20 0"),
+    "replicas that only the stale status lists are not booked": (
+        [make.longhorn_node("a", {"disk-1": make.disk(100, listed={"gone": 80})})], "x 60", "",
+    ),
+}  # fmt: skip
 
 
-def test_two_volumes_that_meet_on_a_disk_overbook_it() -> None:
-    world = World()
-    world.place("x", 60)
-    world.place("y", 60, after=0.016)
-    report = world.update_report(SETTLE_TIME)
-    assert report.overbooked == report.new_overbookings == (entry("x", "y", over=20, milliseconds=16),)
-
-
-@pytest.mark.parametrize("size", [40, 39], ids=["equal", "less"])
-def test_a_disk_at_its_limit_is_not_overbooked(size: int) -> None:
-    world = World()
-    world.place("x", 60)
-    world.place("y", size)
-    assert overbooked(world) == ()
+@pytest.mark.parametrize(("objects", "history", "expected"), HISTORIES.values(), ids=HISTORIES)
+def test_overbooked_disks_follow_from_the_history(objects: list[Object], history: str, expected: str) -> None:
+    world = World(*objects)
+    assert world.play(history) == expected
+    assert bool(world.new) is bool(expected)
 
 
 @pytest.mark.parametrize(
-    ("percentage", "expected"),
-    [pytest.param("100", (entry("x", "y", over=30),), id="100 %"), pytest.param("200", (), id="200 %")],
+    "lowered",
+    [
+        [make.longhorn_node("a", {"disk-1": make.disk(100, reserved=50)})],
+        [NODE, make.setting("storage-over-provisioning-percentage", "50")],
+    ],
+    ids=["reserve", "percentage"],
 )
-def test_the_limit_is_longhorns(percentage: str, expected: tuple[Overbooked, ...]) -> None:
-    node = make.longhorn_node("a", {"disk-1": make.disk(100, reserved=20)})
-    world = World(node, make.setting("storage-over-provisioning-percentage", percentage))
-    world.place("x", 60)
-    world.place("y", 50)
-    assert overbooked(world) == expected
-
-
-def test_backing_images_are_booked_too() -> None:
-    world = World(make.longhorn_node("a"), image(30, DISK))
-    world.place("x", 60)
-    assert overbooked(world) == ()
-    world.place("y", 20)
-    assert overbooked(world) == (entry("x", "y", over=10, milliseconds=2000 - 1000),)
-
-
-def test_only_volumes_that_longhorn_cannot_have_counted_met() -> None:
-    world = World()
-    for name in ("counted", "x", "y"):
-        world.place(name, 40, after=0.1)
-    assert overbooked(world) == (entry("x", "y", over=20, milliseconds=100),)
-
-
-def test_all_volumes_of_a_pod_may_meet() -> None:
-    world = World()
-    for name in "wxyz":
-        world.place(name, 100, after=0.12)
-    assert overbooked(world) == (entry(*"wxyz", over=300, milliseconds=360),)
-
-
-def test_volumes_meet_across_reports() -> None:
-    world = World()
-    world.place("x", 60)
-    assert overbooked(world) == ()
-    world.place("y", 60, after=0.5)
-    assert overbooked(world) == (entry("x", "y", over=20, milliseconds=1500),)
-
-
-def test_a_volume_that_was_placed_long_ago_did_not_meet_another() -> None:
-    world = World()
-    world.place("x", 60)
-    world.update_report(MAX_STATUS_LAG)
-    world.place("y", 60)
-    assert overbooked(world) == (entry("y", over=20),)
+def test_an_administrator_overbooks_no_disk(lowered: list[Object]) -> None:
+    world = World(NODE, make.replica("x", "x", "a", size=80))
+    world.put(*lowered)
+    assert (world.play("settle"), world.play("y 10"), world.new) == ("", "", [])
 
 
 def test_an_overbooked_disk_is_reported_after_the_last_placement() -> None:
@@ -159,194 +194,49 @@ def test_an_overbooked_disk_is_reported_after_the_last_placement() -> None:
         world.place(name, 60, after=0.5)
         reports.append(world.update_report())
     reports += [world.update_report(SETTLE_TIME), world.update_report(SETTLE_TIME)]
-    expected = (entry("x", "y", "z", over=80, milliseconds=1000),)
-    assert [report.new_overbookings for report in reports] == [(), (), (), expected, ()]
-    assert [report.overbooked for report in reports] == [(), (), (), expected, expected]
+    expected = ["x y z 80 1000"]
+    assert [[*map(text, report.new_overbookings)] for report in reports] == [[], [], [], expected, []]
+    assert [[*map(text, report.overbooked)] for report in reports] == [[], [], [], expected, expected]
 
 
 def test_a_volume_that_joins_a_reported_disk_is_no_new_overbooking() -> None:
     world = World()
-    world.place("x", 60)
-    world.place("y", 60)
-    world.update_report(SETTLE_TIME)
-    world.place("z", 10)
-    report = world.update_report(SETTLE_TIME)
-    assert report.new_overbookings == ()
-    assert report.overbooked == (entry("x", "y", "z", over=30, milliseconds=1000),)
+    assert world.play("x 60, y 60, settle, z 10") == "x y z 30 1000"
+    assert world.new == ["x y 20 0"]
 
 
-def test_an_entry_ends_when_the_disk_is_mended() -> None:
+def test_an_entry_ends_when_the_disk_is_mended_and_may_begin_again() -> None:
     world = World()
     for _ in range(2):
-        world.place("x", 60)
-        world.place("y", 60)
-        assert len(world.update_report(SETTLE_TIME).new_overbookings) == 1
-        world.remove("x")
-        assert world.update_report().overbooked == ()
+        assert world.play("x 60, y 60")
+        assert world.play("remove x, report") == ""
         world.remove("y")
+    assert len(world.new) == 2
 
 
 def test_a_disk_that_is_mended_before_it_was_reported_is_reported_all_the_same() -> None:
     world = World()
-    world.place("x", 60)
-    world.place("y", 60)
-    assert world.update_report().new_overbookings == ()
-    world.remove("x")
-    report = world.update_report()
-    assert (report.new_overbookings, report.overbooked) == ((entry("x", "y", over=20),), ())
-    assert world.update_report(SETTLE_TIME).new_overbookings == ()
+    assert world.play("x 60, y 60, report, remove x, report") == ""
+    assert world.new == ["x y 20 0"]
 
 
-def test_a_limit_that_is_raised_at_a_placement_may_have_let_it_happen() -> None:
+@pytest.mark.parametrize(("event", "later"), [("disk 120", ""), ("disk 0", "x y 20 0"), ("no disk", "")])
+def test_an_entry_ends_with_the_lack_and_with_the_disk_but_not_while_its_size_is_unknown(
+    event: str, later: str
+) -> None:
     world = World()
-    world.place("x", 160)
-    world.update_report()
-    world.put(make.longhorn_node("a", 200))
-    assert world.update_report(SETTLE_TIME).new_overbookings == ()
-
-
-def test_the_bytes_follow_the_disk() -> None:
-    world = World()
-    world.place("x", 60)
-    world.place("y", 60)
-    world.update_report(SETTLE_TIME)
-    world.put(make.longhorn_node("a", 110))
-    assert overbooked(world) == (entry("x", "y", over=10),)
-    world.put(make.longhorn_node("a", 120))
-    assert overbooked(world) == ()
-
-
-def test_an_administrator_overbooks_no_disk() -> None:
-    world = World(make.longhorn_node("a"), make.replica("x", "x", "a", size=80))
-    world.put(make.longhorn_node("a", 50))
-    assert overbooked(world) == ()
-    world.put(make.longhorn_node("a", {"disk-1": make.disk(100, reserved=50)}))
-    assert overbooked(world) == ()
-    world.put(make.longhorn_node("a"), make.setting("storage-over-provisioning-percentage", "50"))
-    assert overbooked(world) == ()
-    # Longhorn may still place on the figures before.
-    world.place("y", 10)
-    assert overbooked(world) == ()
-
-
-def test_a_limit_that_is_lowered_at_a_placement_is_no_outcome_of_it() -> None:
-    world = World()
-    world.place("x", 60)
-    world.put(make.longhorn_node("a", 50))
-    assert overbooked(world) == ()
-
-
-def test_a_replica_that_grows_overbooks_no_disk() -> None:
-    world = World()
-    world.place("x", 60)
-    world.update_report()
-    world.put(make.replica("x", "x", "a", size=160))
-    assert overbooked(world) == ()
-
-
-def test_disks_that_were_overbooked_before_the_first_report_are_not_reported() -> None:
-    world = World(make.longhorn_node("a"), [make.replica(name, name, "a", size=60) for name in "xy"])
-    assert overbooked(world) == ()
-
-
-def test_a_replica_that_changes_on_its_disk_is_not_placed_again() -> None:
-    world = World(make.longhorn_node("a"), make.replica("x", "x", "a", size=60, healthy=False))
-    world.place("y", 60)
-    world.put(make.replica("x", "x", "a", size=60))
-    assert overbooked(world) == (entry("y", over=20),)
-
-
-def test_a_replica_that_moves_is_placed_on_the_new_disk() -> None:
-    world = World(make.longhorn_node("a", {name: make.disk(100) for name in ("disk-1", "disk-2")}))
-    world.place("x", 60)
-    world.place("y", 60, disk="disk-2")
-    world.place("x", 60, after=0.2, disk="disk-2")
-    assert overbooked(world) == (entry("y", "x", over=20, milliseconds=200, disk="disk-2"),)
-
-
-def test_a_replica_that_is_gone_met_no_other() -> None:
-    world = World(make.longhorn_node("a"), make.replica("old", "old", "a", size=50))
-    world.place("x", 30, after=0.1)
-    world.place("gone", 20, after=0.1)
-    world.update_report()
-    world.remove("gone")
-    world.place("y", 30, after=0.1)
-    assert overbooked(world) == (entry("x", "y", over=10, milliseconds=200),)
-
-
-def test_a_replica_that_left_the_disk_met_no_other() -> None:
-    world = World(make.longhorn_node("a", {name: make.disk(100) for name in ("disk-1", "disk-2")}))
-    for name, size in (("old", 50), ("x", 30), ("moved", 20)):
-        world.place(name, size, after=0.1)
-        world.update_report()
-    world.place("moved", 40, disk="disk-2")
-    world.place("y", 30, after=0.1)
-    assert overbooked(world) == (entry("x", "y", over=10, milliseconds=200),)
-
-
-def test_a_disk_with_a_schedule_is_not_reported() -> None:
-    world = World(make.longhorn_node("a"), disk_schedule(DISK, node="a"))
-    world.place("x", 60)
-    world.place("y", 60)
-    world.remove("y")
-    assert (world.update_report(SETTLE_TIME).new_overbookings, world.report.overbooked) == ((), ())
-    world.place("y", 60)
-    assert overbooked(world) == ()
-
-
-def test_a_disk_whose_schedule_only_mirrors_it_is_reported() -> None:
-    world = World(make.longhorn_node("a"), mirror(DISK))
-    world.place("x", 60)
-    world.place("y", 60)
-    assert overbooked(world) == (entry("x", "y", over=20),)
-
-
-def test_two_replicas_of_one_volume_are_one_volume() -> None:
-    world = World()
-    for name in ("r-1", "r-2"):
-        world.put(make.replica(name, "x", "a", size=60))
-    assert overbooked(world) == (entry("x", over=20),)
-
-
-def test_replicas_that_only_the_stale_status_lists_are_not_booked() -> None:
-    world = World(make.longhorn_node("a", {"disk-1": make.disk(100, listed={"gone": 80})}))
-    world.place("x", 60)
-    assert overbooked(world) == ()
-
-
-def test_a_disk_of_unknown_size_keeps_its_entry() -> None:
-    world = World()
-    world.place("x", 60)
-    world.place("y", 60)
-    world.update_report(SETTLE_TIME)
-    world.put(make.longhorn_node("a", 0))
-    assert overbooked(world) == ()
-    world.put(make.longhorn_node("a"))
-    report = world.update_report()
-    assert (report.overbooked, report.new_overbookings) == ((entry("x", "y", over=20),), ())
-
-
-def test_a_removed_disk_has_no_entry() -> None:
-    world = World()
-    world.place("x", 60)
-    world.place("y", 60)
-    world.update_report(SETTLE_TIME)
-    world.put(make.longhorn_node("a", {}))
-    assert overbooked(world) == ()
-    world.put(make.longhorn_node("a"))
-    assert overbooked(world) == ()
+    assert world.play(f"x 60, y 60, settle, {event}") == ""
+    assert world.play("disk 100") == later
+    assert world.new == ["x y 20 0"]
 
 
 def test_disks_are_sorted_by_node_and_name() -> None:
     both = {name: make.disk(10) for name in ("disk-1", "disk-2")}
     world = World(make.longhorn_node("a", both), make.longhorn_node("b", both))
     for node, disk in (("b", "disk-1"), ("a", "disk-2"), ("a", "disk-1")):
-        world.place(f"{node}-{disk}", 20, node=node, disk=disk)
-    assert [(found.node, found.disk) for found in overbooked(world)] == [
-        ("a", "disk-1"),
-        ("a", "disk-2"),
-        ("b", "disk-1"),
-    ]
+        world.place("v", 20, name=f"{node}-{disk}", node=node, disk=disk)
+    found = world.update_report(SETTLE_TIME).overbooked
+    assert [(entry.node, entry.disk) for entry in found] == [("a", "disk-1"), ("a", "disk-2"), ("b", "disk-1")]
 
 
 placements = st.lists(
