@@ -12,6 +12,7 @@ import pytest
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.guard.placement_guard import GuardDecision, GuardOutcome, guards_every_node
+from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.builders import Object
@@ -53,13 +54,131 @@ def test_longhorns_disk_stays_if_everything_still_fits() -> None:
     assert decision == GuardDecision(GuardOutcome.LEFT, ON_B, "default/pod-x", detail)
 
 
-def test_the_planned_disk_stays() -> None:
-    assert _outcome(decide(state_of(_node(), X, Y), ON_A)) == ("left", "a")
+def _unbound(name: str, size: float, age: int) -> list[Object]:
+    """A pod with a selected node, whose claim is not bound yet."""
+    claim = make.claim(name, size)
+    claim["metadata"] |= {
+        "annotations": {"volume.kubernetes.io/selected-node": NODE},
+        "creationTimestamp": f"2026-01-01T00:00:{age:02d}Z",
+    }
+    return [claim, make.pod(name, name=f"pod-{name}", uid=f"uid-pod-{name}")]
 
 
-def test_younger_demand_is_kept_too() -> None:
-    younger = waiting_volume("y", 20, age=3)
-    assert _outcome(decide(state_of(_node(), X, younger), ON_B)) == ("changed", "a")
+def _image(disks: list[str]) -> Object:
+    return {
+        "apiVersion": make.LONGHORN,
+        "kind": "BackingImage",
+        "metadata": {"name": "image", "namespace": "longhorn-system"},
+        "spec": {"dataEngine": "v1", "diskFileSpecMap": {uuid: {} for uuid in disks}},
+        "status": {"realSize": 3 * make.GI},
+    }
+
+
+FREE_X = [make.volume("vol-x", 10), make.replica("r-x", "vol-x", size=10, healthy=False)]
+Z = waiting_volume("z", 15, age=3)
+Y_ON_B = placement("y", 20, "b")
+Z_ON_A = placement("z", 5, "a")
+OLD_X = make.replica("r-0", "vol-x", NODE, size=10, disk="b")
+OLD_X_ON_A = make.replica("r-0", "vol-x", NODE, size=10, disk="a", deleting=True)
+X_OF_TWO = waiting_volume("x", 10, numberOfReplicas=2)
+SECOND_X = [make.replica("r-2", "vol-x", size=10, healthy=False)]
+SHOWN_Y = [*Y[:-1], make.replica("r-y", "vol-y", NODE, size=20, disk="b")]
+UNBOUND_Y = [*_unbound("y", 5, 0), make.replica("r-y", "pvc-uid-y", NODE, size=5, disk="b", healthy=False)]
+SELECTED_X = [
+    X[0] | {"metadata": X[0]["metadata"] | {"annotations": {"volume.kubernetes.io/selected-node": NODE}}},
+    X[1],
+    X[3],
+]
+WITH_IMAGE = waiting_volume("x", 10, age=2, backingImage="image")
+FIRST_WITH_IMAGE = waiting_volume("z", 5, age=0, backingImage="image")
+TAGGED_X = waiting_volume("x", 10, age=2, diskSelector=["ssd"])
+TAGGED_DISKS = {
+    "a": make.disk(10),
+    "b": make.disk(20, tags=["ssd"]),
+    "c": make.disk(10, tags=["ssd", "fast"]),
+    "d": make.disk(10, tags=["ssd"], schedulable=False),
+}
+CORDONED = node_with_disks({"a": make.disk(10), "b": make.disk(20)}, schedulable=False)
+PERCENTAGE = "storage-over-provisioning-percentage"
+
+
+def _other(size: float) -> list[Object]:
+    """A volume of another pod on disk b that the status does not list."""
+    return [make.volume("vol-o", size), make.replica("r-o", "vol-o", NODE, size=size, disk="b")]
+
+
+# Objects, Longhorn's choice, what was allowed before -> outcome and disk.
+CHOICES: dict[str, tuple[list[list[Object]], Placement, list[Placement], str]] = {
+    "the planned disk stays": ([_node(), X, Y], ON_A, [], "left a"),
+    "younger demand is kept, too": ([_node(), X, waiting_volume("y", 20, age=3)], ON_B, [], "changed a"),
+    "hopeless demand is left out": ([_node(), X, waiting_volume("y", 25, age=3)], ON_B, [], "left b"),
+    "an overbooked disk is changed though nothing else is to come": ([_node(), X, _other(15)], ON_B, [], "changed a"),
+    "an allowed placement takes its space before a watch shows it": ([_node(), X, Y], ON_B, [Y_ON_B], "changed a"),
+    "also that of a volume that is not shown yet": ([_node(), X], ON_B, [Y_ON_B], "changed a"),
+    "the bytes of an allowed volume do not count twice": ([_node(), X, Y], ON_A, [Y_ON_B], "left a"),
+    "an allowed placement that a watch shows counts once": ([_node(c=10), X, SHOWN_Y], ON_A, [Y_ON_B], "left a"),
+    "also if it was shown elsewhere than it was allowed": (
+        [_node(c=10), X, SHOWN_Y], ON_A, [placement("y", 10, "a")], "left a",
+    ),
+    "the same replica may be allowed once more": ([_node(), X, Y], ON_A, [ON_A], "left a"),
+    "a retry replaces the allowance of its replica": ([_node(), X, Y], ON_B, [ON_A], "changed a"),
+    "an allowance on another node takes no space here": (
+        [_node(), X], ON_B, [replace(Y_ON_B, node="m", disk="m-b")], "left b",
+    ),
+    "a replica that takes no promised space stays": ([_node(), FREE_X, Y], ON_A, [], "left a"),
+    "a replica that would overfill its disk gets another one": ([_node(), _other(15), FREE_X], ON_B, [], "changed a"),
+    "unless no other has room": ([_node(a={"size": 5}), _other(15), FREE_X], ON_B, [], "no-plan b"),
+    "a demand that is hopeless is promised nothing": ([_node(), FREE_X, [OLD_X], Y], ON_B, [], "not-guarded b"),
+    "the second of two replicas on one node is not the local one": (
+        [_node(), X_OF_TWO, SECOND_X, Y], replace(ON_B, replica="r-2"), [], "changed a",
+    ),
+    "also before a watch shows the first": (
+        [_node(), X_OF_TWO, SECOND_X, Y], replace(ON_B, replica="r-2"), [ON_A], "promised-space-taken b",
+    ),
+    # Minimal available is 25 % of 10Gi, and 8Gi are copied.
+    "the actual size of a rebuilt volume must be available": (
+        [_node(), waiting_volume("x", 10, age=2, actual=8), Y], ON_B, [], "no-plan b",
+    ),
+    "a backing image of 3Gi is copied to a disk that lacks it": (
+        [_node({"size": 13}), WITH_IMAGE, Y, [_image(["n-b"])]], ON_B, [], "changed a",
+    ),
+    "its bytes must fit, too": ([_node({"size": 12}), WITH_IMAGE, Y, [_image(["n-b"])]], ON_B, [], "no-plan b"),
+    "a copy that an allowed replica waits for takes space": (
+        [_node({"size": 18}), FIRST_WITH_IMAGE, X, Y, [_image([])]], ON_B, [Z_ON_A], "changed a",
+    ),
+    "to the byte": ([_node({"size": 17}), FIRST_WITH_IMAGE, X, Y, [_image([])]], ON_B, [Z_ON_A], "no-plan b"),
+    "Longhorn's rules read the true load": (
+        [_node({"size": 20, "listed": {"r-0": 10}}), X, _other(20), [OLD_X_ON_A]], ON_B, [], "changed a",
+    ),
+    "over-provisioning counts": ([_node(), X, Y, [make.setting(PERCENTAGE, "200")]], ON_B, [], "left b"),
+    "a setting that cannot be read leaves everything": (
+        [_node(), X, Y, [make.setting(PERCENTAGE, "many")]], ON_B, [], "no-plan b",
+    ),
+    "a best-effort volume is guarded on its pod's node": (
+        [_node(), waiting_volume("x", 10, age=2, locality="best-effort"), Y], ON_B, [], "changed a",
+    ),
+    # It may have been cordoned since.
+    "a node that takes no replicas is left alone": ([CORDONED, X, Y], ON_B, [], "no-plan b"),
+    "an open disk is written though others are closed": (
+        [node_with_disks(TAGGED_DISKS), TAGGED_X, Y], ON_B, [], "changed c",
+    ),
+    "a claim bound to a volume that is not shown is known by its handle": (
+        [_node(), SELECTED_X, Y], ON_B, [], "changed a",
+    ),
+    # The watch of replicas may be ahead of those of claims: y would count twice, and z would seem hopeless.
+    "an unbound claim's volume that a watch shows as placed is no longer to come": (
+        [_node(), X, UNBOUND_Y, Z], ON_B, [], "changed a",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("objects", "wanted", "allowed", "expected"), CHOICES.values(), ids=CHOICES)
+def test_longhorns_choice_is_left_or_changed(
+    objects: list[list[Object]], wanted: Placement, allowed: list[Placement], expected: str
+) -> None:
+    decision = decide(state_of(*objects), wanted, allowed)
+    assert " ".join(_outcome(decision)) == expected
+    assert decision.allowance.disk_path == path_of(decision.allowance.disk.removeprefix(f"{NODE}-"))
 
 
 def test_offers_are_kept() -> None:
@@ -88,11 +207,6 @@ def test_an_offer_gives_way_if_longhorn_allows_no_other_disk() -> None:
     assert _outcome(decide(state, ON_A, ledger=ledger)) == ("left", "a")
 
 
-def test_hopeless_demand_is_left_out() -> None:
-    hopeless = waiting_volume("y", 25, age=3)
-    assert _outcome(decide(state_of(_node(), X, hopeless), ON_B)) == ("left", "b")
-
-
 def test_a_volume_that_older_demand_leaves_no_space_stays_on_longhorns_disk() -> None:
     older = [waiting_volume("y", 10, age=0), waiting_volume("z", 20, age=1)]
     decision = decide(state_of(_node(), X, *older), ON_B)
@@ -100,44 +214,7 @@ def test_a_volume_that_older_demand_leaves_no_space_stays_on_longhorns_disk() ->
     assert decision.detail == "volume vol-x does not fit there together with older demand"
 
 
-def test_an_overbooked_disk_is_changed_though_nothing_else_is_to_come() -> None:
-    other = [make.volume("vol-o", 15), make.replica("r-o", "vol-o", NODE, size=15, disk="b")]
-    assert _outcome(decide(state_of(_node(), X, other), ON_B)) == ("changed", "a")
-
-
-@pytest.mark.parametrize("allowed", [Y, []])
-def test_an_allowed_placement_takes_its_space_before_a_watch_shows_it(allowed: list[Object]) -> None:
-    on_b = placement("y", 20, "b")
-    assert _outcome(decide(state_of(_node(), X, allowed), ON_B, [on_b])) == ("changed", "a")
-
-
-def test_an_allowed_volume_is_no_longer_to_come() -> None:
-    """Otherwise its bytes would count twice."""
-    on_b = placement("y", 20, "b")
-    assert _outcome(decide(state_of(_node(), X, Y), ON_A, [on_b])) == ("left", "a")
-
-
-def test_an_allowed_placement_that_a_watch_has_shown_counts_once() -> None:
-    shown = make.replica("r-y", "vol-y", NODE, size=20, disk="b")
-    state = state_of(_node(c=10), X, Y[:-1], shown)
-    assert _outcome(decide(state, ON_A, [placement("y", 20, "b")])) == ("left", "a")
-    assert _outcome(decide(state, ON_A, [placement("y", 10, "a")])) == ("left", "a")
-
-
-def test_a_retry_replaces_the_allowance_of_the_same_replica() -> None:
-    state = state_of(_node(), X, Y)
-    assert _outcome(decide(state, ON_A, [ON_A])) == ("left", "a")
-    assert _outcome(decide(state, ON_B, [ON_A])) == ("changed", "a")
-
-
-def test_an_allowance_on_another_node_takes_no_space_here() -> None:
-    elsewhere = replace(placement("y", 20, "b"), node="m", disk="m-b")
-    assert _outcome(decide(state_of(_node(), X), ON_B, [elsewhere])) == ("left", "b")
-
-
 # Replicas that no pod needs on the node.
-
-FREE_X = [make.volume("vol-x", 10), make.replica("r-x", "vol-x", size=10, healthy=False)]
 
 
 def test_where_nothing_is_promised_a_replica_that_no_pod_needs_is_left_alone() -> None:
@@ -164,10 +241,6 @@ def test_a_replica_that_would_take_promised_space_gets_another_disk(objects: lis
     )
 
 
-def test_a_replica_that_takes_no_promised_space_stays() -> None:
-    assert _outcome(decide(state_of(_node(), FREE_X, Y), ON_A)) == ("left", "a")
-
-
 def test_without_another_disk_promised_space_is_taken() -> None:
     decision = decide(state_of(_node(a={"size": 5}), FREE_X, Y), ON_B)
     assert decision == GuardDecision(
@@ -175,18 +248,6 @@ def test_without_another_disk_promised_space_is_taken() -> None:
         ON_B,
         detail="1 volume that pods were promised space for on node n fit no more, and there is no other place that Longhorn allows",
     )
-
-
-@pytest.mark.parametrize(("a", "outcome"), [(10, ("changed", "a")), (5, ("no-plan", "b"))])
-def test_a_replica_that_would_overfill_its_disk_gets_another_one(a: int, outcome: tuple[str, str]) -> None:
-    placed = make.replica("r-0", "vol-0", NODE, size=15, disk="b")
-    state = state_of(_node(a={"size": a}), make.volume("vol-0", 15), placed, FREE_X)
-    assert _outcome(decide(state, ON_B)) == outcome
-
-
-def test_a_demand_that_is_hopeless_is_promised_nothing() -> None:
-    kept = make.replica("r-0", "vol-x", NODE, size=10, disk="b")
-    assert _outcome(decide(state_of(_node(), FREE_X, kept, Y), ON_B)) == ("not-guarded", "b")
 
 
 def test_of_many_nodes_those_with_most_space_are_considered() -> None:
@@ -239,24 +300,7 @@ def test_a_node_with_a_disk_schedule_is_left_alone(labels: dict[str, str], outco
     assert guards_every_node(state.view) is bool(labels)
 
 
-def test_the_second_of_two_replicas_on_one_node_is_not_the_local_one() -> None:
-    second = make.replica("r-2", "vol-x", size=10, healthy=False)
-    state = state_of(_node(), waiting_volume("x", 10, numberOfReplicas=2), second, Y)
-    assert _outcome(decide(state, replace(ON_B, replica="r-2"))) == ("changed", "a")
-    assert _outcome(decide(state, replace(ON_B, replica="r-2"), [ON_A])) == ("promised-space-taken", "b")
-
-
 # Volumes that the watches show late.
-
-
-def _unbound(name: str, size: float, age: int) -> list[Object]:
-    """A pod with a selected node, whose claim is not bound yet."""
-    claim = make.claim(name, size)
-    claim["metadata"] |= {
-        "annotations": {"volume.kubernetes.io/selected-node": NODE},
-        "creationTimestamp": f"2026-01-01T00:00:{age:02d}Z",
-    }
-    return [claim, make.pod(name, name=f"pod-{name}", uid=f"uid-pod-{name}")]
 
 
 def test_an_unbound_claims_volume_is_known_by_the_claims_uid() -> None:
@@ -264,13 +308,6 @@ def test_an_unbound_claims_volume_is_known_by_the_claims_uid() -> None:
     state = state_of(_node(), _unbound("x", 10, 2), Y)
     decision = decide(state, replace(ON_B, volume="pvc-uid-x"))
     assert (_outcome(decision), decision.pod) == (("changed", "a"), "default/pod-x")
-
-
-def test_an_unbound_claims_volume_that_a_watch_shows_as_placed_is_no_longer_to_come() -> None:
-    """The watch of replicas may be ahead of those of claims: y would count twice, and z would seem hopeless."""
-    y = [*_unbound("y", 5, 0), make.replica("r-y", "pvc-uid-y", NODE, size=5, disk="b", healthy=False)]
-    state = state_of(_node(), X, y, waiting_volume("z", 15, age=3))
-    assert _outcome(decide(state, ON_B)) == ("changed", "a")
 
 
 @pytest.mark.parametrize("offers", [[], ["pod-y"]])
@@ -336,13 +373,6 @@ def test_an_unbound_claims_volume_that_was_allowed_is_no_longer_to_come() -> Non
     assert _outcome(decide(state, ON_A, [allowed], ledger)) == ("left", "a")
 
 
-def test_a_claim_bound_to_a_volume_that_is_not_shown_is_known_by_its_handle() -> None:
-    claim, persistent_volume, _, pod, _ = X
-    claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": NODE}
-    state = state_of(_node(), claim, persistent_volume, pod, Y)
-    assert _outcome(decide(state, ON_B)) == ("changed", "a")
-
-
 # Which disks Longhorn allows.
 
 
@@ -387,80 +417,10 @@ def test_a_disk_that_longhorn_would_refuse_is_never_written(
     assert _outcome(decide(state, ON_B)) == ("no-plan", "b")
 
 
-def test_an_open_disk_is_written_though_others_are_closed() -> None:
-    x = waiting_volume("x", 10, age=2, diskSelector=["ssd"])
-    disks = {
-        "a": make.disk(10),
-        "b": make.disk(20, tags=["ssd"]),
-        "c": make.disk(10, tags=["ssd", "fast"]),
-        "d": make.disk(10, tags=["ssd"], schedulable=False),
-    }
-    assert _outcome(decide(state_of(node_with_disks(disks), x, Y), ON_B)) == ("changed", "c")
-
-
-def test_the_actual_size_of_a_rebuilt_volume_must_be_available() -> None:
-    """Minimal available is 25 % of 10Gi, and 8Gi are copied."""
-    rebuilt = waiting_volume("x", 10, age=2, actual=8)
-    assert _outcome(decide(state_of(_node(), rebuilt, Y), ON_B)) == ("no-plan", "b")
-
-
-@pytest.mark.parametrize(("size", "outcome"), [(13, ("changed", "a")), (12, ("no-plan", "b"))])
-def test_a_backing_image_is_copied_to_a_disk_that_lacks_it(size: int, outcome: tuple[str, str]) -> None:
-    """Its 3Gi take space there in addition to the volume's 10."""
-    x = waiting_volume("x", 10, age=2, backingImage="image")
-    state = state_of(_node({"size": size}), x, Y, _image(["n-b"]))
-    assert _outcome(decide(state, ON_B)) == outcome
-
-
-def test_a_copy_that_an_allowed_replica_waits_for_takes_space() -> None:
-    first = waiting_volume("z", 5, age=0, backingImage="image")
-    on_a = placement("z", 5, "a")
-    fits, lacks = (decide(state_of(_node({"size": size}), first, X, Y, _image([])), ON_B, [on_a]) for size in (18, 17))
-    assert (_outcome(fits), _outcome(lacks)) == (("changed", "a"), ("no-plan", "b"))
-
-
-def _image(disks: list[str]) -> Object:
-    return {
-        "apiVersion": make.LONGHORN,
-        "kind": "BackingImage",
-        "metadata": {"name": "image", "namespace": "longhorn-system"},
-        "spec": {"dataEngine": "v1", "diskFileSpecMap": {uuid: {} for uuid in disks}},
-        "status": {"realSize": 3 * make.GI},
-    }
-
-
-def test_longhorns_rules_read_the_true_load() -> None:
-    other = [make.volume("vol-o", 20), make.replica("r-o", "vol-o", NODE, size=20, disk="b")]
-    old = make.replica("r-0", "vol-x", NODE, size=10, disk="a", deleting=True)
-    state = state_of(_node({"size": 20, "listed": {"r-0": 10}}), X, other, old)
-    assert _outcome(decide(state, ON_B)) == ("changed", "a")
-
-
-def test_over_provisioning_counts() -> None:
-    setting = make.setting("storage-over-provisioning-percentage", "200")
-    assert _outcome(decide(state_of(_node(), X, Y, setting), ON_B)) == ("left", "b")
-
-
-def test_a_best_effort_volume_is_guarded_on_its_pods_node() -> None:
-    x = waiting_volume("x", 10, age=2, locality="best-effort")
-    assert _outcome(decide(state_of(_node(), x, Y), ON_B)) == ("changed", "a")
-
-
 def test_a_disk_that_the_watches_show_as_closed_is_left() -> None:
     decision = decide(state_of(_node(b={"schedulable": False}, c=20), X, Y), ON_B)
     assert _outcome(decision) == ("no-plan", "b")
     assert decision.detail == "the watches show disk b as closed to volume vol-x"
-
-
-def test_a_node_that_takes_no_replicas_is_left_alone() -> None:
-    """It may have been cordoned since."""
-    node = node_with_disks({"a": make.disk(10), "b": make.disk(20)}, schedulable=False)
-    assert _outcome(decide(state_of(node, X, Y), ON_B)) == ("no-plan", "b")
-
-
-def test_a_setting_that_cannot_be_read_leaves_everything() -> None:
-    fault = make.setting("storage-over-provisioning-percentage", "many")
-    assert _outcome(decide(state_of(_node(), X, Y, fault), ON_B)) == ("no-plan", "b")
 
 
 def test_a_search_that_gives_up_changes_nothing() -> None:
@@ -486,10 +446,6 @@ def test_a_place_that_the_node_does_not_list_is_refused(change: dict[str, Any], 
     decision = decide(state_of(_node(), X, Y), replace(ON_B, **change))
     assert (decision.outcome, decision.detail) == (GuardOutcome.REFUSED_SHAPE, detail)
     assert decision.allowance == replace(ON_B, **change)
-
-
-def test_the_changed_disk_comes_with_its_path() -> None:
-    assert decide(state_of(_node(), X, Y), ON_B).allowance.disk_path == path_of("a")
 
 
 def test_the_decision_does_not_depend_on_the_order_of_objects() -> None:
