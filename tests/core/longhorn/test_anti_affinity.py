@@ -47,52 +47,6 @@ def test_the_volume_overrides_the_setting(value: str, setting: bool, expected: b
     assert soft == SoftAntiAffinity(expected, expected, expected)
 
 
-class TestTiers:
-    """Nodes of the first tier with an open disk are candidates; other tiers are not mixed in."""
-
-    def test_an_unused_zone_comes_first(self) -> None:
-        nodes = [node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b")]
-        result = find_next(*nodes, replicas=[replica("r", "n1/d1")])
-        assert (places(result), result.tier) == (["n3/d1"], Tier.UNUSED_ZONE)
-
-    def test_an_unused_node_in_a_used_zone_comes_next(self) -> None:
-        result = find_next(node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")])
-        assert (places(result), result.tier) == (["n2/d1"], Tier.UNUSED_NODE)
-
-    def test_hard_zones_refuse_a_used_zone(self) -> None:
-        result = find_next(
-            node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD
-        )
-        assert result == DiskCandidates()
-
-    def test_hard_zones_make_soft_nodes_meaningless(self) -> None:
-        """Replicas that must not share a zone cannot share a node."""
-        result = find_next(node("n1"), replicas=[replica("r", "n1/d1")], settings={**ZONE_HARD, **NODE_SOFT})
-        assert places(result) == []
-
-    def test_a_used_node_is_the_last_resort_of_soft_nodes(self) -> None:
-        result = find_next(node("n1", disk("d1"), disk("d2")), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT)
-        assert (places(result), result.tier) == (["n1/d2"], Tier.USED_NODE)
-
-    def test_hard_nodes_refuse_a_used_node(self) -> None:
-        assert places(find_next(node("n1", disk("d1"), disk("d2")), replicas=[replica("r", "n1/d1")])) == []
-
-    def test_the_used_tier_ignores_node_tags(self) -> None:
-        result = find_next(node("n1"), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT, node_selector=("ssd",))
-        assert result.tier is Tier.USED_NODE
-
-    def test_a_full_tier_gives_way_to_the_next(self) -> None:
-        full = node("n3", disk(storage_scheduled=100 * GIB), zone="b")
-        result = find_next(node("n1", zone="a"), node("n2", zone="a"), full, replicas=[replica("r", "n1/d1")])
-        assert places(result) == ["n2/d1"]
-
-    def test_the_empty_zone_is_a_zone(self) -> None:
-        result = find_next(
-            node("n1", zone=""), node("n2", zone=""), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD
-        )
-        assert places(result) == []
-
-
 class TestCounting:
     """Some replicas use their node and zone; n1 and n2 share a zone, which is hard."""
 

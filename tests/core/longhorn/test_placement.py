@@ -96,29 +96,6 @@ def test_a_linked_clone_without_source_has_a_reason_of_its_own() -> None:
     assert reasons(node(), **volume_fields) == {"linked clone replica cannot be satisfied"}
 
 
-class TestUncounted:
-    """Replicas of the volume that the node does not report yet take scheduling space."""
-
-    SETTINGS = {"replica-soft-anti-affinity": "true"}  # noqa: RUF012 # read only
-
-    def fits(self, first: lh.Replica, **fields: Any) -> bool:
-        entry = node("n1", disk(storage_scheduled=85 * GIB, **fields))
-        view = cluster(entry, settings=self.SETTINGS)
-        return bool(find_candidates(view, ReplicaRequest.for_volume(volume()), [first]).disks)
-
-    def test_a_replica_placed_a_moment_ago_counts(self) -> None:
-        assert not self.fits(replica("r", "n1/d1"))
-
-    def test_a_failed_replica_counts(self) -> None:
-        assert not self.fits(replica("r", "n1/d1", failed_at=LONG_AGO, rebuild_retry_count=5))
-
-    def test_a_reported_replica_counts_once(self) -> None:
-        assert self.fits(replica("r", "n1/d1"), scheduled_replicas={"r": 10 * GIB})
-
-    def test_a_replica_on_another_disk_does_not_count(self) -> None:
-        assert self.fits(replica("r", "n1/d2"))
-
-
 class TestSchedule:
     """ScheduleReplica: its preconditions and its results."""
 
