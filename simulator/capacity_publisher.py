@@ -8,7 +8,7 @@ from typing import Final
 
 from app.kube.resources import CAPACITIES, LONGHORN_NAMESPACE
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.csi_capacity import HOSTNAME, CapacityError, get_capacity
+from scheduler_core.longhorn.csi_driver import HOSTNAME, CapacityError, get_capacity
 from simulator.actions import Action, CreateObject, DeleteObject, PatchObject
 from simulator.objects import DRIVER, Json, KubeObject
 from simulator.provisioner import WAIT_FOR_CONSUMER, StorageClass

@@ -17,8 +17,8 @@ import structlog
 
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.node_stage import engine_image_ready
 from scheduler_core.longhorn.settings import parse_bool
+from scheduler_core.longhorn.stages import engine_image_ready
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import V1, V2
 from scheduler_core.model.quantity import parse_bytes

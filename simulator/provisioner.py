@@ -12,7 +12,7 @@ from typing import Final
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import ANYWHERE, Provisioning, file_system, volume_for_claim
+from scheduler_core.longhorn.csi_driver import ANYWHERE, Provisioning, file_system, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
 from scheduler_core.model import kube, longhorn

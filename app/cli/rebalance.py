@@ -15,7 +15,7 @@ from app.cli.terminal import show_status
 from scheduler_core.convert.kubectl import Command, replica_move_commands
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
-from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.move_search import DEFAULT_MAX_MOVES, Rebalance, find_moves

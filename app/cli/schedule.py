@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from app.scheduler.decide import WhatIfReport
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
-    from scheduler_core.convert.binding import PendingPod
+    from scheduler_core.convert.generic import PendingPod
     from scheduler_core.generic.scheduler import SelectHost
 
 NOT_ALL_PLACED: Final = 1

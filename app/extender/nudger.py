@@ -28,7 +28,7 @@ from app.kube.resources import PODS
 from app.runtime.turns import Turns
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
-from scheduler_core.convert.binding import nudge_patch
+from scheduler_core.convert.generic import nudge_patch
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.decide.decision import Competing, Contenders, Decision
 from scheduler_core.decide.nudge import (

@@ -26,7 +26,7 @@ from scheduler_core.convert.installed_objects import (
 )
 from scheduler_core.errors import CoreError
 from scheduler_core.installation.facts import ProbeResult
-from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod
 
 _INTERVAL: Final = 0.25

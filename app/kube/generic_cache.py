@@ -20,7 +20,6 @@ from app.kube.client import KubeClient
 from app.kube.reflector import CacheStatus, Decode, Key, Timing
 from app.kube.resources import Resource
 from app.kube.store import Objects, Store, Watch, intern_texts
-from scheduler_core.convert.binding import PendingPod, pending_pod, unbound_pod_key
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import (
     NAMESPACE,
@@ -29,6 +28,9 @@ from scheduler_core.convert.generic import (
     REPLICATION_CONTROLLER,
     SERVICE,
     STATEFUL_SET,
+    PendingPod,
+    pending_pod,
+    unbound_pod_key,
 )
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from app.kube.snapshot_file import read_from, read_objects, snapshot_of
-from scheduler_core.convert.binding import PendingPod, read_pending_pod
-from scheduler_core.convert.generic import CONTROLLERS, NAMESPACE, NODE, SERVICE, VOLUME_NODE_AFFINITY
+from scheduler_core.convert.generic import (
+    CONTROLLERS,
+    NAMESPACE,
+    NODE,
+    SERVICE,
+    VOLUME_NODE_AFFINITY,
+    PendingPod,
+    read_pending_pod,
+)
 from scheduler_core.convert.meta import object_name
 from scheduler_core.convert.snapshot_kinds import WORKLOADS
 from scheduler_core.decide.kube_scheduler_filters import VolumeAffinity

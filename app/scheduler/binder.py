@@ -27,7 +27,7 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES
 from scheduler_core.backoff import Backoff
-from scheduler_core.convert.binding import (
+from scheduler_core.convert.generic import (
     PendingPod,
     binding,
     pending_pod,

@@ -32,7 +32,7 @@ from app.kube.reflector import Timing
 from app.scheduler.decide import FactsFor
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View
-from scheduler_core.convert.binding import PendingPod, pod_on_node
+from scheduler_core.convert.generic import PendingPod, pod_on_node
 from scheduler_core.decide.decision import Competing, FilterOptions
 from scheduler_core.decide.longhorn_facts import PlanCache
 from scheduler_core.evaluation.contention import Contention

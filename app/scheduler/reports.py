@@ -21,7 +21,7 @@ from app.kube.resources import PODS
 from app.runtime.file_content import LOADED, REFUSED
 from app.runtime.metrics import BUCKETS
 from scheduler_core.caches import LruMap
-from scheduler_core.convert.binding import not_scheduled_patch
+from scheduler_core.convert.generic import not_scheduled_patch
 from scheduler_core.convert.kube import ObjectReference, truncate_message
 from scheduler_core.model.kube import Pod
 

@@ -30,7 +30,7 @@ from app.scheduler.decide import FactsFor, decide, message
 from app.scheduler.reports import ERROR, SCHEDULED, UNSCHEDULABLE, PodReporter, SchedulerMetrics
 from app.scheduler.scheduling_queue import SchedulingQueue
 from scheduler_core.cluster.update import Changes
-from scheduler_core.convert.binding import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
+from scheduler_core.convert.generic import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.backoff import Backoff
-from scheduler_core.convert.binding import PendingPod
+from scheduler_core.convert.generic import PendingPod
 from scheduler_core.model.generic import PodKey
 
 MIN_BACKOFF: Final = 1.0

@@ -21,7 +21,7 @@ from typing import Final
 from scheduler_core.disk_schedule.allocation import claims
 from scheduler_core.disk_schedule.disk_space import account
 from scheduler_core.disk_schedule.reconcile import limit_of
-from scheduler_core.longhorn.provisioned_volume import DRIVER, csi_size
+from scheduler_core.longhorn.csi_driver import DRIVER, csi_size
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space, scheduling_limit
 from scheduler_core.longhorn.volume_readiness import can_grow

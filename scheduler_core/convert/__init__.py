@@ -9,10 +9,10 @@ fields              derives wire types and constructors from the paths at the fi
 snapshot_kinds      the kinds that a snapshot may hold, and how each is read; Longhorn's custom resources
 kube                nodes, pods, claims, volumes, snapshots, classes, attachments and PodDisruptionBudgets;
                     Events as recorders write them
-generic             nodes, pods, services and controllers as the generic scheduler reads them
+generic             nodes, pods, services and controllers as the generic scheduler reads them; pending pods, and Bindings,
+                    selected nodes and patches of a pod as a scheduler writes them
 pod_constraints     a pod's requests and host ports; label selectors, affinity, spreading, taints and tolerations
 kubectl             objects of a file, as `kubectl apply` would write them; the commands that carry out a remedy
-binding             pending pods; Bindings, selected nodes and patches of a pod as a scheduler writes them
 admission           a replica's placement under review
 disk_schedule       DiskSchedules and related objects as the DiskSchedule controllers read and write them, and whose program answers
 leadership          the Lease of leader election, the EndpointSlice of the Service, and the ServiceAccount that owns both

@@ -1,14 +1,19 @@
 """Nodes, pods, services and controllers as the generic scheduler reads them: wire types, and their conversion to
-`model/generic.py` and `PodScheduling`.
+`model/generic.py` and `PodScheduling`. Then what is written for pending pods: Bindings, a claim's selected node, and two patches of a pod.
 
 The API server's defaults for requests and ports are applied here as well (`pod_requests`), so that objects from files
 mean the same.
+
+The annotation that nudges a pod makes kube-scheduler retry it. The condition PodScheduled is written by `longhorn-extender schedule`
+as kube-scheduler writes it (schedule_one.go: updatePod, podutil.UpdatePodCondition).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
@@ -37,6 +42,7 @@ from scheduler_core.convert.pod_constraints import (
     spread_constraint,
     uncounted_request_fields,
 )
+from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
 from scheduler_core.model.constraints import (
     Cloud,
@@ -47,8 +53,8 @@ from scheduler_core.model.constraints import (
     SpreadConstraint,
     read_labels,
 )
-from scheduler_core.model.generic import Controller, Namespace, Node, Service, VolumeNodeAffinity
-from scheduler_core.model.kube import condition
+from scheduler_core.model.generic import Controller, Namespace, Node, PodKey, Service, VolumeNodeAffinity
+from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Condition, Pod, condition, namespace_or_default
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
 DEFAULT_CPU_REQUEST: Final = 100
@@ -240,3 +246,190 @@ CONTROLLERS: Final[Mapping[tuple[str, str], Fields[Controller]]] = {
 
 
 VOLUME_NODE_AFFINITY: Final = Fields("PersistentVolume", VolumeNodeAffinity, terms=node_selector_terms)
+
+
+# RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_EXAMPLE: Final = "2026-01-31T12:00:00Z"
+
+
+class _SchedulingGate(Wire):
+    name: str = ""
+
+
+def _has_gates(gates: list[_SchedulingGate] | None) -> bool:
+    return bool(gates)
+
+
+def _creation_time(text: str | None) -> str:
+    """When an object was created, in UTC and whole seconds; "" if it does not say.
+
+    Raises:
+        ObjectError: the text is no time, so that the pod has no place in the order of pods
+    """
+    if not text:
+        return ""
+    try:
+        time = datetime.fromisoformat(text) if _TIME.fullmatch(text) else None
+    except ValueError:
+        time = None
+    if time is None:
+        raise ObjectError("", "metadata.creationTimestamp", f"{text!r:.60} is no time such as {_EXAMPLE}")
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPod:
+    """A pod as a scheduler reads it."""
+
+    pod: Annotated[Pod, ""]
+    # Once it has a node, these are the defaults.
+    scheduler_name: Annotated[str, "spec.schedulerName"] = "default-scheduler"
+    created: Annotated[str, "metadata.creationTimestamp", _creation_time] = ""  # in a form that sorts by time
+    gated: Annotated[bool, "spec.schedulingGates", _has_gates] = False  # whether a scheduling gate holds it back
+
+    @property
+    def needs_node(self) -> bool:
+        return self.pod.live and not self.pod.node_name and not self.gated
+
+    @property
+    def queue_key(self) -> tuple[int, str, PodKey]:
+        """Sorts pending pods by priority, then by age, then by name."""
+        return -self.pod.priority, self.created, self.pod.namespaced_name
+
+
+@dataclass(frozen=True, slots=True)
+class _PlacedPod:
+    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
+    name: Annotated[str, "metadata.name"]
+    node: Annotated[str, "spec.nodeName"] = ""
+
+
+_PENDING_POD: Final = Fields("Pod", PendingPod, pod=SCHEDULED_POD)
+_PLACED_POD: Final = Fields("Pod", _PlacedPod)
+
+
+def pending_pod(raw: bytes | msgspec.Raw) -> PendingPod:
+    """Reads a pod as the API server sends it.
+
+    Raises:
+        ObjectError: a field is missing or wrong
+    """
+    return _normalize(_PENDING_POD.decode(raw))
+
+
+def read_pending_pod(raw: object) -> PendingPod:
+    """Reads a pod from a decoded file.
+
+    Raises:
+        ObjectError: a field is missing or wrong
+    """
+    return _normalize(_PENDING_POD.read(raw))
+
+
+def _normalize(pending: PendingPod) -> PendingPod:
+    pod = pending.pod
+    if not pod.name:
+        raise ObjectError("Pod", "metadata.name", "is missing")
+    return PendingPod(pod_on_node(pod, pod.node_name)) if pod.node_name else pending
+
+
+def pod_on_node(pod: Pod, node: str) -> Pod:
+    """The pod on a node with what rules read of it there, so that its other changes, which are frequent, change nothing."""
+    return Pod(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        node_name=node,
+        phase=pod.phase if pod.finished else "Running",
+        deleting=pod.deleting,
+        scheduling=_share_scheduling(pod.scheduling if pod.scheduling.ready else replace(pod.scheduling, ready=True)),
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _share_scheduling(scheduling: PodScheduling) -> PodScheduling:
+    """One value for all pods of a template: there may be 100,000 pods."""
+    return scheduling
+
+
+def unbound_pod_key(raw: bytes | msgspec.Raw) -> PodKey | None:
+    """The namespace and name of a pod without node; None if it has one, or if name or node cannot be read. The rest of
+    the pod need not be readable.
+    """
+    try:
+        pod = _PLACED_POD.decode(raw)
+    except ObjectError:
+        return None
+    return (pod.namespace, pod.name) if pod.name and not pod.node else None
+
+
+def selected_node_patch(node: str) -> dict[str, Any]:
+    """The merge patch of a claim that selects the node to provision it for."""
+    return {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: node}}}
+
+
+def binding(pod: Pod, node: str) -> dict[str, Any]:
+    """The body that binds a pod to a node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        # With the UID, a different pod of the same name is never bound in its place.
+        "metadata": {"name": pod.name, "namespace": pod.namespace, **({"uid": pod.uid} if pod.uid else {})},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
+# The extender writes nothing else to a pod; manifests/access/admissionpolicy.yaml allows no other change.
+NUDGE_ANNOTATION: Final = "longhorn.io/scheduler-extender-nudged"
+POD_REASON_UNSCHEDULABLE: Final = "Unschedulable"
+POD_REASON_SCHEDULER_ERROR: Final = "SchedulerError"
+_POD_SCHEDULED: Final = "PodScheduled"
+_FALSE: Final = "False"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    uid: Annotated[str, "metadata.uid"] = ""
+    version: Annotated[str | None, "metadata.resourceVersion"] = None
+    generation: Annotated[int, "metadata.generation"] = 0
+    node: Annotated[str, "spec.nodeName"] = ""
+    conditions: Annotated[tuple[Condition, ...], "status.conditions"] = ()
+
+
+_POD: Final = Fields("Pod", _Pod)
+
+
+def nudge_patch(uid: str, at: str) -> dict[str, Any]:
+    """The merge patch that notes when a pod was nudged, with the pod's UID, so that it is refused for a different pod
+    of the same name.
+    """
+    return {"metadata": {"uid": uid, "annotations": {NUDGE_ANNOTATION: at}}}
+
+
+def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: str) -> dict[str, Any] | None:
+    """The strategic merge patch that sets PodScheduled to False, None if the pod has this very condition already, has a
+    node, or is a different pod of the same name. `now` becomes the last transition, unless the condition was False
+    already.
+
+    Raises:
+        ObjectError: it is no pod
+    """
+    pod = _POD.decode(raw)
+    if pod.uid != uid or pod.node:
+        return None
+    current = condition(pod.conditions, _POD_SCHEDULED)
+    if (current.status, current.reason, current.message) == (_FALSE, reason, message):
+        return None
+    since = current.last_transition_time if current.status == _FALSE else ""
+    desired: dict[str, Any] = {
+        "type": _POD_SCHEDULED,
+        "status": _FALSE,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since or now,
+    }
+    if pod.generation:  # from Kubernetes 1.33 on
+        desired["observedGeneration"] = pod.generation
+    # With the version that was read, the patch is refused with a conflict if the pod is bound in the meantime.
+    return {"metadata": {"resourceVersion": pod.version}, "status": {"conditions": [desired]}}

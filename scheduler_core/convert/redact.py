@@ -31,7 +31,7 @@ from scheduler_core.model.kube import (
 from scheduler_core.model.longhorn import backup_name
 
 _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
-# What scheduler_core.longhorn.provisioned_volume reads of a StorageClass.
+# What scheduler_core.longhorn.csi_driver reads of a StorageClass.
 STORAGE_CLASS_PARAMETERS: Final = frozenset(
     {
         "backingImage", "backingImageDataSourceType", "backingImageDiskSelector", "backingImageNodeSelector",

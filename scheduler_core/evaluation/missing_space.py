@@ -18,11 +18,10 @@ from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.fit import allowed_masks
 from scheduler_core.evaluation.profile import Refused, closeness, new_replica_refusal, profile_node
 from scheduler_core.evaluation.single_node import NodeEvaluation
-from scheduler_core.longhorn.disk_stage import disk_refusal
-from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
+from scheduler_core.longhorn.stages import disk_refusal, node_refusal
 from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.quantity import format_bytes

@@ -17,12 +17,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.longhorn.disk_stage import disk_refusal, space_setting_refusal
-from scheduler_core.longhorn.node_stage import engine_refusal, node_refusal, not_ready_refusal, takes_new_replicas
 from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
+from scheduler_core.longhorn.stages import (
+    disk_refusal,
+    engine_refusal,
+    node_refusal,
+    not_ready_refusal,
+    space_setting_refusal,
+    takes_new_replicas,
+)
 from scheduler_core.longhorn.volume_readiness import readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason

@@ -29,8 +29,8 @@ from scheduler_core.evaluation.replicas import ReplicaNeed, domain_of, nodes_in_
 from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere, roaming_key
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.node_stage import stays
 from scheduler_core.longhorn.replica_request import balances_best_effort
+from scheduler_core.longhorn.stages import stays
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.items import Items

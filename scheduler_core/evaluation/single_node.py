@@ -14,9 +14,9 @@ from scheduler_core.evaluation import fit
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.profile import OpenDisk, Profile, Refused, profile_node
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
-from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.placement import disk_candidates, prefilter_disks
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.stages import disk_and_space_refusal
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import Safety

@@ -14,7 +14,7 @@ from typing import Final
 from scheduler_core.installation import extender_checks as extender
 from scheduler_core.installation import scheduler_checks as scheduler
 from scheduler_core.installation.facts import Finding, Installation, Severity
-from scheduler_core.longhorn.provisioned_volume import DRIVER, parameter_tags
+from scheduler_core.longhorn.csi_driver import DRIVER, parameter_tags
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.volume_validation import is_tag
 from scheduler_core.model.kube import StorageClass

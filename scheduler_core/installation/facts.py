@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model.installation import (
     DEFAULT_SCHEDULER,
     HeldLease,

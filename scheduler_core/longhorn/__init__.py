@@ -2,14 +2,14 @@
 rule cites the Go function of longhorn-manager that it mirrors.
 
 - What a decision reads: `settings`, `cluster` (a prepared snapshot), `replica_request` (the replica to place, and the source of a linked clone).
-- One small function per rule: `node_stage`, `disk_stage` and `space`, with `refusal_rules`, which lists
+- One small function per rule: `stages` (of a node, of a disk) and `space`, with `refusal_rules`, which lists
   all rules and what Longhorn reports for each.
 - The decision: `anti_affinity` orders the nodes in tiers, `placement` composes the rules and chooses among candidates.
 - Built on the decision: `new_volume_placement`, with the first rule that refuses each node and disk, and `replenish` (with `replenish_wait`),
   with the reuse of failed replicas.
-- What surrounds it: `provisioned_volume` (the volume a claim would get), `volume_validation` (what admission refuses),
+- What surrounds it: `csi_driver` (the volume a claim would get, and GetCapacity), `volume_validation` (what admission refuses),
   `volume_readiness` (what is attached for no workload, what may not grow), `node_status` (what the node controller
-  writes), `csi_capacity` (CSI GetCapacity).
+  writes).
 - `vectors` replays recorded decisions of the real Longhorn, with the help of `conformance`.
 
 Where Longhorn leaves a choice to chance (Go's map order), the engine returns every possible outcome with the reason why

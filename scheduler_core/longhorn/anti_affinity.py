@@ -9,10 +9,10 @@ from enum import Enum
 from typing import Final, Protocol, TypeVar
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.node_stage import tag_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_best_effort, effective_soft_anti_affinity
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import under_pressure
+from scheduler_core.longhorn.stages import node_tag_refusal
 from scheduler_core.model.longhorn import Node, Replica, Volume
 
 
@@ -98,7 +98,7 @@ def tiers(
     but the last, USED_NODE, only holds nodes whose tags fit.
     """
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
-    tagged = [node for node in candidates.values() if tag_refusal(cluster, request, node) is None]
+    tagged = [node for node in candidates.values() if node_tag_refusal(cluster, request, node) is None]
     best_effort = balances_best_effort(request.volume, cluster.settings)
     members = {
         Tier.UNUSED_ZONE: [node for node in tagged if node.zone not in used.zones],

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP, build_snapshot
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.csi_capacity import CapacityError, get_capacity
+from scheduler_core.longhorn.csi_driver import CapacityError, get_capacity
 from scheduler_core.longhorn.new_volume_placement import create_volume, explain
 from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, schedulable_condition, sync_node
 from scheduler_core.longhorn.placement import Choice, Reasons, find_candidates, schedule_replica

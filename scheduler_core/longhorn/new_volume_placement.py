@@ -10,8 +10,6 @@ from typing import Final
 
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
-from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.placement import (
     Choice,
     DiskCandidates,
@@ -29,6 +27,7 @@ from scheduler_core.longhorn.placement import (
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import DiskSpace, disk_space
+from scheduler_core.longhorn.stages import disk_and_space_refusal, node_refusal
 from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Disk, Node, Replica, Volume
 
 Place = tuple[str, str]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from scheduler_core.longhorn import node_stage
+from scheduler_core.longhorn import stages
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_rule
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replenish_wait import DEGRADED, is_replenishing, wait_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest, source_missing
+from scheduler_core.longhorn.stages import eligibility_refusal, prefilter_refusal, space_stage_rule
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 
 
@@ -188,23 +188,23 @@ def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[
     # leaves nothing.
     if source_missing(cluster, request):
         return {}, ScheduleError.CLIENT_OPERATION_FAILED
-    nodes = _passing(cluster, request, cluster.nodes, node_stage.schedulable_refusal)
+    nodes = _passing(cluster, request, cluster.nodes, stages.schedulable_refusal)
     if request.linked_clone:
-        nodes = _passing(cluster, request, nodes, node_stage.linked_clone_refusal)
+        nodes = _passing(cluster, request, nodes, stages.linked_clone_refusal)
         if not nodes:
             return {}, ScheduleError.LINKED_CLONE
-    nodes = _passing(cluster, request, nodes, node_stage.hard_affinity_refusal)
+    nodes = _passing(cluster, request, nodes, stages.hard_affinity_refusal)
     if not nodes and request.hard_node_affinity:
         return {}, ScheduleError.HARD_AFFINITY
-    nodes = _passing(cluster, request, nodes, node_stage.topology_refusal)
+    nodes = _passing(cluster, request, nodes, stages.topology_refusal)
     if not nodes:
         return {}, ScheduleError.TOPOLOGY if request.volume.topology_requirement else ScheduleError.NODES_UNAVAILABLE
-    nodes = _passing(cluster, request, nodes, node_stage.engine_refusal)
+    nodes = _passing(cluster, request, nodes, stages.engine_refusal)
     return nodes, None if nodes else ScheduleError.ENGINE_IMAGE_NOT_READY
 
 
 def _passing(
-    cluster: Cluster, request: ReplicaRequest, nodes: Mapping[str, Node], rule: node_stage.NodeRule
+    cluster: Cluster, request: ReplicaRequest, nodes: Mapping[str, Node], rule: stages.NodeRule
 ) -> Mapping[str, Node]:
     return {name: node for name, node in nodes.items() if rule(cluster, request, node) is None}
 

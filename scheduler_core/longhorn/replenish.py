@@ -12,20 +12,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_stage import DISK_PRESSURE, eligibility_refusal, prefilter_refusal
-from scheduler_core.longhorn.node_stage import (
-    RUNNING,
-    engine_image_ready,
-    instance_manager_running,
-    schedulable_refusal,
-    topology_refusal,
-)
 from scheduler_core.longhorn.placement import disk_candidates
 from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.longhorn.replenish_wait import DEGRADED, parse_time, time_to_replacement
 from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode, balances_best_effort, is_v2
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
+from scheduler_core.longhorn.stages import (
+    DISK_PRESSURE,
+    RUNNING,
+    eligibility_refusal,
+    engine_image_ready,
+    instance_manager_running,
+    prefilter_refusal,
+    schedulable_refusal,
+    topology_refusal,
+)
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 

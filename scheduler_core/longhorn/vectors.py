@@ -18,7 +18,7 @@ import msgspec
 from scheduler_core.convert.recorded_decisions import InputError, Runner
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.conformance import QUESTIONS, Answer, Answers, Json, RecordedQuestion, read_cluster
-from scheduler_core.longhorn.node_stage import one_manager_per_node
+from scheduler_core.longhorn.stages import one_manager_per_node
 
 _MAX_CHARACTERS: Final = 400
 

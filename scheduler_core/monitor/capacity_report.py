@@ -12,10 +12,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.profile import REASONS, OpenDisk, Refused, new_replica_refusal, profile_node, reason_of
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.longhorn.disk_stage import file_size_limit, prefilter_refusal
-from scheduler_core.longhorn.node_stage import candidate_refusal, schedulable_refusal
-from scheduler_core.longhorn.placement import cluster_refusal
-from scheduler_core.longhorn.provisioned_volume import (
+from scheduler_core.longhorn.csi_driver import (
     DRIVER,
     SIZE_STEP,
     Provisioning,
@@ -23,9 +20,11 @@ from scheduler_core.longhorn.provisioned_volume import (
     file_system,
     volume_for_claim,
 )
+from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.space import DiskSpace, space_detail, space_refusal
+from scheduler_core.longhorn.stages import candidate_refusal, file_size_limit, prefilter_refusal, schedulable_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import ClaimSpec, StorageClass
 from scheduler_core.model.verdict import Reason

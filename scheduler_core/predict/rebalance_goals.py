@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import SIZE_STEP
+from scheduler_core.longhorn.csi_driver import SIZE_STEP
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.longhorn import BEST_EFFORT

@@ -1,4 +1,4 @@
-"""Where a new volume's data comes from, as parameters for `longhorn/provisioned_volume.py`.
+"""Where a new volume's data comes from, as parameters for `longhorn/csi_driver.py`.
 
 Source: external-provisioner (getPVCSource, getSnapshotSource) finds the claim or the VolumeSnapshot that a claim names, and
 csi/controller_server.go: CreateVolume adds to the parameters of the claim's StorageClass what it is.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.longhorn.provisioned_volume import DRIVER, csi_size
+from scheduler_core.longhorn.csi_driver import DRIVER, csi_size
 from scheduler_core.longhorn.replica_request import source_volume
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import query_values

@@ -26,9 +26,9 @@ from enum import Enum
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.node_stage import schedulable_refusal, stays
 from scheduler_core.longhorn.replenish import is_reusable
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.stages import schedulable_refusal, stays
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import AllocationState
 from scheduler_core.model.kube import Pod

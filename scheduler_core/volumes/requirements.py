@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
-from scheduler_core.longhorn.disk_stage import EXT_LIMIT, XFS_LIMIT
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.stages import EXT_LIMIT, XFS_LIMIT
 from scheduler_core.model import longhorn
 from scheduler_core.packing.items import Items, OptionalItems
 from scheduler_core.volumes.resolve import PodVolume

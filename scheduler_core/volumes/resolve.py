@@ -20,7 +20,7 @@ from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.longhorn.provisioned_volume import (
+from scheduler_core.longhorn.csi_driver import (
     ANYWHERE,
     DRIVER,
     SHARED_ACCESS_MODES,

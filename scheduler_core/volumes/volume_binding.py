@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from scheduler_core.cluster.view import View, by_capacity
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import ANYWHERE, DRIVER
+from scheduler_core.longhorn.csi_driver import ANYWHERE, DRIVER
 from scheduler_core.model import kube
 from scheduler_core.model.kube import LabelRequirement
 from scheduler_core.model.longhorn import TopologyTerm

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.node_stage import engine_image_ready, instance_manager_running
+from scheduler_core.longhorn.stages import engine_image_ready, instance_manager_running
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED

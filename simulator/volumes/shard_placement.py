@@ -7,8 +7,8 @@ upon, and attaches the volume once all of them run. Failed and evicted shards ar
 from __future__ import annotations
 
 from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_SHARDS, LONGHORN_VOLUMES
+from scheduler_core.longhorn.csi_driver import shards_as_replicas
 from scheduler_core.longhorn.placement import DiskCandidate, schedule_replica
-from scheduler_core.longhorn.provisioned_volume import shards_as_replicas
 from scheduler_core.model import longhorn
 from simulator.actions import Action, CreateObject, RequeueAfter
 from simulator.objects import VOLUME_LABEL, Json

@@ -12,7 +12,7 @@ import pytest
 
 from app.kube.resources import PERSISTENT_VOLUMES
 from devcluster.programs import NAMESPACE, SERVICE
-from scheduler_core.convert.binding import NUDGE_ANNOTATION
+from scheduler_core.convert.generic import NUDGE_ANNOTATION
 from tests.e2e import hand_over, plan
 from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import statefulset

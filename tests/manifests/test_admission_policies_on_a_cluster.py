@@ -27,7 +27,7 @@ from app.kube.resources import (
 from app.scheduler.lifecycle import LEASE as GENERIC
 from devcluster import ClusterOptions, DevCluster
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert.binding import binding, not_scheduled_patch, selected_node_patch
+from scheduler_core.convert.generic import binding, not_scheduled_patch, selected_node_patch
 from scheduler_core.convert.leadership import new_lease, update_lease
 from scheduler_core.leadership.election import MAX_LEASE_DURATION, LeaseRecord
 from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Condition, Pod

@@ -14,7 +14,7 @@ from app.cli.options import ANY_ADDRESS, request_limits
 from app.extender.offer_store import CONFIG_MAP
 from app.kube.cluster_cache import WATCHED
 from app.settings import PEAK_FACTOR
-from scheduler_core.convert.binding import NUDGE_ANNOTATION
+from scheduler_core.convert.generic import NUDGE_ANNOTATION
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from scheduler_core.model.quantity import parse_bytes
 from tests.manifests.load import (

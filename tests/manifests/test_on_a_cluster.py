@@ -20,7 +20,7 @@ from app.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES, NODES, PODS
 from devcluster import DevCluster
 from devcluster.polling import wait_until
 from devcluster.scheduler_config import DEFAULT
-from scheduler_core.convert.binding import NUDGE_ANNOTATION
+from scheduler_core.convert.generic import NUDGE_ANNOTATION
 from scheduler_core.model.kube import Pod
 from tests.control_plane import ControlPlane
 from tests.manifests.kustomize import BASES, build, documented_kustomization

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.new_volume_placement import create_volume, explain
-from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.placement import find_candidates, schedule_replica, uncounted_bytes
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, minimal_available, scheduling_limit, space_refusal
+from scheduler_core.longhorn.stages import disk_and_space_refusal, node_refusal
 from scheduler_core.model import longhorn as lh
 from scheduler_core.model.snapshot import Snapshot
 from tests.examples import examples

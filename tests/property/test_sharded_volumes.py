@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.decide.decision import FilterOptions, Packing
-from scheduler_core.longhorn.provisioned_volume import shard_size
+from scheduler_core.longhorn.csi_driver import shard_size
 from scheduler_core.model.longhorn import DataLayout
 from tests import builders as make
 from tests.builders import GI, Object, explained

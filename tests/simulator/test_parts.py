@@ -16,7 +16,7 @@ import yaml
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_SETTINGS, LONGHORN_VOLUMES
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import csi_size
+from scheduler_core.longhorn.csi_driver import csi_size
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot

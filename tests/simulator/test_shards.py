@@ -7,7 +7,7 @@ import json
 import pytest
 
 from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_VOLUMES, NODES, PERSISTENT_VOLUMES
-from scheduler_core.longhorn.provisioned_volume import shard_size
+from scheduler_core.longhorn.csi_driver import shard_size
 from scheduler_core.model.longhorn import DataLayout
 from simulator.objects import DRIVER
 from tests.worlds.simulator import GIB, World

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.predict.predicted_cluster import WhatIfError

@@ -23,7 +23,7 @@ from app.policy.plugins import load_plugins
 from app.scheduler.cache import LonghornCache, SchedulerCache
 from app.scheduler.reports import PodReporter, SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
-from scheduler_core.convert.binding import PendingPod
+from scheduler_core.convert.generic import PendingPod
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, UnsupportedMode
 from scheduler_core.model.generic import PodKey

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from app.scheduler.binder import Binder
 from scheduler_core.backoff import Backoff
-from scheduler_core.convert.binding import PendingPod, pending_pod
+from scheduler_core.convert.generic import PendingPod, pending_pod
 from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION
 from tests.worlds.fake_api import Behaviour, Object, connect_client, failing, until
 from tests.worlds.scheduling_api import CLAIMS, CLASSES, PODS, SchedulingApi, pod

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.kube.generic_cache import _MAX_PENDING
 from app.scheduler.cache import LonghornCache, SchedulerCache
-from scheduler_core.convert.binding import PendingPod, pod_on_node
+from scheduler_core.convert.generic import PendingPod, pod_on_node
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.rule_registry import SERVICES
 from scheduler_core.model.constraints import PodScheduling

@@ -16,7 +16,7 @@ from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.scheduler.cache import LONGHORN, LonghornCache, SchedulerCache
-from scheduler_core.convert.binding import PendingPod
+from scheduler_core.convert.generic import PendingPod
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model import kube
 from tests.builders import NOW

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from app.kube.event_recorder import MAX_REFUSALS
 from scheduler_core.backoff import Backoff
-from scheduler_core.convert.binding import not_scheduled_patch
+from scheduler_core.convert.generic import not_scheduled_patch
 from scheduler_core.convert.kube import MAX_MESSAGE
 from tests.worlds.fake_api import failing, until
 from tests.worlds.scheduler import has_metric, running_scheduler

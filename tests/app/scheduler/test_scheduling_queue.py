@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from app.scheduler.scheduling_queue import MAX_BACKOFF, MAX_BACKOFF_AFTER_CHANGE, MIN_BACKOFF, SchedulingQueue
-from scheduler_core.convert.binding import PendingPod
+from scheduler_core.convert.generic import PendingPod
 from scheduler_core.model.kube import Pod
 
 KEY = ("shop", "web")

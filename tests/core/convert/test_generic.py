@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.binding import read_pending_pod
-from scheduler_core.convert.generic import NODE, SCHEDULED_POD, SERVICE
+from scheduler_core.convert.generic import NODE, SCHEDULED_POD, SERVICE, read_pending_pod
 from scheduler_core.convert.pod_constraints import MILLI
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.constraints import Cloud, CloudDisk, PodScheduling

@@ -22,7 +22,7 @@ from scheduler_core.convert.redact import (
 )
 from scheduler_core.convert.snapshot_kinds import KINDS, group_of
 from scheduler_core.errors import ObjectError
-from scheduler_core.longhorn.provisioned_volume import DRIVER, Provisioning, volume_for_claim
+from scheduler_core.longhorn.csi_driver import DRIVER, Provisioning, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.generic import Node
 from scheduler_core.model.kube import ClaimSpec, Pod

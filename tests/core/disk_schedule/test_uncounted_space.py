@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.update import Changes, Update, build_view, empty_snapshot, update
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
-from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
+from scheduler_core.longhorn.stages import disk_and_space_refusal
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.volumes.demand_index import DemandIndex
 from tests import builders as make

@@ -12,7 +12,7 @@ from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.offer import observed_pod
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.longhorn.provisioned_volume import shard_size
+from scheduler_core.longhorn.csi_driver import shard_size
 from scheduler_core.model.longhorn import DataLayout
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offered

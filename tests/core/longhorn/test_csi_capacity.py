@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.csi_capacity import HOSTNAME, ZONE, Capacity, CapacityError, get_capacity
+from scheduler_core.longhorn.csi_driver import HOSTNAME, ZONE, Capacity, CapacityError, get_capacity
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.disk_stage import disk_and_space_refusal, disk_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.stages import disk_and_space_refusal, disk_refusal
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node, replica, volume
 

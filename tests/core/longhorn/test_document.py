@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.anti_affinity import TIER_ORDER, Tier
-from scheduler_core.longhorn.csi_capacity import free_size
+from scheduler_core.longhorn.csi_driver import free_size
 from scheduler_core.longhorn.placement import DiskCandidate
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.settings import Settings

@@ -1,6 +1,6 @@
 """Instance managers: a node is ready if the manager that Longhorn picks is running."""
 
-from scheduler_core.longhorn.node_stage import instance_manager_ready, one_manager_per_node
+from scheduler_core.longhorn.stages import instance_manager_ready, one_manager_per_node
 from scheduler_core.model.longhorn import InstanceManager
 from tests.worlds.longhorn import cluster, node
 

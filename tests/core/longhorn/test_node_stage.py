@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.stages import node_refusal
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import cluster, conditions, node, replica, volume

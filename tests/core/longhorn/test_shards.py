@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioned_volume import Provisioning, shard_size, shards_as_replicas, volume_for_claim
+from scheduler_core.longhorn.csi_driver import Provisioning, shard_size, shards_as_replicas, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.kube import ClaimSpec
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, DataLayout, Volume

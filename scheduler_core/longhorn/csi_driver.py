@@ -1,6 +1,7 @@
-"""The volume Longhorn would create for a claim that has none yet.
+"""The volume that Longhorn's CSI driver would create for a claim that has none yet, and what it answers to GetCapacity, the
+coarser view that kube-scheduler itself has of free space.
 
-Mirrors longhorn-manager's csi/util.go:getVolumeOptions and csi/controller_server.go:CreateVolume: StorageClass
+Mirrors longhorn-manager's csi/util.go:getVolumeOptions and csi/controller_server.go:CreateVolume and GetCapacity: StorageClass
 parameters first, then Longhorn's settings; the size is what the CSI driver makes of the request.
 
 A sharded volume has k data and m parity shards of erasure coding, on distinct nodes with v2 disks, in place of replicas. A new one is
@@ -12,12 +13,15 @@ when it creates the volume, whatever the pod's node. From then on their bytes ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from scheduler_core.errors import ResolutionError
+from scheduler_core.errors import CoreError, ResolutionError
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED, Settings, Version, parse_bool, parse_int
+from scheduler_core.longhorn.space import quotient, wrap_int64
 from scheduler_core.longhorn.volume_validation import (
     REGION_KEY,
     ZONAL,
@@ -26,9 +30,20 @@ from scheduler_core.longhorn.volume_validation import (
     parameter_error,
     topology_key_error,
 )
-from scheduler_core.model import longhorn
-from scheduler_core.model.kube import FILESYSTEM, ClaimSpec
-from scheduler_core.model.longhorn import DISABLED, DataLayout, Volume, backup_name
+from scheduler_core.model import kube, longhorn
+from scheduler_core.model.kube import ClaimSpec
+from scheduler_core.model.longhorn import (
+    BLOCK,
+    DISABLED,
+    FILESYSTEM,
+    V1,
+    V2,
+    DataLayout,
+    Disk,
+    Node,
+    Volume,
+    backup_name,
+)
 from scheduler_core.model.quantity import format_bytes
 
 DRIVER: Final = "driver.longhorn.io"
@@ -198,7 +213,7 @@ def _claim_error(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
         return f"share true does not go with a volume for one pod ({EXCLUSIVE_ACCESS_MODE}, or exclusive true)"
     # csi/controller_server.go:CreateVolume; a clone, or a volume that is restored from a snapshot, has its file system already.
     is_new = not (claim.source_claim or claim.source_snapshot)
-    is_new_xfs = file_system(parameters) == "xfs" and claim.volume_mode == FILESYSTEM and is_new
+    is_new_xfs = file_system(parameters) == "xfs" and claim.volume_mode == kube.FILESYSTEM and is_new
     if is_new_xfs and csi_size(claim.request or 0, "") < MIN_XFS_SIZE:
         return f"{format_bytes(claim.request or 0)} are less than the {format_bytes(MIN_XFS_SIZE)} that xfs needs"
     return ""
@@ -287,3 +302,84 @@ def _metadata_bytes_of_device(size: int) -> int:
     mask = -(-(_MASK_HEADER + -(-pages // 8)) // _PAGE)
     # One page for the super block, and three masks.
     return -(-(1 + 3 * mask + pages) // _PAGES_PER_CLUSTER) * _CLUSTER
+
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+ZONE: Final = "topology.kubernetes.io/zone"
+MODE: Final = "storageCapacityMode"
+_DISK_TYPE_BY_ENGINE: Final = {V1: FILESYSTEM, V2: BLOCK}
+
+
+class CapacityError(CoreError):
+    """A gRPC error; its text is ``Code: message``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Free bytes: the sum of all disks, the largest disk."""
+
+    available: int = 0
+    maximum_volume_size: int = 0
+
+
+def get_capacity(cluster: Cluster, topology: Mapping[str, str], parameters: Mapping[str, str]) -> Capacity:
+    """The answer for a topology segment and a StorageClass's parameters.
+
+    Raises:
+        CapacityError: a topology segment is missing or unknown, or the mode is neither node nor zone
+    """
+    nodes = _nodes_of_segment(cluster, topology, parameters)
+    free = [size for node in nodes for size in _free_sizes(cluster.settings, node, parameters)]
+    return Capacity(sum(free), max(free, default=0))
+
+
+def _nodes_of_segment(cluster: Cluster, topology: Mapping[str, str], parameters: Mapping[str, str]) -> list[Node]:
+    mode = parameters.get(MODE, "node")
+    if mode == "node":
+        name = _segment(topology, HOSTNAME)
+        if name not in cluster.nodes:
+            raise CapacityError(f"NotFound: node {name} not found")
+        return [cluster.nodes[name]]
+    if mode == "zone":
+        zone = _segment(topology, ZONE)
+        return [node for node in cluster.nodes.values() if node.zone == zone]
+    raise CapacityError(f"InvalidArgument: unexpected value \"{mode}\" for storage class parameter '{MODE}'")
+
+
+def _segment(topology: Mapping[str, str], key: str) -> str:
+    if key not in topology:
+        raise CapacityError(f'InvalidArgument: missing "{key}" topology segment')
+    return topology[key]
+
+
+def _free_sizes(settings: Settings, node: Node, parameters: Mapping[str, str]) -> Iterable[int]:
+    selector = _selector(parameters.get("nodeSelector", ""))
+    usable = node.ready and node.schedulable and node.allow_scheduling and not node.eviction_requested
+    if not usable or not selectors_match(node.tags, selector, settings.allow_empty_node_selector_volume):
+        return []
+    return [free_size(disk, settings) for disk in node.disks if _is_usable(disk, settings, parameters)]
+
+
+def _is_usable(disk: Disk, settings: Settings, parameters: Mapping[str, str]) -> bool:
+    """Whether a disk counts; a full disk counts too. The type is the reported one here, not the spec's."""
+    required_type = _DISK_TYPE_BY_ENGINE.get(parameters.get("dataEngine", V1))
+    selector = _selector(parameters.get("diskSelector", ""))
+    return (
+        disk.in_spec
+        and disk.in_status
+        and disk.allow_scheduling
+        and not disk.eviction_requested
+        and disk.schedulable
+        and disk.status_type == required_type
+        and selectors_match(disk.tags, selector, settings.allow_empty_disk_selector_volume)
+    )
+
+
+def _selector(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+def free_size(disk: Disk, settings: Settings) -> int:
+    """Free bytes below the over-provisioning limit. Computed in integers, and not in float64 as in the scheduler."""
+    provisionable = (disk.storage_maximum - disk.storage_reserved) * settings.storage_over_provisioning_percentage
+    return max(0, quotient(wrap_int64(provisionable), 100) - disk.storage_scheduled)
