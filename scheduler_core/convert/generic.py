@@ -19,29 +19,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from scheduler_core.convert import pod_constraints
 from scheduler_core.convert.fields import Fields, list_of
 from scheduler_core.convert.kube import CLAIM_VOLUME, POD, pod_volumes
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions
-from scheduler_core.convert.pod_constraints import (
-    CPU,
-    DO_NOT_SCHEDULE,
-    MEMORY,
-    MILLI,
-    Containers,
-    WireAmounts,
-    WireLabelSelector,
-    WireSpreadConstraint,
-    amount,
-    classic_host_ports,
-    container_amounts,
-    host_ports,
-    label_selector,
-    node_selector_terms,
-    pod_affinity_terms,
-    pod_requests,
-    spread_constraint,
-    uncounted_request_fields,
-)
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
 from scheduler_core.model.constraints import (
@@ -62,20 +43,25 @@ DEFAULT_MEMORY_REQUEST: Final = 200 * 1024 * 1024
 
 
 def _capacity(name: str) -> Callable[..., int]:
-    scale = MILLI if name == CPU else 1
+    scale = pod_constraints.MILLI if name == pod_constraints.CPU else 1
 
-    def read(capacity: WireAmounts | None) -> int:
-        return amount((capacity or {}).get(name), f"status.capacity[{name}]", scale)
+    def read(capacity: pod_constraints.WireAmounts | None) -> int:
+        return pod_constraints.amount((capacity or {}).get(name), f"status.capacity[{name}]", scale)
 
     return read
 
 
-def _allocatable(capacity: WireAmounts | None, allocatable: WireAmounts | None) -> dict[str, int]:
+def _allocatable(
+    capacity: pod_constraints.WireAmounts | None, allocatable: pod_constraints.WireAmounts | None
+) -> dict[str, int]:
     """What pods may request of a node; by default its capacity, as the API server fills it in."""
     field = "status.capacity" if allocatable is None else "status.allocatable"
     amounts = capacity if allocatable is None else allocatable
     return {
-        name: amount(value, f"{field}[{name}]", MILLI if name == CPU else 1) for name, value in (amounts or {}).items()
+        name: pod_constraints.amount(
+            value, f"{field}[{name}]", pod_constraints.MILLI if name == pod_constraints.CPU else 1
+        )
+        for name, value in (amounts or {}).items()
     }
 
 
@@ -86,8 +72,8 @@ def _is_node_ready(entries: list[WireCondition] | None) -> bool:
 NODE: Final = Fields(
     "Node",
     Node,
-    cpu=_capacity(CPU),
-    memory=_capacity(MEMORY),
+    cpu=_capacity(pod_constraints.CPU),
+    memory=_capacity(pod_constraints.MEMORY),
     pods=_capacity("pods"),
     ready=_is_node_ready,
     allocatable=_allocatable,
@@ -130,20 +116,20 @@ def _cloud_disks(volumes: list[Any] | None) -> tuple[CloudDisk, ...]:
     return tuple(disks)
 
 
-def _request_of(name: str, default: int) -> Callable[[Containers], int]:
+def _request_of(name: str, default: int) -> Callable[[pod_constraints.Containers], int]:
     """What the containers request together, each that requests nothing this much."""
 
-    def read(containers: Containers) -> int:
-        return sum(default if value is None else value for value in container_amounts(containers, name))
+    def read(containers: pod_constraints.Containers) -> int:
+        return sum(default if value is None else value for value in pod_constraints.container_amounts(containers, name))
 
     return read
 
 
 def _spread(
-    labels: dict[str, str] | None, constraints: list[WireSpreadConstraint] | None
+    labels: dict[str, str] | None, constraints: list[pod_constraints.WireSpreadConstraint] | None
 ) -> tuple[SpreadConstraint, ...]:
-    hard = [entry for entry in constraints or () if entry.when_unsatisfiable == DO_NOT_SCHEDULE]
-    return tuple(spread_constraint(entry, read_labels(labels)) for entry in hard)
+    hard = [entry for entry in constraints or () if entry.when_unsatisfiable == pod_constraints.DO_NOT_SCHEDULE]
+    return tuple(pod_constraints.spread_constraint(entry, read_labels(labels)) for entry in hard)
 
 
 def _claim_fields(claims: list[_ResourceClaim] | None) -> tuple[str, ...]:
@@ -153,13 +139,13 @@ def _claim_fields(claims: list[_ResourceClaim] | None) -> tuple[str, ...]:
 _CONSTRAINTS: Final = Fields(
     "",
     PodConstraints,
-    node_affinity=node_selector_terms,
-    pod_affinity=pod_affinity_terms,
-    pod_anti_affinity=pod_affinity_terms,
+    node_affinity=pod_constraints.node_selector_terms,
+    pod_affinity=pod_constraints.pod_affinity_terms,
+    pod_anti_affinity=pod_constraints.pod_affinity_terms,
     spread=_spread,
-    requests=pod_requests,
-    host_ports=host_ports,
-    request_fields=uncounted_request_fields,
+    requests=pod_constraints.pod_requests,
+    host_ports=pod_constraints.host_ports,
+    request_fields=pod_constraints.uncounted_request_fields,
     claim_fields=_claim_fields,
 )
 
@@ -182,11 +168,11 @@ def _is_pod_ready(phase: str | None, entries: list[WireCondition] | None) -> boo
 _SCHEDULING: Final = Fields(
     "",
     PodScheduling,
-    cpu=_request_of(CPU, 0),
-    memory=_request_of(MEMORY, 0),
-    nonzero_cpu=_request_of(CPU, DEFAULT_CPU_REQUEST),
-    nonzero_memory=_request_of(MEMORY, DEFAULT_MEMORY_REQUEST),
-    ports=classic_host_ports,
+    cpu=_request_of(pod_constraints.CPU, 0),
+    memory=_request_of(pod_constraints.MEMORY, 0),
+    nonzero_cpu=_request_of(pod_constraints.CPU, DEFAULT_CPU_REQUEST),
+    nonzero_memory=_request_of(pod_constraints.MEMORY, DEFAULT_MEMORY_REQUEST),
+    ports=pod_constraints.classic_host_ports,
     disks=(_cloud_disks, list_of(_Volume)),
     constraints=(_shared_constraints, _CONSTRAINTS),
     ready=_is_pod_ready,
@@ -210,7 +196,7 @@ def _replication_controller(wire: _ReplicationController) -> Controller:
 
 
 class _WorkloadSpec(Wire):
-    selector: WireLabelSelector | None = None
+    selector: pod_constraints.WireLabelSelector | None = None
 
 
 class _Workload(Wire):
@@ -228,7 +214,7 @@ TEMPLATE: Final = Fields("StatefulSet", _Template, needs_metadata=False, pod=SCH
 
 def _workload(kind: str) -> Fields[Controller]:
     def read(wire: _Workload) -> Controller:
-        selector = label_selector((wire.spec or _WorkloadSpec()).selector)
+        selector = pod_constraints.label_selector((wire.spec or _WorkloadSpec()).selector)
         return Controller(kind, wire.metadata.namespace or "default", wire.metadata.name, selector)
 
     return Fields.by_hand(kind, _Workload, read)
@@ -245,7 +231,7 @@ CONTROLLERS: Final[Mapping[tuple[str, str], Fields[Controller]]] = {
 }
 
 
-VOLUME_NODE_AFFINITY: Final = Fields("PersistentVolume", VolumeNodeAffinity, terms=node_selector_terms)
+VOLUME_NODE_AFFINITY: Final = Fields("PersistentVolume", VolumeNodeAffinity, terms=pod_constraints.node_selector_terms)
 
 
 # RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.

@@ -18,27 +18,15 @@ import msgspec
 
 from scheduler_core.convert.meta import Wire
 from scheduler_core.errors import ObjectError, QuantityError
-from scheduler_core.model.constraints import (
-    ALL_ADDRESSES,
-    Amounts,
-    HostPort,
-    Labels,
-    LabelSelector,
-    NodeSelectorTerm,
-    Operator,
-    PodAffinityTerm,
-    Requirement,
-    SpreadConstraint,
-    parse_int64,
-)
+from scheduler_core.model import constraints
 from scheduler_core.model.installation import EXTENDER_RESOURCE
 from scheduler_core.model.quantity import Amount, parse_clamped
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
-_OPERATORS: Final = {operator.value: operator for operator in Operator}
+_OPERATORS: Final = {operator.value: operator for operator in constraints.Operator}
 _LABEL_SELECTOR_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
-_WITH_VALUES: Final = frozenset({Operator.IN, Operator.NOT_IN})
-_WITHOUT_VALUES: Final = frozenset({Operator.EXISTS, Operator.DOES_NOT_EXIST})
+_WITH_VALUES: Final = frozenset({constraints.Operator.IN, constraints.Operator.NOT_IN})
+_WITHOUT_VALUES: Final = frozenset({constraints.Operator.EXISTS, constraints.Operator.DOES_NOT_EXIST})
 _LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
 
@@ -90,7 +78,7 @@ class WireSpreadConstraint(Wire):
     match_label_keys: list[str] | None = None
 
 
-def label_selector(wire: WireLabelSelector | None) -> LabelSelector | None:
+def label_selector(wire: WireLabelSelector | None) -> constraints.LabelSelector | None:
     """A label selector (LabelSelectorAsSelector); None if it selects nothing."""
     if wire is None:
         return None
@@ -99,10 +87,10 @@ def label_selector(wire: WireLabelSelector | None) -> LabelSelector | None:
     valid = tuple(requirement for requirement in requirements if requirement is not None)
     if len(valid) != len(expressions):
         return None
-    return LabelSelector(frozenset((wire.match_labels or {}).items()), valid)
+    return constraints.LabelSelector(frozenset((wire.match_labels or {}).items()), valid)
 
 
-def _requirement(wire: WireRequirement) -> Requirement | None:
+def _requirement(wire: WireRequirement) -> constraints.Requirement | None:
     """An expression (labels.NewRequirement); None if Kubernetes would not accept it."""
     operator = _OPERATORS.get(wire.operator)
     values = wire.values or []
@@ -113,11 +101,11 @@ def _requirement(wire: WireRequirement) -> Requirement | None:
     elif operator in _WITHOUT_VALUES:
         valid = not values
     else:
-        valid = len(values) == 1 and parse_int64(values[0]) is not None
-    return Requirement(wire.key, operator, frozenset(values)) if valid else None
+        valid = len(values) == 1 and constraints.parse_int64(values[0]) is not None
+    return constraints.Requirement(wire.key, operator, frozenset(values)) if valid else None
 
 
-def node_selector_terms(selector: WireNodeSelector | None) -> tuple[NodeSelectorTerm, ...] | None:
+def node_selector_terms(selector: WireNodeSelector | None) -> tuple[constraints.NodeSelectorTerm, ...] | None:
     """The terms of a node selector that can match a node; None without a selector."""
     if selector is None:
         return None
@@ -125,7 +113,7 @@ def node_selector_terms(selector: WireNodeSelector | None) -> tuple[NodeSelector
     return tuple(term for term in terms if term is not None)
 
 
-def _node_term(wire: _NodeTerm) -> NodeSelectorTerm | None:
+def _node_term(wire: _NodeTerm) -> constraints.NodeSelectorTerm | None:
     """A term of a node affinity; None if it matches no node."""
     expressions = wire.match_expressions or ()
     fields = wire.match_fields or ()
@@ -135,18 +123,20 @@ def _node_term(wire: _NodeTerm) -> NodeSelectorTerm | None:
     names = [requirement for entry in fields if (requirement := _field_requirement(entry)) is not None]
     if len(labels) != len(expressions) or len(names) != len(fields):
         return None
-    return NodeSelectorTerm(tuple(labels), tuple(names))
+    return constraints.NodeSelectorTerm(tuple(labels), tuple(names))
 
 
-def _field_requirement(wire: WireRequirement) -> Requirement | None:
+def _field_requirement(wire: WireRequirement) -> constraints.Requirement | None:
     """An expression about a node's field (nodeSelectorRequirementsAsFieldSelector)."""
     operator = _OPERATORS.get(wire.operator)
     if operator not in _WITH_VALUES or len(wire.values or ()) != 1:
         return None
-    return Requirement(wire.key, operator, frozenset(wire.values or ()))
+    return constraints.Requirement(wire.key, operator, frozenset(wire.values or ()))
 
 
-def pod_affinity_terms(namespace: str | None, terms: list[WirePodTerm] | None) -> tuple[PodAffinityTerm, ...]:
+def pod_affinity_terms(
+    namespace: str | None, terms: list[WirePodTerm] | None
+) -> tuple[constraints.PodAffinityTerm, ...]:
     """The required terms of a pod's affinity, or of its anti-affinity; one without namespaces and namespace selector is
     about the pod's own namespace.
     """
@@ -154,7 +144,7 @@ def pod_affinity_terms(namespace: str | None, terms: list[WirePodTerm] | None) -
         return ()
     own = namespace or "default"
     return tuple(
-        PodAffinityTerm(
+        constraints.PodAffinityTerm(
             term.topology_key,
             frozenset(term.namespaces or (() if term.namespace_selector is not None else (own,))),
             label_selector(term.namespace_selector),
@@ -164,14 +154,14 @@ def pod_affinity_terms(namespace: str | None, terms: list[WirePodTerm] | None) -
     )
 
 
-def spread_constraint(wire: WireSpreadConstraint, labels: Labels) -> SpreadConstraint:
+def spread_constraint(wire: WireSpreadConstraint, labels: constraints.Labels) -> constraints.SpreadConstraint:
     """A topology spread constraint of a pod with these labels."""
     selector = label_selector(wire.label_selector)
     keys = frozenset(wire.match_label_keys or ())
     if selector is not None and keys:
         own = frozenset((key, value) for key, value in labels if key in keys)
-        selector = LabelSelector(selector.labels | own, selector.requirements)
-    return SpreadConstraint(
+        selector = constraints.LabelSelector(selector.labels | own, selector.requirements)
+    return constraints.SpreadConstraint(
         wire.topology_key,
         wire.max_skew,
         selector,
@@ -246,7 +236,7 @@ def pod_requests(
     init_containers: Containers,
     overhead: WireAmounts | None,
     resources: WireResources | None,
-) -> Amounts:
+) -> constraints.Amounts:
     """What a pod requests of each resource (PodRequests).
 
     Raises:
@@ -348,13 +338,15 @@ def host_ports(
     containers: Containers,
     init_containers: Containers,
     host_network: bool | None,  # noqa: FBT001 # a value of an object
-) -> frozenset[HostPort]:
+) -> frozenset[constraints.HostPort]:
     """The host ports of a pod's containers and sidecars (GetHostPorts)."""
     running = [*(containers or ()), *(entry for entry in init_containers or () if entry.is_sidecar)]
     ports = [port for entry in running for port in entry.ports or ()]
     numbered = [(_host_port(port, host_network=bool(host_network)), port) for port in ports]
     return frozenset(
-        HostPort(number, port.protocol or "TCP", port.host_ip or ALL_ADDRESSES) for number, port in numbered if number
+        constraints.HostPort(number, port.protocol or "TCP", port.host_ip or constraints.ALL_ADDRESSES)
+        for number, port in numbered
+        if number
     )
 
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from scheduler_core.decide import filter_stages
 from scheduler_core.decide.decision import (
     NO_CONTENDERS,
     Competing,
@@ -32,16 +33,6 @@ from scheduler_core.decide.decision import (
     check_existing_volumes,
     node_constraints,
     resolve_candidates,
-)
-from scheduler_core.decide.filter_stages import (
-    FilterRequest,
-    accept,
-    add_profiles,
-    evaluate_stages,
-    finish,
-    home_names,
-    mark_never_safe,
-    mark_waiting,
 )
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Competitors, Requester
 from scheduler_core.evaluation.contention import ContentionQuery
@@ -86,7 +77,7 @@ class _Question:
     contenders: Contenders
     budget: Budget
 
-    def request(self, resolution: Resolution, candidates: Sequence[str]) -> FilterRequest:
+    def request(self, resolution: Resolution, candidates: Sequence[str]) -> filter_stages.FilterRequest:
         required = requirements(resolution.local, resolution.volumes)
         examine_safety = self.options.examines_safety
         optional = optional_volumes(self.state.view, resolution) if examine_safety else NO_OPTIONAL_VOLUMES
@@ -97,7 +88,7 @@ class _Question:
             competition = ContentionQuery(self.state, contenders.demand, contenders.ledger, self.requester, self.budget)
             if required.sizes:
                 query = NodeQuery(competition, contenders.contention, resolution, required, examine_safety, optional)
-        return FilterRequest(
+        return filter_stages.FilterRequest(
             state=self.state,
             resolution=resolution,
             required=required,
@@ -137,10 +128,10 @@ def filter_nodes(
     if len(parts) > 1:
         return _decide_by_match(question, candidates, parts, resolution)
     request = question.request(resolution, candidates)
-    reasons, competitors = evaluate_stages(request)
-    reasons, unsafe = finish(request, reasons, competitors)
+    reasons, competitors = filter_stages.evaluate_stages(request)
+    reasons, unsafe = filter_stages.finish(request, reasons, competitors)
     decision = Decision(resolution, candidates, reasons, competitors=competitors, unsafe=unsafe)
-    return add_profiles(request, decision)
+    return filter_stages.add_profiles(request, decision)
 
 
 def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterable[PodVolume]:
@@ -171,10 +162,10 @@ def _decide_by_match(
     ]
     # The homes are those among all candidates.
     homes = _common_homes(requests)
-    evaluated: list[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]] = []
+    evaluated: list[tuple[filter_stages.FilterRequest, list[Reason], Mapping[str, Competitors]]] = []
     for request in requests:
         if request.resolution.volumes:
-            reasons, competitors = evaluate_stages(replace(request, homes=homes))
+            reasons, competitors = filter_stages.evaluate_stages(replace(request, homes=homes))
         else:
             reasons = [Reason.NO_VOLUMES] * len(request.candidates)
             competitors = {}
@@ -183,18 +174,18 @@ def _decide_by_match(
     worst = _worst_by_node(evaluated)
     accepted = question.options.packing.acceptable_reasons([reason for _, reason in worst.values()])
     unsafe = {name: reason for name, (_, reason) in worst.items() if reason in accepted}
-    evaluated = [(request, accept(reasons, accepted), counted) for request, reasons, counted in evaluated]
+    evaluated = [(request, filter_stages.accept(reasons, accepted), counted) for request, reasons, counted in evaluated]
     if not any(reason.fits for _, reason in _worst_by_node(evaluated).values()):
         for index, (request, reasons, counted) in enumerate(evaluated):
             if request.query is not None:
-                marked = mark_waiting(request, request.query, reasons, counted)
+                marked = filter_stages.mark_waiting(request, request.query, reasons, counted)
                 evaluated[index] = (request, marked, counted)
     for index, (request, reasons, counted) in enumerate(evaluated):
-        evaluated[index] = (request, mark_never_safe(request, reasons), counted)
+        evaluated[index] = (request, filter_stages.mark_never_safe(request, reasons), counted)
     return replace(_combine(evaluated, candidates, resolution), unsafe=unsafe)
 
 
-def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
+def _common_homes(requests: Sequence[filter_stages.FilterRequest]) -> frozenset[str]:
     """Returns the nodes that are homes whatever is matched there."""
     homes: set[str] = set()
     others: set[str] = set()
@@ -205,14 +196,14 @@ def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
             for name in request.candidates
             if name not in nodes
         }
-        own = home_names(request, decided)
+        own = filter_stages.home_names(request, decided)
         homes |= own
         others.update(name for name in request.candidates if name not in own)
     return frozenset(homes - others)
 
 
 def _worst_by_node(
-    evaluated: Sequence[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]],
+    evaluated: Sequence[tuple[filter_stages.FilterRequest, list[Reason], Mapping[str, Competitors]]],
 ) -> dict[str, tuple[int, Reason]]:
     """Returns each node's worst reason and the part that has it."""
     worst: dict[str, tuple[int, Reason]] = {}
@@ -236,7 +227,7 @@ def _packs(reason: Reason) -> bool:
 
 
 def _combine(
-    evaluated: Sequence[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]],
+    evaluated: Sequence[tuple[filter_stages.FilterRequest, list[Reason], Mapping[str, Competitors]]],
     candidates: Sequence[str],
     resolution: Resolution,
 ) -> Decision:
@@ -247,7 +238,7 @@ def _combine(
     classes: dict[ReplicaRequest, None] = {}
     for index, (request, reasons, counted) in enumerate(evaluated):
         part = Decision(request.resolution, request.candidates, reasons, competitors=counted)
-        part = add_profiles(request, part)
+        part = filter_stages.add_profiles(request, part)
         classes |= dict.fromkeys(part.volume_classes)
         for name in request.candidates:
             if worst[name][0] == index:

@@ -11,23 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from scheduler_core.disk_schedule import writes
 from scheduler_core.disk_schedule.allocation import Limit, allocate
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
-from scheduler_core.disk_schedule.writes import (
-    BEING_DELETED,
-    DISK_MISSING,
-    DISK_NOT_READY,
-    DISK_NOT_SCHEDULABLE,
-    DISK_REPLACED,
-    INVALID_REQUESTS,
-    NODE_MISSING,
-    NODE_UNREADABLE,
-    OVER_ALLOCATED,
-    REQUESTS_VALID,
-    SCHEDULABLE,
-    with_condition,
-    without_condition,
-)
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     Adoption,
@@ -238,7 +224,7 @@ def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStat
 
 def _without_limit(status: DiskScheduleStatus) -> DiskScheduleStatus:
     conditions = tuple(
-        replace(each, message="") if each.reason == OVER_ALLOCATED else each for each in status.conditions
+        replace(each, message="") if each.reason == writes.OVER_ALLOCATED else each for each in status.conditions
     )
     return replace(status, storage_available=None, conditions=conditions)
 
@@ -264,19 +250,21 @@ def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
     where = f"Disk {schedule.spec.disk} on node {schedule.spec.node}"
     if isinstance(node, Fault):
         if schedule.deleting:
-            return Limit(0, BEING_DELETED, f"{where}: its DiskSchedule is being deleted")
+            return Limit(0, writes.BEING_DELETED, f"{where}: its DiskSchedule is being deleted")
         return Limit(None, message=f"{where}: the node cannot be read: {node}")
     # A disk that is gone keeps its reason while its DiskSchedule is being deleted: volumes depend on it.
     deletion = "; its DiskSchedule is being deleted" if schedule.deleting else ""
     if node is None:
-        return Limit(0, NODE_MISSING, f"{where}: there is no such Longhorn node{deletion}")
+        return Limit(0, writes.NODE_MISSING, f"{where}: there is no such Longhorn node{deletion}")
     if disk is None:
-        return Limit(0, DISK_MISSING, f"{where}: the node's status lists no such disk{deletion}")
+        return Limit(0, writes.DISK_MISSING, f"{where}: the node's status lists no such disk{deletion}")
     if disk.uuid != schedule.name:
-        return Limit(0, DISK_REPLACED, f"{where} has the UUID {disk.uuid or 'none'}, not {schedule.name}{deletion}")
+        return Limit(
+            0, writes.DISK_REPLACED, f"{where} has the UUID {disk.uuid or 'none'}, not {schedule.name}{deletion}"
+        )
     if schedule.deleting:
-        return Limit(0, BEING_DELETED, f"{where}: its DiskSchedule is being deleted", deferred=True)
-    for kind, reason in (("Ready", DISK_NOT_READY), (SCHEDULABLE, DISK_NOT_SCHEDULABLE)):
+        return Limit(0, writes.BEING_DELETED, f"{where}: its DiskSchedule is being deleted", deferred=True)
+    for kind, reason in (("Ready", writes.DISK_NOT_READY), (writes.SCHEDULABLE, writes.DISK_NOT_SCHEDULABLE)):
         entry = condition(disk.conditions, kind)
         if entry.status != "True":
             details = f": {entry.message}" if entry.message else ""
@@ -290,26 +278,26 @@ def describe_status(schedule: DiskSchedule, status: DiskScheduleStatus, limit: L
     """
     available = status.storage_available if limit.available is None else limit.available
     status = replace(status, storage_available=available)
-    conditions = with_condition(status.conditions, _schedulable_condition(schedule, status, limit), now)
+    conditions = writes.with_condition(status.conditions, _schedulable_condition(schedule, status, limit), now)
     if not schedule.faults:
-        return replace(status, conditions=without_condition(conditions, REQUESTS_VALID))
+        return replace(status, conditions=writes.without_condition(conditions, writes.REQUESTS_VALID))
     message = _join_faults(schedule.faults)
-    invalid = Condition(REQUESTS_VALID, "False", INVALID_REQUESTS, message)
-    return replace(status, conditions=with_condition(conditions, invalid, now))
+    invalid = Condition(writes.REQUESTS_VALID, "False", writes.INVALID_REQUESTS, message)
+    return replace(status, conditions=writes.with_condition(conditions, invalid, now))
 
 
 def _schedulable_condition(schedule: DiskSchedule, status: DiskScheduleStatus, limit: Limit) -> Condition:
     where = f"Disk {schedule.spec.disk} %s on node {schedule.spec.node}"
     if limit.reason:
-        return Condition(SCHEDULABLE, "False", limit.reason, limit.message)
+        return Condition(writes.SCHEDULABLE, "False", limit.reason, limit.message)
     if limit.available is None:
-        return Condition(SCHEDULABLE, "Unknown", NODE_UNREADABLE, limit.message)
+        return Condition(writes.SCHEDULABLE, "Unknown", writes.NODE_UNREADABLE, limit.message)
     if status.storage_scheduled > max(0, limit.available):
         held = format_bytes(status.storage_scheduled)
         available = format_bytes(limit.available)
         message = f"{where % 'is over-allocated'}: {held} are scheduled, {available} are available"
-        return Condition(SCHEDULABLE, "False", OVER_ALLOCATED, message)
-    return Condition(SCHEDULABLE, "True", "", where % "is ready for scheduling")
+        return Condition(writes.SCHEDULABLE, "False", writes.OVER_ALLOCATED, message)
+    return Condition(writes.SCHEDULABLE, "True", "", where % "is ready for scheduling")
 
 
 def _find_disk(node: NodeLookup, name: str) -> Disk | None:

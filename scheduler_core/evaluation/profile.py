@@ -17,18 +17,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.cluster.view import View
+from scheduler_core.longhorn import stages
 from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
-from scheduler_core.longhorn.stages import (
-    disk_refusal,
-    engine_refusal,
-    node_refusal,
-    not_ready_refusal,
-    space_setting_refusal,
-    takes_new_replicas,
-)
 from scheduler_core.longhorn.volume_readiness import readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
@@ -144,9 +137,9 @@ def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | N
     if node.deleting:
         return Refused(Reason.NODE_NOT_READY, f"Longhorn node {name} is being deleted")
     if not node.ready:
-        return reason_of(not_ready_refusal(node))
+        return reason_of(stages.not_ready_refusal(node))
     for engine in classes.engines:
-        refusal = engine_refusal(view.cluster, engine, node)
+        refusal = stages.engine_refusal(view.cluster, engine, node)
         if refusal is not None:
             return reason_of(refusal)
     return None
@@ -156,10 +149,10 @@ def new_replica_refusal(view: View, name: str) -> Refused | None:
     """Returns why a Longhorn node takes no new replica, whatever its size and class. A node whose eviction is requested
     is refused.
     """
-    setting = space_setting_refusal(view.cluster)
+    setting = stages.space_setting_refusal(view.cluster)
     if setting is not None:
         return reason_of(setting)
-    if not takes_new_replicas(view.snapshot.longhorn_nodes[name]):
+    if not stages.takes_new_replicas(view.snapshot.longhorn_nodes[name]):
         return Refused(Reason.NODE_EVICTING, f"eviction of Longhorn node {name} is requested")
     return None
 
@@ -227,10 +220,10 @@ def profile_node(view: View, classes: VolumeClasses, name: str) -> Refused | tup
 
 
 def _open_to(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refused | list[int]:
-    refusal = node_refusal(view.cluster, request, node)
+    refusal = stages.node_refusal(view.cluster, request, node)
     if refusal is not None:
         return reason_of(refusal)
-    refusals = [disk_refusal(view.cluster, request, node, disk) for disk in node.disks]
+    refusals = [stages.disk_refusal(view.cluster, request, node, disk) for disk in node.disks]
     indexes = [index for index, refusal in enumerate(refusals) if refusal is None]
     return indexes or reason_of_disks(node.name, (refusal for refusal in refusals if refusal is not None))
 

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from scheduler_core.errors import CoreError
+from scheduler_core.generic import rule_registry
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument, CycleState
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
@@ -33,18 +34,12 @@ from scheduler_core.generic.predicates import (
     closed_domains,
     taint_test,
 )
-from scheduler_core.generic.rule_registry import (
-    PREDICATE_ADVICE,
-    PREDICATES,
-    PRIORITIES,
-    PRIORITY_ADVICE,
-    RuleRegistry,
-    is_longhorn_rule,
-    kinds_of,
-)
 from scheduler_core.model.kube import Pod
 
-_ADVICE: Final = {PREDICATES.rule_kind: PREDICATE_ADVICE, PRIORITIES.rule_kind: PRIORITY_ADVICE}
+_ADVICE: Final = {
+    rule_registry.PREDICATES.rule_kind: rule_registry.PREDICATE_ADVICE,
+    rule_registry.PRIORITIES.rule_kind: rule_registry.PRIORITY_ADVICE,
+}
 _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
 
 
@@ -172,7 +167,7 @@ def _empty_section_warnings(document: PolicyDocument) -> list[str]:
 class _Section:
     """Registers the entries of one section of a policy. The last one of several entries with one name wins."""
 
-    def __init__(self, registry: RuleRegistry[Any]) -> None:
+    def __init__(self, registry: rule_registry.RuleRegistry[Any]) -> None:
         self._registry = registry
         self.registered: dict[str, tuple[PolicyEntry, str, object]] = {}
         self.warnings: list[str] = []
@@ -229,11 +224,13 @@ class _Section:
 
 def kinds_read(policy: Policy) -> frozenset[str]:
     """The kinds that a policy's rules read; empty if all rules are Longhorn's."""
-    return kinds_of([*(entry.rule for entry in policy.predicates), *(entry.rule for entry in policy.priorities)])
+    return rule_registry.kinds_of(
+        [*(entry.rule for entry in policy.predicates), *(entry.rule for entry in policy.priorities)]
+    )
 
 
 def priorities_read_longhorn(policy: Policy) -> bool:
-    return any(is_longhorn_rule(entry.rule) for entry in policy.priorities)
+    return any(rule_registry.is_longhorn_rule(entry.rule) for entry in policy.priorities)
 
 
 NODE_AFFINITY_RULE: Final = "NodeAffinity"

@@ -10,14 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from scheduler_core.longhorn.csi_driver import DRIVER
-from scheduler_core.model.installation import (
-    DEFAULT_SCHEDULER,
-    HeldLease,
-    InstalledPod,
-    Permission,
-    SchedulingFailure,
-    ServiceAddress,
-)
+from scheduler_core.model import installation
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Node
 
@@ -103,25 +96,25 @@ class Installation:
     now: datetime
     namespace: str = "longhorn-system"  # of Longhorn and of the extender
     kubernetes_version: str = ""  # the API server's ``gitVersion``
-    service: ServiceAddress | None = None  # the extender's Service
-    pods: tuple[InstalledPod, ...] = ()  # the extender's own pods
-    system_pods: tuple[InstalledPod, ...] = ()  # the pods of the extender's namespace and of kube-system
+    service: installation.ServiceAddress | None = None  # the extender's Service
+    pods: tuple[installation.InstalledPod, ...] = ()  # the extender's own pods
+    system_pods: tuple[installation.InstalledPod, ...] = ()  # the pods of the extender's namespace and of kube-system
     requesting_pods: tuple[str, ...] = ()  # all pods that request the extender's resource, as ``namespace/name``
     # All pods with the schedulerName of the second kube-scheduler, likewise.
     second_scheduler_pods: tuple[str, ...] = ()
-    claiming_pods: tuple[InstalledPod, ...] = ()  # pods of other namespaces that mount a claim of Longhorn
-    admitted: InstalledPod | None = None  # a new pod with a claim, as the API server would store it
-    lease: HeldLease | None = None
+    claiming_pods: tuple[installation.InstalledPod, ...] = ()  # pods of other namespaces that mount a claim of Longhorn
+    admitted: installation.InstalledPod | None = None  # a new pod with a claim, as the API server would store it
+    lease: installation.HeldLease | None = None
     endpoints: tuple[str, ...] = ()  # addresses in the extender's EndpointSlice
     # What each of the extender's processes says, by pod.
     reports: Mapping[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
-    denied: tuple[Permission, ...] | None = ()  # permissions that the extender lacks
+    denied: tuple[installation.Permission, ...] | None = ()  # permissions that the extender lacks
     guard_installed: bool = False  # whether the placement guard's webhook is registered
     guard_trial: GuardTrial | None = None  # whether the placement guard answers; None if that was not tried
-    failures: tuple[SchedulingFailure, ...] | None = ()  # why pods waited in the last hour
+    failures: tuple[installation.SchedulingFailure, ...] | None = ()  # why pods waited in the last hour
     probe: ProbeResult | None = None  # what happened to the probe pod; None without one
     plain_probe: ProbeResult | None = None  # the same of one that does not request the extender's resource
-    scheduler_name: str = DEFAULT_SCHEDULER  # the kube-scheduler of the probe pod
+    scheduler_name: str = installation.DEFAULT_SCHEDULER  # the kube-scheduler of the probe pod
     observes: bool = False  # whether the extender's ConfigMap says that refusals are only observed
     settings: Mapping[str, str] = field(default_factory=dict[str, str])  # Longhorn's settings by name
     refused_settings: tuple[str, ...] = ()  # what is wrong in the extender's ConfigMap
@@ -146,7 +139,7 @@ class Installation:
         return sorted(own, key=lambda entry: entry.name)
 
     @property
-    def leader(self) -> InstalledPod | None:
+    def leader(self) -> installation.InstalledPod | None:
         """The extender's pod that holds the Lease, None for another holder."""
         return leading_pod(self.pods, self.lease.holder if self.lease is not None else "")
 
@@ -165,7 +158,7 @@ class Installation:
         return f"the leader is not ready: {report.not_ready}" if report.not_ready else report
 
 
-def leading_pod(pods: Iterable[InstalledPod], holder: str) -> InstalledPod | None:
+def leading_pod(pods: Iterable[installation.InstalledPod], holder: str) -> installation.InstalledPod | None:
     """Returns the pod that holds the Lease."""
     # `holder` is as the Lease has it: the pod's name, and digits that differ at each start.
     name = holder.rpartition("_")[0] or holder

@@ -18,18 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from scheduler_core.errors import CoreError, ResolutionError
+from scheduler_core.longhorn import volume_validation
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED, Settings, Version, parse_bool, parse_int
 from scheduler_core.longhorn.space import quotient, wrap_int64
-from scheduler_core.longhorn.volume_validation import (
-    REGION_KEY,
-    ZONAL,
-    backing_image_error,
-    creation_error,
-    parameter_error,
-    topology_key_error,
-)
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import ClaimSpec
 from scheduler_core.model.longhorn import (
@@ -110,7 +103,7 @@ def volume_for_claim(
     settings = known.settings
     if not settings.has_rule_since(VOLUME_TOPOLOGY):
         parameters = {key: value for key, value in parameters.items() if key != "volumeTopology"}
-    error = parameter_error(parameters) or _claim_error(claim, parameters)
+    error = volume_validation.parameter_error(parameters) or _claim_error(claim, parameters)
     if error:
         raise ResolutionError(f"StorageClass of {subject}: {error}: correct the StorageClass or the claim")
     engine = parameters.get("dataEngine") or longhorn.V1
@@ -143,7 +136,7 @@ def volume_for_claim(
         data_layout=layout,
     )
     volume = _with_topology(volume, parameters, known)
-    error = creation_error(volume, settings) or topology_key_error(volume, settings)
+    error = volume_validation.creation_error(volume, settings) or volume_validation.topology_key_error(volume, settings)
     if error:
         raise ResolutionError(f"StorageClass of {subject}: {error}")
     return _with_image(volume, parameters, known.images, subject)
@@ -169,12 +162,16 @@ def _with_topology(volume: longhorn.Volume, parameters: Mapping[str, str], known
     # A strict-local volume stays with its pod anyway.
     if not is_tied(parameters) or volume.data_locality == longhorn.STRICT_LOCAL:
         return volume
-    if parameters["volumeTopology"] != ZONAL:
+    if parameters["volumeTopology"] != volume_validation.ZONAL:
         term = longhorn.TopologyTerm(region=domain.region)
         return replace(volume, topology_requirement=(term,)) if domain.region else volume
     if not domain.zone:
         return volume
-    term = domain if REGION_KEY in known.settings.csi_allowed_topology_keys else longhorn.TopologyTerm(domain.zone)
+    term = (
+        domain
+        if volume_validation.REGION_KEY in known.settings.csi_allowed_topology_keys
+        else longhorn.TopologyTerm(domain.zone)
+    )
     # Within a zone there is no hard anti-affinity of zones (mutator.go: Create).
     own = volume.replica_zone_soft_anti_affinity
     spread = "enabled" if own in ("", "ignored") else own
@@ -194,7 +191,7 @@ def _with_image(
     # its selectors. One that exists counts, whatever the class says.
     image = images.get(volume.backing_image)
     if image is not None:
-        error = backing_image_error(volume, image, parameters.get("backingImageDataSourceType", ""))
+        error = volume_validation.backing_image_error(volume, image, parameters.get("backingImageDataSourceType", ""))
         if error:
             raise ResolutionError(f"{subject}: {error}")
     elif parameters.get("backingImageDataSourceType") in _CREATED_IMAGES:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from scheduler_core.longhorn import stages
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import disk_candidates
 from scheduler_core.longhorn.refusal_rules import selectors_match
@@ -18,16 +19,6 @@ from scheduler_core.longhorn.replenish_wait import DEGRADED, parse_time, time_to
 from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode, balances_best_effort, is_v2
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
-from scheduler_core.longhorn.stages import (
-    DISK_PRESSURE,
-    RUNNING,
-    eligibility_refusal,
-    engine_image_ready,
-    instance_manager_running,
-    prefilter_refusal,
-    schedulable_refusal,
-    topology_refusal,
-)
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 
@@ -70,8 +61,8 @@ def _can_relieve(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
     """Whether an eligible disk can take the volume and stay below the pressure percentage."""
     request = ReplicaRequest.for_volume(volume)
     return (
-        prefilter_refusal(cluster, request, disk) is None
-        and eligibility_refusal(cluster, request, disk) is None
+        stages.prefilter_refusal(cluster, request, disk) is None
+        and stages.eligibility_refusal(cluster, request, disk) is None
         and fits_without_pressure(disk, cluster.settings, volume.size, volume.actual_size)
     )
 
@@ -125,7 +116,7 @@ def auto_balance_nodes(cluster: Cluster, volume: Volume, replicas: Iterable[Repl
     """The nodes auto-balance looks at (listReadySchedulableAndScheduledNodes). Ready nodes with a running replica
     always count.
     """
-    running = {replica.node_id for replica in replicas if replica.current_state == RUNNING}
+    running = {replica.node_id for replica in replicas if replica.current_state == stages.RUNNING}
     return {
         name: node
         for name, node in cluster.nodes.items()
@@ -141,12 +132,12 @@ def _can_take_replica(cluster: Cluster, volume: Volume, node: Node) -> bool:
         space_refusal(volume.size, volume.actual_size, disk_space(disk, cluster.settings)) is None for disk in disks
     )
     has_tags = not volume.node_selector or selectors_match(node.tags, volume.node_selector, allow_empty=True)
-    fits_topology = topology_refusal(cluster, ReplicaRequest.for_volume(volume), node) is None
+    fits_topology = stages.topology_refusal(cluster, ReplicaRequest.for_volume(volume), node) is None
     return node.schedulable and has_open_disk and has_space and has_tags and fits_topology
 
 
 def _is_open_to_replica(cluster: Cluster, volume: Volume, node: Node) -> bool:
-    return node.allow_scheduling and engine_image_ready(cluster, volume.data_engine, volume.image, node.name)
+    return node.allow_scheduling and stages.engine_image_ready(cluster, volume.data_engine, volume.image, node.name)
 
 
 def _count_to_spread_zones(
@@ -157,7 +148,7 @@ def _count_to_spread_zones(
     counting = [
         replica.node_id
         for replica in replicas
-        if replica.node_id in nodes and (replica.node_id == volume.node_id or replica.current_state == RUNNING)
+        if replica.node_id in nodes and (replica.node_id == volume.node_id or replica.current_state == stages.RUNNING)
     ]
     used = {nodes[name].zone for name in counting}
     unused = {
@@ -182,7 +173,7 @@ def extra_replicas(volume: Volume, replicas: Iterable[Replica], nodes: Mapping[s
     """
     extra: dict[str, int] = {}
     for replica in replicas:
-        if replica.current_state == RUNNING and replica.node_id in nodes:
+        if replica.current_state == stages.RUNNING and replica.node_id in nodes:
             extra[replica.node_id] = extra.get(replica.node_id, -1) + 1
     return None if max(extra.values(), default=0) > volume.number_of_replicas else extra
 
@@ -244,7 +235,9 @@ def replica_to_reuse(
         return frozenset()
     active = tuple(replica for replica in replicas if replica.active)
     request = ReplicaRequest.for_volume(volume)
-    nodes = {name: node for name, node in cluster.nodes.items() if schedulable_refusal(cluster, request, node) is None}
+    nodes = {
+        name: node for name, node in cluster.nodes.items() if stages.schedulable_refusal(cluster, request, node) is None
+    }
     reusable = [
         replica
         for replica in active
@@ -281,9 +274,9 @@ def is_reusable(cluster: Cluster, volume: Volume, replica: Replica, nodes: Mappi
         node is not None
         and replica.failed_at != ""
         and replica.potentially_reusable
-        and engine_image_ready(cluster, replica.data_engine, replica.image, node.name)
+        and stages.engine_image_ready(cluster, replica.data_engine, replica.image, node.name)
         and any(_is_disk_usable(cluster, volume, disk) for disk in _disks_with_replica(node, [replica]))
-        and instance_manager_running(cluster, replica.data_engine, node.name)
+        and stages.instance_manager_running(cluster, replica.data_engine, node.name)
     )
 
 
@@ -300,7 +293,7 @@ def _is_disk_usable(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
 
 def _has_pressure_but_space(cluster: Cluster, disk: Disk) -> bool:
     """Whether a disk under pressure still has available space. Reuse needs no new scheduling space."""
-    pressure = condition(disk.conditions, "Schedulable").reason == DISK_PRESSURE
+    pressure = condition(disk.conditions, "Schedulable").reason == stages.DISK_PRESSURE
     return pressure and disk.storage_maximum > 0 and disk_space(disk, cluster.settings).headroom > 0
 
 

@@ -12,14 +12,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.profile import REASONS, OpenDisk, Refused, new_replica_refusal, profile_node, reason_of
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.longhorn.csi_driver import (
-    DRIVER,
-    SIZE_STEP,
-    Provisioning,
-    csi_size,
-    file_system,
-    volume_for_claim,
-)
+from scheduler_core.longhorn import csi_driver
 from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
@@ -135,13 +128,15 @@ def storage_class_needs(view: View) -> dict[str, StorageClassNeeds]:
     return {
         name: StorageClassNeeds(_classes_of(view, entry), _smallest_volume(view, entry))
         for name, entry in sorted(view.snapshot.storage_classes.items())
-        if entry.provisioner == DRIVER
+        if entry.provisioner == csi_driver.DRIVER
     }
 
 
 def _smallest_volume(view: View, storage_class: StorageClass) -> int:
     image = view.snapshot.backing_images.get(storage_class.parameters.get("backingImage", ""))
-    return csi_size(image.virtual_size if image is not None else 0, file_system(storage_class.parameters))
+    return csi_driver.csi_size(
+        image.virtual_size if image is not None else 0, csi_driver.file_system(storage_class.parameters)
+    )
 
 
 def largest_volumes(view: View) -> dict[str, int]:
@@ -180,8 +175,8 @@ def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None
     """Returns what a new volume of a StorageClass requires of a node, None if Longhorn refuses it on every node."""
     try:
         claim = ClaimSpec(request=_smallest_volume(view, storage_class))
-        known = Provisioning(view.settings, view.snapshot.backing_images, view.snapshot.backups)
-        volume = volume_for_claim("", claim, storage_class.parameters, known, subject="")
+        known = csi_driver.Provisioning(view.settings, view.snapshot.backing_images, view.snapshot.backups)
+        volume = csi_driver.volume_for_claim("", claim, storage_class.parameters, known, subject="")
     except ResolutionError:
         return None
     request = volume_class(volume)
@@ -204,4 +199,4 @@ def _largest_on_disk(disk: OpenDisk, limit: int | None) -> int:
     free = disk.free - sum(size for _, size in disk.copies)
     if limit is not None:
         free = min(free, limit - 1)
-    return max(0, free // SIZE_STEP * SIZE_STEP)
+    return max(0, free // csi_driver.SIZE_STEP * csi_driver.SIZE_STEP)

@@ -20,15 +20,7 @@ from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.longhorn.csi_driver import (
-    ANYWHERE,
-    DRIVER,
-    SHARED_ACCESS_MODES,
-    Provisioning,
-    is_tied,
-    shards_as_replicas,
-    volume_for_claim,
-)
+from scheduler_core.longhorn import csi_driver
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.model.snapshot import Snapshot
@@ -93,7 +85,7 @@ def resolve_volumes(
     pod: kube.Pod,
     view: View,
     matches: Mapping[str, str] = _NO_MATCHES,
-    domain: TopologyTerm = ANYWHERE,
+    domain: TopologyTerm = csi_driver.ANYWHERE,
     *,
     require_best_effort: bool = True,
 ) -> Resolution:
@@ -144,7 +136,7 @@ def volume_of_claim(
     claim: kube.Claim,
     view: View,
     matched: str = "",
-    domain: TopologyTerm = ANYWHERE,
+    domain: TopologyTerm = csi_driver.ANYWHERE,
     *,
     require_best_effort: bool = True,
 ) -> PodVolume | None:
@@ -176,7 +168,7 @@ def volume_of_claim(
     )
 
 
-def future_volume(claim: kube.Claim, view: View, domain: TopologyTerm = ANYWHERE) -> PodVolume | None:
+def future_volume(claim: kube.Claim, view: View, domain: TopologyTerm = csi_driver.ANYWHERE) -> PodVolume | None:
     """Returns the volume that Longhorn would create, for a pod on a node of `domain`. What the claim is bound to does
     not matter. None if the claim belongs to another driver.
 
@@ -217,7 +209,7 @@ def _volume_handle(full_name: str, view: View) -> str:
     if claim is None:
         return ""
     persistent_volume = view.snapshot.persistent_volumes.get(claim.spec.volume_name)
-    is_longhorn = persistent_volume is not None and persistent_volume.driver == DRIVER
+    is_longhorn = persistent_volume is not None and persistent_volume.driver == csi_driver.DRIVER
     return persistent_volume.handle if persistent_volume is not None and is_longhorn else ""
 
 
@@ -225,7 +217,7 @@ def is_in_view(persistent_volume: str, view: View) -> bool:
     """Whether the view has a PersistentVolume with its volume."""
     volume = view.snapshot.persistent_volumes.get(persistent_volume)
     # Each kind has a watch of its own, and one may be behind another.
-    return volume is not None and (volume.driver != DRIVER or volume.handle in view.snapshot.volumes)
+    return volume is not None and (volume.driver != csi_driver.DRIVER or volume.handle in view.snapshot.volumes)
 
 
 def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.Claim:
@@ -253,14 +245,14 @@ def _is_owner(claim: kube.Claim, pod: kube.Pod) -> bool:
 
 def _unbound_volume(claim: kube.Claim, subject: str, view: View, domain: TopologyTerm) -> longhorn.Volume | None:
     storage_class = storage_class_of(claim.spec, view)
-    if storage_class is None or storage_class.provisioner != DRIVER:
+    if storage_class is None or storage_class.provisioner != csi_driver.DRIVER:
         return None
     snapshot = view.snapshot
     parameters = volume_parameters(claim, storage_class.parameters, subject, snapshot)
-    known = Provisioning(view.settings, snapshot.backing_images, snapshot.backups, domain)
-    volume = volume_for_claim(claim.name, claim.spec, parameters, known, subject=subject)
+    known = csi_driver.Provisioning(view.settings, snapshot.backing_images, snapshot.backups, domain)
+    volume = csi_driver.volume_for_claim(claim.name, claim.spec, parameters, known, subject=subject)
     check_source(volume, subject, snapshot)
-    return shards_as_replicas(volume)
+    return csi_driver.shards_as_replicas(volume)
 
 
 def missing_storage_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
@@ -271,7 +263,10 @@ def missing_storage_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
 def has_tied_volume(pod: kube.Pod, view: View) -> bool:
     """Whether Longhorn ties a volume of the pod to the zone or region of its node."""
     classes = (storage_class_of(spec, view) for spec in _unbound_specs(pod, view))
-    return any(entry is not None and entry.provisioner == DRIVER and is_tied(entry.parameters) for entry in classes)
+    return any(
+        entry is not None and entry.provisioner == csi_driver.DRIVER and csi_driver.is_tied(entry.parameters)
+        for entry in classes
+    )
 
 
 def _unbound_specs(pod: kube.Pod, view: View) -> list[kube.ClaimSpec]:
@@ -286,7 +281,7 @@ def _unbound_specs(pod: kube.Pod, view: View) -> list[kube.ClaimSpec]:
 
 def domain_of_node(name: str, view: View) -> TopologyTerm:
     node = view.cluster.nodes.get(name)
-    return ANYWHERE if node is None else TopologyTerm(node.zone, node.region)
+    return csi_driver.ANYWHERE if node is None else TopologyTerm(node.zone, node.region)
 
 
 def storage_class_of(spec: kube.ClaimSpec, view: View) -> kube.StorageClass | None:
@@ -309,7 +304,7 @@ def is_local(volume: longhorn.Volume, *, require_best_effort: bool = True) -> bo
 
 def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
     """Names of nodes where other live pods use an exclusive claim."""
-    if SHARED_ACCESS_MODES.intersection(claim.spec.access_modes):
+    if csi_driver.SHARED_ACCESS_MODES.intersection(claim.spec.access_modes):
         return frozenset()
     return frozenset(
         other.node_name
@@ -347,7 +342,11 @@ def skipped_claims(pod: kube.Pod, view: View, resolution: Resolution) -> tuple[S
         name = spec.volume_name or (view.pre_bound_volume(claim) if claim is not None else "")
         persistent_volume = view.snapshot.persistent_volumes.get(name)
         # A Longhorn volume with several claims is listed with the first of them.
-        if persistent_volume is not None and persistent_volume.handle in handles and persistent_volume.driver == DRIVER:
+        if (
+            persistent_volume is not None
+            and persistent_volume.handle in handles
+            and persistent_volume.driver == csi_driver.DRIVER
+        ):
             continue
         cause = _bound_cause(persistent_volume) if persistent_volume is not None else _unbound_cause(spec, view)
         skipped[key] = SkippedClaim(key, cause)
@@ -367,18 +366,18 @@ def _unbound_cause(spec: kube.ClaimSpec, view: View) -> str:
         return "the claim names no StorageClass, and none is the default"
     if storage_class is None:
         return "the claim waits for an existing PersistentVolume without StorageClass"
-    if storage_class.provisioner != DRIVER:
+    if storage_class.provisioner != csi_driver.DRIVER:
         return f"StorageClass {storage_class.name} is of provisioner {storage_class.provisioner}"
     return "the claim will be bound to an existing PersistentVolume of another driver"
 
 
 NO_DRIVER: Final = "Longhorn's CSI driver is not registered on the node"
 NO_DRIVER_DETAIL: Final = (
-    f"kube-scheduler may choose the node, and the pod then waits for its volumes until the node's CSINode names {DRIVER}; what helps: "
+    f"kube-scheduler may choose the node, and the pod then waits for its volumes until the node's CSINode names {csi_driver.DRIVER}; what helps: "
     "a running longhorn-csi-plugin pod there"
 )
 
 
 def lacks_driver(snapshot: Snapshot, node: str) -> bool:
     """Whether Longhorn's CSI driver is not registered on a node; a snapshot without CSINodes says nothing."""
-    return snapshot.csi_nodes is not None and DRIVER not in snapshot.csi_nodes.get(node, ())
+    return snapshot.csi_nodes is not None and csi_driver.DRIVER not in snapshot.csi_nodes.get(node, ())
