@@ -21,11 +21,17 @@ from scheduler_core.decide.volume_sentences import (
 )
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
-from scheduler_core.evaluation.missing_space import closed_disks, missing_space, nearest_disk, refusal_detail
 from scheduler_core.evaluation.profile import refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.replicas import domain_shortage, replica_needs
 from scheduler_core.evaluation.results import Optional, OptionalVolumes, optional_volumes
-from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
+from scheduler_core.evaluation.single_node import (
+    NodeEvaluation,
+    closed_disks,
+    evaluate_node,
+    missing_space,
+    nearest_disk,
+    refusal_detail,
+)
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
@@ -284,7 +290,7 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> str:
 
 def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Verdict:
     """Explains a node whose open disks have too little space."""
-    # The verdict has the bytes that one disk lacks for all volumes (`evaluation/missing_space.py`), where they are
+    # The verdict has the bytes that one disk lacks for all volumes (`evaluation/single_node.py`), where they are
     # known.
     required = evaluation.required
     labels = _labels(node, evaluation)

@@ -222,12 +222,6 @@ def claimed_bytes(schedule: DiskSchedule) -> int:
     )
 
 
-def would_grant(schedule: DiskSchedule, limit: Limit, additional: int) -> bool:
-    """Whether a disk has space for `additional` bytes, everything held or pending included."""
-    # Only the DiskSchedule controller grants the space.
-    return not schedule.deleting and limit.grants(claimed_bytes(schedule), additional)
-
-
 def taken_bytes(schedule: DiskSchedule, occupancy: DiskOccupancy) -> int:
     """Returns the bytes of a disk that a newcomer cannot get. They are what is held or pending, what occupants with
     data lack, and what the other occupants will yet request. A new request that was rejected counts 0: its replica is

@@ -2,27 +2,44 @@
 
 This is the way for nodes that hold a replica of the pod's volumes, where anti-affinity and kept replicas make each volume a special
 case, and for `explain`, which shows disks by name. For every other node it gives the result of the node's profile.
+
+What a node lacks: how many more bytes a disk needs so that all required volumes fit, and which of Longhorn's rules close the others.
+
+More bytes on a disk never hurt, and they only help when the disk can take another set of volumes. So what a disk should have is a sum of
+sizes of volumes (and of backing images that it would have to copy), and the smallest such sum that helps is found by bisection. Each probe is
+the decision about the node with that disk enlarged. Its search is limited in steps. A probe without an answer counts as if it might help,
+which keeps the result a proven lower bound.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import gcd
+from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit
 from scheduler_core.evaluation.competitors import Volumes
-from scheduler_core.evaluation.profile import OpenDisk, Profile, Refused, profile_node
+from scheduler_core.evaluation.fit import allowed_masks
+from scheduler_core.evaluation.profile import OpenDisk, Profile, Refused, closeness, new_replica_refusal, profile_node
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.placement import disk_candidates, prefilter_disks
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.stages import disk_and_space_refusal
+from scheduler_core.longhorn.space import space_detail, space_refusal
+from scheduler_core.longhorn.stages import disk_and_space_refusal, disk_refusal, node_refusal
+from scheduler_core.model.listing import join_first
+from scheduler_core.model.longhorn import Disk, Node
+from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.budget import Budget, give_way
+from scheduler_core.packing.items import reachable_sums
 from scheduler_core.packing.order_safe import Safety
 from scheduler_core.packing.stale_safe import Overbooking
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
-from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements
+from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
@@ -124,3 +141,248 @@ def _disks_anti_affinity_allows(view: View, volume: PodVolume, name: str, disks:
         detail = f"replicas of volume {volume.name} on node {name} leave no disk to another"
         return Refused(Reason.ANTI_AFFINITY, detail)
     return sum(1 << index for index, disk in enumerate(disks) if not uuids or disk.uuid in uuids)
+
+
+# About 10 ms, so that a probe is a short turn of the event loop.
+_STEPS_PER_PROBE: Final = 10_000
+# A range of more numbers has no length in CPython.
+_MAX_CAPACITIES: Final = 2**62
+# What a probe costs that needs no search.
+_FIXED_STEPS_PER_PROBE: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MissingSpace:
+    """The bytes that one disk lacks for all required volumes."""
+
+    size: int  # bytes that the disk would have to have more left to schedule; 0 if no amount on a single disk is enough
+    exact: bool  # whether `size` is the least that helps; otherwise the least is `size` or more
+
+
+@dataclass(frozen=True, slots=True)
+class _Capacities:
+    """What a disk may be filled with."""
+
+    values: Sequence[int]  # bytes, ascending
+    # By how much the least that helps may be below the least of the values that helps; 0 if all sums are among them.
+    gap: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What is proven of the least extra bytes on one disk."""
+
+    lower: int  # fewer do not help
+    upper: int | None  # these help; None if no probe proves that any does
+
+
+def missing_space(evaluation: NodeEvaluation, budget: Budget) -> MissingSpace:
+    """Returns the least bytes that one of the node's open disks lacks.
+
+    "Least" means: if exactly one open disk, whichever is best, had that many bytes more left to schedule (Longhorn's over-provisioning rule), a
+    packing of all required volumes would exist, those of competitors included; with fewer bytes on any one disk there is none. Other rules
+    stay as they are: a disk that a volume may not use does not help it. The node does not fit as it is, which the caller has proven.
+    """
+    masks = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)
+    lower: int | None = None
+    upper: int | None = None
+    # Most disks are open to the same volumes.
+    capacities_by_sizes: dict[tuple[int, ...], _Capacities] = {}
+    for disk in range(len(evaluation.disks)):
+        sizes = _sizes_on_disk(evaluation, masks, disk)
+        capacities = capacities_by_sizes.get(sizes)
+        if capacities is None:
+            capacities = _useful_capacities(sizes)
+            capacities_by_sizes[sizes] = capacities
+        bounds = _bounds_of_disk(evaluation, disk, capacities, upper, budget)
+        if bounds is None:
+            continue
+        lower = bounds.lower if lower is None else min(lower, bounds.lower)
+        if bounds.upper is not None:
+            upper = bounds.upper if upper is None else min(upper, bounds.upper)
+    if upper is not None and (lower is None or upper <= lower):
+        return MissingSpace(upper, exact=True)
+    return MissingSpace(0, exact=True) if lower is None else MissingSpace(lower, exact=False)
+
+
+def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) -> tuple[int, ...]:
+    """Returns the bytes of each volume, and of each backing image that the disk lacks, that may come onto a disk."""
+    required = evaluation.required
+    volumes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> disk & 1]
+    images = [size for image, size in evaluation.disks[disk].copies if image in required.images]
+    return (*volumes, *images)
+
+
+def _useful_capacities(sizes: Sequence[int]) -> _Capacities:
+    """Returns what a disk may be filled with, ascending: all sums of the sizes, or multiples of a unit."""
+    sums = reachable_sums(sizes)
+    if sums:
+        return _Capacities(sums, 0)
+    # Too many sums: every sum is a multiple of the common divisor.
+    divisor = gcd(*sizes) or 1
+    unit = divisor
+    total = sum(sizes)
+    # A larger unit, if even these multiples are too many.
+    while total // unit >= _MAX_CAPACITIES:
+        unit *= 2
+    return _Capacities(range(0, total + unit, unit), unit - divisor)
+
+
+def _bounds_of_disk(
+    evaluation: NodeEvaluation, disk: int, capacities: _Capacities, limit: int | None, budget: Budget
+) -> _Bounds | None:
+    """Returns the bounds for one disk; None if no amount below `limit` helps."""
+    # Without a limit, None is the proof that no amount at all helps.
+    free = evaluation.disks[disk].free
+    values = capacities.values
+    low = bisect_right(values, free) - 1
+    # With a gap, less than the limit may help although none of the values below it does.
+    high = (len(values) if limit is None or capacities.gap else bisect_left(values, free + limit)) - 1
+    if high <= low:
+        return None
+    middle = high
+    upper: int | None = None
+    while True:
+        give_way()
+        reason = _probe(evaluation, disk, values[middle] - free, budget)
+        if reason.fits:
+            upper = values[middle] - free
+        if reason.fits or reason is Reason.UNDECIDED:
+            high = middle
+        elif middle == high:
+            return None
+        else:
+            low = middle
+        if high - low <= 1:
+            # What the disk has now does not help.
+            return _Bounds(max(1, values[high] - capacities.gap - free), upper)
+        middle = (low + high) // 2
+
+
+def _probe(evaluation: NodeEvaluation, disk: int, extra: int, budget: Budget) -> Reason:
+    if not budget.spend(_FIXED_STEPS_PER_PROBE):
+        return Reason.UNDECIDED
+    disks = evaluation.disks
+    larger = replace(disks[disk], free=disks[disk].free + extra)
+    enlarged = replace(evaluation, disks=(*disks[:disk], larger, *disks[disk + 1 :]))
+    portion = budget.portion(_STEPS_PER_PROBE)
+    reason = enlarged.reason(portion)
+    budget.take_back([portion])
+    return reason
+
+
+@dataclass(frozen=True, slots=True)
+class _RefusedPlace:
+    """A node or disk that does not take a volume."""
+
+    closeness: int  # how many rules it passed
+    missing: int  # the bytes that it lacks; 0 where another rule refuses it
+    place: tuple[str, str]  # names, which only break ties
+    detail: str
+
+    @property
+    def distance(self) -> tuple[object, ...]:
+        return -self.closeness, self.missing, self.place
+
+
+def refusal_detail(view: View, required: Requirements, name: str) -> str:
+    """Returns why a node takes none of the volumes, with their exact sizes. A class only says which limit of a file
+    system a volume exceeds. The volumes are named where the node takes some of them. "" if the node has open disks for
+    every class.
+    """
+    by_class: dict[int, list[PodVolume]] = {}
+    for index, volume in zip(required.class_indexes, required.volumes, strict=True):
+        by_class.setdefault(index, []).append(volume)
+    for _, volumes in sorted(by_class.items()):
+        request = ReplicaRequest.for_volume(volumes[0].volume)
+        disks = profile_node(view, replace(required.classes, requests=(request,)), name)
+        if isinstance(disks, Refused):
+            names = join_first(sorted(volume.name for volume in volumes), ", ")
+            return disks.detail if len(by_class) == 1 else f"{disks.detail} (for {names})"
+    return ""
+
+
+def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:
+    """Returns which disks of a node are closed to the volumes, and why. Space for the size of a volume is left aside.
+    The volumes are named where a disk is closed to some of them only.
+    """
+    node = view.snapshot.longhorn_nodes[name]
+    alike: dict[object, list[PodVolume]] = {}
+    for volume in volumes:
+        key = volume_class(volume.volume), volume.volume.size, volume.volume.actual_size
+        alike.setdefault(key, []).append(volume)
+    names_by_detail: dict[str, list[str]] = {}
+    for disk in node.disks:
+        for members in alike.values():
+            detail = _closing_detail(view, members[0], node, disk)
+            if detail:
+                names_by_detail.setdefault(detail, []).extend(volume.name for volume in members)
+    parts = [
+        detail if len(names) == len(volumes) else f"{detail} (for {join_first(sorted(names), ', ')})"
+        for detail, names in names_by_detail.items()
+    ]
+    return join_first(parts, "; ")
+
+
+def _closing_detail(view: View, volume: PodVolume, node: Node, disk: Disk) -> str:
+    refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node, disk)
+    if refusal is not None:
+        return refusal.detail
+    space = view.free_space(node.name)[disk.name]
+    rule = space_refusal(0, volume.volume.actual_size, space)
+    if rule is None or rule is Rule.SCHEDULING_SPACE:
+        return ""
+    return space_detail(rule, disk, view.settings, space, volume.volume)
+
+
+def nearest_disk(view: View, volume: PodVolume) -> str:
+    """Returns the disk that came closest to taking a volume, and its rule. It passed the most of Longhorn's rules, and
+    lacks the fewest bytes. "" if some disk takes the volume.
+    """
+    nearest: _RefusedPlace | None = None
+    for node in view.cluster.nodes.values():
+        for place in _refused_places(view, volume, node):
+            if place is None:
+                return ""
+            if nearest is None or place.distance < nearest.distance:
+                nearest = place
+    return nearest.detail if nearest is not None else "the cluster has no Longhorn disk"
+
+
+def _refused_places(view: View, volume: PodVolume, node: Node) -> list[_RefusedPlace | None]:
+    """Returns the disks of a node that refuse a volume, or the node; None for a disk that takes the volume."""
+    evicting = new_replica_refusal(view, node.name)
+    if evicting is not None:
+        return [_RefusedPlace(closeness(Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), evicting.detail)]
+    refusal = node_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node)
+    if refusal is not None:
+        return [_RefusedPlace(closeness(refusal.rule), 0, (node.name, ""), refusal.detail)]
+    return [_refused_disk(view, volume, node, disk) for disk in node.disks]
+
+
+def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _RefusedPlace | None:
+    place = (node.name, disk.name)
+    refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node, disk)
+    if refusal is not None:
+        return _RefusedPlace(closeness(refusal.rule), 0, place, f"on node {node.name}, {refusal.detail}")
+    copied = _copied_bytes(view, volume, disk)
+    needing = replace(volume.volume, size=volume.volume.size + copied)
+    space = view.free_space(node.name)[disk.name]
+    rule = space_refusal(needing.size, needing.actual_size, space)
+    if rule is None:
+        return None
+    missing = 0
+    if rule is Rule.SCHEDULING_SPACE:
+        missing = needing.size - space.free
+    elif rule is Rule.ACTUAL_SPACE:
+        missing = needing.actual_size - space.headroom + 1
+    detail = f"on node {node.name}, {space_detail(rule, disk, view.settings, space, needing)}"
+    if copied and rule is Rule.SCHEDULING_SPACE:
+        detail += f", with {format_bytes(copied)} for a copy of backing image {needing.backing_image}"
+    return _RefusedPlace(closeness(rule), missing, place, detail)
+
+
+def _copied_bytes(view: View, volume: PodVolume, disk: Disk) -> int:
+    """Returns the size of the volume's backing image if the disk lacks it."""
+    image = view.snapshot.backing_images.get(volume.volume.backing_image)
+    return image.real_size if image is not None and disk.uuid not in image.disks else 0

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes, would_grant
+from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes
 from scheduler_core.disk_schedule.disk_space import account
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant
 from scheduler_core.disk_schedule.writes import set_requirement
@@ -132,7 +132,7 @@ def test_a_request_that_would_be_granted_is_granted_next(
     """Whatever is held or pending, once the disk has answered the earlier requests."""
     limit = Limit(available)
     schedule = DiskSchedule("u", spec, allocate(spec, status, limit))
-    if would_grant(schedule, limit, size):
+    if limit.grants(claimed_bytes(schedule), size):
         spec = set_requirement(spec, RequestKind.REPLICA, "A", size)  # sorts before all others
         after = allocate(spec, schedule.status, limit)
         assert after.replicas["A"] == Allocation(AllocationState.SCHEDULED, size)

@@ -8,9 +8,8 @@ from unittest.mock import patch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scheduler_core.evaluation.missing_space import missing_space
 from scheduler_core.evaluation.profile import OpenDisk
-from scheduler_core.evaluation.single_node import NodeEvaluation
+from scheduler_core.evaluation.single_node import NodeEvaluation, missing_space
 from scheduler_core.model import longhorn
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.requirements import requirements
@@ -112,8 +111,8 @@ def test_with_more_sums_than_numbers_the_missing_bytes_are_a_lower_bound(evaluat
     least = brute_force(evaluation)
     assume(least != 0)
     with (
-        patch("scheduler_core.evaluation.missing_space.reachable_sums", return_value=[]),
-        patch("scheduler_core.evaluation.missing_space._MAX_CAPACITIES", 3),
+        patch("scheduler_core.evaluation.single_node.reachable_sums", return_value=[]),
+        patch("scheduler_core.evaluation.single_node._MAX_CAPACITIES", 3),
     ):
         missing = missing_space(evaluation, Budget())
     if missing.exact:

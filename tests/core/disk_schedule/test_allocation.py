@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes, would_grant
+from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes
 from scheduler_core.disk_schedule.disk_space import DiskAccounting, account
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS
 from scheduler_core.disk_schedule.reconcile import (
@@ -481,11 +481,10 @@ def test_a_disk_would_grant_what_is_neither_held_nor_pending() -> None:
     )
     schedule = DiskSchedule("u", spec, status)
     assert claimed_bytes(schedule) == 10 + 30 + 0 + 40 + 7
-    assert would_grant(schedule, Limit(100), 13)
-    assert not would_grant(schedule, Limit(100), 14)
-    assert not would_grant(schedule, Limit(100, "DiskPressure"), 1)
-    assert not would_grant(schedule, Limit(None), 1)
-    assert not would_grant(replace(schedule, deleting=True), Limit(100), 1)
+    assert Limit(100).grants(claimed_bytes(schedule), 13)
+    assert not Limit(100).grants(claimed_bytes(schedule), 14)
+    assert not Limit(100, "DiskPressure").grants(claimed_bytes(schedule), 1)
+    assert not Limit(None).grants(claimed_bytes(schedule), 1)
 
 
 @pytest.mark.parametrize(
