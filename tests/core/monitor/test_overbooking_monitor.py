@@ -7,12 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
-from scheduler_core.monitor.overbooking_monitor import (
-    MAX_STATUS_LAG,
-    SETTLE_TIME,
-    Overbooked,
-    OverbookingReport,
-)
+from scheduler_core.monitor.overbooking_monitor import MAX_STATUS_LAG, SETTLE_TIME, Overbooked, OverbookingReport
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.changes import Changes, changes_of, empty_state
