@@ -1,12 +1,16 @@
 """Of the classic predicates, what the recorded decisions of Kubernetes 1.1 do not show: see test_vectors."""
 
+from typing import Any
+
 import pytest
 
 from scheduler_core.generic import predicates as texts
 from scheduler_core.generic.cycle_state import UndecidableError
+from scheduler_core.model.constraints import Cloud, CloudDisk
 from scheduler_core.model.generic import Node
 from tests.worlds.policy_rules import GI, failed, node, pod, state, web
 
+TWO_NODES = [node("a"), node("b")]
 ZONES = [node("a1", zone="a"), node("a2", zone="a"), node("b1", zone="b"), node("u")]
 
 
@@ -40,3 +44,26 @@ def test_the_first_pod_does_not_count_if_the_node_selector_has_all_labels() -> N
     cluster = state(ZONES, [web("x", "gone")])
     refused = failed("serviceAffinity", web(node_selector={"zone": "b"}), cluster, labels=("zone",))
     assert set(cluster.node_names) - set(refused) == {"b1"}
+
+
+def ports(*numbers: int) -> dict[str, Any]:
+    return {"ports": frozenset(numbers)}
+
+
+def disk(name: str = "d", cloud: Cloud = Cloud.GCE, *, read_only: bool = False) -> dict[str, Any]:
+    return {"disks": (CloudDisk(cloud, name, read_only),)}
+
+
+def test_a_finished_pod_takes_nothing() -> None:
+    cluster = state([node("a", cpu=100, pods=1)], [pod("x", "a", cpu=100, finished=True, **ports(80), **disk())])
+    new_pod = pod(cpu=100, **ports(80), **disk())
+    assert [failed(rule, new_pod, cluster) for rule in ("PodFitsPorts", "PodFitsResources", "NoDiskConflict")] == [
+        {},
+        {},
+        {},
+    ]
+
+
+def test_one_writer_among_readers_is_a_conflict() -> None:
+    readers = [pod("x", "a", **disk(read_only=True)), pod("y", "a", **disk()), pod("z", "a", **disk(read_only=True))]
+    assert failed("NoDiskConflict", pod(**disk(read_only=True)), state(TWO_NODES, readers)) == {"a": texts.DISK_IN_USE}

@@ -1,10 +1,10 @@
-"""SelectorSpreadPriority, which is newer than the recorded decisions of Kubernetes 1.1: see test_vectors."""
+"""Spreading, as far as the recorded decisions of Kubernetes 1.1 do not show it: see test_vectors."""
 
 import pytest
 
 from scheduler_core.model.constraints import LabelSelector, Operator, Requirement
 from scheduler_core.model.generic import Controller
-from tests.worlds.policy_rules import node, pod, scores, state, web
+from tests.worlds.policy_rules import node, pod, scores, service, state, web
 
 
 @pytest.mark.parametrize("kind", ["ReplicationController", "ReplicaSet", "StatefulSet"])
@@ -39,3 +39,15 @@ def test_a_controller_without_a_selector_selects_nothing(selector: LabelSelector
     cluster = state([node("a"), node("b")], [web("x", "a")], [])
     cluster = cluster.with_controller(Controller("ReplicaSet", "shop", "web", selector))
     assert scores("SelectorSpreadPriority", web(), cluster) == [10, 10]
+
+
+def test_spreading_counts_finished_pods_and_deleted_nodes() -> None:
+    pods = [web("x", "gone"), web("y", "gone", finished=True), web("z", "a", finished=True)]
+    assert scores("ServiceSpreadingPriority", web(), state([node("a"), node("b")], pods)) == [5, 10]
+
+
+def test_spreading_counts_a_pod_of_two_services_once() -> None:
+    services = [service("one"), service("two"), service("three", tier="front")]
+    pods = [web("x", "a"), pod("y", "b", labels={"tier": "front"}), pod("z", "b", labels={"tier": "front"})]
+    cluster = state([node("a"), node("b")], pods, services)
+    assert scores("ServiceSpreadingPriority", pod(labels={"app": "web", "tier": "front"}), cluster) == [5, 0]
