@@ -43,8 +43,7 @@ from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.volumes.resolve import resolve
 from tests.bench import cluster
 from tests.bench.offers_cluster import PendingObjects, make_ledger, make_view, new_pod
-from tests.worlds.guard_contexts import leader_context
-from tests.worlds.placements import placement_review
+from tests.worlds.placements import leader_context, placement_review
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.turn_probe import time_turns
 

@@ -28,7 +28,7 @@ from devcluster.stack import ROOT
 from tests.bench.http import cpu_seconds
 from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import PAUSE, Object
-from tests.worlds.election_timing import OF_A_BENCHMARK, election_flags
+from tests.worlds.elector_process import OF_A_BENCHMARK, election_flags
 from tests.worlds.service import EXTENDER
 
 OURS: Final = "classic"

@@ -27,8 +27,8 @@ from tests.control_plane import ControlPlane
 from tests.e2e.leader_monitor import PROBE
 from tests.e2e.objects import Workload
 from tests.e2e.rig import CONFIGS, Rig
-from tests.worlds.mounted_secret import SERVER_HOST, MountedSecret
 from tests.worlds.service import EXTENDER
+from tests.worlds.tls import SERVER_HOST, MountedSecret
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 GROUP: Final = "tls"

@@ -37,7 +37,7 @@ from devcluster.http_check import http_request
 from devcluster.polling import wait_until
 from tests.manifests.helm import RELEASE, Helm, write_secret
 from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OFFERS
-from tests.worlds.election_timing import OF_A_CHART, election_flags
+from tests.worlds.elector_process import OF_A_CHART, election_flags
 from tests.worlds.service import EXTENDER
 from tests.worlds.tls import client_context, serial_shown
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.hand_over_model import Design, Model
-from tests.worlds.hand_over_states import KILL, LOSE, PAUSE
+from tests.worlds.hand_over_model import KILL, LOSE, PAUSE, Design, Model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

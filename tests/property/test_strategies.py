@@ -13,7 +13,7 @@ from scheduler_core.predict.paced_timeline import Pace
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.strategies import StrategyName, StrategyRun
 from tests.examples import examples
-from tests.worlds.strategy_runs import play_strategy, with_pods
+from tests.worlds.generated_cluster import play_strategy, with_pods
 
 _DISK_SIZES = (50, 100, 160)
 _VOLUME_SIZES = (10, 20, 40, 60)

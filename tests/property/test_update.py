@@ -30,9 +30,9 @@ from tests import builders as make
 from tests.builders import NOW, Object
 from tests.examples import examples
 from tests.worlds.changes import Changes, changes_of, empty_state
+from tests.worlds.decision_runners import run_with
 from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.engines import engine_image, engines, instance_manager
-from tests.worlds.giving_way import run_with
 
 NODES = ("a", "b", "c")
 VOLUMES = ("v1", "v2", "v3")

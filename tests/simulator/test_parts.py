@@ -30,7 +30,7 @@ from simulator.objects import DISKS, KubeObject
 from simulator.pods import Mount, waiting_reason
 from simulator.provisioner import new_persistent_volume, new_volume
 from simulator.tables import Store, Table
-from tests.worlds.memory_api import MemoryApi
+from tests.worlds.simulator import MemoryApi
 
 MIB = 2**20
 ROOT = Path(__file__).parents[2]

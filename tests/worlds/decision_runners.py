@@ -1,12 +1,15 @@
-"""Where decisions run in tests."""
+"""Where decisions run in tests, and how much a computation does before it gives way, counted in calls of functions."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 from app.runtime.decision_thread import OnCallersThread, Urgency
+from scheduler_core.packing.budget import giving_way
 from tests.worlds.virtual_time import virtual_loop
 
 
@@ -26,3 +29,46 @@ class RestingRunner(OnCallersThread):
         result = await super().run(work, urgency, rest)
         await asyncio.sleep(rest * (virtual_loop().time() - began))
         return result
+
+
+_Result = TypeVar("_Result")
+
+
+def run_with(act: Callable[[], object], work: Callable[[], _Result], after: int = 0) -> _Result:
+    """Runs some work; acts once, where the work has given way so many times."""
+    times = 0
+
+    def act_once() -> None:
+        nonlocal times
+        times += 1
+        if times == after + 1:
+            act()
+
+    with giving_way(act_once):
+        result = work()
+    assert times > after, f"it gave way {times} times"
+    return result
+
+
+def run_counting(work: Callable[[], _Result]) -> tuple[_Result, int]:
+    """Runs some work; returns its result, and the most calls between two of the places where it gives way."""
+    calls = 0
+    most = 0
+
+    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    def begin_anew() -> None:
+        nonlocal calls, most
+        most = max(most, calls)
+        calls = 0
+
+    profiler = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        with giving_way(begin_anew):
+            result = work()
+    finally:
+        sys.setprofile(profiler)
+    return result, max(most, calls)

@@ -39,7 +39,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleSpec, RequestKind
 from scheduler_core.model.longhorn import FILESYSTEM, BackingImage, Disk, Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
-from tests.worlds.allocations import READY
+from tests.worlds.disk_schedules import READY
 
 GI = 1024**3
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

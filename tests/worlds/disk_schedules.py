@@ -1,10 +1,25 @@
-"""DiskSchedules as kubectl prints them."""
+"""DiskSchedules, their answers to requests, and the conditions of a disk that may grant some."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
+from scheduler_core.model.disk_schedule import Allocation, AllocationState
+from scheduler_core.model.kube import Condition
 from tests.builders import GI, LONGHORN, Object
+
+READY: Final = (Condition("Ready", "True"), Condition("Schedulable", "True"))
+
+
+def grant(size: int) -> Allocation:
+    return Allocation(AllocationState.SCHEDULED, size)
+
+
+def rejection(held: int = 0) -> Allocation:
+    """The answer to a request that is rejected; `held` bytes stay held."""
+    return Allocation(AllocationState.REJECTED, held)
+
 
 Sizes = Mapping[str, float]
 """Requested sizes in Gi, by name."""

@@ -16,8 +16,7 @@ from scheduler_core.decide.explain import Explanation
 from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from tests import builders as make
-from tests.worlds.filter_request import caller_waits, fitting_nodes
-from tests.worlds.state_source import FakeStateSource
+from tests.worlds.state_source import FakeStateSource, caller_waits, fitting_nodes
 from tests.worlds.two_nodes import NODES, database_pod, two_nodes
 from tests.worlds.virtual_time import virtual_loop
 

@@ -41,10 +41,8 @@ from scheduler_core.longhorn.placement import schedule_replica
 from scheduler_core.model.longhorn import Placement, Replica
 from tests import builders as make
 from tests.builders import GI, Object
-from tests.worlds.filter_request import caller_waits
-from tests.worlds.guard_contexts import leader_context
-from tests.worlds.placements import placement_review
-from tests.worlds.state_source import FakeStateSource
+from tests.worlds.placements import leader_context, placement_review
+from tests.worlds.state_source import FakeStateSource, caller_waits
 from tests.worlds.tight_clusters import TightClaim, TightCluster
 from tests.worlds.virtual_time import run, virtual_loop
 

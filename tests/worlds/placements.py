@@ -1,14 +1,17 @@
-"""Placements of replicas, as Longhorn asks the API server to write them."""
+"""Placements that the guard reviews, and what it reads of its process, without a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
+from app.extender.guard import GuardContext
+from scheduler_core.decide.decision import Contenders
+from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, GuardDecision, Search, guard_placement
-from scheduler_core.model.longhorn import Placement
+from scheduler_core.model.longhorn import Placement, Replica
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from tests import builders as make
@@ -103,3 +106,20 @@ def decide(
     other_nodes: bool = False,
 ) -> GuardDecision:
     return guard_placement(wanted, state, ledger or Ledger(), allowances, Search(Budget(steps), other_nodes))
+
+
+async def _nothing(node: str) -> Sequence[Replica]:
+    raise AssertionError(f"the leader does not read the replicas of node {node}")
+
+
+def leader_context(
+    settings: Callable[[], ExtenderSettings],
+    contenders: Callable[[], Contenders],
+    written: Callable[[str], Awaitable[Sequence[Replica]]] = _nothing,
+) -> GuardContext:
+    """The context of a process that leads; `written` returns what the API server has of a node."""
+
+    async def recorded(node: str) -> Contenders:
+        raise AssertionError(f"the leader reads no record of node {node}")
+
+    return GuardContext(settings, lambda: True, contenders, recorded, written, lambda: "")

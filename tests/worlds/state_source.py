@@ -1,4 +1,4 @@
-"""A state source that tests change, without a cluster."""
+"""What the verbs are given in tests: states that a test changes, without a cluster, and callers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from app.decisions.evaluator import LiveStateSource
 from app.kube.cluster_cache import ChangeObserver
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
+from scheduler_core.decide.decision import Decision
 from scheduler_core.errors import MissingObjectError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
@@ -103,3 +104,16 @@ def _read(raw: Object) -> tuple[str, Key, object]:
 
 
 _: type[LiveStateSource] = FakeStateSource
+
+
+async def caller_waits() -> bool:
+    """The caller waits for its answer: it has not hung up."""
+    return False
+
+
+async def caller_hung_up() -> bool:
+    return True
+
+
+def fitting_nodes(decision: Decision) -> list[str]:
+    return [name for name, reason in zip(decision.candidates, decision.reasons, strict=True) if reason.fits]

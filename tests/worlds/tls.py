@@ -1,15 +1,19 @@
-"""TLS on real sockets: one handshake between a certificate and a client that verifies it."""
+"""Certificates and connections of tests with TLS, and a Secret that a kubelet has mounted."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from cryptography import x509
 
 from app.extender.certificates import ServingPair, server_context
+from app.settings import TlsFiles
+from devcluster.pki import CertificateAuthority, CertificatePair
 
 
 def client_context(bundle: bytes, *, strict: bool = True) -> ssl.SSLContext:
@@ -64,3 +68,38 @@ def _accept(listener: socket.socket, context: ssl.SSLContext) -> None:
         except OSError:
             # The client refused the certificate, and says so itself.
             return
+
+
+SERVER_HOST = "longhorn-scheduler-extender.longhorn-system.svc"
+
+
+class MountedSecret:
+    """A folder with the files of a Secret, which change together."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._versions = 0
+        folder.mkdir()
+
+    @property
+    def files(self) -> TlsFiles:
+        """The paths of the server's three files."""
+        return TlsFiles(*(str(self.folder / name) for name in ("tls.crt", "tls.key", "ca.crt")))
+
+    def write(self, data: Mapping[str, bytes]) -> None:
+        """Replaces the content, as an update of the Secret does."""
+        self._versions += 1
+        version = self.folder / f"..{self._versions}"
+        version.mkdir()
+        for name, content in data.items():
+            (version / name).write_bytes(content)
+            link = self.folder / name
+            if not link.is_symlink():
+                link.symlink_to(Path("..data") / name)
+        switched = self.folder / "..data_tmp"
+        switched.symlink_to(version.name)
+        switched.replace(self.folder / "..data")
+
+    def write_pair(self, pair: CertificatePair, *authorities: CertificateAuthority) -> None:
+        bundle = b"".join(authority.bundle.read_bytes() for authority in authorities)
+        self.write({"tls.crt": pair.certificate.read_bytes(), "tls.key": pair.key.read_bytes(), "ca.crt": bundle})

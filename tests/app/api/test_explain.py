@@ -12,7 +12,7 @@ from app.schemas.explain import explain_answer, explain_json
 from tests.bench.offers_cluster import new_pod
 from tests.builders import Object, bound, claim, disk, flat, kept, longhorn_node, pod, replica, storage_class
 from tests.worlds.crowded_cluster import CrowdedCluster
-from tests.worlds.giving_way import run_counting
+from tests.worlds.decision_runners import run_counting
 from tests.worlds.service import application, by_names, by_nodes, db_pod, http_client, small_service
 
 

@@ -10,8 +10,8 @@ import pytest
 from devcluster.pki import CertificateAuthority, CertificatePair
 from devcluster.ports import Ports
 from tests.worlds.command_line import Run
-from tests.worlds.mounted_secret import SERVER_HOST, MountedSecret
 from tests.worlds.service import serve_snapshot
+from tests.worlds.tls import SERVER_HOST, MountedSecret
 
 
 @dataclass(frozen=True)

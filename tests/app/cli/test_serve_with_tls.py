@@ -19,8 +19,8 @@ from devcluster.http_check import http_request
 from devcluster.pki import CertificateAuthority
 from devcluster.ports import Ports
 from tests.worlds.command_line import Run
-from tests.worlds.mounted_secret import SERVER_HOST, MountedSecret
 from tests.worlds.service import SnapshotProcess, by_names, db_pod, serve_snapshot, small_cluster
+from tests.worlds.tls import SERVER_HOST, MountedSecret
 
 REQUEST = json.dumps(by_names(db_pod())).encode()
 FITTING = ["node-1", "node-3"]

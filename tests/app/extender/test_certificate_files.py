@@ -13,8 +13,7 @@ from app.extender.metrics import Metrics
 from app.runtime.metrics import PREFIX
 from app.settings import TlsFiles
 from devcluster.pki import CertificateAuthority, CertificatePair
-from tests.worlds.mounted_secret import SERVER_HOST, MountedSecret
-from tests.worlds.tls import shake_hands_in_memory
+from tests.worlds.tls import SERVER_HOST, MountedSecret, shake_hands_in_memory
 
 YEAR = timedelta(days=366)
 KEYLESS = b"-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"

@@ -26,7 +26,7 @@ from devcluster.http_check import is_filtered
 from tests.builders import Object
 from tests.control_plane import ControlPlane
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE
-from tests.worlds.election_timing import ON_A_CLUSTER, election_flags
+from tests.worlds.elector_process import ON_A_CLUSTER, election_flags
 from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]

@@ -11,8 +11,8 @@ from app.runtime.metrics import PREFIX
 from app.runtime.probes import UnavailableError
 from scheduler_core.decide.decision import FilterOptions
 from tests import builders as make
-from tests.worlds.filter_request import caller_hung_up, fitting_nodes
 from tests.worlds.node_reservation import NodeReservationWorld
+from tests.worlds.state_source import caller_hung_up, fitting_nodes
 from tests.worlds.timeline import play, rows
 from tests.worlds.two_nodes import claim_with_node, database_pod
 from tests.worlds.virtual_time import virtually

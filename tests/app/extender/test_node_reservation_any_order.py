@@ -13,8 +13,8 @@ from app.extender.node_reservation import ADOPTED_SECONDS
 from app.runtime.probes import UnavailableError
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
-from tests.worlds.filter_request import fitting_nodes
 from tests.worlds.node_reservation import POD_SCHEDULING_TIMEOUT, NodeReservationWorld
+from tests.worlds.state_source import fitting_nodes
 from tests.worlds.two_nodes import NODES, database_pod
 from tests.worlds.virtual_time import VirtualLoop
 

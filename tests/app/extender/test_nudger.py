@@ -24,8 +24,7 @@ from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from tests import builders as make
 from tests.worlds.fake_api import FakeApi, connect_client, failing
-from tests.worlds.filter_request import caller_waits
-from tests.worlds.state_source import FakeStateSource
+from tests.worlds.state_source import FakeStateSource, caller_waits
 from tests.worlds.timeline import play, rows
 from tests.worlds.two_nodes import NODES, claim_with_node, database_pod, two_nodes
 from tests.worlds.virtual_time import virtual_loop, virtually

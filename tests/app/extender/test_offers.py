@@ -31,8 +31,7 @@ from scheduler_core.offers.handover_record import HandoverRecord, RecordHead, de
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.builders import Object
-from tests.worlds.filter_request import caller_waits, fitting_nodes
-from tests.worlds.state_source import FakeStateSource, SlowSource
+from tests.worlds.state_source import FakeStateSource, SlowSource, caller_waits, fitting_nodes
 from tests.worlds.timeline import play, rows
 from tests.worlds.two_nodes import NODES, claim_with_node, database_pod, nominated_pod, two_nodes
 from tests.worlds.virtual_time import run, virtual_loop, virtually

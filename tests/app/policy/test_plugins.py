@@ -18,7 +18,7 @@ from scheduler_core.generic.plugin_rules import PluginError, Plugins, PredicateP
 from scheduler_core.generic.policy import parse_policy
 from scheduler_core.generic.predicates import Check
 from tests.worlds.awkward_plugin import UnreadableError, raising
-from tests.worlds.giving_way import run_with
+from tests.worlds.decision_runners import run_with
 from tests.worlds.policy_rules import decide, node, pod, state
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plugin"

@@ -9,7 +9,7 @@ import pytest
 
 from app.kube.client import ConnectError, KubeClient
 from app.runtime.elector import Elector, boot_clock
-from tests.worlds.election_timing import IN_PROCESS
+from tests.worlds.elector_process import IN_PROCESS
 
 
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:

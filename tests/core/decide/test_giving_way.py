@@ -12,7 +12,7 @@ from scheduler_core.predict.cluster_changes import Drain
 from tests import builders as make
 from tests.bench.offers_cluster import new_pod
 from tests.worlds.crowded_cluster import NODES, CrowdedCluster
-from tests.worlds.giving_way import run_counting
+from tests.worlds.decision_runners import run_counting
 from tests.worlds.predicted_clusters import node, situation
 
 # About 5 ms. A loop over the nodes that did not give way took ten times as many.

@@ -35,7 +35,7 @@ from scheduler_core.model.disk_schedule import (
 )
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
-from tests.worlds.allocations import READY, grant, rejection
+from tests.worlds.disk_schedules import READY, grant, rejection
 
 GI = 1024**3
 NOW = "2006-01-02T15:04:05Z"

@@ -28,7 +28,7 @@ from scheduler_core.model.disk_schedule import (
     DiskScheduleStatus,
 )
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
-from tests.worlds.allocations import READY, grant, rejection
+from tests.worlds.disk_schedules import READY, grant, rejection
 
 NOW = "2026-01-01T00:00:00Z"
 RUNNING = Occupant(20)

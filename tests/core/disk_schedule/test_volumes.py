@@ -49,7 +49,7 @@ from scheduler_core.model.longhorn import (
     Volume,
 )
 from scheduler_core.model.snapshot import Snapshot
-from tests.worlds.allocations import READY, grant, rejection
+from tests.worlds.disk_schedules import READY, grant, rejection
 
 NOW = "2026-01-01T00:00:00Z"
 Entry = tuple[int, Allocation | None]

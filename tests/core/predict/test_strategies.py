@@ -15,9 +15,19 @@ from scheduler_core.predict.predicted_cluster import StatusChange, hide_changes,
 from scheduler_core.predict.predicted_replicas import Choose, move_replica, next_step
 from scheduler_core.predict.strategies import Spread, StrategyName, StrategyRun, compare_strategies, summarize_runs
 from tests.builders import claim, persistent_volume, replica, storage_class, volume
-from tests.worlds.generated_cluster import GIBIBYTE, VOLUME_SIZES, AddPods, draw_cluster, draw_volume_sizes
+from tests.worlds.generated_cluster import (
+    AT_ONCE,
+    GIBIBYTE,
+    VOLUME_SIZES,
+    AddPods,
+    disks_of,
+    draw_cluster,
+    draw_volume_sizes,
+    play_seeds,
+    play_strategy,
+    with_pods,
+)
 from tests.worlds.predicted_clusters import after, node, owned_pod, running, situation
-from tests.worlds.strategy_runs import AT_ONCE, disks_of, play_seeds, play_strategy, with_pods
 
 NONE = StrategyName.NONE
 PROPOSAL = StrategyName.PROPOSAL
