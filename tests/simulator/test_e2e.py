@@ -55,16 +55,6 @@ def test_local_volume_is_placed_on_the_node_of_its_pod(scene: Scene) -> None:
     assert _disk(scene, home)["storageScheduled"] == 10 * 2**30
 
 
-def test_immediate_volume_is_provisioned_without_a_pod(scene: Scene) -> None:
-    """Its three replicas are placed at creation, and it stays detached."""
-    homes = scene.add_nodes("40Gi", "40Gi", "40Gi")
-    scene.add_claim("data", "10Gi", "longhorn")
-    until("three replicas placed", lambda: scene.replica_nodes("data") == homes)
-    volume = scene.volume("data")
-    assert volume is not None
-    assert volume["status"]["state"] == "detached"
-
-
 def test_best_effort_replica_goes_elsewhere_from_a_full_node(scene: Scene) -> None:
     """The pod runs all the same, and is reported as misplaced."""
     home, other = scene.add_nodes("10Gi", "40Gi")
@@ -99,33 +89,6 @@ def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> 
     scene.force_pod("forced", other, "data")
     until("stuck", lambda: f"its replica is on node {home}" in _stuck_reason(scene))
     assert not scene.running("forced")
-
-
-def test_drained_best_effort_volume_follows_its_pod(scene: Scene) -> None:
-    """The local replica is rebuilt while attached, then the old one is deleted."""
-    old, new = scene.add_nodes("20Gi", "20Gi")
-    scene.add_claim("data", "5Gi")
-    scene.add_pod("before", "data", node=old)
-    until("pod runs", lambda: scene.running("before"))
-    scene.rig.cluster.kubectl("drain", old, "--force", "--ignore-daemonsets", "--timeout=20s")
-    scene.add_pod("after", "data")
-    until("pod runs", lambda: scene.running("after"))
-    until("only the local replica is left", lambda: scene.replica_nodes("data") == [new])
-    assert scene.replicas("data")[0]["spec"]["healthyAt"]
-
-
-def test_deleted_claim_frees_its_space(scene: Scene) -> None:
-    """PersistentVolume, volume and replica are deleted, and the disk is empty again."""
-    [home] = scene.add_nodes("20Gi")
-    scene.add_claim("data", "5Gi")
-    scene.add_pod("app", "data", node=home)
-    until("pod runs", lambda: scene.running("app"))
-    handle = _handle(scene)
-    until("space is taken", lambda: _disk(scene, home)["storageScheduled"] > 0)
-    scene.rig.cluster.kubectl("delete", "pod/app", "pvc/data", "-n", scene.name, "--wait=false")
-    until("all is gone", lambda: not scene.rig.find(PERSISTENT_VOLUMES, handle))
-    until("space is free", lambda: _disk(scene, home)["storageScheduled"] == 0)
-    assert scene.rig.find(LONGHORN_VOLUMES, handle) is None
 
 
 def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
@@ -218,39 +181,6 @@ def test_failed_replica_is_reused_when_its_node_returns(scene: Scene) -> None:
     scene.rig.cluster.kubectl("annotate", "node", homes[2], "simulator/down-")
     until("healthy", lambda: _robustness(scene) == "healthy")
     assert {each["metadata"]["name"] for each in scene.replicas("data")} == before
-
-
-def test_only_replica_is_salvaged_when_its_node_returns(scene: Scene) -> None:
-    """The volume is faulted while the node is down, and healthy afterwards."""
-    [home] = scene.add_nodes("20Gi")
-    scene.add_claim("data", "5Gi")
-    scene.add_pod("app", "data", node=home)
-    until("pod runs", lambda: scene.running("app"))
-    scene.rig.cluster.kubectl("annotate", "node", home, "simulator/down=true")
-    until("faulted", lambda: _robustness(scene) == "faulted")
-    scene.rig.cluster.kubectl("annotate", "node", home, "simulator/down-")
-    until("healthy", lambda: _robustness(scene) == "healthy")
-    assert scene.replica_nodes("data") == [home]
-
-
-@pytest.mark.parametrize("attached", [True, False], ids=["attached", "detached"])
-def test_evicted_replica_moves(scene: Scene, attached: bool) -> None:
-    """A detached volume is attached for the move, and detached again."""
-    homes = scene.add_nodes("20Gi", "20Gi", "20Gi", "20Gi")
-    scene.add_claim("data", "5Gi", "longhorn")
-    if attached:
-        scene.add_pod("app", "data", node=homes[0])
-        until("pod runs", lambda: scene.running("app"))
-    until("placed", lambda: len(scene.replica_nodes("data")) == 3)
-    leaving = scene.replica_nodes("data")[-1]
-    body = {"spec": {"disks": {"disk-1": {"allowScheduling": False, "evictionRequested": True}}}}
-    until("status lists it", lambda: _disk(scene, leaving)["scheduledReplica"])
-    scene.rig.cluster.kubectl("patch", "lhn", leaving, "-n", "longhorn-system", "--type=merge", "-p", json.dumps(body))
-    wanted = sorted(set(homes) - {leaving})
-    until("moved", lambda: scene.replica_nodes("data") == wanted)
-    state = "attached" if attached else "detached"
-    until(state, lambda: (scene.volume("data") or {})["status"]["state"] == state)
-    assert scene.replica_nodes("data") == wanted
 
 
 def test_written_data_reduces_the_available_space(scene: Scene) -> None:
