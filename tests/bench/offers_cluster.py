@@ -1,7 +1,4 @@
-"""A cluster in which many volumes have no replica yet.
-
-It is the cluster of the live caches, with demand and offers.
-"""
+"""A cluster in which many volumes have no replica yet. It is the cluster of the live caches, with demand and offers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The status page of 1,000 nodes: sizes, times, and /filter meanwhile.
-
-The budgets: a view has less than 100 kB and takes less than 50 ms, and readers do not delay /filter.
+"""The status page of 1,000 nodes: sizes, times, and /filter meanwhile. The budgets: a view has less than 100 kB and takes less than 50 ms,
+and readers do not delay /filter.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What a reader needs from a page.
-
-This is axe-core's rules, the keyboard, a narrow window, and paper. Each check returns what is wrong, one line each.
+"""What a reader needs from a page. This is axe-core's rules, the keyboard, a narrow window, and paper. Each check returns what is wrong,
+one line each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Clusters of any size with everything that a page shows.
-
-They have zones, unlike and broken disks, long names, and waiting pods.
-"""
+"""Clusters of any size with everything that a page shows. They have zones, unlike and broken disks, long names, and waiting pods."""
 
 from __future__ import annotations
 

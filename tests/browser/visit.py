@@ -1,7 +1,4 @@
-"""A visit to a page in Chromium that fails at any error.
-
-It also fails if the page requests anything from another server.
-"""
+"""A visit to a page in Chromium that fails at any error. It also fails if the page requests anything from another server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""`make e2e-report`: the proposal's test plan, and ways to place pods compared.
-
-Exit code 1: with the extender something else happened than the plan says.
+"""`make e2e-report`: the proposal's test plan, and ways to place pods compared. Exit code 1: with the extender something else happened than
+the plan says.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from app.kube.resources import CLAIMS, CONFIG_MAPS, LONGHORN_NODES, LONGHORN_REP
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
 from scheduler_core.decide.settings import GUARD_OTHER_NODES
+from tests.builders import storage_class
 from tests.e2e import harsh_burst, plan
 from tests.e2e.harsh_burst import STRICT
 from tests.e2e.journal import Journal
@@ -31,7 +32,6 @@ from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.placement_latency import PlacementLatency
 from tests.e2e.pod_states import PodState, wait_until_quiet
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
-from tests.e2e.waiting_pods import storage_class
 
 APP: Final = "mix"
 _TWO: Final = "mix-two"

@@ -1,6 +1,5 @@
-"""The report's second part: the same pods placed in several ways.
-
-These are without the extender, with `reservation: node`, and with `reservation: capacity`.
+"""The report's second part: the same pods placed in several ways. These are without the extender, with `reservation: node`, and with
+`reservation: capacity`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Competition for the bytes of a few disks.
-
-The competitors are controllers that are killed, or writers that look only at the nodes' status.
+"""Competition for the bytes of a few disks. The competitors are controllers that are killed, or writers that look only at the nodes'
+status.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The proposal's test plan for DiskSchedules, one function per round.
-
-Eight controllers compete and are killed. The same loads also run without DiskSchedules.
+"""The proposal's test plan for DiskSchedules, one function per round. Eight controllers compete and are killed. The same loads also run
+without DiskSchedules.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from devcluster.stack import Disk
+from tests.builders import storage_class
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 
 GROUP: Final = "size"
@@ -63,17 +64,10 @@ def nodes(count: int, pods: int, seed: int) -> dict[str, Sequence[Disk]]:
 
 def storage_classes() -> list[Object]:
     """Two classes like Longhorn's own, without data locality. One waits for its first consumer, the other does not."""
+    modes = ((ANYWHERE, "WaitForFirstConsumer"), (ANYWHERE_AT_ONCE, "Immediate"))
     return [
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "StorageClass",
-            "metadata": {"name": name},
-            "provisioner": "driver.longhorn.io",
-            "volumeBindingMode": mode,
-            "reclaimPolicy": "Delete",
-            "parameters": {"numberOfReplicas": "2", "dataLocality": "disabled", "staleReplicaTimeout": "30"},
-        }
-        for name, mode in ((ANYWHERE, "WaitForFirstConsumer"), (ANYWHERE_AT_ONCE, "Immediate"))
+        storage_class(name, binding=mode, numberOfReplicas="2", dataLocality="disabled", staleReplicaTimeout="30")
+        for name, mode in modes
     ]
 
 

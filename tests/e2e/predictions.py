@@ -21,6 +21,7 @@ from app.kube.client import ApiError
 from app.kube.resources import CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, NODES
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
+from tests.builders import storage_class
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 from tests.worlds.service import EXTENDER
@@ -108,15 +109,7 @@ def prepare(rig: Rig) -> None:
 
 
 def _storage_class(name: str, locality: str) -> Object:
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": name},
-        "provisioner": "driver.longhorn.io",
-        "volumeBindingMode": "WaitForFirstConsumer",
-        "allowVolumeExpansion": True,
-        "parameters": {"numberOfReplicas": "2", "dataLocality": locality},
-    }
+    return {**storage_class(name, numberOfReplicas="2", dataLocality=locality), "allowVolumeExpansion": True}
 
 
 def compare(rig: Rig, seed: int, folder: Path, agreement: Agreement) -> None:

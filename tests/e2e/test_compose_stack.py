@@ -1,7 +1,4 @@
-"""The services of compose.yaml as processes of this machine.
-
-What their command lines and variables make of the parts is tested.
-"""
+"""The services of compose.yaml as processes of this machine. What their command lines and variables make of the parts is tested."""
 
 from __future__ import annotations
 

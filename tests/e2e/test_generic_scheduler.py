@@ -1,6 +1,5 @@
-"""`longhorn-extender schedule --watch` on a real API server, under its ServiceAccount.
-
-Spread and affinity, reasons, a replaced policy, and fail-over.
+"""`longhorn-extender schedule --watch` on a real API server, under its ServiceAccount. Spread and affinity, reasons, a replaced policy, and
+fail-over.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The stand-alone scheduler with Longhorn's rules, and simulated Longhorn.
-
-It runs under its ServiceAccount, with the permissions in manifests/ and nothing more.
+"""The stand-alone scheduler with Longhorn's rules, and simulated Longhorn. It runs under its ServiceAccount, with the permissions in
+manifests/ and nothing more.
 """
 
 from __future__ import annotations

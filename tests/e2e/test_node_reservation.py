@@ -1,6 +1,5 @@
-"""`reservation: node`, as in the proposal: a pod reserves its node.
-
-One pod at a time is placed there, and the reservation ends when Longhorn lists the pod's replicas.
+"""`reservation: node`, as in the proposal: a pod reserves its node. One pod at a time is placed there, and the reservation ends when
+Longhorn lists the pod's replicas.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The proposal's test plan, one repetition of each goal with the extender.
-
-`make e2e-report` runs all of them, and those without.
-"""
+"""The proposal's test plan, one repetition of each goal with the extender. `make e2e-report` runs all of them, and those without."""
 
 from __future__ import annotations
 

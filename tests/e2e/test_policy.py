@@ -1,6 +1,5 @@
-"""`serve --policy` on the whole stack, with a kube-scheduler that requests scores.
-
-The extender runs under its ServiceAccount with manifests/policy. The tests check where pods go.
+"""`serve --policy` on the whole stack, with a kube-scheduler that requests scores. The extender runs under its ServiceAccount with
+manifests/policy. The tests check where pods go.
 """
 
 from __future__ import annotations

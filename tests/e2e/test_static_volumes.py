@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS
+from tests.builders import storage_class
 from tests.control_plane import ControlPlane
 from tests.e2e import static_volumes
 from tests.e2e.objects import Object, Volume, Workload
@@ -64,16 +65,7 @@ def _persistent_volume(rig: Rig, name: str) -> Object:
 
 
 def retaining_class(name: str, locality: str) -> Object:
-    """A StorageClass that keeps volumes."""
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": name},
-        "provisioner": "driver.longhorn.io",
-        "volumeBindingMode": "WaitForFirstConsumer",
-        "reclaimPolicy": "Retain",
-        "parameters": {"numberOfReplicas": "1", "dataLocality": locality},
-    }
+    return {**storage_class(name, dataLocality=locality), "reclaimPolicy": "Retain"}
 
 
 @pytest.mark.parametrize("locality", ["strict-local", "best-effort"])

@@ -1,6 +1,5 @@
-"""The report's part for one version of Kubernetes: the plan's goals, a hand-over and a preemption.
-
-`--kubernetes-version` names the version; docs/limitations.md says which ones were run.
+"""The report's part for one version of Kubernetes: the plan's goals, a hand-over and a preemption. `--kubernetes-version` names the
+version; docs/limitations.md says which ones were run.
 """
 
 from __future__ import annotations

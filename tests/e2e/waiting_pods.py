@@ -10,6 +10,7 @@ from typing import Any, Final
 from app.kube.resources import LONGHORN_NODES, NODES
 from devcluster.programs import NAMESPACE
 from scheduler_core.model.quantity import parse_bytes
+from tests.builders import storage_class
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.rig import Rig
 
@@ -84,19 +85,6 @@ def storage_classes() -> list[Object]:
         storage_class(MOVED, numberOfReplicas="2", diskSelector=MOVED),
         storage_class(SHIFTED, dataLocality="disabled", diskSelector=SHIFTED, replicaAutoBalance="least-effort"),
     ]
-
-
-def storage_class(name: str, **parameters: str) -> Object:
-    """A class of local volumes with one replica, but for what the parameters say."""
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": name},
-        "provisioner": "driver.longhorn.io",
-        "volumeBindingMode": "WaitForFirstConsumer",
-        "reclaimPolicy": "Delete",
-        "parameters": {"numberOfReplicas": "1", "dataLocality": "best-effort", **parameters},
-    }
 
 
 def movable_volume(storage_class: str, node: str) -> list[Object]:

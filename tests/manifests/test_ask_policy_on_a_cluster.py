@@ -1,6 +1,5 @@
-"""manifests/overlays/ask-policy and scheduler-name-policy on a real API server.
-
-With DEVCLUSTER_KUBERNETES_VERSION=1.35.4 it is the variant for v1beta1.
+"""manifests/overlays/ask-policy and scheduler-name-policy on a real API server. With DEVCLUSTER_KUBERNETES_VERSION=1.35.4 it is the variant
+for v1beta1.
 """
 
 from __future__ import annotations

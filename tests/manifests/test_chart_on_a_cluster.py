@@ -1,7 +1,4 @@
-"""The Helm chart on a real API server, by the real helm.
-
-It is installed, upgraded, rolled back, and removed without a trace.
-"""
+"""The Helm chart on a real API server, by the real helm. It is installed, upgraded, rolled back, and removed without a trace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The alerts, the dashboard and the PodMonitor.
-
-They name what the program exposes, and alerts begin when they should.
-"""
+"""The alerts, the dashboard and the PodMonitor. They name what the program exposes, and alerts begin when they should."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Elections in a world where everything goes wrong: at no time may two candidates answer kube-scheduler.
-
-What goes wrong is listed in tests/worlds/election.py.
+"""Elections in a world where everything goes wrong: at no time may two candidates answer kube-scheduler. What goes wrong is listed in
+tests/worlds/election.py.
 """
 
 from __future__ import annotations

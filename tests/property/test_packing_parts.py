@@ -1,6 +1,5 @@
-"""Each part of the packing search on its own, compared with trying everything.
-
-The whole search would hide a wrong part behind an earlier one that is right.
+"""Each part of the packing search on its own, compared with trying everything. The whole search would hide a wrong part behind an earlier
+one that is right.
 """
 
 from __future__ import annotations

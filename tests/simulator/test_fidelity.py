@@ -1,6 +1,5 @@
-"""Delays and refusals of Longhorn that a simpler simulator would lack.
-
-The node status is late, attachments are refused, and images and instance managers are missing.
+"""Delays and refusals of Longhorn that a simpler simulator would lack. The node status is late, attachments are refused, and images and
+instance managers are missing.
 """
 
 from __future__ import annotations

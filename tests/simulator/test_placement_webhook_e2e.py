@@ -1,6 +1,5 @@
-"""Placements that an admission webhook changes or refuses, on a real API server.
-
-The webhook is reached through a Service without selector: the API server resolves it by its EndpointSlices.
+"""Placements that an admission webhook changes or refuses, on a real API server. The webhook is reached through a Service without selector:
+the API server resolves it by its EndpointSlices.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""A second implementation of today's predicates: the Kubernetes documents, read sentence by sentence, over API objects.
-
-Slow on purpose: each question is answered by looking at every object again.
+"""A second implementation of today's predicates: the Kubernetes documents, read sentence by sentence, over API objects. Slow on purpose:
+each question is answered by looking at every object again.
 """
 
 from __future__ import annotations

@@ -63,7 +63,6 @@ class _Table:
 
 LEDGERS, ELECTIONS, RECORDS = _Table(), _Table(), _Table()
 NO_OFFERS: Final = LEDGERS.number(Ledger())
-NO_RECORD: Final = RECORDS.number(Record(b"", "", 0, final=False))
 
 
 @cache

@@ -1,6 +1,5 @@
-"""An installation as `longhorn-extender doctor` sees it, on a cluster whose kubelets start no containers.
-
-The extender's processes run on this machine; a pod with its address shows each of them.
+"""An installation as `longhorn-extender doctor` sees it, on a cluster whose kubelets start no containers. The extender's processes run on
+this machine; a pod with its address shows each of them.
 """
 
 from __future__ import annotations
