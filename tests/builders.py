@@ -4,8 +4,6 @@ Sizes are given as numbers of Gi. `snapshot(...)` turns objects into the Snapsho
 the very conversion the product uses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """For all tests: examples are judged by what happens, never by how long it takes, because machines differ and are shared."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -8,8 +8,6 @@ to notice that one is gone. Where emptying fails, the next file gets a new contr
 Tests that break the control plane itself, need other flags, or need a cluster into which nothing was installed yet start their own.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

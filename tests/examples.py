@@ -1,7 +1,5 @@
 """How many examples the property tests try: `.ci/run` tries twice and `make soak` ten times as many as `make check` (EXAMPLES_FACTOR)."""
 
-from __future__ import annotations
-
 import os
 from typing import Final
 

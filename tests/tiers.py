@@ -4,8 +4,6 @@ Data flow: a tier is a list of commands. A tier of tests that failed runs its fa
 `flaky: NAME` at the end; what fails again fails the run. `soak` repeats the campaigns with other seeds until its minutes are over.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Both IP families: one listener for all addresses, and one for a single address of either family."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import replace
 from pathlib import Path

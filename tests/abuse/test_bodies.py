@@ -1,7 +1,5 @@
 """Bodies that are promised, dense, slow or never read: memory stays within the limit and kube-scheduler is answered."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Connections without end: the process keeps some for whoever comes next."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from contextlib import ExitStack

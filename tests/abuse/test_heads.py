@@ -1,7 +1,5 @@
 """Heads, trailers and chunk extensions without end: each ends its own connection, and costs next to nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

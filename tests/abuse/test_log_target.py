@@ -1,7 +1,5 @@
 """A log that nothing reads, or that cannot be written: answers go on, and what is lost is counted."""
 
-from __future__ import annotations
-
 import json
 import os
 from http.client import HTTPConnection

@@ -1,7 +1,5 @@
 """Questions as large as one may be: each is decided in turns that leave kube-scheduler's own calls time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection

@@ -1,7 +1,5 @@
 """docs/architecture.md follows one request and one watch event by file and function: both are traced."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -1,7 +1,5 @@
 """What the documents say is what the code does."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache

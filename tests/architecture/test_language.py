@@ -1,7 +1,5 @@
 """The language of the product's code: names, docstrings and comments in the field's terms, in plain sentences."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

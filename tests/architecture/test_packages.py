@@ -1,7 +1,5 @@
 """The core is a few packages, each importing only what lies below it; `.importlinter` holds the order itself."""
 
-from __future__ import annotations
-
 import configparser
 from collections.abc import Mapping
 from graphlib import TopologicalSorter

@@ -1,7 +1,5 @@
 """Files, functions and signatures stay small enough to read at once."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -4,8 +4,6 @@ Those on the real control plane are left out. `python -m tests.bench throughput`
 run there, take long, and have options of their own.
 """
 
-from __future__ import annotations
-
 import sys
 
 import typer

@@ -1,7 +1,5 @@
 """Clusters and requests of any size, as kubectl and kube-scheduler print them."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

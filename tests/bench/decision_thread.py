@@ -6,8 +6,6 @@ collector included. Both are time that passes. */filter*: an extender over a sna
 that no earlier request had, while ten readers load the status page.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -3,8 +3,6 @@
 `python -m tests.bench disk-schedules [--section burst|foreign|large|extender] [--scale 1.0]` prints one row per figure, with its goal.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

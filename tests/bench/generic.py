@@ -6,8 +6,6 @@ the extender's policy, compared with /filter of the same pod: requirements that 
 that were: 3 ms of CPU at 1,000 nodes and 12 ms at 5,000).
 """
 
-from __future__ import annotations
-
 import json
 import random
 import resource

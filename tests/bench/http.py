@@ -4,8 +4,6 @@ It uses one connection, and sends one request at a time. All figures come from o
 that does nothing, and (where Go is installed) an extender in Go that only decodes and encodes with the Kubernetes types.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

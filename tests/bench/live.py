@@ -6,8 +6,6 @@ another process, which measures itself. Budgets: 250 MB at rest, 400 MB at the p
 grow with the cluster.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """The objects of a large cluster, about as large as real ones. The benchmark of the live caches uses them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

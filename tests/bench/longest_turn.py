@@ -6,8 +6,6 @@ demand, unplaced and roaming volumes, offers and holds (`tests/bench/offers_clus
 demand. *new*: sizes that no earlier request had. *warm*: the same request again. The budget is 20 ms, whatever the input.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

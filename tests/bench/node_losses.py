@@ -4,8 +4,6 @@ Each node has two pods with volumes of two replicas each. The budgets: a tenth o
 a hundred requests. The first hundred nodes are to be known within two minutes.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """A FastAPI route that only reads the body. Its time is the lower bound of the time of /filter."""
 
-from __future__ import annotations
-
 import sys
 
 import uvicorn

@@ -6,8 +6,6 @@ ledger. Times are CPU time, which a busy machine does not lengthen, and for info
 cluster: it stays near 1 where the cost follows the changes, and not where it follows the cluster.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterator

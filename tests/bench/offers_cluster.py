@@ -1,7 +1,5 @@
 """A cluster in which many volumes have no replica yet. It is the cluster of the live caches, with demand and offers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime

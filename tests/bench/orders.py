@@ -4,8 +4,6 @@ It places volumes one by one on disks of its own choice. Random tight nodes of t
 which a packing exists; Longhorn's own balance rule chooses the disks. These are the figures of docs/packing.md.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

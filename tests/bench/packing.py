@@ -4,8 +4,6 @@ Also how often they give up, by family: the recorded corpus, then seeded instanc
 safety on tight nodes, then whole requests of 5,000 different nodes. Times are for information; nothing here passes or fails by them.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import time

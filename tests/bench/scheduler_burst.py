@@ -6,8 +6,6 @@ of the scheduler's process in between. Goal: no less than kube-scheduler's rate.
 control plane.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

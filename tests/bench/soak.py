@@ -4,8 +4,6 @@ Each call has claims of other sizes, so that no decision is in a cache. Some nam
 whole nodes; every verb is called. Goal: after the first 2,000 calls resident memory grows by less than 5 %.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

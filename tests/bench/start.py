@@ -3,8 +3,6 @@
 The least of some runs, with byte code as in the image, counts: other processes can only add to it.
 """
 
-from __future__ import annotations
-
 import compileall
 import os
 import subprocess

@@ -2,8 +2,6 @@
 and readers do not delay /filter.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import tempfile

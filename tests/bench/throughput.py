@@ -7,8 +7,6 @@ is paused; the time runs from its first second to the last binding. Goal: at lea
 yes. `python -m tests.bench throughput --help` lists the options; it needs the control plane and go on PATH.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import ssl

@@ -1,7 +1,5 @@
 """Clusters of any size with everything that a page shows. They have zones, unlike and broken disks, long names, and waiting pods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tests.builders import Object, claim, condition, disk, flat, kube_node, longhorn_node, pod, setting

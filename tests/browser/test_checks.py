@@ -1,7 +1,5 @@
 """The checks of this folder can fail. Each bad page breaks one of them, and the good page none."""
 
-from __future__ import annotations
-
 import functools
 import re
 import threading

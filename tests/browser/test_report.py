@@ -1,7 +1,5 @@
 """The report of `longhorn-extender what-if --html` in Chromium, opened as a file: of a small and of a large cluster."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping

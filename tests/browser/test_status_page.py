@@ -1,7 +1,5 @@
 """The status page in Chromium: at 10 and at 1,000 nodes. It is tested for every way to read it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import time

@@ -1,7 +1,5 @@
 """A visit to a page in Chromium that fails at any error. It also fails if the page requests anything from another server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

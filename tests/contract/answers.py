@@ -6,8 +6,6 @@ A line has a digest of the body: `python -m tests.contract.answers` writes the l
 Data flow: a seed draws a cluster -> requests about its pods -> the application, in virtual time -> status and body.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -4,8 +4,6 @@ These are help pages, OpenAPI, metrics, log events, manifests and vectors. `pyth
 to `tests/golden/contract`; `test_frozen.py` compares them.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """Answers over random clusters change only on purpose: `python -m tests.contract.answers --show N` prints one in full."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.contract.answers import ANSWERS, GOLDENS, frozen_answers

@@ -1,7 +1,5 @@
 """What the outside relies on changes only on purpose. Texts are compared byte for byte."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.contract.frozen import GOLDENS, frozen_texts

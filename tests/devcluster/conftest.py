@@ -1,7 +1,5 @@
 """Fixtures of the development cluster's own tests."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

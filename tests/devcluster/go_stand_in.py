@@ -1,7 +1,5 @@
 """A stand-in for `go`, which creates empty programs at once."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

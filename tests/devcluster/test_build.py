@@ -1,7 +1,5 @@
 """The programs are built once per version, completely or not at all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

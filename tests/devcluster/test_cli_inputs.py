@@ -1,7 +1,5 @@
 """Options are read, or refused in one line before anything is started."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

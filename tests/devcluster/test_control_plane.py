@@ -1,7 +1,5 @@
 """The control plane that files of tests borrow one after the other: each begins with an empty cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, NAMESPACES, NODES

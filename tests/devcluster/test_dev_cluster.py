@@ -1,7 +1,5 @@
 """A real cluster: etcd, API server, controllers, scheduler and kwok."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

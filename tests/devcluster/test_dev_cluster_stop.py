@@ -3,8 +3,6 @@
 Other processes stand in for the control plane.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

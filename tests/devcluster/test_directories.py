@@ -1,7 +1,5 @@
 """A cluster's folder belongs to one cluster, and other files are safe."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

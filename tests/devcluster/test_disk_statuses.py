@@ -1,7 +1,5 @@
 """The disks in a Longhorn node's status, which a new node does not have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

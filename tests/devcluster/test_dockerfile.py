@@ -1,7 +1,5 @@
 """Each stage of the image contains what its command imports."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The forwarder, a stand-in for kube-proxy, on real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable

@@ -1,7 +1,5 @@
 """Where candidates of a local cluster serve the placement guard."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

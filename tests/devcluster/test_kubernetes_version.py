@@ -1,7 +1,5 @@
 """The version of Kubernetes is a parameter; its go.mod follows from Kubernetes' own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

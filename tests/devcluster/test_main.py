@@ -1,7 +1,5 @@
 """The command line `python -m devcluster`, without starting anything."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

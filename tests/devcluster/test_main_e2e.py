@@ -1,7 +1,5 @@
 """``python -m devcluster up`` as a user at a terminal runs it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

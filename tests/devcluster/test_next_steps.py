@@ -1,7 +1,5 @@
 """The text that a user reads once the stack has started."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Certificates work in a real handshake, and keys are private."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """The loop that waits for a condition of a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

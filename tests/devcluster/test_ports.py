@@ -1,7 +1,5 @@
 """Ports are claimed, so that clusters and restarts do not collide."""
 
-from __future__ import annotations
-
 import fcntl
 import socket
 import subprocess

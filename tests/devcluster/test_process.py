@@ -1,7 +1,5 @@
 """A supervised process: its readiness, its ends, and the end of its parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """The address of this machine in endpoints."""
 
-from __future__ import annotations
-
 import pytest
 
 from devcluster import programs

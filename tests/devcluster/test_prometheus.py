@@ -1,7 +1,5 @@
 """Prometheus is found where it is installed, and scrapes every candidate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A user's KubeSchedulerConfiguration changes only where this machine requires it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The runner of the test tiers: what fails once and passes alone is flaky, what fails twice is a failure."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

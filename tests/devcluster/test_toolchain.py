@@ -1,7 +1,5 @@
 """A Go toolchain that is new enough for the control plane is found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The ends of processes in a running stack."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -2,8 +2,6 @@
 the plan says.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -13,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -42,9 +40,6 @@ from tests.e2e import (
 )
 from tests.e2e.comparisons import Comparison
 from tests.e2e.goals import Row
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 NOTES: Final = """
 The nodes of goal 1 have other work (10, 40, 60 and 80 % of CPU and memory), as in any cluster: on idle equal nodes kube-scheduler spreads
@@ -298,7 +293,7 @@ class _Report:
             self._file.write_text(json.dumps(self._written, indent=1))
 
 
-def _by_way(runs: Mapping[Any, Sequence[DataclassInstance]]) -> dict[str, list[Any]]:
+def _by_way(runs: Mapping[Any, Sequence[Any]]) -> dict[str, list[Any]]:
     return {str(way): [asdict(each) for each in own] for way, own in runs.items()}
 
 

@@ -6,8 +6,6 @@ move replicas that take promised space to other nodes. What went wrong is counte
 although it fits, by brute force over the objects.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import sys

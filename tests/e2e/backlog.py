@@ -8,8 +8,6 @@ What happened is counted from the API's objects, and from watches of pods and re
 misplaced if a replica of its volume ever was on a node other than the pod's, or if none is there in the end.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import Counter, defaultdict

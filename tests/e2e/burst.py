@@ -1,7 +1,5 @@
 """A burst of 200 pods, which the report and `test_burst.py` measure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -2,8 +2,6 @@
 `reservation: capacity`.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Longhorn itself does not run. Each test has a namespace, in which only the contr
 space of the disks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

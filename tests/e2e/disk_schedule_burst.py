@@ -4,8 +4,6 @@ Both ways have the extender. Without DiskSchedules the simulator places replicas
 replica starts only when its bytes are granted.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ only after its bytes are granted); disks fill up, nodes and disks vanish, some f
 forged; processes are killed and stopped. Now and then everything comes to rest, and every volume is either placed or says why not.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import time

@@ -1,7 +1,5 @@
 """DiskSchedules as people write them: the proposal's example, and wrong ones."""
 
-from __future__ import annotations
-
 from tests import builders
 from tests.builders import Object
 

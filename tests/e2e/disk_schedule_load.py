@@ -2,8 +2,6 @@
 status.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import Counter

@@ -5,8 +5,6 @@ It reports over-allocations, lost bytes, and requests that are withdrawn althoug
 The versions of a disk are compared across DiskSchedules that are deleted and created again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

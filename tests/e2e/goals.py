@@ -4,8 +4,6 @@ The plan is the proposal's. Goals 1 and 2 run ten times, goal 3 three times each
 proposal's configuration), half names (the recommended one); kube-scheduler has its default client limits throughout.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -3,8 +3,6 @@
 What goes wrong is counted from API objects and watches alone (`placement_audit.py`), and how many placements carry an answer of the guard.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

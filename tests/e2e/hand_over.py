@@ -4,8 +4,6 @@ There is space for exactly these pods, and the nodes are unequal, so that any fo
 limits: it writes its decisions seconds after the answers that they follow from.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import threading

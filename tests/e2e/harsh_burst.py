@@ -8,14 +8,12 @@ claims are strict-local, half best-effort.
 What happened is counted from API objects and watches alone (`placement_audit.py`).
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from rich.table import Table
 
@@ -60,14 +58,14 @@ class HarshNode:
     pods: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def draw(cls, pods: int, chance: random.Random) -> HarshNode:
+    def draw(cls, pods: int, chance: random.Random) -> Self:
         while True:
             node = cls._draw_full(pods, chance)
             if node is not None and node.failing_share(chance) >= MIN_FAILING_SHARE:
                 return node
 
     @classmethod
-    def _draw_full(cls, pods: int, chance: random.Random) -> HarshNode | None:
+    def _draw_full(cls, pods: int, chance: random.Random) -> Self | None:
         """A node with exactly full disks, None if the number of its claims is wrong."""
         disks = tuple(chance.choice(_DISK_SIZES) for _ in range(_DISKS[pods]))
         claims = [size for disk in disks for size in _split(disk, chance)]
@@ -119,7 +117,7 @@ class HarshBurst:
     volumes: tuple[tuple[str, tuple[Volume, ...]], ...]
 
     @classmethod
-    def of(cls, seed: int) -> HarshBurst:
+    def of(cls, seed: int) -> Self:
         """The burst of a seed, always the same."""
         chance = random.Random(seed)  # noqa: S311 # repeatable, not secret
         group = f"{APP}-{seed}"

@@ -1,7 +1,5 @@
 """The candidates' logs: their answers to /filter, and the ends of their offers."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Monitors the candidates: two that answer at once are two leaders."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

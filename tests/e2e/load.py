@@ -6,8 +6,6 @@ that request the extender: with little room left, any other pod can take the roo
 extender could prevent that.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

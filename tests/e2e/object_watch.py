@@ -1,7 +1,5 @@
 """A plain watch of one kind of objects, without any of the product's code."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

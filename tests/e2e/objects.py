@@ -1,7 +1,5 @@
 """The Kubernetes objects that tests create: pods with claims, loose or of StatefulSets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The cluster as a test sees it: by watches, or listed again."""
 
-from __future__ import annotations
-
 import random
 from concurrent.futures import Future
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """What a program's roles grant, and what it has used of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final

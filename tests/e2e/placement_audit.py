@@ -4,8 +4,6 @@
 later. `PlacementAudit` begins it together with the count of misplacements.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """How long Longhorn's writes of a replica's place take at the API server, with and without the placement guard's review."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each function runs one repetition on a rig and returns what happened. Every goal
 pods on them, so that one cluster serves all goals.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from dataclasses import dataclass, replace

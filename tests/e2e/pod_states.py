@@ -1,7 +1,5 @@
 """The pods of a burst until they no longer change: running, bound to a node, or without one."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from enum import StrEnum

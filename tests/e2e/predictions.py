@@ -5,8 +5,6 @@ the command predicts from it, the change is made, and once the cluster rests eve
 prediction. Seeds follow each other, because volumes with several replicas may be placed on any node.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Preemption for CPU where one node of four has Longhorn room, for the report and `test_preemption.py`."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Final

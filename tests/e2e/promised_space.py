@@ -8,8 +8,6 @@ What went wrong is counted from watches alone, and for each case a brute force o
 Longhorn could have placed the replica where nothing was promised.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

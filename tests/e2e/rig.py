@@ -4,8 +4,6 @@ It has a control plane, simulated Longhorn, candidates of the extender, and the 
 ServiceAccount with the permissions of manifests/ and nothing else.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ Each has a node of its own, and a pod that may run nowhere else. `is_true` compa
 rules. `mend` changes the one fact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final

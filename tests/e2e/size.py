@@ -7,8 +7,6 @@ Each kill waits until enough pods are in both states in which only the cluster's
 claims not bound, and bound with local volumes that have no replica yet.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

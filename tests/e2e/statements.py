@@ -1,7 +1,5 @@
 """The raw objects of a situation about which the extender says something, and changes of single facts, for `situations.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -5,8 +5,6 @@ a pod is created the extender is asked to explain it. The PersistentVolumes that
 with those that were really bound. Seeds have classes of their own, so that they may run at once.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter
@@ -14,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS
 from scheduler_core.model.verdict import Reason
@@ -54,7 +52,7 @@ class Bindings:
     refused: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
-    def add(self, other: Bindings) -> None:
+    def add(self, other: Self) -> None:
         """Adds another seed's."""
         self.matched += other.matched
         self.among_equals += other.among_equals

@@ -3,8 +3,6 @@
 This part is computed, without a cluster; docs/strategies.md says how, and has its tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial

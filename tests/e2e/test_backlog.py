@@ -3,8 +3,6 @@
 `python -m tests.e2e --section backlog` has the long ones, in which the writes are more than a minute behind.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.e2e import backlog

@@ -1,7 +1,5 @@
 """200 pods with two claims each at once, at kube-scheduler's default speed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.e2e.burst import APP, EXACT, PODS, Burst, names_by_uid

@@ -1,7 +1,5 @@
 """The services of compose.yaml as processes of this machine. What their command lines and variables make of the parts is tested."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The documented way with the real kube-scheduler. A policy sends workloads to the extender without any change."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """The DiskSchedule controllers on a real API server, under their ServiceAccount."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """A burst that exactly fits, with the extender and with DiskSchedules."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -4,8 +4,6 @@ DISK_SCHEDULE_OPERATIONS says how many, SOAK_SEED with which seed first, DISK_SC
 control plane, each in a namespace of its own.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

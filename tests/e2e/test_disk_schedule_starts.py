@@ -1,7 +1,5 @@
 """DiskSchedules that begin beside replicas that run: a first start, and a DiskSchedule that was lost or deleted."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,7 +1,5 @@
 """What `explain` says that kube-scheduler filters is what a real kube-scheduler says."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from typing import Any

@@ -1,7 +1,5 @@
 """Faults around the extender: nothing is misplaced, and pods are still placed."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

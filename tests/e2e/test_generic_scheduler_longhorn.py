@@ -2,8 +2,6 @@
 manifests/ and nothing more.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The harsh bursts: what their generator promises, and one burst without the placement guard."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from functools import cache

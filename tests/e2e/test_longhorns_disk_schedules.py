@@ -1,7 +1,5 @@
 """A cluster whose longhorn-manager owns the DiskSchedules: the controllers keep away, and the extender reads them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 Longhorn lists the pod's replicas.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """The extender's roles grant exactly what it uses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The audit of end-to-end runs, on objects as a watch delivers them."""
 
-from __future__ import annotations
-
 from tests import builders as make
 from tests.builders import Object
 from tests.e2e.placement_audit import Overbookings

@@ -1,7 +1,5 @@
 """The placement guard on a real API server: harsh bursts come out right, and Longhorn goes on without it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

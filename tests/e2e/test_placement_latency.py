@@ -1,7 +1,5 @@
 """The latency of placements is read from the API server's audit events."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

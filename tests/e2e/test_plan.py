@@ -1,7 +1,5 @@
 """The proposal's test plan, one repetition of each goal with the extender. `make e2e-report` runs all of them, and those without."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

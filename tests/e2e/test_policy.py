@@ -2,8 +2,6 @@
 manifests/policy. The tests check where pods go.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Preemption on the real kube-scheduler: no victim dies in vain."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.control_plane import ControlPlane

@@ -1,7 +1,5 @@
 """What a real kube-scheduler makes of an extender that says why it cannot answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Named situations: a drain, a stuck pod, slow provisioning, pods without the resource."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator

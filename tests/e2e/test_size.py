@@ -5,8 +5,6 @@ take eight minutes on two cores; the API server takes a third of the processor t
 `SOAK_SEED` draws others.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

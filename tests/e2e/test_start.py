@@ -1,7 +1,5 @@
 """A cluster in which Longhorn is installed after the extender."""
 
-from __future__ import annotations
-
 import pytest
 
 from devcluster import ClusterOptions, DevCluster

@@ -4,8 +4,6 @@ Longhorn's controllers stop before objects are spoilt, so that nothing writes th
 the pod's event. It is verified by the raw objects, and by the real kube-scheduler: once the fact has changed, it chooses the node.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

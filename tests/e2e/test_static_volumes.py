@@ -1,7 +1,5 @@
 """Claims that kube-scheduler binds to existing PersistentVolumes: predicted on random clusters, and the failures that were seen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

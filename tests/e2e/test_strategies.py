@@ -1,7 +1,5 @@
 """The report's strategies: its tables are those of docs/strategies.md."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rich.table import Table

@@ -1,7 +1,5 @@
 """The real kube-scheduler calls the extender by TLS with a certificate of its own; nothing is answered to any other caller."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """The policy today.json lets pods run on exactly the nodes that a real kube-scheduler does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What planning and the status page say then happens. It is compared on a real control plane, pod by pod and disk by disk."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -8,14 +8,12 @@ trade. A burst in which no pod gets a node says nothing; it is repeated, and a s
 What happened is counted from API objects and watches alone (`placement_audit.py`).
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from rich.table import Table
 
@@ -80,7 +78,7 @@ class _Burst:
     pods: list[list[Volume]]
 
     @classmethod
-    def of(cls, seed: int) -> _Burst:
+    def of(cls, seed: int) -> Self:
         chance = random.Random(seed)  # noqa: S311 # repeatable, not secret
         group = f"{APP}-{seed}"
         disks = {f"{group}-{number}": [chance.choice(_DISK_SIZES) for _ in range(_DISKS)] for number in range(_NODES)}

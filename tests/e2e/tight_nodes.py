@@ -4,8 +4,6 @@ This part is computed, without a cluster (`tests/worlds/placement_bursts.py`). E
 kube-scheduler, Longhorn and the delays.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ An extender in the test's process records the nodes that pass all of kube-schedu
 every pod is decided in the same cluster. A pod for which it is not called fits on no node.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -2,8 +2,6 @@
 version; docs/limitations.md says which ones were run.
 """
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """Pods that wait, each on a node of its own for a reason that one kind of remedy lifts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

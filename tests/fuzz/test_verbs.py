@@ -3,8 +3,6 @@
 `make soak` runs many more examples than `make check`: FUZZ_EXAMPLES says how many.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Requests recorded from a real kube-scheduler 1.36.3, answered over a small cluster."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

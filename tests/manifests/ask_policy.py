@@ -1,7 +1,5 @@
 """The pods and the policy overlays of the tests of manifests/overlays/ask-policy and scheduler-name-policy."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from devcluster.build import MODULE

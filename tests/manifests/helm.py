@@ -1,7 +1,5 @@
 """Runs the helm that was built for the tests, and renders the chart."""
 
-from __future__ import annotations
-
 import subprocess
 from base64 import b64decode
 from collections.abc import Mapping

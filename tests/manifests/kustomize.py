@@ -1,7 +1,5 @@
 """Builds the kustomization with a policy file that docs/http-api.md shows."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

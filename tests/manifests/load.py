@@ -1,7 +1,5 @@
 """Reads manifests, and lists exactly the permissions that they must grant."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """docs/platforms, read by programs: the files and commands of each page."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The admission policies of the generic scheduler and of the DiskSchedule controllers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

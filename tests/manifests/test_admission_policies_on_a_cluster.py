@@ -1,7 +1,5 @@
 """What the tokens of the generic scheduler and of the DiskSchedule controllers can change, on a real API server."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

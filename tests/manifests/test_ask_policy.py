@@ -1,7 +1,5 @@
 """manifests/overlays/ask-policy and scheduler-name-policy: which pods they change, and that they fail open."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

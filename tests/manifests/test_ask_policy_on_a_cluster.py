@@ -2,8 +2,6 @@
 for v1beta1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

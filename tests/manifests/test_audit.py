@@ -1,7 +1,5 @@
 """`make audit` never calls packages sound that the index knows nothing about."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Helm chart: its objects, its values, and what they change. The objects are those of the kustomizations."""
 
-from __future__ import annotations
-
 import json
 import re
 import ssl

@@ -1,7 +1,5 @@
 """The Helm chart on a real API server, by the real helm. It is installed, upgraded, rolled back, and removed without a trace."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

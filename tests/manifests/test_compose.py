@@ -1,7 +1,5 @@
 """The compose stack: least privilege, ports on loopback, mounts that exist, and parts that fit together."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

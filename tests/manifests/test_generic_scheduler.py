@@ -1,7 +1,5 @@
 """manifests/generic-scheduler: least privilege, and a scheduler whose own pods do not depend on it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

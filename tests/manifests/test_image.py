@@ -1,7 +1,5 @@
 """The image: what is removed from it is not used, and what it says about itself is true."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

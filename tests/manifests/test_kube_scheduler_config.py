@@ -1,7 +1,5 @@
 """The configurations of kube-scheduler: the proposal's, word for word, and the recommended ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

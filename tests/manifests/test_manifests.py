@@ -1,7 +1,5 @@
 """The manifests: names, least privilege, and a restricted pod that does not depend on the extender."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

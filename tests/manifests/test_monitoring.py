@@ -1,7 +1,5 @@
 """The alerts, the dashboard and the PodMonitor. They name what the program exposes, and alerts begin when they should."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

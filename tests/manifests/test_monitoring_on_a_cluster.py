@@ -1,7 +1,5 @@
 """A real Prometheus scrapes the extender in a real cluster: every expression of the dashboard and of the alerts has data."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

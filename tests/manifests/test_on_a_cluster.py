@@ -1,7 +1,5 @@
 """The manifests and kube-scheduler configurations on a real API server and a real kube-scheduler."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

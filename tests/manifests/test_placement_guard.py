@@ -1,7 +1,5 @@
 """The placement guard as installed: it never stops Longhorn, is called for placements only, and writes three objects of its own."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

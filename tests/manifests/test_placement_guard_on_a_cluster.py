@@ -1,7 +1,5 @@
 """The placement guard's manifests on a real API server: its certificate is written under its permissions, and nothing else can be."""
 
-from __future__ import annotations
-
 import json
 import ssl
 from base64 import b64decode

@@ -1,7 +1,5 @@
 """docs/platforms: the files and flags of each page, loaded by the real kube-scheduler where it can be."""
 
-from __future__ import annotations
-
 import subprocess
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """manifests/policy adds a permission for services and mounts a policy file, and changes nothing else."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """manifests/overlays/second-scheduler: a second kube-scheduler with its own name, its own Lease, and what it may read."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """manifests/overlays/second-scheduler on a real API server, with a real second kube-scheduler under its ServiceAccount."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

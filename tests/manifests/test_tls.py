@@ -1,7 +1,5 @@
 """manifests/tls and its two overlays, and manifests/overlays/network-policy: ports, files and names are those of the program."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """docs/tls.md: its scripts make certificates that both ends accept, and its kustomizations can be built."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil

@@ -4,8 +4,6 @@ The working tree is copied to a temporary folder for each worker, so it never ch
 together and must pass types and lint, and all their tests must pass without any. Then each mutation is applied alone.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The table of mutations: one small defect of the product each, and the tests that must fail with it."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass

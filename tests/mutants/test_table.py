@@ -1,7 +1,5 @@
 """The table of mutations fits the tree, so that it cannot rot: each one applies, has tests, and every package has two."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from itertools import chain

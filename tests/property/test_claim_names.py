@@ -1,7 +1,5 @@
 """The names of claims do not matter: a decision is the same after its claims have been renamed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import example, given

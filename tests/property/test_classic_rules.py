@@ -3,8 +3,6 @@
 `make soak` decides about many more pods than `make check`: FUZZ_EXAMPLES says how many clusters there are.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

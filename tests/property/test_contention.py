@@ -1,7 +1,5 @@
 """Decisions about pods that compete with demand and offers, compared with trying every assignment."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product

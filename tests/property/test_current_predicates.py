@@ -1,7 +1,5 @@
 """Today's predicates against a second implementation, which reads the documents naively, on random clusters."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

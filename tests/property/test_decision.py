@@ -1,7 +1,5 @@
 """Whole decisions, compared with trying every assignment, and changes that must not change them."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 In the comparison the claims are bound already, so every node is decided about as ever.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

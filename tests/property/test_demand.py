@@ -1,7 +1,5 @@
 """Demand that is updated change by change equals demand that is derived from scratch."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The allocation rule, compared with a model that tries every set of requests, and with itself."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ In every order a status grants no more than the storageAvailable it was computed
 their bytes, and at rest every held byte belongs to one replica or copy on one disk.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Orders of drains on small random clusters. They are checked against every permutation and against `what-if`."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 tests/worlds/election.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

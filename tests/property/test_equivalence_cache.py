@@ -1,7 +1,5 @@
 """Cached results for equivalent pods, compared with evaluating every node again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

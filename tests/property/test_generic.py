@@ -1,7 +1,5 @@
 """The generic scheduler holds to these rules for every cluster, pod and policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random

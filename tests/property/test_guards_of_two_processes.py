@@ -3,8 +3,6 @@
 The volumes fill the disks exactly, so one placement against the plan leaves a later volume without a disk.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from random import Random

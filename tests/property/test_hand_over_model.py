@@ -3,8 +3,6 @@
 Each rule of the design is broken once on purpose: the model then has a state in which something does not hold.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

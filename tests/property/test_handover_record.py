@@ -1,7 +1,5 @@
 """Whatever a record of offers holds, it is decoded as it was encoded, or refused."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -5,8 +5,6 @@ without. Pods are filtered at will, callers hang up, time jumps, leadership is l
 was observed since, and evaluates all of it again after every event.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The first replica of a best-effort volume: a look at the local node alone finds what a look at all nodes finds."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Longhorn's placement holds to these rules on every cluster."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The bytes that one disk of a node lacks, compared with trying every disk for every volume."""
 
-from __future__ import annotations
-
 from itertools import product
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """Results that are kept for later pods change no decision."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Equivalent pods get equal decisions, and no sequence of nudges exceeds the rates."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from hypothesis import given

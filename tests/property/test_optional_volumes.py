@@ -1,7 +1,5 @@
 """A pod's own volumes without data locality, compared with every way in which Longhorn may place all volumes in a whole cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Order safety, compared with every order and every choice of disks, and with Longhorn's own balance rule."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from random import Random

@@ -1,7 +1,5 @@
 """The packing search, compared with trying every disk for every volume."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from random import Random

@@ -2,8 +2,6 @@
 one that is right.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import compress, product
 

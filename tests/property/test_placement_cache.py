@@ -1,7 +1,5 @@
 """Answers about whole pods that are kept with a state are those of a state without any."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The guard of placements, compared with trying every assignment of volumes to disks, and with Longhorn's own rules."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

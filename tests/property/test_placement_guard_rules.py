@@ -4,8 +4,6 @@ Longhorn's rules are asked about a cluster whose status counts every replica; it
 no other node than the one that Longhorn chose.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """The headroom of random small clusters. It is checked by arithmetic, and by adding one pod after the other with `what-if`."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

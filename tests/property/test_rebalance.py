@@ -1,7 +1,5 @@
 """Every plan of replica moves leads to what it says. That is so whatever Longhorn chooses, and no plan of fewer moves does the same."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every remedy works, and no cheaper one exists, by brute force on random clusters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

@@ -1,7 +1,5 @@
 """Every replica move leaves each volume complete, on random clusters. Its targets are what Longhorn may choose."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Decisions about pods with sharded volumes, compared with trying every place of every shard, replica and local volume."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whether replicas fit apart from each other, compared with trying every assignment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 

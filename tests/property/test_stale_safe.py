@@ -1,9 +1,8 @@
 """Stale safety, compared with a model of Longhorn placing volumes with arbitrarily old status."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Self
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,8 +29,8 @@ class DiskModel:
         """Longhorn's two space rules for one volume."""
         return size <= self.free and (self.headroom is None or written < self.headroom)
 
-    def after(self, size: int, written: int) -> DiskModel:
-        return DiskModel(self.free - size, None if self.headroom is None else self.headroom - written)
+    def after(self, size: int, written: int) -> Self:
+        return type(self)(self.free - size, None if self.headroom is None else self.headroom - written)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """What every run of every strategy keeps, on random clusters. Pods, lags and seeds are random, too."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A state updated change by change equals one built from scratch, and so do the decisions made from it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ The reference below follows binder.go and FindMatchingVolume over raw objects. I
 random in kube-scheduler (the index of the informer's cache is a Go map).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from itertools import permutations
 from typing import Any

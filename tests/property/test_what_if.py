@@ -1,7 +1,5 @@
 """What every predicted order keeps, on random clusters. No disk is overbooked, and pods run where they may and have their data."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass

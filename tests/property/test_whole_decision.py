@@ -3,8 +3,6 @@
 It has no profiles, caches, masks or bounds: it tries every assignment of replicas to disks. Replicas are in every state.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Fixtures of the simulator's tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.worlds.command_line import process_state

@@ -1,7 +1,5 @@
 """With DiskSchedules the simulator starts, grows, copies and writes only granted bytes."""
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec

@@ -1,7 +1,5 @@
 """The simulator with DiskSchedules on a real API server."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

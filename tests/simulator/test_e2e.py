@@ -1,7 +1,5 @@
 """Pods and volumes on a real control plane, from claim to reclaim."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

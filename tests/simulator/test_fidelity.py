@@ -2,8 +2,6 @@
 instance managers are missing.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Invariants of the simulated Longhorn hold after any sequence of events."""
 
-from __future__ import annotations
-
 import asyncio
 
 from hypothesis import HealthCheck, given, settings

@@ -1,7 +1,5 @@
 """Longhorn nodes as the real control code leaves them, and which volumes a change of a node enqueues."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Parts of the simulator: configuration, command line, queue, tables, provisioning, disks, installation."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

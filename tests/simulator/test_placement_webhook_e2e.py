@@ -2,8 +2,6 @@
 the API server resolves it by its EndpointSlices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How a replica's place is written, and what admission webhooks may change or refuse (facts measured with Longhorn v1.12.1's control code)."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

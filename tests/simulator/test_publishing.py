@@ -1,7 +1,5 @@
 """Publish calls: their polls, their time-out, their workers and their back-off; the states of a volume while it is published."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sharded volumes under the real controllers: shards on distinct nodes at creation, attachment once all of them are placed."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

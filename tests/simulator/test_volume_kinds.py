@@ -1,7 +1,5 @@
 """Clones and zonal volumes under the simulator's controllers; the API server is in memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, STRICT_LOCAL

@@ -1,7 +1,5 @@
 """Volumes and replicas under the real controllers. The API server is in memory."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """A service under abuse: the real process, its memory and turns, and the calls that it has to answer meanwhile."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Each predicate refuses the nodes of a policy's list, each priority scores the le
 its argument.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Kubernetes objects as the changes that `ClusterState.update` reads."""
 
-from __future__ import annotations
-
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.evaluation.state import ClusterState, ProfileCache

@@ -1,7 +1,5 @@
 """Clusters that differ in what a pod's claims are: sizes, selectors, engines, clones, existing volumes and other pods."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Mapping, Sequence

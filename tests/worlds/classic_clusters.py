@@ -1,7 +1,5 @@
 """Random clusters, pods and policies with everything that the classic rules read, and much that they do not read."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """A `ClusterCache` that reads a fake API server, which serves every kind that the cache watches."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

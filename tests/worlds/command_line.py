@@ -1,7 +1,5 @@
 """The command line, run in this process: arguments in, exit code and both outputs out."""
 
-from __future__ import annotations
-
 import gc
 import io
 import logging

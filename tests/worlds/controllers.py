@@ -1,7 +1,5 @@
 """Caches of the DiskSchedule controllers that tests fill, and controllers that record what they reconcile."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

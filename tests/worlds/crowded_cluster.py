@@ -1,7 +1,5 @@
 """A cluster in which a pod competes with demand, unplaced and roaming volumes, offers and holds on every node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from scheduler_core.decide.decision import Competing, Contenders, Decision, FilterOptions

@@ -1,7 +1,5 @@
 """Where decisions run in tests, and how much a computation does before it gives way, counted in calls of functions."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Callable

@@ -3,13 +3,11 @@
 An actor is a generator that pauses before each call. A killed controller is an actor that is not continued.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -104,8 +102,8 @@ class World:
         self.version += 1
         del self.objects[kind, name]
 
-    def fork(self) -> World:
-        return World(dict(self.available), dict(self.listed), dict(self.objects), self.version)
+    def fork(self) -> Self:
+        return type(self)(dict(self.available), dict(self.listed), dict(self.objects), self.version)
 
     def nodes(self) -> dict[str, Node]:
         """The nodes, each its own failure domain; a disk has the name of its original node."""

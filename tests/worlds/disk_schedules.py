@@ -1,7 +1,5 @@
 """DiskSchedules, their answers to requests, and the conditions of a disk that may grant some."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

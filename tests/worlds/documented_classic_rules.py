@@ -3,8 +3,6 @@
 Slow on purpose: each question is answered by looking at every object again. Nothing is shared with the product.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable

@@ -2,8 +2,6 @@
 each question is answered by looking at every object again.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ applied and answered as separate moments, in any order, late or never; an answer
 and a write may be applied long after its sender gave up, was stopped, or died. Users edit the Lease.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from scheduler_core.leadership.election import (

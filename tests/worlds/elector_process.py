@@ -4,8 +4,6 @@ It reads `leading()` every millisecond and prints a line when it or the term cha
 leading, term. A line after a gap, because the process was stopped, has one more field: the gap's seconds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

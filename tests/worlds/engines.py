@@ -1,7 +1,5 @@
 """Longhorn's instance managers and engine images, without which no node can attach a volume."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tests.builders import LONGHORN, Object

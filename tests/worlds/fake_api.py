@@ -1,7 +1,5 @@
 """A small API server with lists and watches, which misbehaves on demand as a real one cannot be made to."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl

@@ -1,7 +1,5 @@
 """Clusters of any size and pods with Longhorn volumes from a source of chance that is passed in, and the runs of each strategy."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

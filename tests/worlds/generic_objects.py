@@ -1,7 +1,5 @@
 """Nodes, pods and services with what the rules of a policy file read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.builders import Object, pod

@@ -1,7 +1,5 @@
 """An API server that has the placement guard's Secret and webhook configuration, and nothing else."""
 
-from __future__ import annotations
-
 import copy
 import json
 from base64 import b64decode, b64encode

@@ -3,8 +3,6 @@
 The election runs in steps of 7.5 seconds, the ledger's clock stands still, and the guard sees one node of two disks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cache

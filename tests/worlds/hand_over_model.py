@@ -5,12 +5,10 @@ Two processes, three pods with one volume each (2, 2 and 4 Gi), two nodes of two
 app calls the machines are the model's. A transition is one step of one of them; `violations` says what must hold in every state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from scheduler_core.offers.ledger import offer_width
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
@@ -63,12 +61,12 @@ class State(NamedTuple):
     dead: int = 0
     paused: int = 0
 
-    def with_process(self, number: int, **changes: Any) -> State:
+    def with_process(self, number: int, **changes: Any) -> Self:
         processes = list(self.processes)
         processes[number] = processes[number]._replace(**changes)
         return self._replace(processes=(processes[0], processes[1]))
 
-    def place(self, pod: int, placed: Placed | None) -> State:
+    def place(self, pod: int, placed: Placed | None) -> Self:
         return self._replace(placed=(*self.placed[:pod], placed, *self.placed[pod + 1 :]))
 
     def has_stage(self, stage: str) -> bool:

@@ -2,8 +2,6 @@
 this machine; a pod with its address shows each of them.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from typing import Any, Final

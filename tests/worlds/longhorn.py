@@ -1,7 +1,5 @@
 """Small Longhorn clusters; by default nodes and disks are ready, schedulable and empty, with 100 GiB."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Structure-aware mutation of JSON values: a valid value with some parts replaced, removed, doubled or moved."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

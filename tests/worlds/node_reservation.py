@@ -1,7 +1,5 @@
 """`reservation: node` over two nodes: tests play kube-scheduler and Longhorn by hand, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Ledgers with offers to pods of a view."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from scheduler_core.cluster.view import View

@@ -15,8 +15,6 @@ places a best-effort volume on another node if its own has no disk for it, and i
 All that is random is drawn from the seed and from what it is for, so that it is the same whatever decides.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Placements that the guard reviews, and what it reads of its process, without a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Nodes, pods and services of the generic scheduler with large defaults, and single decisions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small clusters with running pods for `what-if`, and the prediction about them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from typing import Any

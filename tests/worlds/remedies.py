@@ -4,8 +4,6 @@ Remedies are applied as an administrator would: their kubectl commands change
 the objects, and then the controllers of Longhorn and Kubernetes write what follows from that.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import random

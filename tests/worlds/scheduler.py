@@ -1,7 +1,5 @@
 """The stand-alone scheduler over a fake API server, and its cache without one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """A fake API server for the stand-alone scheduler: it takes Bindings, Events, conditions and annotations of claims."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

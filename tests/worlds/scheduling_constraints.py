@@ -1,7 +1,5 @@
 """Random nodes, placed pods and pending pods with every constraint that kube-scheduler reads today, as API objects."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Any, Final

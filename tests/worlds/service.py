@@ -1,7 +1,5 @@
 """The service under test: in this process over ASGI, or as a process of its own with a socket."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -2,8 +2,6 @@
 decisions rely on: versions, merge patches, finalizers, admission, watches.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """A real control plane with the simulator in it, and the objects tests put there."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -3,8 +3,6 @@
 Each method lets one controller reconcile everything once, so that a test controls their progress.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the verbs are given in tests: states that a test changes, without a cluster, and callers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

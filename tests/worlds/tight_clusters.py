@@ -1,10 +1,8 @@
 """Random tight clusters: nodes whose disks are nearly full, and more pods of several claims than find space there."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from tests import builders as make
 from tests.builders import Object
@@ -41,7 +39,7 @@ class TightDisk:
         return self.size - self.booked
 
     @classmethod
-    def draw(cls, chance: random.Random) -> TightDisk:
+    def draw(cls, chance: random.Random) -> Self:
         size = chance.choice(_DISK_SIZES)
         booked = round(size * chance.uniform(*_FULL))
         return cls(size, booked, min(booked, round(size * chance.uniform(0, _MOST_WRITTEN))))
@@ -74,7 +72,7 @@ class TightCluster:
     pods: dict[str, tuple[TightClaim, ...]]
 
     @classmethod
-    def draw(cls, seed: int) -> TightCluster:
+    def draw(cls, seed: int) -> Self:
         """Draws the cluster of a seed."""
         chance = random.Random(seed)  # noqa: S311 # repeatable, not secret
         nodes = {

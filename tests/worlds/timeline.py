@@ -11,8 +11,6 @@ A coroutine runs in the background. Its answer is `waits` while it is not done; 
 why something is so.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable

@@ -1,7 +1,5 @@
 """Certificates and connections of tests with TLS, and a Secret that a kubelet has mounted."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

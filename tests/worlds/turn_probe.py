@@ -7,8 +7,6 @@ between. FILE has the longest such time in seconds, as one double: less than 0 u
 grows while the machine is short of processors, so a limit holds for the best of a few attempts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import mmap
 import struct

@@ -1,7 +1,5 @@
 """A cluster of two empty Longhorn nodes, and the pods that tests run on it."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from tests import builders as make

@@ -1,7 +1,5 @@
 """An event loop whose clock jumps to the next timer, so that tests wait for seconds in no time."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine

@@ -1,12 +1,11 @@
 """A page as a tree of elements, and its mistakes. They are by the rules of HTML and of accessibility."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from itertools import pairwise
+from typing import Self
 
 VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"})
 
@@ -17,19 +16,19 @@ class Element:
 
     tag: str
     attributes: dict[str, str]
-    children: list[Element] = field(default_factory=list)
+    children: list[Self] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
-    def __iter__(self) -> Iterator[Element]:
+    def __iter__(self) -> Iterator[Self]:
         yield self
         for child in self.children:
             yield from child
 
-    def all(self, tag: str, **attributes: str) -> list[Element]:
+    def all(self, tag: str, **attributes: str) -> list[Self]:
         expected = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
         return [each for each in self if each.tag == tag and expected.items() <= each.attributes.items()]
 
-    def one(self, tag: str, **attributes: str) -> Element:
+    def one(self, tag: str, **attributes: str) -> Self:
         (element,) = self.all(tag, **attributes)
         return element
 

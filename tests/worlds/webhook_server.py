@@ -1,7 +1,5 @@
 """A mutating admission webhook for placements, served by this process: a Service without selector leads to it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import ssl
