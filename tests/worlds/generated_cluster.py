@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.predict.paced_timeline import Pace
