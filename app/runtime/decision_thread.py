@@ -34,7 +34,7 @@ from scheduler_core.packing.budget import giving_way
 # A job that rests does so after each such time of work.
 _WORK_SECONDS: Final = 0.001
 # A job that rests does not begin again for so long after a decision, because in a burst the next one is about to come.
-QUIET_SECONDS: Final = 0.25
+QUIET_SECONDS: Final = 1.0
 # After so long it rests, but waits for quiet no more: a page would show nothing new as long as a burst lasts.
 DEADLINE_SECONDS: Final = 60.0
 # The loop waits at most so long for the interpreter, each time that a socket or a timer wakes it; Python's default is five times as much.
@@ -124,7 +124,7 @@ class DecisionThread:
     """Owner of the thread and of the jobs that wait for it.
 
     Args:
-        deadline: for how many seconds at most a job that rests waits for a quarter of a second without a decision
+        deadline: for how many seconds at most a job that rests waits for a second without a decision
     """
 
     def __init__(self, deadline: float = DEADLINE_SECONDS) -> None:
