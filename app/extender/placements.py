@@ -44,7 +44,7 @@ from scheduler_core.volumes.existing_replicas import decided_node, unlisted_volu
 log = structlog.get_logger("placements")
 
 REPORT_INTERVAL: Final = 1.0
-FOLLOW_INTERVAL: Final = 0.5
+FOLLOW_INTERVAL: Final = 0.25
 # Seconds of pause for each second of work: with many followed pods, decisions need the processor.
 _PAUSE_PER_SECOND: Final = 9.0
 # Longhorn tries again every 30 s to place a replica that did not fit.
