@@ -207,7 +207,7 @@ def _flatten(place: str, document: object) -> Iterator[tuple[str, str, object]]:
     # kubectl get --raw prints typed lists whose items carry neither kind nor apiVersion.
     defaults = {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": api_version}
     for index, item in enumerate(items):
-        complete_item = {**defaults, **item} if isinstance(item, dict) else item
+        complete_item = {**defaults, **item} if defaults and isinstance(item, dict) else item
         yield from _flatten(f"{place}: {kind}: items[{index}]", complete_item)
 
 
@@ -216,7 +216,10 @@ def _documents(source: str) -> Iterable[Any]:
     try:
         if text.lstrip()[:1] == b"{":
             document = _JSON.decode(text)
-            json.loads(text, object_pairs_hook=_check_keys)
+            # Without repeated keys the text has as many colons as its values, unless it has some as numbers. Python's decoder
+            # takes six times as long.
+            if text.count(b":") != msgspec.json.encode(document).count(b":") or b"\\u003" in text:
+                json.loads(text, object_pairs_hook=_check_keys)
             return [document]
     except _RepeatedKeyError as error:
         content = text.decode()
