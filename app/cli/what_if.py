@@ -27,11 +27,9 @@ from app.cli.query import (
     seeded_choice,
     wait_line,
 )
-from app.cli.remedies_command import print_commands, remedy_after
 from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show
 from app.cli.terminal import show_progress
 from app.cli.what_if_changes import ChangeReader
-from app.schemas.remedies_answer import RemedyAnswer
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
@@ -52,6 +50,7 @@ from scheduler_core.predict.timeline import OrderResult, run_order
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
+    from app.schemas.remedies_answer import RemedyAnswer
 
 FAILS: Final = 1
 _ORDERS: Final = Orders(20)
@@ -327,6 +326,8 @@ def _remedies(
     result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
 ) -> list[PodRemedy]:
     """Returns what would help the first pods that no node fits at the end of an order."""
+    from app.cli.remedies_command import remedy_after
+
     avoided = {*after.drained, *after.lost}
     answers: list[PodRemedy] = []
     for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
@@ -348,7 +349,7 @@ def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
             console.print()
     for entry in answer.order.remedies:
         console.write(f"{entry.pod} would fit after this: {entry.remedy.text}")
-        print_commands(entry.remedy, console)
+        console.commands(entry.remedy.commands, indent="   ")
         console.print()
     for name in prediction.gone_pods:
         console.write(f"pod {name} is gone: nothing creates it again")
