@@ -42,13 +42,41 @@ class WhatIfError(CoreError):
     """A change that names a missing object, or cannot be predicted."""
 
 
-@dataclass(frozen=True, slots=True)
+class _LatestState:
+    """A state, made when it is read: changes that follow one another are then made together."""
+
+    __slots__ = ("changes", "state")
+
+    def __init__(self, state: ClusterState, changes: Changes | None = None) -> None:
+        self.state = state  # before the changes
+        self.changes = changes
+
+    def read(self) -> ClusterState:
+        if self.changes:
+            self.state = self.state.update(self.changes, self.state.view.cluster.now)
+            self.changes = None
+        return self.state
+
+
 class PredictedCluster:
     """One version of the predicted cluster. Every change makes the next version by the update that production uses."""
 
-    state: ClusterState  # what decisions read
-    scheduling: GenericClusterState  # what kube-scheduler's filters read
-    affinities: Mapping[str, VolumeAffinity]  # the required node affinity of PersistentVolumes, by name
+    __slots__ = ("_latest", "affinities", "scheduling")
+
+    def __init__(
+        self,
+        state: ClusterState | _LatestState,
+        scheduling: GenericClusterState,
+        affinities: Mapping[str, VolumeAffinity],
+    ) -> None:
+        self._latest = state if isinstance(state, _LatestState) else _LatestState(state)
+        self.scheduling = scheduling  # what kube-scheduler's filters read
+        self.affinities = affinities  # the required node affinity of PersistentVolumes, by name
+
+    @property
+    def state(self) -> ClusterState:
+        """What decisions read."""
+        return self._latest.read()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -69,19 +97,31 @@ class PredictedCluster:
             if name not in cordoned and not any(condition.reason == NODE_GONE for condition in node.conditions)
         )
 
-    def update(self, changes: Changes, after: timedelta = timedelta(0)) -> PredictedCluster:
-        if not changes and not after:
+    def update(self, changes: Changes) -> PredictedCluster:
+        if not changes:
             return self
-        return replace(self, state=self.state.update(changes, self.state.view.cluster.now + after))
+        latest = _LatestState(self._latest.state, {**(self._latest.changes or {}), **changes})
+        return PredictedCluster(latest, self.scheduling, self.affinities)
+
+    def later(self, after: timedelta) -> PredictedCluster:
+        state = self.state.update({}, self.state.view.cluster.now + after)
+        return PredictedCluster(state, self.scheduling, self.affinities)
+
+    def with_scheduling(self, scheduling: GenericClusterState) -> PredictedCluster:
+        return PredictedCluster(self._latest, scheduling, self.affinities)
+
+    def changes_since(self, before: PredictedCluster) -> Changes | None:
+        """Returns the changes since an earlier version whose state was read, None if another state was read meanwhile."""
+        return (self._latest.changes or {}) if self._latest.state is before.state else None
 
     def with_pod(self, pod: kube.Pod) -> PredictedCluster:
         """Adds or replaces a pod, on its node or waiting."""
         key = pod.namespaced_name
-        return replace(self.update({("pods", key): pod}), scheduling=self.scheduling.without_pod(key).with_pod(pod))
+        return self.update({("pods", key): pod}).with_scheduling(self.scheduling.without_pod(key).with_pod(pod))
 
     def without_pod(self, key: PodKey) -> PredictedCluster:
         """Removes a pod."""
-        return replace(self.update({("pods", key): None}), scheduling=self.scheduling.without_pod(key))
+        return self.update({("pods", key): None}).with_scheduling(self.scheduling.without_pod(key))
 
     def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
         """Returns the existing Longhorn volumes of a pod, in the order of its claims; a share-manager has the volume
@@ -233,13 +273,22 @@ def hide_changes(
 ) -> tuple[PredictedCluster, tuple[StatusChange, ...]]:
     """Returns the later cluster with every Longhorn node's earlier status, and what that leaves out."""
     earlier = before.snapshot.longhorn_nodes
-    changes = tuple(
-        StatusChange(earlier[name], node)
-        for name, node in after.snapshot.longhorn_nodes.items()
-        if name in earlier and earlier[name] is not node
+    changes = after.changes_since(before)
+    later: Iterable[object] = (
+        after.snapshot.longhorn_nodes.values()
+        if changes is None
+        else (value for (kind, _), value in changes.items() if kind == "longhorn_nodes")
     )
-    statuses: ChangesByObject = {("longhorn_nodes", change.before.name): change.before for change in changes}
-    return after.update(statuses), changes
+    hidden = tuple(
+        StatusChange(earlier[node.name], node)
+        for node in later
+        if isinstance(node, longhorn.Node) and node.name in earlier and earlier[node.name] is not node
+    )
+    statuses: ChangesByObject = {("longhorn_nodes", change.before.name): change.before for change in hidden}
+    if changes is None:
+        return after.update(statuses), hidden
+    shown = {key: value for key, value in changes.items() if key not in statuses}
+    return before.update(shown).with_scheduling(after.scheduling), hidden
 
 
 def show_change(cluster: PredictedCluster, change: StatusChange) -> PredictedCluster:

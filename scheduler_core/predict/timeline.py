@@ -119,7 +119,7 @@ class Timeline:
     ) -> None:
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
         scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=RuleResults())
-        self.cluster = replace(situation.cluster, scheduling=scheduling)
+        self.cluster = situation.cluster.with_scheduling(scheduling)
         self._situation = situation
         self._strategy = strategy
         self._choose = choose
@@ -389,7 +389,7 @@ class Timeline:
             return False
         self._waited_after = len(self._gone)
         longest = max(self._delayed.values()) + _CLOCK_SKEW
-        self.cluster = self.cluster.update({}, longest)
+        self.cluster = self.cluster.later(longest)
         self._volumes = sorted(self._delayed)
         self._delayed = {}
         return True

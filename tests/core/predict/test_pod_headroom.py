@@ -70,7 +70,7 @@ def test_nodes_that_kube_scheduler_refuses_are_named_if_no_other_is_left() -> No
         generic.Node(cordoned.name, labels=cordoned.labels, unschedulable=True)
     )
 
-    closed = Situation(replace(start.cluster, scheduling=scheduling))
+    closed = Situation(start.cluster.with_scheduling(scheduling))
     result = headroom(closed, template(1))
     assert result.least == 0
     assert result.tightest.refused is not None
