@@ -20,6 +20,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.longhorn.node_status import NODE_GONE, disk_schedulable_condition
+from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
@@ -45,11 +46,12 @@ class WhatIfError(CoreError):
 class _LatestState:
     """A state, made when it is read: changes that follow one another are then made together."""
 
-    __slots__ = ("changes", "state")
+    __slots__ = ("changes", "incomplete", "state")
 
     def __init__(self, state: ClusterState, changes: Changes | None = None) -> None:
         self.state = state  # before the changes
         self.changes = changes
+        self.incomplete: frozenset[str] | None = None
 
     def read(self) -> ClusterState:
         if self.changes:
@@ -96,6 +98,19 @@ class PredictedCluster:
             for name, node in self.state.view.cluster.nodes.items()
             if name not in cordoned and not any(condition.reason == NODE_GONE for condition in node.conditions)
         )
+
+    @property
+    def incomplete_volumes(self) -> frozenset[str]:
+        """Names of attached volumes that have fewer placed replicas than they should, counted once for all orders."""
+        if self._latest.incomplete is None:
+            volumes = self.snapshot.volumes.values()
+            replicas = self.state.view.cluster.replicas_by_volume
+            self._latest.incomplete = frozenset(
+                volume.name
+                for volume in volumes
+                if volume.node_id and _is_incomplete(volume, replicas.get(volume.name) or ())
+            )
+        return self._latest.incomplete
 
     def update(self, changes: Changes) -> PredictedCluster:
         if not changes:
@@ -169,6 +184,10 @@ class PredictedCluster:
         disks = node.disks if node is not None else ()
         disk = next((disk for disk in disks if disk.uuid == replica.disk_id), None)
         return None if node is None or disk is None else (node, disk)
+
+
+def _is_incomplete(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> bool:
+    return sum(1 for each in replicas if each.node_id and is_usable(volume, each)) < volume.number_of_replicas
 
 
 def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:

@@ -18,7 +18,7 @@ from scheduler_core.caches import ChangeLog
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View, add_member, discard_member, group_by_key
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.longhorn.disk_stage import DISK_PRESSURE
+from scheduler_core.longhorn.stages import DISK_PRESSURE
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import condition
 from scheduler_core.volumes.demand import Demand, Subject, UnplacedVolumes, claim_demand, volume_demand

@@ -1,7 +1,6 @@
 """How many pods of a template fit: numbers, limit and refusals."""
 
 import random
-from dataclasses import replace
 
 from scheduler_core.model import generic, kube
 from scheduler_core.predict.cluster_additions import Workload
