@@ -298,7 +298,9 @@ def _request_names(resources: WireResources | None) -> Iterable[tuple[str, str]]
 
 def _nonzero(amounts: WireAmounts | None) -> list[str]:
     return [
-        name for name, value in (amounts or {}).items() if str(value) not in ("", "0") and name != constraints.EXTENDER_RESOURCE
+        name
+        for name, value in (amounts or {}).items()
+        if str(value) not in ("", "0") and name != constraints.EXTENDER_RESOURCE
     ]
 
 

@@ -250,9 +250,7 @@ def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _Kno
 
 
 def _examine_node(cluster: Cluster, request: ReplicaRequest, node: Node, kube_node: kube.Node | None) -> _KnownNode:
-    refused = stages.schedulable_refusal(cluster, request, node) or stages.candidate_refusal(
-        cluster, request, node
-    )
+    refused = stages.schedulable_refusal(cluster, request, node) or stages.candidate_refusal(cluster, request, node)
     if refused is not None:
         return _KnownNode(node, kube_node)
     eligible, reasons = eligible_disks(cluster, request, node, prefilter_disks(cluster, request, node), None)
