@@ -7,6 +7,7 @@ it is, or a prediction that starts with it (`predicted_cluster`) → an answer, 
 
 from __future__ import annotations
 
+import gc
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -72,9 +73,15 @@ class Query:
         Raises:
             CoreError: it cannot be read, has no objects, or lacks Longhorn nodes that are needed
         """
-        if self.snapshot is None:
-            return self._read_cluster(needs_nodes=needs_nodes)
-        return self._read_file(self.snapshot, needs_nodes=needs_nodes)
+        # The objects stay; the collector would look at them again and again.
+        gc.disable()
+        try:
+            if self.snapshot is None:
+                return self._read_cluster(needs_nodes=needs_nodes)
+            return self._read_file(self.snapshot, needs_nodes=needs_nodes)
+        finally:
+            gc.freeze()
+            gc.enable()
 
     def _read_cluster(self, *, needs_nodes: bool) -> ClusterSource:
         # Its import brings the Kubernetes client, which a snapshot file does not need.

@@ -99,7 +99,7 @@ def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: 
 def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: EscapingConsole, *, complete: bool) -> None:
     for number, remedy in enumerate(answers, start=1):
         console.write(f"{number}. {remedy.text}", "bold")
-        print_commands(remedy, console)
+        console.commands(remedy.commands, indent="   ")
     if answers:
         console.print()
     if not complete:
@@ -109,11 +109,6 @@ def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: Escapi
     count = format_count(len(answers), "remedy", "remedies")
     shown = f"{count}, the cheapest first" if answers else "no remedy was found"
     console.write(f"pod {pod} fits nowhere; {shown}", "bold")
-
-
-def print_commands(remedy: RemedyAnswer, console: EscapingConsole) -> None:
-    for step in remedy.steps:
-        console.commands(step.commands, indent="   ")
 
 
 def _cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:

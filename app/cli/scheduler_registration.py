@@ -40,7 +40,7 @@ from scheduler_core.installation.registration import (
     steps,
 )
 from scheduler_core.leadership.endpoint_slice import EXTENDER
-from scheduler_core.model.installation import EXTENDER_RESOURCE
+from scheduler_core.model.constraints import EXTENDER_RESOURCE
 
 _EXTENDERS: Final = "extenders"
 _PERCENTAGE: Final = "percentageOfNodesToScore"

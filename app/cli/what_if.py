@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,7 +18,6 @@ from typer.core import TyperCommand
 from app.cli.options import now
 from app.cli.query import (
     CHANCE,
-    ClusterSource,
     Orders,
     Query,
     RebuildRateOption,
@@ -27,13 +27,10 @@ from app.cli.query import (
     seeded_choice,
     wait_line,
 )
-from app.cli.remedies_command import print_commands, remedy_after
 from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show
 from app.cli.terminal import show_progress
 from app.cli.what_if_changes import ChangeReader
-from app.schemas.remedies_answer import RemedyAnswer
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.predicted_replicas import NO_DATA
 from scheduler_core.predict.prediction import (
@@ -47,11 +44,12 @@ from scheduler_core.predict.prediction import (
     predict,
     unlucky_order,
 )
-from scheduler_core.predict.situation import Change, ExpansionOutcome, Situation
+from scheduler_core.predict.situation import ExpansionOutcome, Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
+    from app.schemas.remedies_answer import RemedyAnswer
 
 FAILS: Final = 1
 _ORDERS: Final = Orders(20)
@@ -135,7 +133,7 @@ class WhatIf:
             "expansions": [_expansion_data(entry) for entry in prediction.expansions],
             "rebuilds": self._rebuild_data(),
             "disks": prediction.disks,
-            "volumes": [_volume_data(volume) for volume in prediction.volumes],
+            "volumes": prediction.volumes,
             "shownOrder": self.order,
             "notes": self.notes,
         }
@@ -146,7 +144,7 @@ class WhatIf:
         return {
             "leastBytes": least,
             "mostBytes": most,
-            "waitSeconds": float(self.prediction.rebuild_wait),
+            "waitSeconds": self.prediction.rebuild_wait,
             "rate": self.rate,
             # One rebuild after the other.
             "leastSeconds": None if self.rate is None else least / self.rate,
@@ -175,18 +173,6 @@ def _expansion_data(entry: ExpansionOutcome) -> dict[str, Any]:
         "fits": not entry.refusals,
         "refusals": entry.refusals,
         "refusedBy": entry.refused_by,
-    }
-
-
-def _volume_data(volume: FewerReplicas) -> dict[str, Any]:
-    return {
-        "name": volume.name,
-        "replicas": volume.wanted,
-        "leastHealthy": volume.least,
-        "incomplete": volume.incomplete,
-        "problem": volume.problem,
-        "pods": volume.pods,
-        "rebuildAfterSeconds": float(volume.rebuild_after),
     }
 
 
@@ -253,7 +239,8 @@ def what_if(
     source = query.read(needs_nodes=not apply)
     reader = ChangeReader(source, namespace)
     changes = reader.read(verbs)
-    before, after = _situations(source, changes)
+    before = Situation(predicted_cluster(source), parallel=source.parallel_sets)
+    after = reduce(lambda situation, change: change.apply(situation), changes, before)
     # A table has no steps.
     with_steps = output is not Output.TABLE or html is not None
     prediction, order = _predict(
@@ -262,7 +249,6 @@ def what_if(
     notes = (CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
     answer = WhatIf(prediction, order, orders.seed, rate, notes)
     if html is not None:
-        # Its import brings the template engine, which no other output needs.
         from app.cli.what_if_report import ReportHead, write_report
 
         write_report(html, answer, ReportHead(_command_line(verbs), query.snapshot or "the live cluster", now()))
@@ -271,17 +257,12 @@ def what_if(
         raise typer.Exit(FAILS)
 
 
-def _check_place(file: Path | None) -> None:
-    """Raises a CoreError if no report can be written to a file, before anything is predicted; None is for no report."""
-    if file is None:
-        return
-    try:
-        problem = "it is a folder" if file.is_dir() else ""
-        problem = problem or ("" if file.parent.is_dir() else f"there is no folder {file.parent}")
-    except OSError as error:
-        problem = str(error.strerror)
-    if problem:
-        raise CoreError(f"--html {file}: cannot be written: {problem}")
+def _check_place(html: Path | None) -> None:
+    if html is not None:
+        # Its import brings the template engine, which no other output needs.
+        from app.cli.what_if_report import check_place
+
+        check_place(html)
 
 
 def _in_order(names: Sequence[str], texts: Mapping[str, list[str] | None]) -> list[tuple[str, str]]:
@@ -292,14 +273,6 @@ def _in_order(names: Sequence[str], texts: Mapping[str, list[str] | None]) -> li
 
 def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
-
-
-def _situations(source: ClusterSource, changes: Sequence[Change]) -> tuple[Situation, Situation]:
-    before = Situation(predicted_cluster(source), parallel=source.parallel_sets)
-    after = before
-    for change in changes:
-        after = change.apply(after)
-    return before, after
 
 
 def _predict(
@@ -327,6 +300,8 @@ def _remedies(
     result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
 ) -> list[PodRemedy]:
     """Returns what would help the first pods that no node fits at the end of an order."""
+    from app.cli.remedies_command import remedy_after
+
     avoided = {*after.drained, *after.lost}
     answers: list[PodRemedy] = []
     for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
@@ -348,7 +323,7 @@ def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
             console.print()
     for entry in answer.order.remedies:
         console.write(f"{entry.pod} would fit after this: {entry.remedy.text}")
-        print_commands(entry.remedy, console)
+        console.commands(entry.remedy.commands, indent="   ")
         console.print()
     for name in prediction.gone_pods:
         console.write(f"pod {name} is gone: nothing creates it again")
@@ -409,8 +384,8 @@ def _volume_cells(volume: FewerReplicas, orders: int) -> Sequence[str]:
         else "complete"
     )
     end = f"incomplete: {volume.problem}" if not complete else end
-    end = f"{end}, {rebuild_start(volume)}" if complete and volume.rebuild_after else end
-    return volume.name, str(volume.wanted), str(volume.least), end, ", ".join(volume.pods)
+    end = f"{end}, {rebuild_start(volume)}" if complete and volume.rebuild_after_seconds else end
+    return volume.name, str(volume.replicas), str(volume.least_healthy), end, ", ".join(volume.pods)
 
 
 def _disk_cells(disk: DiskOutcome) -> Sequence[str]:
@@ -425,7 +400,7 @@ def scheduled_after(disk: DiskOutcome) -> str:
 
 
 def rebuild_start(volume: FewerReplicas) -> str:
-    return f"rebuilt after {format_duration(volume.rebuild_after)}"
+    return f"rebuilt after {format_duration(volume.rebuild_after_seconds)}"
 
 
 def rebuild_lines(answer: WhatIf) -> Iterator[str]:

@@ -61,6 +61,17 @@ class _DiskBars:
     limit_text: str
 
 
+def check_place(file: Path) -> None:
+    """Raises a CoreError if no report can be written to a file, before anything is predicted."""
+    try:
+        problem = "it is a folder" if file.is_dir() else ""
+        problem = problem or ("" if file.parent.is_dir() else f"there is no folder {file.parent}")
+    except OSError as error:
+        problem = str(error.strerror)
+    if problem:
+        raise CoreError(f"--html {file}: cannot be written: {problem}")
+
+
 def write_report(file: Path, answer: WhatIf, head: ReportHead) -> None:
     """Writes the report of a prediction, or raises a CoreError if the file cannot be written."""
     try:

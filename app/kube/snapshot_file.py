@@ -2,30 +2,28 @@
 
 Data flow: text → documents (YAML or JSON) → objects (Lists taken apart) → `scheduler_core.convert` →
 one Snapshot. Every problem is one `SnapshotFileError` that names file, object and field, and the line and column.
-
-For these the file is read a second time, only after an error: the error's object and field → the object's path in the file, and the
-field's path in the object → the value's line and column.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
-import yaml
 
 from app.kube.resources import LONGHORN_NODES
-from scheduler_core.convert.json_text import JsonPlaces, describe_syntax_error, find_offset, line_and_column
-from scheduler_core.convert.json_text import Path as ValuePath
+from scheduler_core.convert.json_text import (
+    JsonPlaces,
+    RepeatedKeyError,
+    describe_syntax_error,
+    line_and_column,
+    read_number,
+)
 from scheduler_core.convert.kubectl import read_pod
 from scheduler_core.convert.meta import object_name
 from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, SnapshotKind, build_snapshot, group_of
@@ -37,10 +35,6 @@ from scheduler_core.model.snapshot import Snapshot
 STDIN: Final = "-"
 # `longhorn-extender snapshot` writes them for `explain` and predictions.
 _SILENTLY_IGNORED: Final = frozenset({("Namespace", ""), ("StatefulSet", "apps")})
-# No Kubernetes object is nested nearly as deeply.
-_MAX_DEPTH: Final = 200
-# More than any field has: 64 bits have 19.
-_MAX_DIGITS: Final = 40
 _Result = TypeVar("_Result")
 
 
@@ -207,7 +201,7 @@ def _flatten(place: str, document: object) -> Iterator[tuple[str, str, object]]:
     # kubectl get --raw prints typed lists whose items carry neither kind nor apiVersion.
     defaults = {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": api_version}
     for index, item in enumerate(items):
-        complete_item = {**defaults, **item} if isinstance(item, dict) else item
+        complete_item = {**defaults, **item} if defaults and isinstance(item, dict) else item
         yield from _flatten(f"{place}: {kind}: items[{index}]", complete_item)
 
 
@@ -216,9 +210,12 @@ def _documents(source: str) -> Iterable[Any]:
     try:
         if text.lstrip()[:1] == b"{":
             document = _JSON.decode(text)
-            json.loads(text, object_pairs_hook=_check_keys)
+            # Without repeated keys the text has as many colons as its values, unless it has some as numbers. Python's decoder
+            # takes six times as long.
+            if text.count(b":") != msgspec.json.encode(document).count(b":") or b"\\u003" in text:
+                json.loads(text, object_pairs_hook=_check_keys)
             return [document]
-    except _RepeatedKeyError as error:
+    except RepeatedKeyError as error:
         content = text.decode()
         offset = JsonPlaces.of(content).duplicates[0].offsets[1]
         raise SnapshotFileError(f"{source}: {line_and_column(content, offset)}: {error}") from error
@@ -226,14 +223,13 @@ def _documents(source: str) -> Iterable[Any]:
         raise SnapshotFileError(f"{source}: is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SnapshotFileError(f"{source}: is not JSON: {describe_syntax_error(text, error)}") from error
+    # Its import brings PyYAML, which a JSON file does not need.
+    from app.kube.yaml_text import load_yaml
+
     try:
-        return list(yaml.load_all(text, Loader=_KubernetesLoader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise SnapshotFileError(f"{source}: is not YAML: {error.problem or error.context}{place}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise SnapshotFileError(f"{source}: is not YAML: {' '.join(str(error).split())}") from error
+        return load_yaml(text)
+    except ValueError as error:
+        raise SnapshotFileError(f"{source}: is not YAML: {error}") from error
     except RecursionError as error:
         raise SnapshotFileError(f"{source}: is nested too deeply") from error
 
@@ -245,96 +241,14 @@ def _read_bytes(source: str) -> bytes:
         raise SnapshotFileError(f"{source}: cannot be read: {error.strerror}") from error
 
 
-def _number(text: str) -> int | float:
-    """Returns an int for a whole number, which kubectl prints as 4.398046511104e+12 if it is large."""
-    value = Decimal(text)
-    # An exponent may stand for more digits than memory has.
-    whole = value.adjusted() < _MAX_DIGITS and value == value.to_integral_value()
-    return int(value) if whole else float(value)
-
-
-_JSON: Final = msgspec.json.Decoder(float_hook=_number)
-
-
-class _RepeatedKeyError(ValueError):
-    """A key is written twice in one mapping."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"{key!r:.60} is written twice; between two outputs of kubectl there must be a line ---")
+_JSON: Final = msgspec.json.Decoder(float_hook=read_number)
 
 
 def _check_keys(pairs: Sequence[tuple[str, object]]) -> None:
     # Decoders keep the last value, so that the objects of an earlier list would be lost.
     if len({key for key, _ in pairs}) < len(pairs):
         keys = Counter(key for key, _ in pairs)
-        raise _RepeatedKeyError(next(key for key, count in keys.items() if count > 1))
-
-
-_TEXT: Final = "tag:yaml.org,2002:str"
-
-
-class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Loads YAML as Kubernetes prints it: `no` and dates stay texts, and numbers are decimal. PyYAML by itself reads
-    YAML 1.1.
-    """
-
-    _depth = 0
-
-    def descend_resolver(self, _node: object, _index: object) -> None:
-        """Called when the composer enters a node of the tree. libyaml's composer recurses in C, where nothing else
-        limits the depth.
-
-        Raises:
-            RecursionError: the text is nested too deeply
-        """
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise RecursionError
-
-    def ascend_resolver(self) -> None:
-        self._depth -= 1
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 # PyYAML's signature
-        """Returns a node's value: nearly all are texts, which PyYAML takes three times as long for."""
-        text = node.tag == _TEXT and isinstance(node, yaml.ScalarNode)
-        return node.value if text else super().construct_object(node, deep)
-
-    def construct_mapping(  # PyYAML's signature
-        self,
-        node: yaml.MappingNode,
-        deep: bool = False,  # noqa: FBT001, FBT002
-    ) -> dict[Any, Any]:
-        """Returns a mapping, once its own keys are compared: those of a merge key may be written again.
-
-        Raises:
-            yaml.MarkedYAMLError: a key is written twice
-        """
-        keys = [(key.value, key.start_mark) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if len(dict(keys)) < len(keys):
-            written: set[str] = set()
-            for key, mark in keys:
-                if key in written:
-                    raise yaml.MarkedYAMLError(problem=str(_RepeatedKeyError(key)), problem_mark=mark)
-                written.add(key)
-        return dict(super().construct_mapping(node, deep))
-
-    def construct_yaml_float(self, node: yaml.ScalarNode) -> int | float:
-        """Returns a number; a whole one is an int."""
-        return _number(node.value)
-
-
-_KubernetesLoader.add_constructor("tag:yaml.org,2002:float", _KubernetesLoader.construct_yaml_float)
-
-
-_KubernetesLoader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in (
-    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
-    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
-    ("int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
-    ("merge", r"^<<$", ["<"]),
-    ("float", r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
-):
-    _KubernetesLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+        raise RepeatedKeyError(next(key for key, count in keys.items() if count > 1))
 
 
 def read_from(source: str, read: Callable[[], _Result]) -> _Result:
@@ -346,104 +260,10 @@ def read_from(source: str, read: Callable[[], _Result]) -> _Result:
     try:
         return read()
     except ObjectError as error:
+        from app.kube.yaml_text import position
+
         # Standard input cannot be read a second time.
-        place = "" if source == STDIN else position(_read_bytes(source), _KubernetesLoader, error)
+        place = "" if source == STDIN else position(_read_bytes(source), error)
         raise SnapshotFileError(": ".join(part for part in (source, place, str(error)) if part)) from error
     except SettingError as error:
         raise SnapshotFileError(f"{source}: {error}") from error
-
-
-# Reading a larger file again takes too long for the sake of a line number.
-MAX_BYTES: Final = 64 * 1024**2
-_FIELD_PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
-
-
-def position(text: bytes, loader: type, error: ObjectError) -> str:
-    """Returns the position of an object's wrong field: ``line 5, column 7``. It is "" if the field cannot be located.
-    The last of several objects of the name counts, because only a duplicate makes that an error.
-
-    Args:
-        text: the file
-        loader: reads its YAML
-        error: what is wrong
-    """
-    if len(text) > MAX_BYTES:
-        return ""
-    field = _field_path(error.field)
-    if text.lstrip()[:1] == b"{":
-        paths = [path for path, raw in _objects(msgspec.json.decode(text), ()) if _matches_subject(raw, error.subject)]
-        content = text.decode()
-        return line_and_column(content, find_offset(content, (*paths[-1], *field))) if paths else ""
-    documents = yaml.compose_all(text, Loader=loader)
-    nodes = [
-        node for document in documents for node in _nodes(document) if _matches_subject(_plain(node), error.subject)
-    ]
-    if not nodes:
-        return ""
-    mark = _descend(nodes[-1], field).start_mark
-    return f"line {mark.line + 1}, column {mark.column + 1}"
-
-
-def _field_path(field: str) -> ValuePath:
-    """Returns the path of a field as errors write it: ``spec.containers[0].resources.requests[cpu]``."""
-    parts: list[str | int] = []
-    for name, index in _FIELD_PART.findall(field):
-        if index == "...":
-            break
-        parts.append(int(index) if index.isdigit() else index or name)
-    return tuple(parts)
-
-
-def _matches_subject(raw: object, subject: str) -> bool:
-    if not isinstance(raw, dict):
-        return False
-    kind = str(raw.get("kind"))
-    group, _, version = str(raw.get("apiVersion") or "v1").rpartition("/")
-    kinds = [f"{kind}.{group}"] if group else [kind]
-    # Messages name the group of Longhorn's kinds only.
-    if group and group != LONGHORN_NODES.group:
-        kinds.append(kind)
-    return version != "" and any(subject == object_name(name, raw) for name in kinds)
-
-
-def _objects(value: object, path: ValuePath) -> list[tuple[ValuePath, object]]:
-    """Returns every object of a decoded file with its path; Lists are taken apart."""
-    items = value.get("items") if isinstance(value, dict) else None
-    if isinstance(value, dict) and isinstance(items, list):
-        nested = (_objects(item, (*path, "items", index)) for index, item in enumerate(items))
-        return list(chain.from_iterable(nested))
-    return [(path, value)]
-
-
-def _nodes(node: yaml.Node | None) -> list[yaml.Node]:
-    """Returns the node of every object of a YAML document; Lists are taken apart."""
-    items = _descend(node, ("items",)) if isinstance(node, yaml.MappingNode) else None
-    if isinstance(items, yaml.SequenceNode):
-        return list(chain.from_iterable(map(_nodes, items.value)))
-    return [] if node is None else [node]
-
-
-def _plain(node: yaml.Node) -> object:
-    entries = _entries(node)
-    metadata = _entries(entries.get("metadata"))
-    names = {key: value.value for key, value in metadata.items() if key in ("name", "namespace")}
-    plain: dict[str, object] = {key: entries[key].value for key in ("kind", "apiVersion") if key in entries}
-    return {**plain, "metadata": names}
-
-
-def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
-    if not isinstance(node, yaml.MappingNode):
-        return {}
-    return {str(key.value): value for key, value in node.value}
-
-
-def _descend(node: yaml.Node, path: ValuePath) -> yaml.Node:
-    """Returns the node of a path, or the innermost one around it that exists."""
-    for part in path:
-        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-        elif str(part) in _entries(node):
-            node = _entries(node)[str(part)]
-        else:
-            break
-    return node

@@ -36,6 +36,10 @@ class RemedyAnswer:
     size: int  # bytes to free, to add or to copy
     steps: tuple[RemedyStepAnswer, ...]  # one; clients read a list
 
+    @property
+    def commands(self) -> list[str]:
+        return [command for step in self.steps for command in step.commands]
+
 
 def remedy_answer(cluster: PredictedCluster, remedy: Step, longhorn_namespace: str) -> RemedyAnswer:
     """Returns a remedy as data, with the commands that it needs."""

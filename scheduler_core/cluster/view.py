@@ -42,7 +42,7 @@ def group_by_key(
     groups: dict[_Key, list[_Value]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
-    return {key: tuple(sorted(values, key=order)) for key, values in groups.items()}
+    return {key: tuple(sorted(values, key=order) if len(values) > 1 else values) for key, values in groups.items()}
 
 
 def add_member(

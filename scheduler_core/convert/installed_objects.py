@@ -19,8 +19,8 @@ from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json, decode_object
 from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
+from scheduler_core.model.constraints import EXTENDER_RESOURCE
 from scheduler_core.model.installation import (
-    EXTENDER_RESOURCE,
     InstalledPod,
     Permission,
     SchedulingFailure,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -14,6 +15,8 @@ import msgspec
 Path = tuple[str | int, ...]
 """The keys and indices that lead from the outermost value to one inside it."""
 
+# More than any field has: 64 bits have 19.
+_MAX_DIGITS: Final = 40
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 
@@ -143,3 +146,18 @@ def describe_syntax_error(text: bytes, error: Exception) -> str:
     # A decoder counts bytes.
     before = text[: int(match[1])].decode(errors="replace")
     return _BYTE.sub(f"({line_and_column(before, len(before))})", str(error))
+
+
+def read_number(text: str) -> int | float:
+    """Returns an int for a whole number, which kubectl prints as 4.398046511104e+12 if it is large."""
+    value = Decimal(text)
+    # An exponent may stand for more digits than memory has.
+    whole = value.adjusted() < _MAX_DIGITS and value == value.to_integral_value()
+    return int(value) if whole else float(value)
+
+
+class RepeatedKeyError(ValueError):
+    """A key is written twice in one mapping."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key!r:.60} is written twice; between two outputs of kubectl there must be a line ---")

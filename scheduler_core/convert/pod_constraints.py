@@ -19,7 +19,6 @@ import msgspec
 from scheduler_core.convert.meta import Wire
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model import constraints
-from scheduler_core.model.installation import EXTENDER_RESOURCE
 from scheduler_core.model.quantity import Amount, parse_clamped
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
@@ -261,7 +260,7 @@ def pod_requests(
         requests = _milli(resources.requests, "spec.resources.requests")
         total |= {name: value for name, value in requests.items() if _is_pod_level(name)}
     _add(total, _milli(overhead, "spec.overhead"))
-    total.pop(EXTENDER_RESOURCE, None)
+    total.pop(constraints.EXTENDER_RESOURCE, None)
     return frozenset((name, value if name == CPU else -(-value // MILLI)) for name, value in total.items())
 
 
@@ -299,7 +298,9 @@ def _request_names(resources: WireResources | None) -> Iterable[tuple[str, str]]
 
 def _nonzero(amounts: WireAmounts | None) -> list[str]:
     return [
-        name for name, value in (amounts or {}).items() if str(value) not in ("", "0") and name != EXTENDER_RESOURCE
+        name
+        for name, value in (amounts or {}).items()
+        if str(value) not in ("", "0") and name != constraints.EXTENDER_RESOURCE
     ]
 
 

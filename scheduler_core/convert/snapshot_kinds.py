@@ -205,7 +205,8 @@ def build_snapshot(objects: Iterable[tuple[SnapshotKind, object]], base: Snapsho
     by_field: dict[str, dict[Key, object]] = {}
     for kind, raw in objects:
         key, value = kind.read(raw)
-        if by_field.setdefault(kind.field, {}).setdefault(key, value) != value:
+        first = by_field.setdefault(kind.field, {}).setdefault(key, value)
+        if first is not value and first != value:
             name = "/".join(key) if isinstance(key, tuple) else key
             raise ObjectError(f"{kind.label} {name}", "", "appears twice with different contents")
     base = base or Snapshot()

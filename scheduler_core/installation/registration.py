@@ -10,7 +10,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from scheduler_core.installation.facts import PROGRAM, minor_version
-from scheduler_core.model.installation import DEFAULT_SCHEDULER, EXTENDER_RESOURCE
+from scheduler_core.model.constraints import EXTENDER_RESOURCE
+from scheduler_core.model.installation import DEFAULT_SCHEDULER
 
 SECOND_SCHEDULER: Final = "longhorn-scheduler"
 _FILE_NAME: Final = "kube-scheduler-config.yaml"

@@ -22,10 +22,10 @@ from scheduler_core.installation.facts import (
     list_some,
 )
 from scheduler_core.installation.registration import SECOND_SCHEDULER, apply_policy, policy_folder
+from scheduler_core.model.constraints import EXTENDER_RESOURCE
 from scheduler_core.model.installation import (
     DEFAULT_SCHEDULER,
     ENFORCEMENT,
-    EXTENDER_RESOURCE,
     InstalledPod,
     SchedulingFailure,
 )

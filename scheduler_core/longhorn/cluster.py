@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
@@ -31,6 +31,8 @@ class Cluster:
     instance_managers: Mapping[NodeAndEngine, tuple[longhorn.InstanceManager, ...]] | None
     # By image, ordered by name; None if the snapshot's source did not list them: then all are ready.
     engine_images: Mapping[str, tuple[longhorn.EngineImage, ...]] | None
+    # What placements found out about nodes that are the same in later versions, by what volumes ask of nodes and disks (`placement`).
+    known_nodes: dict[object, Any] = field(default_factory=dict[object, Any], compare=False, repr=False)
 
     @classmethod
     def of(cls, snapshot: Snapshot, now: datetime, settings: Settings | None = None) -> Cluster:

@@ -7,8 +7,8 @@ then Go's map order decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -18,7 +18,15 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replenish_wait import DEGRADED, is_replenishing, wait_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest, source_missing
-from scheduler_core.longhorn.stages import eligibility_refusal, prefilter_refusal, space_stage_rule
+from scheduler_core.longhorn.space import DiskSpace, disk_space, space_refusal
+from scheduler_core.longhorn.stages import (
+    EXT_LIMIT,
+    eligibility_refusal,
+    prefilter_refusal,
+    space_setting_refusal,
+    space_stage_rule,
+)
+from scheduler_core.model import kube
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 
 
@@ -28,17 +36,17 @@ class DiskCandidate:
 
     node: Node
     disk: Disk
+    usable_bytes: int = field(init=False, compare=False)  # available bytes, neither reserved nor promised, at least 0
+
+    def __post_init__(self) -> None:
+        disk = self.disk
+        # Used bytes count twice: they are missing from storageAvailable and part of storageScheduled.
+        usable = max(0, disk.storage_available - disk.storage_reserved - disk.storage_scheduled)
+        object.__setattr__(self, "usable_bytes", usable)
 
     @property
     def disk_uuid(self) -> str:
         return self.disk.uuid
-
-    @property
-    def usable_bytes(self) -> int:
-        """Available bytes, neither reserved nor promised, at least 0."""
-        disk = self.disk
-        # Used bytes count twice: they are missing from storageAvailable and part of storageScheduled.
-        return max(0, disk.storage_available - disk.storage_reserved - disk.storage_scheduled)
 
 
 class ChoiceReason(Enum):
@@ -74,8 +82,8 @@ def possible_choices(candidates: Sequence[DiskCandidate], size: int) -> tuple[Ch
     for candidate in candidates:
         name = candidate.node.name
         by_node.setdefault(name, []).append(candidate)
-        usable[candidate.disk_uuid] = candidate.usable_bytes
-        usable_of_node[name] = usable_of_node.get(name, 0) + candidate.usable_bytes
+        usable[candidate.disk_uuid] = size_left = candidate.usable_bytes
+        usable_of_node[name] = usable_of_node.get(name, 0) + size_left
     nodes = _Scores.of(usable_of_node, size)
     disks = _Scores.of(usable, size)
     best_nodes = nodes.best(by_node)
@@ -149,6 +157,7 @@ _READ_AFTER_WAIT: Final = (
 )
 
 
+_MAX_KNOWN: Final = 64
 Reasons = frozenset[ScheduleError]
 
 
@@ -173,13 +182,80 @@ class PlacementResult:
 
 def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterable[Replica]) -> DiskCandidates:
     """The disks of the first tier that has any (FindDiskCandidates). `replicas` are all of this volume."""
-    nodes, error = node_candidates(cluster, request)
-    if error is not None:
-        return DiskCandidates(reasons=frozenset({error}))
-    disks: dict[str, Sequence[Disk]] = {}
-    for node in nodes.values():
-        disks[node.name] = prefilter_disks(cluster, request, node)
-    return _disk_candidates(cluster, request, (nodes, disks), tuple(replicas), reuse=False)
+    replicas = tuple(replicas)
+    known = _known_nodes(cluster, request)
+    nodes: Mapping[str, Node] = {name: entry.node for name, entry in known.items() if entry.candidate}
+    if not nodes:
+        nodes, error = node_candidates(cluster, request)
+        if error is not None:
+            return DiskCandidates(reasons=frozenset({error}))
+    occupied = {replica.node_id for replica in replicas}
+
+    def split(node: Node) -> tuple[Sequence[DiskCandidate], Reasons]:
+        entry = known.get(node.name)
+        if entry is None or node.name in occupied:
+            return eligible_disks(cluster, request, node, prefilter_disks(cluster, request, node), replicas)
+        return entry.split(request.volume)
+
+    return _disk_candidates(cluster, request, (nodes, split), replicas, reuse=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownNode:
+    """What a placement found out about a node, for volumes of any size that ask the same of nodes and disks."""
+
+    node: Node
+    kube_node: kube.Node | None
+    candidate: bool = False  # whether the node passes `node_candidates`
+    disks: tuple[tuple[DiskCandidate, DiskSpace], ...] = ()  # the disks that are eligible but for their space
+    reasons: Reasons = frozenset()  # against the other disks
+
+    def split(self, volume: Volume) -> tuple[Sequence[DiskCandidate], Reasons]:
+        """As `eligible_disks`, for a volume without a replica on the node."""
+        eligible: list[DiskCandidate] = []
+        rules: list[Rule] = []
+        for candidate, space in self.disks:
+            rule = space_refusal(volume.size, volume.actual_size, space)
+            if rule is None:
+                eligible.append(candidate)
+            else:
+                rules.append(rule)
+        return eligible, self.reasons | _reported_reasons(rules) if rules else self.reasons
+
+
+def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _KnownNode]:
+    """What is known of every node, renewed for those that have changed; empty where more decides than node and disks."""
+    volume = request.volume
+    if request.linked_clone or volume.backing_image or volume.size >= EXT_LIMIT or space_setting_refusal(cluster):
+        return {}
+    objects = (cluster.settings, cluster.instance_managers, cluster.engine_images)
+    key = (
+        *(request.data_engine, request.image, request.hard_node_affinity),
+        *(volume.data_engine, volume.node_selector, volume.disk_selector, volume.topology_requirement),
+    )
+    known = cluster.known_nodes.get(key)
+    if known is None or any(each is not other for each, other in zip(known[0], objects, strict=True)):
+        if len(cluster.known_nodes) >= _MAX_KNOWN:
+            cluster.known_nodes.clear()
+        cluster.known_nodes[key] = known = (objects, {})
+    nodes: dict[str, _KnownNode] = known[1]
+    latest: dict[str, _KnownNode] = {}
+    for name, node in cluster.nodes.items():
+        kube_node = cluster.kube_nodes.get(name)
+        entry = nodes.get(name)
+        if entry is None or entry.node is not node or entry.kube_node is not kube_node:
+            nodes[name] = entry = _examine_node(cluster, request, node, kube_node)
+        latest[name] = entry
+    return latest
+
+
+def _examine_node(cluster: Cluster, request: ReplicaRequest, node: Node, kube_node: kube.Node | None) -> _KnownNode:
+    refused = stages.schedulable_refusal(cluster, request, node) or stages.candidate_refusal(cluster, request, node)
+    if refused is not None:
+        return _KnownNode(node, kube_node)
+    eligible, reasons = eligible_disks(cluster, request, node, prefilter_disks(cluster, request, node), None)
+    disks = tuple((candidate, disk_space(candidate.disk, cluster.settings)) for candidate in eligible)
+    return _KnownNode(node, kube_node, candidate=True, disks=disks, reasons=reasons)
 
 
 def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[str, Node], ScheduleError | None]:
@@ -236,20 +312,24 @@ def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCand
     reuse: bool = False,
 ) -> DiskCandidates:
     """The eligible disks of the first tier that has any (getDiskCandidates)."""
+
     # With `reuse`, failed replicas use neither node, zone nor disk, and space is not checked.
-    return _disk_candidates(cluster, request, (nodes, disks), replicas, reuse=reuse)
+    def split(node: Node) -> tuple[Sequence[DiskCandidate], Reasons]:
+        return eligible_disks(cluster, request, node, disks[node.name], None if reuse else replicas)
+
+    return _disk_candidates(cluster, request, (nodes, split), replicas, reuse=reuse)
 
 
 def _disk_candidates(
     cluster: Cluster,
     request: ReplicaRequest,
-    places: tuple[Mapping[str, Node], Mapping[str, Sequence[Disk]]],
+    places: tuple[Mapping[str, Node], Callable[[Node], tuple[Sequence[DiskCandidate], Reasons]]],
     replicas: tuple[Replica, ...],
     *,
     reuse: bool,
 ) -> DiskCandidates:
-    """See `disk_candidates`; `places` are its nodes and disks."""
-    nodes, disks = places
+    """See `disk_candidates`; `places` are its nodes, and what splits a node's disks as `eligible_disks` does."""
+    nodes, split = places
     refusal = cluster_refusal(cluster, request)
     if refusal is not None:
         return DiskCandidates(reasons=_reported_reasons([refusal.rule]))
@@ -259,7 +339,7 @@ def _disk_candidates(
     for tier, members in members_by_tier:
         eligible: list[DiskCandidate] = []
         for node in members:
-            candidates, refused = eligible_disks(cluster, request, node, disks[node.name], None if reuse else replicas)
+            candidates, refused = split(node)
             eligible += candidates
             reasons |= refused
         spread = spread_over_disks(eligible, replicas, soft=soft.disk, ignore_failed=reuse)

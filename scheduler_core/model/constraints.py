@@ -17,6 +17,8 @@ Labels = frozenset[tuple[str, str]]
 Amounts = frozenset[tuple[str, int]]
 """An amount per resource name."""
 
+# Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
+EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
 ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 # the host IP of a port that is open on every address
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _MAX_INTEGER: Final = 2**63

@@ -7,8 +7,6 @@ from typing import Annotated, Final
 
 from scheduler_core.model.kube import namespace_or_default
 
-# Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
-EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 # The extender's own settings that keep it from refusing nodes.
 ENABLED: Final = "scheduler-extender-enabled"

@@ -193,7 +193,7 @@ def _add_kube_node(cluster: PredictedCluster, like: str, name: str) -> Predicted
     for pod in node_info.pods:
         if pod.owner in NODE_BOUND_OWNERS:
             scheduling = scheduling.with_pod(replace(pod, name=f"{pod.name}-{name}", node_name=name))
-    return replace(cluster, scheduling=scheduling)
+    return cluster.with_scheduling(scheduling)
 
 
 def _empty_disk(disk: longhorn.Disk, uuid: str, size: int) -> longhorn.Disk:
@@ -246,7 +246,7 @@ class ApplyObjects:
         scheduling = cluster.scheduling
         for node in self.nodes:
             scheduling = scheduling.with_node(node)
-        situation = replace(situation, cluster=replace(cluster, scheduling=scheduling))
+        situation = replace(situation, cluster=cluster.with_scheduling(scheduling))
         for pod in self.pods:
             stored = situation.cluster.snapshot.pods.get(pod.namespaced_name)
             if stored is None or not stored.live:

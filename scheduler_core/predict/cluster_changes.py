@@ -70,7 +70,7 @@ def _cordon(cluster: PredictedCluster, name: str) -> PredictedCluster:
     cluster = cluster.update({("nodes", name): replace(kube_node, unschedulable=True)})
     if name in cluster.scheduling.nodes:
         node = replace(cluster.scheduling.nodes[name].node, unschedulable=True)
-        cluster = replace(cluster, scheduling=cluster.scheduling.with_node(node))
+        cluster = cluster.with_scheduling(cluster.scheduling.with_node(node))
     longhorn_node = cluster.snapshot.longhorn_nodes.get(name)
     if longhorn_node is None:
         return cluster
@@ -135,7 +135,7 @@ class LoseNodes:
 
 
 def _remove_node(cluster: PredictedCluster, name: str) -> PredictedCluster:
-    cluster = replace(cluster.update({("nodes", name): None}), scheduling=cluster.scheduling.without_node(name))
+    cluster = cluster.update({("nodes", name): None}).with_scheduling(cluster.scheduling.without_node(name))
     node = cluster.snapshot.longhorn_nodes.get(name)
     if node is None:
         return cluster

@@ -126,7 +126,7 @@ def _return_node(before: PredictedCluster, after: PredictedCluster, name: str) -
     cluster = after.update(changes)
     if name in before.scheduling.nodes:
         scheduling = cluster.scheduling.with_node(before.scheduling.nodes[name].node)
-        cluster = replace(cluster, scheduling=scheduling)
+        cluster = cluster.with_scheduling(scheduling)
     volumes: ChangesByObject = {
         ("volumes", volume): _restore_robustness(before, cluster, volume) for volume in sorted(restored)
     }

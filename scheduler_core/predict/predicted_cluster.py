@@ -20,6 +20,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.longhorn.node_status import NODE_GONE, disk_schedulable_condition
+from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
@@ -42,13 +43,42 @@ class WhatIfError(CoreError):
     """A change that names a missing object, or cannot be predicted."""
 
 
-@dataclass(frozen=True, slots=True)
+class _LatestState:
+    """A state, made when it is read: changes that follow one another are then made together."""
+
+    __slots__ = ("changes", "incomplete", "state")
+
+    def __init__(self, state: ClusterState, changes: Changes | None = None) -> None:
+        self.state = state  # before the changes
+        self.changes = changes
+        self.incomplete: frozenset[str] | None = None
+
+    def read(self) -> ClusterState:
+        if self.changes:
+            self.state = self.state.update(self.changes, self.state.view.cluster.now)
+            self.changes = None
+        return self.state
+
+
 class PredictedCluster:
     """One version of the predicted cluster. Every change makes the next version by the update that production uses."""
 
-    state: ClusterState  # what decisions read
-    scheduling: GenericClusterState  # what kube-scheduler's filters read
-    affinities: Mapping[str, VolumeAffinity]  # the required node affinity of PersistentVolumes, by name
+    __slots__ = ("_latest", "affinities", "scheduling")
+
+    def __init__(
+        self,
+        state: ClusterState | _LatestState,
+        scheduling: GenericClusterState,
+        affinities: Mapping[str, VolumeAffinity],
+    ) -> None:
+        self._latest = state if isinstance(state, _LatestState) else _LatestState(state)
+        self.scheduling = scheduling  # what kube-scheduler's filters read
+        self.affinities = affinities  # the required node affinity of PersistentVolumes, by name
+
+    @property
+    def state(self) -> ClusterState:
+        """What decisions read."""
+        return self._latest.read()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -69,19 +99,44 @@ class PredictedCluster:
             if name not in cordoned and not any(condition.reason == NODE_GONE for condition in node.conditions)
         )
 
-    def update(self, changes: Changes, after: timedelta = timedelta(0)) -> PredictedCluster:
-        if not changes and not after:
+    @property
+    def incomplete_volumes(self) -> frozenset[str]:
+        """Names of attached volumes that have fewer placed replicas than they should, counted once for all orders."""
+        if self._latest.incomplete is None:
+            volumes = self.snapshot.volumes.values()
+            replicas = self.state.view.cluster.replicas_by_volume
+            self._latest.incomplete = frozenset(
+                volume.name
+                for volume in volumes
+                if volume.node_id and _is_incomplete(volume, replicas.get(volume.name) or ())
+            )
+        return self._latest.incomplete
+
+    def update(self, changes: Changes) -> PredictedCluster:
+        if not changes:
             return self
-        return replace(self, state=self.state.update(changes, self.state.view.cluster.now + after))
+        latest = _LatestState(self._latest.state, {**(self._latest.changes or {}), **changes})
+        return PredictedCluster(latest, self.scheduling, self.affinities)
+
+    def later(self, after: timedelta) -> PredictedCluster:
+        state = self.state.update({}, self.state.view.cluster.now + after)
+        return PredictedCluster(state, self.scheduling, self.affinities)
+
+    def with_scheduling(self, scheduling: GenericClusterState) -> PredictedCluster:
+        return PredictedCluster(self._latest, scheduling, self.affinities)
+
+    def changes_since(self, before: PredictedCluster) -> Changes | None:
+        """Returns the changes since an earlier version whose state was read, None if another state was read meanwhile."""
+        return (self._latest.changes or {}) if self._latest.state is before.state else None
 
     def with_pod(self, pod: kube.Pod) -> PredictedCluster:
         """Adds or replaces a pod, on its node or waiting."""
         key = pod.namespaced_name
-        return replace(self.update({("pods", key): pod}), scheduling=self.scheduling.without_pod(key).with_pod(pod))
+        return self.update({("pods", key): pod}).with_scheduling(self.scheduling.without_pod(key).with_pod(pod))
 
     def without_pod(self, key: PodKey) -> PredictedCluster:
         """Removes a pod."""
-        return replace(self.update({("pods", key): None}), scheduling=self.scheduling.without_pod(key))
+        return self.update({("pods", key): None}).with_scheduling(self.scheduling.without_pod(key))
 
     def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
         """Returns the existing Longhorn volumes of a pod, in the order of its claims; a share-manager has the volume
@@ -129,6 +184,10 @@ class PredictedCluster:
         disks = node.disks if node is not None else ()
         disk = next((disk for disk in disks if disk.uuid == replica.disk_id), None)
         return None if node is None or disk is None else (node, disk)
+
+
+def _is_incomplete(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> bool:
+    return sum(1 for each in replicas if each.node_id and is_usable(volume, each)) < volume.number_of_replicas
 
 
 def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:
@@ -233,13 +292,22 @@ def hide_changes(
 ) -> tuple[PredictedCluster, tuple[StatusChange, ...]]:
     """Returns the later cluster with every Longhorn node's earlier status, and what that leaves out."""
     earlier = before.snapshot.longhorn_nodes
-    changes = tuple(
-        StatusChange(earlier[name], node)
-        for name, node in after.snapshot.longhorn_nodes.items()
-        if name in earlier and earlier[name] is not node
+    changes = after.changes_since(before)
+    later: Iterable[object] = (
+        after.snapshot.longhorn_nodes.values()
+        if changes is None
+        else (value for (kind, _), value in changes.items() if kind == "longhorn_nodes")
     )
-    statuses: ChangesByObject = {("longhorn_nodes", change.before.name): change.before for change in changes}
-    return after.update(statuses), changes
+    hidden = tuple(
+        StatusChange(earlier[node.name], node)
+        for node in later
+        if isinstance(node, longhorn.Node) and node.name in earlier and earlier[node.name] is not node
+    )
+    statuses: ChangesByObject = {("longhorn_nodes", change.before.name): change.before for change in hidden}
+    if changes is None:
+        return after.update(statuses), hidden
+    shown = {key: value for key, value in changes.items() if key not in statuses}
+    return before.update(shown).with_scheduling(after.scheduling), hidden
 
 
 def show_change(cluster: PredictedCluster, change: StatusChange) -> PredictedCluster:

@@ -87,16 +87,16 @@ class DiskOutcome:
 
 @dataclass(frozen=True, slots=True)
 class FewerReplicas:
-    """A volume that has fewer replicas than it should."""
+    """A volume that has fewer replicas than it should; the fields are keys of the JSON."""
 
     name: str
-    wanted: int
-    least: int  # the least number of healthy replicas meanwhile, over all orders
+    replicas: int  # how many it should have
+    least_healthy: int  # the least number of healthy replicas meanwhile, over all orders
     incomplete: int  # in how many orders it still lacks one in the end
     problem: str  # why, in one of these orders
     pods: tuple[str, ...] = ()  # the pods that use the volume, by name
     # For how many seconds Longhorn waits for a failed replica before it rebuilds one elsewhere, the most of all orders.
-    rebuild_after: float = 0
+    rebuild_after_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Prediction:
     @property
     def rebuild_wait(self) -> float:
         """For how many seconds nothing is rebuilt where Longhorn could reuse a failed replica, 0 if it waits for none."""
-        return max((volume.rebuild_after for volume in self.volumes), default=0)
+        return max((volume.rebuild_after_seconds for volume in self.volumes), default=0.0)
 
     @property
     def succeeds(self) -> bool:
@@ -252,7 +252,7 @@ def _volume_outcome(name: str, results: Sequence[OrderResult], pods: tuple[str, 
 
 def longest_wait(waits: Iterable[timedelta]) -> float:
     """Returns the longest of Longhorn's waits in seconds, 0 without one."""
-    return max((wait.total_seconds() for wait in waits), default=0)
+    return max((wait.total_seconds() for wait in waits), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose, choose_first, next_step
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.timeline import incomplete_volumes, run_order
+from scheduler_core.predict.timeline import run_order
 from scheduler_core.volumes.requirements import VolumeClasses
 from scheduler_core.volumes.resolve import resolve
 
@@ -273,7 +273,7 @@ def _unsettled_volumes(cluster: PredictedCluster) -> frozenset[str]:
     snapshot = cluster.snapshot
     evicted = {replica.volume for replica in snapshot.replicas.values() if replica.eviction_requested}
     remote = {volume.name for volume in snapshot.volumes.values() if _lacks_local_replica(cluster, volume)}
-    return incomplete_volumes(cluster) | remote | (evicted & set(snapshot.volumes))
+    return cluster.incomplete_volumes | remote | (evicted & set(snapshot.volumes))
 
 
 def _lacks_local_replica(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:

@@ -115,7 +115,7 @@ class Trials:
         for node in changes.nodes:
             scheduling = scheduling.with_node(node)
         names = self._nodes_to_decide(before, steps)
-        decision = self._decide(replace(self._latest, scheduling=scheduling), names)
+        decision = self._decide(self._latest.with_scheduling(scheduling), names)
         if not steps:
             self._one_by_one = self._decides_one_by_one(decision)
             self._monotone = not self._one_by_one and self._is_monotone(decision.decision)

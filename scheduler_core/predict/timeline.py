@@ -19,9 +19,8 @@ from typing import Final
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.generic.cluster_state import NodeIndex, RuleResults
-from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.volume_readiness import FAULTED
-from scheduler_core.model import kube, longhorn
+from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.packing.budget import give_way
 from scheduler_core.predict.cluster_changes import drain_blockers
@@ -100,17 +99,6 @@ def run_order(
     return Timeline(situation, PodDecider(options), choose, observe).play()
 
 
-def incomplete_volumes(cluster: PredictedCluster) -> frozenset[str]:
-    """Names of attached volumes that have fewer placed replicas than they should."""
-    volumes = cluster.snapshot.volumes.values()
-    return frozenset(volume.name for volume in volumes if volume.node_id and _is_incomplete(cluster, volume))
-
-
-def _is_incomplete(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    replicas = cluster.state.view.replicas_of(volume.name)
-    return sum(1 for each in replicas if each.node_id and is_usable(volume, each)) < volume.number_of_replicas
-
-
 class Timeline:
     """The cluster while events happen in random order."""
 
@@ -119,7 +107,7 @@ class Timeline:
     ) -> None:
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
         scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=RuleResults())
-        self.cluster = replace(situation.cluster, scheduling=scheduling)
+        self.cluster = situation.cluster.with_scheduling(scheduling)
         self._situation = situation
         self._strategy = strategy
         self._choose = choose
@@ -134,7 +122,7 @@ class Timeline:
         self._bound: dict[PodKey, PodDecision] = {}
         self._to_attach: list[PodKey] = []
         self._attached: set[str] = set()
-        self._volumes: list[str] = sorted(situation.evicted | incomplete_volumes(self.cluster))
+        self._volumes: list[str] = sorted(situation.evicted | self.cluster.incomplete_volumes)
         # Whether Longhorn's status shows a placement later than it happens; what it does not show yet, oldest first.
         self._lags = True
         self._unlisted: list[StatusChange] = []
@@ -389,7 +377,7 @@ class Timeline:
             return False
         self._waited_after = len(self._gone)
         longest = max(self._delayed.values()) + _CLOCK_SKEW
-        self.cluster = self.cluster.update({}, longest)
+        self.cluster = self.cluster.later(longest)
         self._volumes = sorted(self._delayed)
         self._delayed = {}
         return True

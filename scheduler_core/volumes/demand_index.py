@@ -18,7 +18,9 @@ from scheduler_core.caches import ChangeLog
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View, add_member, discard_member, group_by_key
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.model import kube
+from scheduler_core.longhorn.stages import DISK_PRESSURE
+from scheduler_core.model import kube, longhorn
+from scheduler_core.model.kube import condition
 from scheduler_core.volumes.demand import Demand, Subject, UnplacedVolumes, claim_demand, volume_demand
 from scheduler_core.volumes.resolve import PodVolume
 
@@ -91,6 +93,7 @@ class DemandIndex:
         """
         if any(kind in _REBUILDING_KINDS for kind, _ in changes):
             return DemandIndex.of(view, self.unplaced)
+        changes = {key: value for key, value in changes.items() if not _changes_only_space(key, value, before)}
         users = self._with_users(before, changes)
         by_subject = self._by_subject
         by_node = self.by_node
@@ -144,6 +147,22 @@ def _derive(subject: Subject, view: View, users: DemandIndex) -> Demand | None:
         return None if volume is None else volume_demand(volume, view, users)
     claim = view.snapshot.claims.get(subject)
     return None if claim is None else claim_demand(claim, view)
+
+
+def _changes_only_space(key: tuple[str, Key], value: object, before: View) -> bool:
+    """Whether a node's status changes as it does with every write and every replica, which decides about no demand."""
+    kind, name = key
+    old = before.snapshot.longhorn_nodes.get(str(name)) if kind == "longhorn_nodes" else None
+    if old is None or not isinstance(value, longhorn.Node):
+        return False
+    # A failed replica is used again on a disk under pressure while bytes are available there.
+    pressed = any(condition(disk.conditions, "Schedulable").reason == DISK_PRESSURE for disk in value.disks)
+    return not pressed and _without_space(old) == _without_space(value)
+
+
+def _without_space(node: longhorn.Node) -> longhorn.Node:
+    disks = (replace(disk, storage_available=0, storage_scheduled=0, scheduled_replicas={}) for disk in node.disks)
+    return replace(node, disks=tuple(disks))
 
 
 def _differently_growing_volumes(before: View, view: View) -> set[Subject]:

@@ -145,6 +145,21 @@ def test_more_space_never_removes_a_candidate(case: tuple[Cluster, lh.Volume], e
 
 
 @EXAMPLES
+@given(clusters(), clusters())
+def test_what_is_known_of_nodes_changes_no_answer(
+    case: tuple[Cluster, lh.Volume], later: tuple[Cluster, lh.Volume]
+) -> None:
+    """Volumes, nodes and settings differ from one placement to the next."""
+    versions = [case[0], replace(later[0], known_nodes=case[0].known_nodes)]
+    for cluster in (*versions, *versions):
+        for entry in (case[1], later[1]):
+            own_replicas = cluster.replicas_of(entry.name)
+            request = ReplicaRequest.for_volume(entry)
+            alone = replace(cluster, known_nodes={})
+            assert find_candidates(cluster, request, own_replicas) == find_candidates(alone, request, own_replicas)
+
+
+@EXAMPLES
 @given(clusters())
 def test_candidates_pass_every_rule(case: tuple[Cluster, lh.Volume]) -> None:
     """Except the node tags on a node that is used already."""

@@ -106,5 +106,5 @@ def _plain_decision(world: World, steps: list[Step]) -> PodDecision:
     changes = step_changes(world.cluster, steps)
     cluster = world.cluster.update(changes.objects)
     for node in changes.nodes:
-        cluster = replace(cluster, scheduling=cluster.scheduling.with_node(node))
+        cluster = cluster.with_scheduling(cluster.scheduling.with_node(node))
     return PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0)

@@ -1,7 +1,6 @@
 """How many pods of a template fit: numbers, limit and refusals."""
 
 import random
-from dataclasses import replace
 
 from scheduler_core.model import generic, kube
 from scheduler_core.predict.cluster_additions import Workload
@@ -70,7 +69,7 @@ def test_nodes_that_kube_scheduler_refuses_are_named_if_no_other_is_left() -> No
         generic.Node(cordoned.name, labels=cordoned.labels, unschedulable=True)
     )
 
-    closed = Situation(replace(start.cluster, scheduling=scheduling))
+    closed = Situation(start.cluster.with_scheduling(scheduling))
     result = headroom(closed, template(1))
     assert result.least == 0
     assert result.tightest.refused is not None

@@ -119,7 +119,9 @@ def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
     )
     result = prediction(cluster, Drain(("a",)))
     assert result.drains[0].certainty is Certainty.ALWAYS
-    assert [(entry.least, entry.incomplete, entry.rebuild_after) for entry in result.volumes] == [(1, 0, 601)]
+    assert [(entry.least_healthy, entry.incomplete, entry.rebuild_after_seconds) for entry in result.volumes] == [
+        (1, 0, 601)
+    ]
     assert [(entry.node, entry.most) for entry in result.disks] == [("c", gibibytes(30))]
 
 
@@ -134,7 +136,7 @@ def test_a_rebuild_begins_when_the_wait_has_run_out(settings: list[Object], seco
     replicas = running("db-0", "b", replicas=["a", "b"], locality="disabled")
     nodes = (node("a", listed={"db-0-a": 30.0}), node("b", listed={"db-0-b": 30.0}), node("c"))
     result = prediction(situation(*nodes, replicas, settings), Drain(("a",)))
-    assert [(entry.incomplete, entry.rebuild_after) for entry in result.volumes] == [(0, seconds)]
+    assert [(entry.incomplete, entry.rebuild_after_seconds) for entry in result.volumes] == [(0, seconds)]
     assert result.rebuild_wait == seconds
 
 
@@ -265,14 +267,14 @@ def test_lost_replicas_are_rebuilt_after_the_wait() -> None:
     result = prediction(cluster, LoseNodes(("a",)))
     assert result.succeeds
     assert result.copied_bytes == (gibibytes(30), gibibytes(30))
-    assert [entry.least for entry in result.volumes] == [1]
+    assert [entry.least_healthy for entry in result.volumes] == [1]
 
 
 def test_a_detached_volume_that_lost_a_replica_is_incomplete() -> None:
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
     objects = running("db-0", "a", replicas=["a", "b"], locality="disabled")
     result = prediction(situation(nodes, objects), Scale(_workload(size=30, name="db"), 0), LoseNodes(("b",)))
-    assert [(entry.least, entry.incomplete, entry.problem) for entry in result.volumes] == [
+    assert [(entry.least_healthy, entry.incomplete, entry.problem) for entry in result.volumes] == [
         (1, 10, "it is detached: Longhorn rebuilds it once it is attached")
     ]
     assert not result.succeeds

@@ -1,0 +1,195 @@
+"""Reads YAML as Kubernetes prints it, and finds where an object's field is in a file of YAML or JSON.
+
+For the latter the file is read a second time, only after an error: the error's object and field → the object's path in the file, and the
+field's path in the object → the value's line and column.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from app.kube.resources import LONGHORN_NODES
+from scheduler_core.convert.json_text import Path, RepeatedKeyError, find_offset, line_and_column, read_number
+from scheduler_core.convert.meta import object_name
+from scheduler_core.errors import ObjectError
+
+# No Kubernetes object is nested nearly as deeply.
+_MAX_DEPTH: Final = 200
+_TEXT: Final = "tag:yaml.org,2002:str"
+
+
+class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Loads YAML as Kubernetes prints it: `no` and dates stay texts, and numbers are decimal. PyYAML by itself reads
+    YAML 1.1.
+    """
+
+    _depth = 0
+
+    def descend_resolver(self, _node: object, _index: object) -> None:
+        """Called when the composer enters a node of the tree. libyaml's composer recurses in C, where nothing else
+        limits the depth.
+
+        Raises:
+            RecursionError: the text is nested too deeply
+        """
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise RecursionError
+
+    def ascend_resolver(self) -> None:
+        self._depth -= 1
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 # PyYAML's signature
+        """Returns a node's value: nearly all are texts, which PyYAML takes three times as long for."""
+        text = node.tag == _TEXT and isinstance(node, yaml.ScalarNode)
+        return node.value if text else super().construct_object(node, deep)
+
+    def construct_mapping(  # PyYAML's signature
+        self,
+        node: yaml.MappingNode,
+        deep: bool = False,  # noqa: FBT001, FBT002
+    ) -> dict[Any, Any]:
+        """Returns a mapping, once its own keys are compared: those of a merge key may be written again.
+
+        Raises:
+            yaml.MarkedYAMLError: a key is written twice
+        """
+        keys = [(key.value, key.start_mark) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(dict(keys)) < len(keys):
+            written: set[str] = set()
+            for key, mark in keys:
+                if key in written:
+                    raise yaml.MarkedYAMLError(problem=str(RepeatedKeyError(key)), problem_mark=mark)
+                written.add(key)
+        return dict(super().construct_mapping(node, deep))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> int | float:
+        """Returns a number; a whole one is an int."""
+        return read_number(node.value)
+
+
+_KubernetesLoader.add_constructor("tag:yaml.org,2002:float", _KubernetesLoader.construct_yaml_float)
+
+
+_KubernetesLoader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
+    ("merge", r"^<<$", ["<"]),
+    ("float", r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
+):
+    _KubernetesLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+def load_yaml(text: bytes) -> list[Any]:
+    """Returns the documents of a text.
+
+    Raises:
+        ValueError: it is not YAML
+        RecursionError: it is nested too deeply
+    """
+    try:
+        return list(yaml.load_all(text, Loader=_KubernetesLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ValueError(f"{error.problem or error.context}{place}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+# Reading a larger file again takes too long for the sake of a line number.
+MAX_BYTES: Final = 64 * 1024**2
+_FIELD_PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
+
+
+def position(text: bytes, error: ObjectError) -> str:
+    """Returns the position of an object's wrong field: ``line 5, column 7``. It is "" if the field cannot be located.
+    The last of several objects of the name counts, because only a duplicate makes that an error.
+    """
+    if len(text) > MAX_BYTES:
+        return ""
+    field = _field_path(error.field)
+    if text.lstrip()[:1] == b"{":
+        paths = [path for path, raw in _objects(msgspec.json.decode(text), ()) if _matches_subject(raw, error.subject)]
+        content = text.decode()
+        return line_and_column(content, find_offset(content, (*paths[-1], *field))) if paths else ""
+    documents = yaml.compose_all(text, Loader=_KubernetesLoader)
+    nodes = [
+        node for document in documents for node in _nodes(document) if _matches_subject(_plain(node), error.subject)
+    ]
+    if not nodes:
+        return ""
+    mark = _descend(nodes[-1], field).start_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _field_path(field: str) -> Path:
+    """Returns the path of a field as errors write it: ``spec.containers[0].resources.requests[cpu]``."""
+    parts: list[str | int] = []
+    for name, index in _FIELD_PART.findall(field):
+        if index == "...":
+            break
+        parts.append(int(index) if index.isdigit() else index or name)
+    return tuple(parts)
+
+
+def _matches_subject(raw: object, subject: str) -> bool:
+    if not isinstance(raw, dict):
+        return False
+    kind = str(raw.get("kind"))
+    group, _, version = str(raw.get("apiVersion") or "v1").rpartition("/")
+    kinds = [f"{kind}.{group}"] if group else [kind]
+    # Messages name the group of Longhorn's kinds only.
+    if group and group != LONGHORN_NODES.group:
+        kinds.append(kind)
+    return version != "" and any(subject == object_name(name, raw) for name in kinds)
+
+
+def _objects(value: object, path: Path) -> list[tuple[Path, object]]:
+    """Returns every object of a decoded file with its path; Lists are taken apart."""
+    items = value.get("items") if isinstance(value, dict) else None
+    if isinstance(value, dict) and isinstance(items, list):
+        nested = (_objects(item, (*path, "items", index)) for index, item in enumerate(items))
+        return list(chain.from_iterable(nested))
+    return [(path, value)]
+
+
+def _nodes(node: yaml.Node | None) -> list[yaml.Node]:
+    """Returns the node of every object of a YAML document; Lists are taken apart."""
+    items = _descend(node, ("items",)) if isinstance(node, yaml.MappingNode) else None
+    if isinstance(items, yaml.SequenceNode):
+        return list(chain.from_iterable(map(_nodes, items.value)))
+    return [] if node is None else [node]
+
+
+def _plain(node: yaml.Node) -> object:
+    entries = _entries(node)
+    metadata = _entries(entries.get("metadata"))
+    names = {key: value.value for key, value in metadata.items() if key in ("name", "namespace")}
+    plain: dict[str, object] = {key: entries[key].value for key in ("kind", "apiVersion") if key in entries}
+    return {**plain, "metadata": names}
+
+
+def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {str(key.value): value for key, value in node.value}
+
+
+def _descend(node: yaml.Node, path: Path) -> yaml.Node:
+    """Returns the node of a path, or the innermost one around it that exists."""
+    for part in path:
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+        elif str(part) in _entries(node):
+            node = _entries(node)[str(part)]
+        else:
+            break
+    return node
