@@ -28,8 +28,7 @@ from app.cli.query import (
     wait_line,
 )
 from app.cli.remedies_command import print_commands, remedy_after
-from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show
-from app.cli.terminal import show_progress
+from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show, show_progress
 from app.cli.what_if_changes import ChangeReader
 from app.schemas.remedies_answer import RemedyAnswer
 from scheduler_core.decide.decision import FilterOptions
