@@ -1,4 +1,4 @@
-"""The configuration of `serve`.
+"""The configuration of `serve`, and the content of small files that may be replaced at any time.
 
 Every value is a flag, and most are an environment variable too.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.settings import Enforcement
 
-if TYPE_CHECKING:  # commands that do not serve need none of it
+if TYPE_CHECKING:
     from scheduler_core.leadership.election import ElectionTiming
+
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9504
@@ -101,3 +103,21 @@ class LiveOptions:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     guard_port: int = 0  # the port on which the placement guard is reached; 0 if it could not be opened
     guard_problem: str = ""  # why it could not be opened, or ""
+
+
+# How often files are read again. The content is compared, because a Secret's or ConfigMap's files are links whose times say nothing.
+RELOAD_INTERVAL: Final = 2.0
+MAX_BYTES: Final = 1024**2
+# The outcome of a changed file, as metrics count it.
+LOADED: Final = "loaded"
+REFUSED: Final = "refused"
+
+
+def read_content(path: str) -> bytes | str:
+    """Returns the file's bytes, or a text why it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    return content if len(content) <= MAX_BYTES else f"is larger than {MAX_BYTES} bytes"

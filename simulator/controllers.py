@@ -16,7 +16,6 @@ from typing import Any, Final
 import structlog
 
 from scheduler_core.errors import CoreError, QuantityError
-from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import parse_bool
 from scheduler_core.longhorn.stages import engine_image_ready
 from scheduler_core.model import longhorn
@@ -126,7 +125,7 @@ class Controllers:
         """Writes the CSIStorageCapacity objects."""
         store = self.store
         actions = decide_capacities(
-            store.cluster(_now()), store.storage_classes.objects.values(), store.capacities.objects
+            store.cluster(datetime.now(UTC)), store.storage_classes.objects.values(), store.capacities.objects
         )
         await self.runner.run("capacity", actions)
 
@@ -138,7 +137,7 @@ class Controllers:
 
     def _observe_volume(self, volume: Volume) -> VolumeObservation:
         store = self.store
-        now = _now()
+        now = datetime.now(UTC)
         return VolumeObservation(
             config=self.config,
             cluster=store.cluster(now),
@@ -242,7 +241,7 @@ class Controllers:
         replicas = store.replicas_by_volume.get(volume.name)
         return ExpansionObservation(
             self.config,
-            store.cluster(_now()),
+            store.cluster(datetime.now(UTC)),
             claim,
             persistent_volume,
             volume,
@@ -299,12 +298,14 @@ class Controllers:
             other_attachments=[each for each in siblings if each.name != attachment.name and not each.deleting],
             is_node_ready=node is not None and node.ready,
             is_image_ready=volume is None or self._is_image_ready(volume, attachment.model.node),
-            now=_now(),
+            now=datetime.now(UTC),
             call=self.publish_calls.get(attachment.name),
         )
 
     def _is_image_ready(self, volume: Volume, node: str) -> bool:
-        return engine_image_ready(self.store.cluster(_now()), volume.model.data_engine, volume.model.image, node)
+        return engine_image_ready(
+            self.store.cluster(datetime.now(UTC)), volume.model.data_engine, volume.model.image, node
+        )
 
     def mounts(self, pod: Pod) -> list[Mount]:
         """A pod's claims with their PersistentVolumes and attachments."""
@@ -345,7 +346,7 @@ class Controllers:
 
     def _observe_node(self, name: str) -> NodeObservation:
         store = self.store
-        now = _now()
+        now = datetime.now(UTC)
         replicas = store.replicas_by_node.get(name)
         labelled = self._labelled_replicas(name)
         counted = (
@@ -356,7 +357,7 @@ class Controllers:
         return NodeObservation(
             config=self.config,
             # Only this node's replicas count on its disks; reading all replicas for every node would take long.
-            cluster=_with_replicas(store.cluster(now), visible, name),
+            cluster=replace(store.cluster(now), replicas_by_volume={name: visible}),
             node=store.nodes.get(name),
             longhorn_node=store.longhorn_nodes.get(name),
             csi_node=store.csi_nodes.get(name),
@@ -437,10 +438,6 @@ def _with_labelled_disk(replica: Replica) -> longhorn.Replica:
     return replace(replica.model, disk_id=replica.labels[DISK_LABEL])
 
 
-def _with_replicas(cluster: Cluster, replicas: tuple[longhorn.Replica, ...], node: str) -> Cluster:
-    return replace(cluster, replicas_by_volume={node: replicas})
-
-
 def _has_data(replica: Replica) -> bool:
     """Whether a replica occupies space: it was healthy once, or it runs."""
     return bool(replica.model.healthy_at or replica.spec.get("lastHealthyAt") or replica.model.current_state == RUNNING)
@@ -451,7 +448,3 @@ def _is_auto_salvage_on(store: Store) -> bool:
         return parse_bool(store.settings.models.get(AUTO_SALVAGE, "true"))
     except ValueError:
         return True  # as if it were not set
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -1,9 +1,7 @@
 """HTTP: thin routes that decode, call one service, and encode.
 
-extender          /filter, /prioritize, /preempt and /explain
-state             /state, and what /readyz answers
-extender_codec    kube-scheduler's messages, decoded and encoded
-raw_nodes         full nodes in a request's body, located and sent back as bytes
+extender          /filter, /prioritize, /preempt and /explain; /state and /decisions; what /readyz answers
+extender_codec    kube-scheduler's messages, decoded and encoded; full nodes are located, and sent back as bytes
 errors            errors as JSON answers, and OpenAPI descriptions of kube-scheduler's messages
 dependencies      what the routes need: the application's parts, and a request's body up to the limit
 placement_review  the placement guard's reviews

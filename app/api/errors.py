@@ -16,12 +16,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.extender.availability import CallerGoneError
+from app.memory import BudgetExceededError, SlowBodyError
 from app.runtime.connections import CallerLog, owner_of
-from app.runtime.memory_budget import BudgetExceededError, SlowBodyError
-from app.runtime.probes import SwitchedOffError, UnavailableError
-from app.schemas.explain import ErrorAnswer
-from app.schemas.value_problem import value_problem
+from app.runtime.probes import CallerGoneError, SwitchedOffError, UnavailableError
+from app.schemas.decision import ErrorAnswer, value_problem
 
 log = structlog.get_logger("http")
 # Of refusals and hang-ups.

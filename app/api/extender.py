@@ -1,4 +1,4 @@
-"""POST /filter, /prioritize, /preempt and /explain: decode, one call, encode."""
+"""POST /filter, /prioritize, /preempt and /explain; GET /state and /decisions; whether /readyz is well."""
 
 from __future__ import annotations
 
@@ -8,33 +8,47 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from time import perf_counter
-from typing import Final
+from typing import Annotated, Final
 
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.dependencies import AppState, RequestLease, read_body, state_of
-from app.api.errors import BODY_ERRORS, EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS, FILTER_PATH, HOST_PRIORITY_LIST
+from app.api.errors import (
+    BODY_ERRORS,
+    EXTENDER_ARGS,
+    EXTENDER_PREEMPTION_ARGS,
+    FILTER_PATH,
+    HOST_PRIORITY_LIST,
+    UNAVAILABLE,
+    error_responses,
+)
 from app.api.extender_codec import (
     ExtenderArgs,
+    Pieces,
     PreemptionArgs,
     decode_filter,
     decode_preempt,
-    decode_prioritize,
     error_result,
     filter_result,
     filter_result_around,
     preemption_result,
     priority_list,
 )
-from app.api.raw_nodes import Pieces
 from app.extender.verbs import FilterAnswer
-from app.runtime.decision_thread import Urgency
-from app.runtime.memory_budget import Lease
-from app.runtime.probes import UnavailableError
-from app.runtime.turns import Turns
-from app.schemas.explain import ExplainAnswer, UnresolvedAnswer, explain_json
+from app.memory import Lease
+from app.runtime.decision_thread import Turns, Urgency
+from app.runtime.probes import CacheHealth, UnavailableError
+from app.schemas.decision import (
+    DecisionListAnswer,
+    DecisionParameters,
+    ExplainAnswer,
+    UnresolvedAnswer,
+    decision_list_answer,
+    explain_json,
+)
+from app.schemas.state import StateAnswer, state_answer
 from scheduler_core.decide.decision import Decision, DecisionResult
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import UndecidableError
@@ -200,7 +214,7 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = await decode_prioritize(body, lease.charge, scheduling=state.verbs.reads_scheduling)
+    args = await decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling, names_only=True)
     lease.charge(_SCORE_BYTES * len(args.candidates))
     equal = dict.fromkeys(args.candidates, 0)
     try:
@@ -304,3 +318,62 @@ async def explain(request: Request, lease: RequestLease) -> Response:
     del explanation
     await asyncio.sleep(0)
     return _PiecewiseResponse(pieces, sum(map(len, pieces)))
+
+
+operation_router = APIRouter(tags=["operation"])
+
+
+def readiness(app_state: AppState) -> CacheHealth:
+    """Returns the answer of /readyz.
+
+    Raises:
+        UnavailableError: the cluster's state is not known well enough to decide
+    """
+    lifecycle = app_state.lifecycle
+    if lifecycle is None:
+        return CacheHealth(status="ok")
+    if lifecycle.readiness_problem:
+        raise UnavailableError(lifecycle.readiness_problem)
+    return CacheHealth(status="ok", unreadable=lifecycle.unreadable, refused_settings=lifecycle.refused_settings)
+
+
+@operation_router.get(
+    "/state",
+    response_model=StateAnswer,
+    responses=error_responses(_503=UNAVAILABLE),
+    summary="Nodes, disks, what counts on each, and what is not settled",
+)
+async def state(request: Request, lease: RequestLease) -> Response:
+    """What decisions read about disks, in bytes.
+
+    In a cluster also which process answers, and what other pods will take.
+    """
+    app_state = state_of(request, AppState)
+    readiness(app_state)
+    service = app_state.lifecycle.state() if app_state.lifecycle else None
+    callers = app_state.callers.answers()
+    answer = state_answer(app_state.evaluator.view, service, app_state.verbs.policy_answer(), callers)
+    text = answer.model_dump_json(by_alias=True)
+    lease.charge(len(text))
+    return Response(text, media_type="application/json")
+
+
+@operation_router.get(
+    "/decisions",
+    response_model=DecisionListAnswer,
+    responses=error_responses(_422="A parameter is not what is described here", _503=UNAVAILABLE),
+    summary="The latest decisions about pods",
+)
+async def decisions(
+    request: Request, lease: RequestLease, parameters: Annotated[DecisionParameters, Query()]
+) -> Response:
+    """What /filter and /preempt of this process decided, the latest first.
+
+    A page continues with `before`, whatever was decided meanwhile. Answers are forgotten when the process ends.
+    """
+    app_state = state_of(request, AppState)
+    page = app_state.decisions.page(parameters.query)
+    answer = await app_state.evaluator.run(partial(decision_list_answer, page), Urgency.EXPLANATION)
+    text = answer.model_dump_json(by_alias=True)
+    lease.charge(len(text))
+    return Response(text, media_type="application/json")

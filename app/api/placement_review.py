@@ -17,9 +17,9 @@ from fastapi import APIRouter, FastAPI, Request, Response
 
 from app.api.dependencies import RequestLease, read_body, state_of
 from app.api.errors import RequestError, install_error_handlers
-from app.extender.availability import Availability
 from app.extender.metrics import Metrics
-from app.runtime.memory_budget import Lease, MemoryBudget
+from app.memory import Lease, MemoryBudget
+from app.runtime.probes import Availability
 from scheduler_core.convert.admission import (
     TRIAL_PATCH,
     AdmissionRequest,

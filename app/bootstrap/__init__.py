@@ -18,20 +18,18 @@ from fastapi_offline import FastAPIOffline
 
 from app import DISTRIBUTION
 from app.api import errors, extender
-from app.api import state as state_routes
 from app.api.dependencies import AppState
 from app.api.page import routes as page_routes
 from app.api.page.rendering import compile_templates
-from app.decisions.evaluator import Evaluator, SnapshotState
+from app.evaluator import Evaluator, SnapshotState
+from app.extender.capacity import NodeLosses
 from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
-from app.extender.node_losses import NodeLosses
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs, WithoutReservations
-from app.policy.in_force import PolicyFile, PolicyInForce, SnapshotGenericState
-from app.runtime.browser_rules import HEADERS
+from app.memory import MemoryBudget
+from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
-from app.runtime.memory_budget import MemoryBudget
 from app.runtime.probes import (
     CacheHealth,
     Health,
@@ -40,6 +38,7 @@ from app.runtime.probes import (
     install_probes,
     probe_application,
 )
+from app.runtime.server import HEADERS
 from app.settings import Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Competing
@@ -117,9 +116,9 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
     _install_docs(app)
     app.state.services = state
     app.include_router(extender.router)
-    install_probes(app, lambda: state_routes.readiness(state), CacheHealth)
+    install_probes(app, lambda: extender.readiness(state), CacheHealth)
     install_metrics(app, state.metrics.registry, in_thread=True, prepare=before_scrape)
-    app.include_router(state_routes.router)
+    app.include_router(extender.operation_router)
 
     if state.status is None:
 
@@ -180,7 +179,7 @@ def plain_probes(app: FastAPI) -> FastAPI:
 
     def readiness() -> Health:
         try:
-            state_routes.readiness(state)
+            extender.readiness(state)
         except UnavailableError:
             raise UnavailableError("not ready") from None
         return Health(status="ok")

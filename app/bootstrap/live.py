@@ -17,15 +17,14 @@ from prometheus_client import Gauge
 from app.api.dependencies import AppState
 from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
-from app.decisions.evaluator import Evaluator, no_contenders
+from app.evaluator import Evaluator, no_contenders
+from app.extender.capacity import NodeLosses
 from app.extender.certificates import CertificateFiles
-from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint
 from app.extender.guard import GuardContext, PlacementGuard, WrittenReplicas
 from app.extender.guard_certificate import CertificateOptions, GuardCertificate
-from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
-from app.extender.node_losses import NodeLosses
 from app.extender.node_reservation import NodeReservations
 from app.extender.nudger import NudgePatch, Nudger
 from app.extender.offer_store import OfferStore
@@ -38,11 +37,10 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.kube.store import ConfigMapCache
-from app.policy.in_force import PolicyFile, PolicyInForce
-from app.policy.plugins import load_plugins
+from app.memory import MemoryBudget
+from app.policy import PolicyFile, PolicyInForce, load_plugins
 from app.runtime.decision_thread import DecisionThread
 from app.runtime.elector import Elector
-from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import OutstandingState
 from app.settings import LiveOptions, Reservation, Settings
 from scheduler_core.decide.decision import Competing, Contenders
@@ -270,7 +268,7 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
     placements = Placements(cache, evaluator, offers.contenders, metrics, monotonic)
     cache.subscribe("replicas", placements.note_delivery)
     patch = NudgePatch(shared.client)
-    nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics, clock=monotonic, now=_now)
+    nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics.count_nudge, clock=monotonic, now=_now)
     nudges = shared.options.nudge
     offers.subscribe(nudger if nudges else None, placements)
     metrics.outstanding(

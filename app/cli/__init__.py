@@ -3,8 +3,8 @@
 main            the entry point
 commands        every command, by what it is for; exit codes
 options         flags that commands of every kind share
-query           what asking and planning commands ask about
-render          what they print
-subjects        the pods and workloads that arguments name
+query           what asking and planning commands ask about; the pods and workloads that arguments name
+render          what they print, and the one place that writes
+console         tables and lines for people, escaped
 serve_options   the flags of `serve`, and its configuration file
 """

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, cast, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from app.cli.terminal import CommandInterruptedError, print_line, print_lines
+from app.cli.render import CommandInterruptedError, print_line, print_lines
 from scheduler_core.errors import CoreError
 
 NAME: Final = "longhorn-extender"
@@ -61,7 +61,13 @@ LOGGING: Final = frozenset({"schedule", "doctor", "policy"})
 # Where a command shows these options of a query; the others are where its parameter is.
 _PLACES: Final = {"snapshot": -1, "longhorn_namespace": 1}
 # The others are named as their command.
-_MODULES: Final = {"remedies": "remedies_command", "scheduler-config": "scheduler_registration"}
+_MODULES: Final = {
+    "policy": "schedule",
+    "remedies": "remedies_command",
+    "scheduler-config": "scheduler_registration",
+    "snapshot": "query",
+    "waiting": "decisions",
+}
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
 # More digits than 9 are left to typer.
 _DIGITS: Final = re.compile("[0-9]{1,9}")
@@ -247,7 +253,7 @@ def run() -> int:
         code: int = cli(standalone_mode=False, prog_name=NAME) or 0
     except typer.TyperException as error:
         if isinstance(error, typer.BadParameter) and error.__cause__ is not None:
-            from app.schemas.value_problem import problem_of
+            from app.schemas.decision import problem_of
 
             error.message = problem_of(error.__cause__, error.message)
         return _fail(f"{error.format_message().rstrip('.')}; see --help")

@@ -13,8 +13,8 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
+from app import printable
 from app.cli.render import Cell
-from app.runtime.printable import printable
 
 
 class EscapingConsole(Console):

@@ -1,29 +1,202 @@
-"""`longhorn-extender decisions`: what the leader decided lately.
+"""`longhorn-extender waiting`: pods that wait for a node, and why; `longhorn-extender decisions`: what the leader decided lately.
 
-Data flow: the leader's `/decisions`, through the API server or at a URL → as it came, or as a table.
+Data flow of `waiting`, for which no extender needs to run: a cluster or a snapshot file → kube-scheduler's own filters, then the decision of
+`/filter`, for each waiting pod → rows. Of `decisions`: the leader's `/decisions`, through the API server or at a URL → as it came, or as a table.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
 import typer
 
-from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
-from app.cli.render import Cell, ListOutput, Refreshing, Table, shorten, show
-from app.cli.subjects import POD_PREFIXES
+from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url, now
+from app.cli.query import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
+from app.cli.render import Cell, ListOutput, Refreshing, Table, document, shorten, show, show_progress
 from app.settings import DEFAULT_NAMESPACE
-from scheduler_core.decide.decision import MAX_DECISIONS, DecisionOutcome
+from scheduler_core.cluster.view import View
+from scheduler_core.decide.decision import MAX_DECISIONS, Competing, DecisionOutcome, FilterOptions
+from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals, pod_claims
 from scheduler_core.errors import CoreError
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.longhorn.replenish_wait import parse_time
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.quantity import format_age, format_bytes
+from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nodes, waiting_pods, waiting_row
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
-    from app.extender.process_call import CallerFiles
+    from app.extender.installation_calls import CallerFiles
+    from app.schemas.remedies_answer import RemedyAnswer
+
+
+SOME_WAIT: Final = 1
+_DEFAULT_REMEDIES: Final = 10
+_MAX_REASONS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPods:
+    """The pods that wait, the oldest first, with the remedies that were found."""
+
+    count: int  # of all selected pods, before --limit
+    rows: Sequence[WaitingRow]
+    remedies: dict[str, RemedyAnswer]
+
+    def data(self) -> dict[str, Any]:
+        """Returns what JSON has."""
+        items = [
+            {
+                "pod": row.pod.key,
+                "since": row.pod.created,
+                "size": row.size,
+                "nodes": row.nodes,
+                "fits": row.fitting,
+                "reasons": row.reasons,
+                "closest": row.closest,
+                "remedy": self.remedies.get(row.pod.key),
+                "error": row.error,
+            }
+            for row in self.rows
+        ]
+        return document("WaitingPodList", {"count": self.count, "items": items})
+
+
+def waiting(
+    *,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="The most pods; default: all.")
+    ] = None,
+    remedies: Annotated[
+        int,
+        typer.Option(
+            "--remedies",
+            metavar="N",
+            min=0,
+            help="For how many pods that fit nowhere, the oldest first, the cheapest remedy is sought.",
+        ),
+    ] = _DEFAULT_REMEDIES,
+    refreshing: Refreshing,
+    output: Annotated[
+        ListOutput, typer.Option("--output", "-o", help="How to print; name prints the pods.")
+    ] = ListOutput.TABLE,
+    rules: Rules,
+    query: Query,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pods; default: all.")
+    ] = None,
+) -> None:
+    """Show the pods with claims that wait for a node.
+
+    It shows since when and why they wait, the closest node and the cheapest remedy. Each pod is decided about as by
+    explain: kube-scheduler's filters, then Longhorn's disks, with the space that other pods' volumes will take. No
+    extender needs to run.
+
+    Exit code 0: no pod waits. 1: some pod waits. 2: bad input, or no cluster.
+    """
+    query.check_standard_input(repeats=refreshing.watch)
+
+    def read() -> WaitingPods:
+        source = query.read()
+        answer = _answer(source, rules.options, namespace, limit)
+        return replace(answer, remedies=_remedies(answer.rows, source, rules.options, remedies))
+
+    if refreshing.watch:
+        refreshing.run(lambda: _waiting_table(read()), output)
+        return
+    answer = read()
+    show(answer.data(), output, _waiting_table(answer), (f"pod/{row.pod.name}" for row in answer.rows))
+    if answer.count:
+        raise typer.Exit(SOME_WAIT)
+
+
+def _answer(source: ClusterSource, options: FilterOptions, namespace: str | None, limit: int | None) -> WaitingPods:
+    state = ClusterState.of(View.of(source.snapshot, now()))
+    contenders = Competing.without_offers(state)
+    pods = [pod for pod in waiting_pods(state.view) if namespace in (None, pod.namespace)]
+
+    def row(pod: Pod) -> WaitingRow:
+        refused = _refusals(pod, source, candidate_nodes(state.view))
+        return waiting_row(pod, state, options, contenders, refused)
+
+    rows = [row(pod) for pod in show_progress(pods[:limit], "Deciding about pods")]
+    return WaitingPods(len(pods), rows, {})
+
+
+def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, str]:
+    objects = source.objects
+    claims = pod_claims(pod, source.snapshot, objects.affinities)
+    refusals = kube_scheduler_refusals(pod, names, objects.state, claims)
+    return {name: refusal.text for name, refusal in refusals.items()}
+
+
+def _remedies(
+    rows: Sequence[WaitingRow], source: ClusterSource, options: FilterOptions, count: int
+) -> dict[str, RemedyAnswer]:
+    from app.cli.remedies_command import cheapest_remedies
+
+    stuck = [row.pod for row in rows if not row.fitting and not row.error][:count]
+    remedies = {}
+    for pod in show_progress(stuck, "Searching for remedies"):
+        for remedy in cheapest_remedies(ExplainedPod(pod, source.snapshot), source, options, 1):
+            remedies[pod.key] = remedy
+    return remedies
+
+
+def _waiting_table(answer: WaitingPods) -> Table:
+    return lambda console: print_waiting(answer, console, now())
+
+
+def print_waiting(answer: WaitingPods, console: EscapingConsole, now: datetime) -> None:
+    """Prints one row per waiting pod; ages are those at `now`."""
+    if not answer.rows:
+        console.write("no pod with claims waits for a node")
+        return
+    headers = ("POD", "SINCE", "AGE", "SIZE", "FITS", "WHY", "CLOSEST NODE", "REMEDY")
+    console.print(console.table_of(headers, _waiting_cells(answer, now)))
+    if len(answer.rows) < answer.count:
+        console.print()
+        console.write(f"{answer.count - len(answer.rows)} more; see --limit")
+
+
+def _waiting_cells(answer: WaitingPods, now: datetime) -> Iterator[Sequence[str]]:
+    for row in answer.rows:
+        created = parse_time(row.pod.created)
+        remedy = answer.remedies.get(row.pod.key)
+        yield (
+            row.pod.key,
+            row.pod.created or "-",
+            format_age((now - created).total_seconds()) if created is not None else "-",
+            format_bytes(row.size) if row.size else "-",
+            f"{row.fitting} of {row.nodes}",
+            _why(row),
+            _closest(row.closest),
+            remedy.text if remedy is not None else "-",
+        )
+
+
+def _why(row: WaitingRow) -> str:
+    if row.error:
+        return row.error
+    if row.fitting:
+        return "fits now; kube-scheduler has not tried again"
+    shown = list(row.reasons.items())[:_MAX_REASONS]
+    others = sum(row.reasons.values()) - sum(count for _, count in shown)
+    return "; ".join([*(f"{reason} ({count})" for reason, count in shown), *([f"others ({others})"] if others else [])])
+
+
+def _closest(closest: NearestNode | None) -> str:
+    if closest is None:
+        return "-"
+    lack = f"lacks {format_bytes(closest.missing)}" if closest.missing else closest.reason.text
+    return f"{closest.node}: {lack}"
+
 
 _KIND: Final = "DecisionList"
 _DEFAULT_LIMIT: Final = 50
@@ -64,7 +237,7 @@ class Leader:
         Raises:
             CoreError: a file or name is given and the URL has no TLS, or a certificate has no key
         """
-        from app.extender.process_call import CallerFiles
+        from app.extender.installation_calls import CallerFiles
 
         files = CallerFiles(self.ca_file, self.cert_file, self.key_file, self.server_name)
         if files != CallerFiles() and not self.url.startswith("https://"):
@@ -129,6 +302,8 @@ def decisions(
 
     Exit code 0: printed. 2: bad input, or no leader.
     """
+    import asyncio
+
     check_url(leader.url)
     files = leader.files()
     query = _query(pod, namespace, outcome, limit)
@@ -166,14 +341,14 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
 
 async def _read_directly(query: str, url: str, files: CallerFiles) -> dict[str, Any]:
     """Returns the answer of a process at a URL, or raises a CoreError if it is none of the extender's."""
-    from app.extender.process_call import direct_call
+    from app.extender.installation_calls import direct_call
 
     return _decode(await direct_call(url, files)(f"decisions?{query}"))
 
 
 async def _read(query: str, kubeconfig: str | None, context: str | None, namespace: str) -> dict[str, Any]:
     """Returns the leader's answer through the API server, or raises a CoreError without a leader."""
-    from app.extender.process_call import leader_call
+    from app.extender.installation_calls import leader_call
     from app.kube.client import KubeClient
 
     client = await KubeClient.connect(kubeconfig, context)

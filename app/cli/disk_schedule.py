@@ -21,7 +21,7 @@ from app.cli.options import (
     listen,
     url,
 )
-from app.cli.terminal import print_line
+from app.cli.render import print_line
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER
 from scheduler_core.leadership.election import ElectionTiming

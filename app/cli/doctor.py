@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
-from app.cli.render import Output, show
-from app.cli.terminal import CommandInterruptedError, warn
+from app.cli.render import CommandInterruptedError, Output, show, warn
 from app.settings import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
@@ -75,8 +74,8 @@ def doctor(
     Exit code 0: there is no error. 1: there is one, or with --strict a warning. 2: bad input, or no cluster.
     """
     from app import API_VERSION
+    from app.extender.installation_calls import ProbeOptions
     from app.extender.installation_reader import ReadOptions
-    from app.extender.probe import ProbeOptions
     from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED, diagnose, is_well
     from scheduler_core.installation.facts import Severity
 

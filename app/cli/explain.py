@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.options import now
-from app.cli.query import NO_RESOURCES, ClusterSource, Query, Rules
-from app.cli.render import NO, YES, Cell, ExplainOutput, document, plain_data, show
-from app.cli.subjects import ExplainedPod, claim_pod, select_pod, waiting_pods
-from app.cli.terminal import warn
-from app.schemas.explain import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
+from app.cli.query import NO_RESOURCES, ClusterSource, ExplainedPod, Query, Rules, claim_pod, select_pod, waiting_pods
+from app.cli.render import NO, YES, Cell, ExplainOutput, document, plain_data, show, warn
+from app.schemas.decision import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions
 from scheduler_core.decide.explain import explain_nodes
@@ -316,9 +314,8 @@ def _show_volume(name: str, source: ClusterSource, nodes: list[str] | None, outp
 
     answer = explain_volume(View.of(source.snapshot, now()), name, nodes)
     names = [f"{entry.node}/{entry.disk}" for entry in answer.candidates]
-    show(
-        document("VolumeExplanation", plain_data(answer)), output, lambda console: print_volume(answer, console), names
-    )
+    data = document("VolumeExplanation", plain_data(answer))
+    show(data, output, lambda console: print_volume(answer, console), names)
     return bool(answer.candidates)
 
 
@@ -424,10 +421,8 @@ def _plan_and_detail(entry: CandidateNode) -> str:
 
 def _competing_volumes(entry: NodeAnswer) -> str:
     volumes = [
-        f"{volume.volume} of pod {volume.pod} ({format_bytes(volume.size)})"
-        if volume.pod
-        else f"{volume.volume} ({format_bytes(volume.size)})"
-        for volume in entry.competing
+        f"{each.volume}{f' of pod {each.pod}' if each.pod else ''} ({format_bytes(each.size)})"
+        for each in entry.competing
     ]
     if not volumes:
         return ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.cli.render import NO, YES, Cell
-from app.schemas.explain import ReplicaAnswer, replica_answer
+from app.schemas.decision import ReplicaAnswer, replica_answer
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.anti_affinity import Tier

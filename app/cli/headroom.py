@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.query import Orders, Query, Rules, predicted_cluster, seeded_choice
-from app.cli.render import Output, OutputOption, document, format_range, show
-from app.cli.terminal import show_progress
+from app.cli.render import Output, OutputOption, document, format_range, show, show_progress
 from app.cli.what_if_changes import pod_template
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError

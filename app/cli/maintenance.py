@@ -20,8 +20,7 @@ from app.cli.query import (
     seeded_choice,
     wait_line,
 )
-from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show
-from app.cli.terminal import progress_of
+from app.cli.render import Output, OutputOption, document, format_duration, format_range, progress_of, shorten, show
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
 from scheduler_core.predict.predicted_replicas import Choose

@@ -10,8 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from app.cli.terminal import warn
-from app.kube.memory import memory_limit as container_limit
+from app.cli.render import warn
 from app.kube.snapshot_file import load_snapshot
 from app.settings import PEAK_FACTOR, BestEffort, LogFormat
 from scheduler_core.decide.decision import FilterOptions, Packing
@@ -173,6 +172,8 @@ def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
 
 def process_memory(memory_limit: str) -> int:
     """Returns the memory that this process may use, in bytes, or raises a CoreError if `--memory-limit` is no size."""
+    from app.memory import memory_limit as container_limit
+
     return _parse_size("--memory-limit", memory_limit) if memory_limit else container_limit()
 
 

@@ -3,15 +3,26 @@
 Data flow: the flags of a command line → one value for each group of options, such as a `Query` (`app/cli/commands.py` makes an
 option of each field) → the objects of a snapshot file or of the live cluster → a `ClusterSource` → decisions about the cluster as
 it is, or a prediction that starts with it (`predicted_cluster`) → an answer, which `app/cli/render.py` prints.
+
+An argument names pods and workloads in a file or in the cluster; the pod may also be that of a workload or claim.
+
+`longhorn-extender snapshot` writes the objects of the live cluster to a file, for a bug report, or as an input of `explain` and `serve`.
 """
 
 from __future__ import annotations
 
 import gc
 import random
+import re
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
 
 from app.cli.options import (
@@ -24,22 +35,25 @@ from app.cli.options import (
     filter_options,
     now,
 )
-from app.cli.render import format_duration
-from app.cli.terminal import print_line, warn
-from app.kube.snapshot_file import STDIN, read_from, read_objects, snapshot_of
+from app.cli.render import format_duration, json_text, print_line, print_result, warn, yaml_text
+from app.kube.resources import Resource
+from app.kube.snapshot_file import STDIN, is_file, named_pod, pod_in_file, read_from, read_objects, snapshot_of
 from app.kube.snapshot_generic import SCHEDULING_KINDS, SchedulingObjects
 from app.settings import DEFAULT_NAMESPACE, BestEffort
-from scheduler_core.convert.kubectl import creates_in_order
+from scheduler_core.convert.kubectl import creates_in_order, read_pod
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.kube_scheduler_filters import compares_resources
 from scheduler_core.errors import CoreError, QuantityError
-from scheduler_core.model.quantity import parse_bytes
+from scheduler_core.model import kube
+from scheduler_core.model.listing import natural_key
+from scheduler_core.model.quantity import format_count, parse_bytes
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 if TYPE_CHECKING:
     from scheduler_core.predict.predicted_cluster import PredictedCluster
     from scheduler_core.predict.predicted_replicas import Choose
+
 
 CHANCE: Final = "a node is chosen at random among those that kube-scheduler may choose"
 _NO_CONTROLLERS: Final = "no pod in the source has a controller, so that a drain moves none"
@@ -85,7 +99,7 @@ class Query:
 
     def _read_cluster(self, *, needs_nodes: bool) -> ClusterSource:
         # Its import brings the Kubernetes client, which a snapshot file does not need.
-        from app.kube.snapshot_live import as_snapshot
+        from app.kube.cluster_cache import as_snapshot
 
         raw_objects = cluster_objects(self.kubeconfig, self.context, self.longhorn_namespace)
         snapshot = as_snapshot(raw_objects)
@@ -177,7 +191,7 @@ def cluster_objects(
     import asyncio
 
     from app.kube.client import KubeClient
-    from app.kube.snapshot_live import read_cluster
+    from app.kube.cluster_cache import read_cluster
     from app.runtime.logs import configure_for_results
 
     configure_for_results()
@@ -237,3 +251,191 @@ def wait_line(seconds: float) -> str:
     """Returns for how long Longhorn rebuilds nothing, as a sentence."""
     wait = format_duration(seconds)
     return f"nothing is rebuilt for {wait} where a failed replica could be reused (replica-replenishment-wait-interval)"
+
+
+DEFAULT_POD_NAMESPACE: Final = "default"
+POD_PREFIXES: Final = frozenset({"po", "pod", "pods"})
+_APPS: Final = ("apps", "v1")
+_BATCH: Final = ("batch", "v1")
+WORKLOADS: Final = {
+    prefix: Resource(*group, plural, kind, namespaced=True)
+    for group, plural, kind, *short in (
+        (_APPS, "deployments", "Deployment", "deploy"),
+        (_APPS, "statefulsets", "StatefulSet", "sts"),
+        (_APPS, "daemonsets", "DaemonSet", "ds"),
+        (_APPS, "replicasets", "ReplicaSet", "rs"),
+        (_BATCH, "jobs", "Job"),
+        (_BATCH, "cronjobs", "CronJob", "cj"),
+    )
+    for prefix in (plural, kind.lower(), *short)
+}
+"""Kinds with a pod template by the names that kubectl takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPod:
+    """A pod that is asked about."""
+
+    pod: kube.Pod
+    snapshot: Snapshot  # the cluster with the other objects of the pod's file
+    selection: str = ""  # why it is this pod, where something else was named; otherwise ""
+
+
+def select_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
+    """Returns the pod that an argument names: `pod/NAME`, `deploy/NAME`, `sts/NAME` and the like, a file with a pod or
+    a workload, or a pod's name or namespace/name.
+
+    Raises:
+        CoreError: there is no such pod, or there are several
+    """
+    prefix, _, name = text.partition("/")
+    if not text or text.endswith("/"):
+        raise CoreError(f"'{text}': the name of a pod is missing; see --help")
+    if is_file(text):
+        pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
+        selection = "" if kind == "Pod" else _first_pod(kind, raw)
+        return ExplainedPod(pod, snapshot, selection)
+    if name and prefix.lower() in POD_PREFIXES:
+        return ExplainedPod(pod_by_name(text, name, namespace, source), source.snapshot)
+    if name and prefix.lower() in WORKLOADS:
+        return _pod_of_workload(WORKLOADS[prefix.lower()], (namespace or DEFAULT_POD_NAMESPACE, name), source)
+    return ExplainedPod(pod_by_name(text, text, namespace, source), source.snapshot)
+
+
+def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSource) -> kube.Pod:
+    """Returns the pod of a name or namespace/name; `text` is how the user wrote it."""
+    named_namespace, slash, _ = name.partition("/")
+    if slash and namespace is not None and namespace != named_namespace:
+        raise CoreError(f"{text}: contradicts --namespace {namespace}")
+    return named_pod(name, source.snapshot, namespace)
+
+
+def _pod_of_workload(resource: Resource, key: NamespacedName, source: ClusterSource) -> ExplainedPod:
+    """Returns a workload's first pod that waits, its first pod, or the one that it would create."""
+    # Its import brings what `what-if` changes in a cluster.
+    from scheduler_core.predict.cluster_additions import MEMBER_NAMES, workload_members
+
+    kind = resource.kind
+    pods = source.snapshot.pods
+    members = workload_members(kind, key, pods) if kind in MEMBER_NAMES else []
+    if members:
+        first = next((member for member in members if not pods[member].node_name), members[0])
+        waits = "none of its pods waits" if pods[first].node_name else "of those that wait"
+        return ExplainedPod(pods[first], source.snapshot, f"the first of {kind} {key[1]}, {waits}")
+    raw = read_workload(resource, key[1], key[0], source)
+    return ExplainedPod(read_pod(kind, raw), source.snapshot, _first_pod(kind, raw))
+
+
+def _first_pod(kind: str, raw: Any) -> str:
+    # Only a StatefulSet's pods have names that are known before.
+    name = "" if kind == "StatefulSet" else ", under a name of its own"
+    return f"the first that {kind} {raw['metadata']['name']} creates{name}"
+
+
+def read_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Any:
+    """Returns a workload, undecoded, from its cluster."""
+    raw = source.objects.workloads.get((resource.kind, namespace, name))
+    if raw is None and source.query.snapshot is None:
+        import asyncio
+
+        return asyncio.run(_get(resource.path(namespace, name), source.query.kubeconfig, source.query.context))
+    if raw is None:
+        raise CoreError(
+            f"{source.query.snapshot}: has no {resource.kind} {namespace}/{name}; give a file with it, or add the output of "
+            f"`kubectl get {resource.plural} -A -o yaml`"
+        )
+    return raw
+
+
+async def _get(path: str, kubeconfig: str | None, context: str | None) -> Any:
+    from app.kube.client import KubeClient
+
+    client = await KubeClient.connect(kubeconfig, context)
+    try:
+        return msgspec.json.decode(await client.get(path))
+    finally:
+        await client.close()
+
+
+def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
+    """Returns the pod that uses a claim or, without one, a pod that would mount the claim alone.
+
+    Raises:
+        CoreError: there is no such claim
+    """
+    head, slash, tail = text.partition("/")
+    if slash and namespace is not None and namespace != head:
+        raise CoreError(f"--claim {text}: contradicts --namespace {namespace}")
+    key = (head, tail) if slash else (namespace or DEFAULT_POD_NAMESPACE, text)
+    if key not in source.snapshot.claims:
+        raise CoreError(f"--claim {text}: there is no PersistentVolumeClaim {'/'.join(key)}")
+    users = [
+        pod
+        for pod in source.snapshot.pods.values()
+        if pod.live and pod.namespace == key[0] and any(volume.claim == key[1] for volume in pod.volumes)
+    ]
+    if users:
+        # One that waits comes first.
+        user = min(users, key=lambda pod: (bool(pod.node_name), pod.key))
+        return ExplainedPod(user, source.snapshot, f"which uses claim {key[1]}")
+    pod = kube.Pod(key[0], key[1], volumes=(kube.ClaimVolume("claim", key[1]),))
+    selection = f"no pod uses claim {key[1]}; one that mounts it alone"
+    return ExplainedPod(pod, source.snapshot, selection)
+
+
+def waiting_pods(namespace: str | None, source: ClusterSource) -> list[ExplainedPod]:
+    pods: Iterable[kube.Pod] = source.snapshot.pods.values()
+    waiting = [pod for pod in pods if pod.live and not pod.node_name and namespace in (None, pod.namespace)]
+    return [ExplainedPod(pod, source.snapshot) for pod in sorted(waiting, key=lambda pod: natural_key(pod.key))]
+
+
+# Texts that YAML 1.2 reads as floating-point numbers.
+_FLOAT = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
+
+
+class SnapshotFormat(StrEnum):
+    """The format of a snapshot file."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def snapshot(
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
+    output: Annotated[SnapshotFormat, typer.Option("--output", "-o", help="How to print.")] = SnapshotFormat.YAML,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write here instead of to standard output.")
+    ] = None,
+) -> None:
+    """Write what decisions read of the cluster: nodes, pods, claims, volumes, and Longhorn's objects.
+
+    Only the fields that decide something are written: no environment variables, secrets, commands or annotations.
+    `serve --snapshot` and `explain --snapshot` read the file.
+    """
+    objects = cluster_objects(kubeconfig, context, longhorn_namespace, progress=sys.stderr.isatty() or file is not None)
+    object_list = {"apiVersion": "v1", "kind": "List", "items": objects}
+    text = _format(object_list, output)
+    if file is None:
+        print_result(text)
+        return
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise CoreError(f"{file}: cannot be written: {error.strerror}") from error
+    print_line(f"wrote {format_count(len(objects), 'object')} to {file}", err=True)
+
+
+def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:
+    if output is SnapshotFormat.JSON:
+        return json_text(object_list, indent=1)
+    import yaml
+
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        """Also quotes texts such as 1.5e3: PyYAML takes them for texts, but YAML 1.2, which kubectl and this program
+        read, for numbers.
+        """
+
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+    return yaml_text(partial(yaml.dump, Dumper=Dumper), object_list)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.query import ClusterSource, Orders, Query, Rules, positive_bytes, predicted_cluster, seeded_choice
-from app.cli.render import Output, OutputOption, document, shorten, show
-from app.cli.terminal import show_status
+from app.cli.render import Output, OutputOption, document, shorten, show, show_status
 from scheduler_core.convert.kubectl import Command, replica_move_commands
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError

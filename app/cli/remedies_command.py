@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.cli.query import ClusterSource, Query, Rules, predicted_cluster
-from app.cli.render import Output, OutputOption, document, show
-from app.cli.subjects import ExplainedPod, select_pod
-from app.cli.terminal import show_status
+from app.cli.query import ClusterSource, ExplainedPod, Query, Rules, predicted_cluster, select_pod
+from app.cli.render import Output, OutputOption, document, show, show_status
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from scheduler_core.decide.decision import FilterOptions, check_existing_volumes, resolve_candidates
 from scheduler_core.errors import CoreError

@@ -3,6 +3,9 @@
 Data flow: an answer as a dictionary, with the keys of the JSON; its values are the core's dataclasses where their fields are
 the keys → `plain_data` → JSON or YAML. The same dataclasses, row by row → headers and cells → a table on the console
 (`app/cli/console.py`), which `Refreshing` may draw again and again.
+
+This is the one place that writes to standard output and standard error. What people read is escaped (`app/__init__.py`):
+lines here, tables by the console. Results for programs have escapes of their own.
 """
 
 from __future__ import annotations
@@ -12,21 +15,85 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from app import API_VERSION
-from app.cli.terminal import print_line, print_result
-from app.runtime.printable import printable
+from app import API_VERSION, printable
 from scheduler_core.errors import CoreError
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
+
+
+_Step = TypeVar("_Step")
+
+
+class CommandInterruptedError(CoreError):
+    """Ctrl-C ended a command, which has something to say about it."""
+
+
+def print_line(text: str, *, err: bool = False) -> None:
+    typer.echo(printable(text), err=err)
+
+
+def print_lines(text: str, *, err: bool = False) -> None:
+    for line in text.split("\n"):
+        print_line(line, err=err)
+
+
+def warn(text: str) -> None:
+    print_line(f"warning: {text}", err=True)
+
+
+def print_result(text: str) -> None:
+    """Prints a text that is escaped already, as it is."""
+    # Without `color` typer removes escape sequences where there is no terminal.
+    typer.echo(text, nl=False, color=True)
+
+
+@contextmanager
+def progress_of(total: int, text: str) -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal how much of a total is done; yields a function that takes the number."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.progress import Progress
+
+    from app.cli.console import EscapingConsole
+
+    with Progress(console=EscapingConsole(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+def show_progress(steps: Sequence[_Step], text: str) -> Iterable[_Step]:
+    """Shows on a terminal how many steps are done."""
+    if not sys.stderr.isatty():
+        return steps
+    from rich.progress import track
+
+    from app.cli.console import EscapingConsole
+
+    return track(steps, text, console=EscapingConsole(stderr=True), transient=True)
+
+
+@contextmanager
+def show_status(text: str) -> Iterator[None]:
+    """Shows on a terminal that a computation of unknown length runs."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from app.cli.console import EscapingConsole
+
+    with EscapingConsole(stderr=True).status(text):
+        yield
+
 
 _UNLIMITED_WIDTH: Final = 2**16
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"

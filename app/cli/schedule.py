@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.cli.commands import CommandGroup
 from app.cli.options import (
     BestEffortOption,
     ContextOption,
@@ -31,25 +32,35 @@ from app.cli.options import (
     listen,
     now,
 )
-from app.cli.policy import read_policy
-from app.cli.render import Output, show
-from app.cli.terminal import print_line, warn
+from app.cli.render import Output, OutputOption, print_line, show, warn
+from app.policy import PolicyFile, load_plugins
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort, LogFormat
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.errors import CoreError
-from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, UnsupportedMode, unsupported_message
+from scheduler_core.generic.policy import (
+    DEFAULT_POLICY,
+    Policy,
+    PolicyPredicate,
+    PolicyPriority,
+    UnsupportedMode,
+    kinds_read,
+    unsupported_message,
+)
+from scheduler_core.generic.rule_registry import rule_inputs
 from scheduler_core.leadership.election import ElectionTiming
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from app.cli.console import EscapingConsole
     from app.kube.snapshot_generic import LoadedCluster
-    from app.scheduler.decide import WhatIfReport
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
+    from app.scheduler.scheduling_queue import WhatIfReport
     from scheduler_core.convert.generic import PendingPod
     from scheduler_core.generic.scheduler import SelectHost
+
 
 NOT_ALL_PLACED: Final = 1
 _SNAPSHOT_SEED: Final = 0
@@ -225,7 +236,7 @@ def _what_if(
     options: FilterOptions,
     unsupported: UnsupportedMode,
 ) -> WhatIfReport:
-    from app.scheduler.decide import what_if
+    from app.scheduler.scheduling_queue import what_if
 
     loaded, pending = cluster
     longhorn = None
@@ -279,3 +290,68 @@ def _watch(
     address = "" if listener is None else " (http://{}:{}/metrics)".format(*listener.getsockname()[:2])
     start_message = f"Scheduling pods of {config.name} as {options.identity}{address}; Ctrl-C hands over and stops"
     run_scheduler(config, options, listener, lambda: print_line(start_message, err=True))
+
+
+_File = Annotated[str, typer.Argument(metavar="FILE", help="Policy file, JSON.")]
+
+policy = typer.Typer(cls=CommandGroup, rich_markup_mode=None, add_completion=False)
+
+
+@policy.callback()
+def _policy_files() -> None:
+    """Work with policy files of the generic scheduler."""
+
+
+@policy.command()
+def check(file: _File, plugin: PluginOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Check a policy file, and list what each of its rules reads.
+
+    Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.
+    """
+    content = read_policy(file, plugin).policy
+    show(_data(file, content), output, lambda console: _print_rules(content, console))
+
+
+def read_policy(path: str, plugins: Sequence[str] | None) -> PolicyFile:
+    """Returns a policy file that may name the rules of plugins; warnings go to standard error.
+
+    Raises:
+        CoreError: the file or a plugin cannot be used
+    """
+    # What a plugin prints is no result.
+    with redirect_stdout(sys.stderr):
+        file = PolicyFile(path, load_plugins(plugins or ()))
+    for warning in file.policy.warnings:
+        warn(f"{path}: {warning}")
+    return file
+
+
+def _data(file: str, policy: Policy) -> dict[str, Any]:
+    """Returns what is printed; stable, and documented in docs/generic-scheduler.md."""
+    return {
+        "file": file,
+        "predicates": [_entry(entry) for entry in policy.predicates],
+        "priorities": [{**_entry(entry), "weight": entry.weight} for entry in policy.priorities],
+        "kinds": sorted(kinds_read(policy)),
+        "longhorn": policy.reads_longhorn,
+        "warnings": list(policy.warnings),
+    }
+
+
+def _entry(entry: PolicyPredicate | PolicyPriority) -> dict[str, Any]:
+    inputs = rule_inputs(entry.rule)
+    return {"name": entry.name, "rule": entry.rule, "reads": list(inputs.fields), "kinds": sorted(inputs.kinds)}
+
+
+def _print_rules(policy: Policy, console: EscapingConsole) -> None:
+    rules: list[tuple[str, PolicyPredicate | PolicyPriority, str]] = [
+        *(("predicate", entry, "") for entry in policy.predicates),
+        *(("priority", entry, str(entry.weight)) for entry in policy.priorities),
+    ]
+    rows = (
+        (section, entry.name, entry.rule, weight, ", ".join(rule_inputs(entry.rule).fields) or "nothing")
+        for section, entry, weight in rules
+    )
+    console.print(console.table_of(("SECTION", "NAME", "RULE", "WEIGHT", "READS"), rows))
+    kinds = [*sorted(kinds_read(policy)), *(["Longhorn's objects"] if policy.reads_longhorn else [])]
+    console.write(f"needs {', '.join(kinds) or 'no objects'}")

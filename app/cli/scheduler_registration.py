@@ -22,8 +22,7 @@ import typer
 import yaml
 
 from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption
-from app.cli.render import yaml_text
-from app.cli.terminal import print_line, print_result, warn
+from app.cli.render import print_line, print_result, warn, yaml_text
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 from scheduler_core.installation.registration import (
@@ -166,7 +165,7 @@ def _merge(file: Path, registration: Registration) -> str:
 
 async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags, str]:
     """Returns the extender's address, the flags of kube-scheduler, and Kubernetes' version."""
-    from app.extender.scheduler_reader import (
+    from app.extender.installation_calls import (
         read_loopback_port,
         read_scheduler_flags,
         read_service,

@@ -27,8 +27,8 @@ from app.cli.options import (
     request_limits,
     url,
 )
-from app.cli.policy import read_policy
-from app.cli.terminal import print_line, print_lines, warn
+from app.cli.render import print_line, print_lines, warn
+from app.cli.schedule import read_policy
 from app.runtime.logs import configure
 from app.settings import (
     DEFAULT_HOST,
@@ -169,8 +169,7 @@ def _extender_settings(*values: str) -> dict[str, str]:
 def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
     from app.bootstrap import SnapshotService, create_app
     from app.extender.certificates import CertificateFiles
-    from app.policy.in_force import PolicyFile
-    from app.policy.plugins import load_plugins
+    from app.policy import PolicyFile, load_plugins
     from app.runtime.server import HttpServer, exit_quietly, freeze_heap, run_process
     from app.runtime.server import serve as serve_until_signal
 

@@ -11,8 +11,8 @@ import yaml
 from typer.core import TyperCommand
 
 from app import settings
-from app.runtime.file_content import read_content
-from app.schemas.value_problem import problem_of
+from app.schemas.decision import problem_of
+from app.settings import read_content
 from scheduler_core.decide import settings as extender_settings
 from scheduler_core.decide.settings import SettingsHistory, SettingsSource
 from scheduler_core.errors import CoreError

@@ -27,8 +27,7 @@ from app.cli.query import (
     seeded_choice,
     wait_line,
 )
-from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show
-from app.cli.terminal import show_progress
+from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show, show_progress
 from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.quantity import format_bytes, format_count

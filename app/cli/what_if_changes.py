@@ -7,8 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from app.cli.query import ClusterSource, positive_bytes
-from app.cli.subjects import DEFAULT_NAMESPACE, POD_PREFIXES, WORKLOADS, pod_by_name, read_workload
+from app.cli.query import (
+    DEFAULT_POD_NAMESPACE,
+    POD_PREFIXES,
+    WORKLOADS,
+    ClusterSource,
+    pod_by_name,
+    positive_bytes,
+    read_workload,
+)
 from app.kube.resources import Resource
 from app.kube.snapshot_file import is_file, pod_in_file, read_from, read_objects
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
@@ -46,7 +53,7 @@ class ChangeReader:
 
     def __init__(self, source: ClusterSource, namespace: str | None) -> None:
         self._source = source
-        self._namespace = namespace or DEFAULT_NAMESPACE
+        self._namespace = namespace or DEFAULT_POD_NAMESPACE
         self._applied: dict[tuple[str, str, str], Workload] = {}
         self._skipped: dict[str, None] = {}
         self._verbs: Mapping[str, Callable[[str], Sequence[Change]]] = {
@@ -261,7 +268,7 @@ def pod_template(text: str, namespace: str | None, source: ClusterSource) -> tup
         raise CoreError(f"'{text}': the name of a pod or workload is missing; see --help")
     resource = WORKLOADS.get(prefix.lower())
     if name and resource is not None:
-        template = named_workload(resource, name, namespace or DEFAULT_NAMESPACE, source)
+        template = named_workload(resource, name, namespace or DEFAULT_POD_NAMESPACE, source)
         return _require_no_daemon_set(text, template), source.snapshot
     own = name if name and prefix.lower() in POD_PREFIXES else text
     pod = pod_by_name(text, own, namespace, source)

@@ -8,9 +8,8 @@ carries it out, each write against the version that was read, with one writer at
     watches             everything that the controllers watch, what is on each disk, and what is left there
     informer            the objects of one kind with their versions, and how they are read
     writer              carries out decisions, write by write; one writer at a time per disk
-    controller          base class of the controllers, what they share, and the withdrawal of orphaned requests
+    controller          base class of the controllers, what they share, the withdrawal of orphaned requests, and metrics
     disk_controller     one DiskSchedule for each disk (node sync), and their statuses: allocate, or mirror
     volume_controller   replicas of volumes, released replicas, copies of backing images
     lifecycle           when the controllers run: caches, leadership, longhorn-manager, shutdown
-    metrics             metrics for Prometheus
 """

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-from app.disk_schedule.controller import Controller, ControllerContext
+from app.disk_schedule.controller import Controller, ControllerContext, over_allocated
 from app.disk_schedule.informer import ImageObject, InformerObject
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS
@@ -47,13 +47,6 @@ from scheduler_core.disk_schedule.reconcile import (
     reconcile,
     sync_disks,
 )
-from scheduler_core.disk_schedule.writes import (
-    BEING_DELETED,
-    DISK_MISSING,
-    DISK_REPLACED,
-    NODE_MISSING,
-    SCHEDULABLE,
-)
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     DiskSchedule,
@@ -62,25 +55,14 @@ from scheduler_core.model.disk_schedule import (
     Fault,
     RequestKind,
 )
-from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import Node, Replica
 
 log = structlog.get_logger("controllers")
 
-_NO_LIMIT: Final = frozenset({BEING_DELETED, DISK_MISSING, DISK_REPLACED, NODE_MISSING})
 """Reasons with which storageAvailable is 0 whatever the disk has."""
 
 _MAX_DEFERRED: Final = 600.0
 """Seconds for which a small change of storageAvailable may be missing in the status."""
-
-
-def over_allocated(schedule: DiskSchedule) -> bool:
-    """Whether a disk's status holds more than is available."""
-    status = schedule.status
-    if status.storage_available is None or condition(status.conditions, SCHEDULABLE).reason in _NO_LIMIT:
-        return False
-    # The condition Schedulable is not enough: a disk that is too full is soon under pressure too, and the condition may name that.
-    return status.storage_scheduled > max(0, status.storage_available)
 
 
 class DiskController(Controller):

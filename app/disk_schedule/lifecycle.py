@@ -25,9 +25,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from app.disk_schedule.controller import Controller, ControllerContext, OrphanController
+from app.disk_schedule.controller import Controller, ControllerContext, ControllerMetrics, OrphanController
 from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
-from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter

@@ -255,12 +255,7 @@ class ObjectWriter:
         Raises:
             ApiError: the API server refused or did not answer
         """
-        try:
-            return await self._client.get(resource.path(self._namespace, name))
-        except ApiError as error:
-            if error.not_found:
-                return None
-            raise
+        return await self._client.find(resource.path(self._namespace, name))
 
     async def read_schedule(self, name: str) -> None:
         """Reads a DiskSchedule into the cache, as it is now.

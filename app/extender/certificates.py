@@ -25,8 +25,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from app.extender.metrics import Metrics
-from app.runtime.file_content import LOADED, REFUSED, RELOAD_INTERVAL, read_content
-from app.settings import TlsFiles
+from app.settings import LOADED, REFUSED, RELOAD_INTERVAL, TlsFiles, read_content
 from scheduler_core.errors import CoreError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import structlog
 
-from app.decisions.evaluator import Evaluator, StateSource
+from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics
 from app.extender.offer_store import READ_SECONDS
 from app.kube.client import ApiError, KubeClient

@@ -1,5 +1,5 @@
-"""Reads the facts of a diagnosis from a cluster, as an administrator; calls processes of the extender as `process_call`
-says. `PERMISSIONS` are the calls that the extender makes; the manifests grant its ServiceAccount exactly these.
+"""Reads the facts of a diagnosis from a cluster, as an administrator; calls processes of the extender as
+`installation_calls` says. `PERMISSIONS` are the calls that the extender makes; the manifests grant its ServiceAccount exactly these.
 """
 
 from __future__ import annotations
@@ -13,10 +13,17 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from app.extender.installation_calls import (
+    EXTENDER_PODS,
+    Ask,
+    Probe,
+    ProbeOptions,
+    admitted_pod,
+    direct_call,
+    proxy_call,
+    read_version,
+)
 from app.extender.offer_store import CONFIG_MAP
-from app.extender.probe import Probe, ProbeOptions, admitted_pod
-from app.extender.process_call import Ask, direct_call, proxy_call
-from app.extender.scheduler_reader import EXTENDER_PODS, read_version
 from app.kube.client import ApiError, KubeClient
 from app.kube.cluster_cache import WATCHED
 from app.kube.paging import pages

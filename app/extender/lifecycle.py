@@ -20,9 +20,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from app.extender.availability import ALWAYS_AVAILABLE, Availability, SwitchedOff
-from app.extender.endpoint_publisher import EndpointPublisher, PublishedService
-from app.extender.guard_endpoint import GuardEndpoint
+from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint, PublishedService
 from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
 from app.extender.verbs import Reservations
@@ -32,6 +30,7 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.store import ConfigMapCache
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import LeaderLoop, Program
+from app.runtime.probes import ALWAYS_AVAILABLE, Availability, SwitchedOff
 from app.runtime.server import freeze_heap
 from app.schemas.state import OutstandingState, ServiceState
 from scheduler_core.decide.settings import DEFAULTS, ExtenderSettings, SettingsHistory, SettingsSource

@@ -14,10 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
-from app.extender.capacity_metrics import CapacityCollector, NodeLossCollector
-from app.runtime.file_content import LOADED, REFUSED
-from app.runtime.memory_budget import MemoryBudget
-from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
+from app.extender.capacity import CapacityCollector, NodeLossCollector
+from app.memory import MemoryBudget
+from app.runtime.probes import BUCKETS, PREFIX, CacheCollector, process_registry
+from app.settings import LOADED, REFUSED
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.guard.placement_guard import GuardOutcome, Observation
 from scheduler_core.model.verdict import UNSAFE, Reason

@@ -21,9 +21,9 @@ from typing import Final, TypeVar
 
 import structlog
 
-from app.decisions.evaluator import Evaluator, LiveStateSource
-from app.extender.availability import HungUp, check_caller
+from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
+from app.runtime.probes import HungUp, check_caller
 from scheduler_core.decide.decision import NO_SCORES, Contenders, Decision, ExcludedNodes
 from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.errors import ResolutionError

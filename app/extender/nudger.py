@@ -15,17 +15,18 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
+from weakref import WeakValueDictionary
 
 import structlog
 
-from app.decisions.evaluator import Evaluator, StateSource
-from app.extender.refusals import RefusedPod, RefusedPods
+from app.evaluator import Evaluator, StateSource
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import PODS
-from app.runtime.turns import Turns
+from app.runtime.decision_thread import Turns
+from scheduler_core.caches import LruMap
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.generic import nudge_patch
@@ -34,6 +35,7 @@ from scheduler_core.decide.decision import Competing, Contenders, Decision
 from scheduler_core.decide.nudge import (
     NUDGE_LIMIT,
     PENDING_NUDGE_LIFETIME,
+    NudgeBackoff,
     PendingNudges,
     WaitingPod,
     equivalence_key,
@@ -50,6 +52,7 @@ from scheduler_core.volumes.resolve import Resolution, exceeds_attach_limit, mis
 
 log = structlog.get_logger("nudge")
 
+MAX_REMEMBERED: Final = 5000
 TURN_INTERVAL: Final = 0.25
 # Some space becomes free by time alone, without any event.
 REVIEW_INTERVAL: Final = 30.0
@@ -62,8 +65,86 @@ CALL_SECONDS: Final = 5.0
 # Another pod of the same name has another UID, which a patch cannot change: Invalid, or Conflict.
 _PERHAPS_ANOTHER_POD: Final = (409, 422)
 
-Patch = Callable[[Pod, str], Awaitable[bool]]
-"""Writes the annotation with this time; returns whether the pod still exists. Raises ApiError if that fails."""
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Candidates:
+    """The nodes a pod was refused on; equal lists are one object, so they are compared by identity."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class RefusedPod:
+    """A pod that was refused."""
+
+    pod: Pod  # as kube-scheduler sent it
+    candidates: Candidates  # where it was refused the last time
+    since: float  # when it was refused first
+    last: float
+    selected_node: str = ""  # the node that its claims had selected when it was refused the last time, "" for none
+    backoff: NudgeBackoff = field(default_factory=NudgeBackoff)  # when it may be nudged again
+    # When kube-scheduler should have retried it after its last nudge; before that it gets no other nudge.
+    retry_by: float = -math.inf
+    nudges: int = 0  # number of its nudges
+    seen: bool = False  # whether a view has had it
+    pending: bool = False  # whether it is to be reviewed even if nothing changes
+
+    @property
+    def ready_at(self) -> float:
+        return max(self.backoff.ready_at, self.retry_by)
+
+
+class RefusedPods:
+    """Refused pods by UID, and refused pods that a request names at present."""
+
+    def __init__(self) -> None:
+        self._refused: dict[str, RefusedPod] = {}
+        self._aside: LruMap[str, RefusedPod] = LruMap(MAX_REMEMBERED)
+        self._candidates: WeakValueDictionary[tuple[str, ...], Candidates] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def remember(self, pod: Pod, candidates: Sequence[str], now: float, selected_node: str = "") -> RefusedPod | None:
+        """Records a refusal and returns it, None for a pod without UID, or if there are `MAX_REMEMBERED` older ones."""
+        earlier = self._refused.get(pod.uid)
+        if not pod.uid or (earlier is None and len(self._refused) >= MAX_REMEMBERED):
+            return None
+        names = tuple(candidates)
+        shared = self._candidates.setdefault(names, Candidates(names))
+        refusal = earlier or self._aside.pop(pod.uid) or RefusedPod(pod, shared, now, now)
+        refusal.pod = pod
+        refusal.candidates = shared
+        refusal.last = now
+        refusal.selected_node = selected_node
+        refusal.retry_by = -math.inf
+        self._refused[pod.uid] = refusal
+        return refusal
+
+    def set_aside(self, uid: str) -> None:
+        """A request names the pod. If it is refused again, its age and its back-off continue; the `MAX_REMEMBERED` latest such pods are kept."""
+        if uid in self._refused:
+            self._aside.put(uid, self._refused.pop(uid))
+
+    def forget(self, uid: str) -> None:
+        """Drops a pod that no request will name again."""
+        self._refused.pop(uid, None)
+
+    def clear(self) -> None:
+        self._refused.clear()
+        self._aside.clear()
+
+    def is_current(self, refusal: RefusedPod) -> bool:
+        return self._refused.get(refusal.pod.uid) is refusal
+
+    def oldest_wait(self, now: float) -> float:
+        """Returns for how long the pod that was refused first waits, 0 without one."""
+        # A copy, because another thread may add a pod meanwhile.
+        return max((now - refusal.since for refusal in list(self._refused.values())), default=0.0)
+
+    def oldest_first(self) -> list[RefusedPod]:
+        """Returns the refused pods by their first refusal, ties by UID."""
+        return sorted(self._refused.values(), key=lambda refusal: (refusal.since, refusal.pod.uid))
 
 
 class NudgePatch:
@@ -73,8 +154,7 @@ class NudgePatch:
         self._client = client
 
     async def __call__(self, pod: Pod, at: str) -> bool:
-        """Writes when the pod was nudged; returns whether it still exists, where another pod of the same name does not
-        count.
+        """Writes when the pod was nudged; returns whether it still exists, not another pod of the same name.
 
         Raises:
             ApiError: the API server refused or did not answer
@@ -88,22 +168,12 @@ class NudgePatch:
         return True
 
     async def _exists(self, pod: Pod) -> bool:
-        try:
-            raw = await self._client.get(PODS.path(pod.namespace, pod.name), seconds=CALL_SECONDS)
-        except ApiError as error:
-            if error.not_found:
-                return False
-            raise
+        raw = await self._client.find(PODS.path(pod.namespace, pod.name), CALL_SECONDS)
+        if raw is None:
+            return False
         # The patch may be refused for another reason than the UID: other writers keep changing the pod, for example.
         _, current = KINDS[PODS.group, PODS.kind].decode(raw)
         return isinstance(current, Pod) and current.uid == pod.uid
-
-
-class NudgeCounter(Protocol):
-    """Counts nudges."""
-
-    def count_nudge(self, result: str) -> None:
-        """Counts one nudge: ``patched``, ``gone`` (the pod does not exist any more) or ``failed``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +187,16 @@ class _Inputs:
     def same_as(self, other: _Inputs | None) -> bool:
         if other is None or self.offers is not other.offers:
             return False
-        return self.version == other.version and self.ended_nudges == other.ended_nudges
+        return (self.version, self.ended_nudges) == (other.version, other.ended_nudges)
 
 
+@dataclass(slots=True)
 class _Turn:
-    """Limits one turn in decisions and in time."""
+    """The limits of one turn."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._ends_at = clock() + TURN_SECONDS
-        self.of_loop = Turns(clock)
-        self.decisions_left = MAX_DECISIONS
-
-    @property
-    def over(self) -> bool:
-        return self.decisions_left <= 0 or self._clock() >= self._ends_at
+    of_loop: Turns
+    ends_at: float
+    decisions_left: int = MAX_DECISIONS
 
 
 class Nudger:
@@ -141,8 +206,8 @@ class Nudger:
         cache: provides the current state
         evaluator: decides as for /filter
         contenders: returns what other pods have now
-        patch: see `Patch`
-        metrics: counts nudges
+        patch: writes the annotation with this time, and returns whether the pod still exists, as `NudgePatch` does
+        count: counts one nudge: ``patched``, ``gone`` (the pod does not exist any more) or ``failed``
         clock: monotonic seconds, as the ledger in `contenders` has them
         now: the time that is written into the annotation
     """
@@ -152,8 +217,8 @@ class Nudger:
         cache: StateSource,
         evaluator: Evaluator,
         contenders: Callable[[], Contenders],
-        patch: Patch,
-        metrics: NudgeCounter,
+        patch: Callable[[Pod, str], Awaitable[bool]],
+        count: Callable[[str], None],
         *,
         clock: Callable[[], float],
         now: Callable[[], datetime],
@@ -162,7 +227,7 @@ class Nudger:
         self._evaluator = evaluator
         self._contenders = contenders
         self._patch = patch
-        self._metrics = metrics
+        self._count = count
         self._clock = clock
         self._now = now
         self._refusals = RefusedPods()
@@ -219,9 +284,7 @@ class Nudger:
     def waiting(self) -> tuple[WaitingPod, ...]:
         """The remembered pods, the one refused first comes first."""
         now = self._clock()
-        return tuple(
-            WaitingPod(refusal.pod, now - refusal.since, refusal.nudges) for refusal in self._refusals.oldest_first()
-        )
+        return tuple(WaitingPod(each.pod, now - each.since, each.nudges) for each in self._refusals.oldest_first())
 
     @property
     def remembered(self) -> int:
@@ -231,8 +294,7 @@ class Nudger:
     @property
     def oldest_wait(self) -> float:
         """Seconds since the first refusal of the pod that waits longest, 0 without one; may be read from any thread."""
-        since = self._refusals.first_refusal
-        return 0.0 if since is None else max(0.0, self._clock() - since)
+        return self._refusals.oldest_wait(self._clock())
 
     async def run(self) -> None:
         """Nudges until cancelled."""
@@ -250,11 +312,11 @@ class Nudger:
         self._due_at = min(self._due_at, refusal.ready_at)
 
     async def _take_turn(self, patches: asyncio.TaskGroup) -> None:
-        turn = _Turn(self._clock)
+        turn = _Turn(Turns(self._clock), self._clock() + TURN_SECONDS)
         self._pending.expire(self._clock())
         if not self._round:
             self._begin_round()
-        while self._round and not turn.over and self._rate.ready_at <= self._clock():
+        while self._round and turn.decisions_left and self._rate.ready_at <= self._clock() < turn.ends_at:
             refusal = self._round.popleft()
             if self._refusals.is_current(refusal):
                 await self._review(refusal, turn, patches)
@@ -367,7 +429,7 @@ class Nudger:
         except ApiError as error:
             self._on_failure(refusal, error)
             return
-        self._metrics.count_nudge("patched" if patched else "gone")
+        self._count("patched" if patched else "gone")
         if patched:
             refusal.nudges += 1
             log.info("nudged", pod=pod.key, uid=pod.uid, waited=round(self._clock() - refusal.since, 1))
@@ -377,7 +439,7 @@ class Nudger:
 
     def _on_failure(self, refusal: RefusedPod, error: ApiError) -> None:
         """Counts a failed nudge, which is repeated after the pod's back-off, and logs the first of its kind."""
-        self._metrics.count_nudge("failed")
+        self._count("failed")
         kind = (error.status, error.reason)
         if kind not in self._logged_failures:
             self._logged_failures.add(kind)

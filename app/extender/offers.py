@@ -21,12 +21,11 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from app.decisions.evaluator import Evaluator, LiveStateSource
-from app.extender.availability import HungUp, check_caller
+from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
 from app.extender.watched_pods import WatchedPods
-from app.runtime.probes import UnavailableError
+from app.runtime.probes import HungUp, UnavailableError, check_caller
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.decide.offer import (
     current_pod,

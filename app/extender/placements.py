@@ -25,9 +25,9 @@ from typing import Final
 
 import structlog
 
-from app.decisions.evaluator import Evaluator, StateSource
+from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
-from app.runtime.turns import Turns
+from app.runtime.decision_thread import Turns
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Competing, Contenders

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
 
-from app.decisions.evaluator import Evaluator, no_contenders
-from app.extender.node_losses import NodeLosses
+from app.evaluator import Evaluator, no_contenders
+from app.extender.capacity import NodeLosses
 from app.runtime.decision_thread import Urgency
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from app.settings import DEFAULT_NAMESPACE

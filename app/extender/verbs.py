@@ -12,11 +12,10 @@ from typing import Final, Protocol
 
 import structlog
 
-from app.decisions.evaluator import Evaluator
-from app.extender.availability import ALWAYS_AVAILABLE, Availability, HungUp, check
-from app.policy.in_force import PolicyInForce
-from app.runtime.probes import UnavailableError
-from app.schemas.policy import PolicyAnswer
+from app.evaluator import Evaluator
+from app.policy import PolicyInForce
+from app.runtime.probes import ALWAYS_AVAILABLE, Availability, HungUp, UnavailableError, check
+from app.schemas.decision import PolicyAnswer
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.decide.explain import Explanation
 from scheduler_core.decide.offer import may_narrow

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from app.decisions.evaluator import LiveStateSource
+from app.evaluator import LiveStateSource
 from scheduler_core.decide.offer import current_pod
 from scheduler_core.model.kube import Claim, Pod
 from scheduler_core.model.snapshot import NamespacedName

@@ -1,14 +1,12 @@
 """Reads the Kubernetes API: calls, list and watch, caches, and snapshots.
 
 client              calls that return the body as bytes
-memory              the memory of this process, and what answers may take of it
 resources           the REST path of each kind
 paging              its objects, page by page
 reflector           lists and watches one kind
 store               the watched objects, and how current they are; the data of one ConfigMap
-cluster_cache       the cache of everything that decisions read
+cluster_cache       the cache of everything that decisions read; reads the live cluster as a snapshot
 generic_cache       the cache of nodes, pods, services and more for the rules of a policy
 snapshot_file       reads a snapshot file
 snapshot_generic    reads a snapshot file for the generic scheduler, and what kube-scheduler's own filters need of a snapshot
-snapshot_live       reads the live cluster as a snapshot
 """

@@ -35,7 +35,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from app import DISTRIBUTION
-from app.kube.memory import AnswerMemory, AnswerTooLargeError
+from app.memory import AnswerMemory, AnswerTooLargeError
 from scheduler_core.backoff import TokenBucket
 from scheduler_core.convert.leadership import SELF_REVIEW, owner_references, with_owners
 from scheduler_core.errors import CoreError
@@ -233,6 +233,15 @@ class KubeClient:
             ApiError: any response but a success, or none within `seconds`
         """
         return await self._request(_Call("GET", path, seconds, query, headers=headers))
+
+    async def find(self, path: str, seconds: float = CALL_TIMEOUT) -> bytes | None:
+        """Returns an object, None if it does not exist; raises as `get`."""
+        try:
+            return await self.get(path, seconds=seconds)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
 
     async def create(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
         """POSTs an object; returns the body of the response.

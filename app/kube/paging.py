@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.memory import AnswerTooLargeError
+from app.memory import AnswerTooLargeError
 
 PAGE_SIZE: Final = 500
 LIST_TIMEOUT: Final = 60.0

@@ -3,10 +3,8 @@
 elector        leader election on a Lease, in a thread of its own
 leader_loop    runs a program while this process leads
 server         serves HTTP next to a service, until a signal
-probes         /healthz, /readyz and /metrics
+probes         /healthz, /readyz and /metrics; what the metrics of several programs share
 work_queue     keys to handle, one worker per key at a time
 decision_thread  the thread that runs the core's decisions, the most urgent first
-turns          turns of the event loop, between which it serves others
 logs           structured logs
-metrics        what the metrics of several programs share
 """

@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 
 log = structlog.get_logger("server")
 

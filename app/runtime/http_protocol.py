@@ -1,7 +1,7 @@
 """HTTP/1.1 with limits, which neither uvicorn nor its parser has.
 
 A request's head is limited in size and time, trailers and chunk extensions in size, pipelined requests and small chunks in number. An
-answer that the caller does not read is cut off. How fast a body must arrive is a matter of its reader (`app/runtime/memory_budget.py`).
+answer that the caller does not read is cut off. How fast a body must arrive is a matter of its reader (`app/memory.py`).
 """
 
 from __future__ import annotations

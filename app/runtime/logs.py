@@ -19,7 +19,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from app.runtime.printable import printable
+from app import printable
 from app.settings import LogFormat
 
 # The local variables of a failed request contain its pod, whose environment may hold secrets: neither format prints them.

@@ -1,14 +1,88 @@
-"""GET /healthz, /readyz and /metrics of every program: what a kubelet and Prometheus ask."""
+"""GET /healthz, /readyz and /metrics of every program: what a kubelet and Prometheus ask, and what the metrics of several
+programs share. Whether requests about pods may be answered now is checked before a decision is made, and again before it is answered.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Gauge,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
+
+from app import DISTRIBUTION
+from app.runtime.logs import dropped_lines
+
+if TYPE_CHECKING:
+    from app.kube.reflector import CacheStatus
+
+
+PREFIX: Final = "longhorn_scheduler_extender"
+# From half a millisecond, what a small cluster takes, to kube-scheduler's own time-out in the proposal.
+BUCKETS: Final = (
+    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+BEHIND_HELP: Final = "How long the cache may have been behind: cut off, or silent for longer than bookmarks take"
+
+
+def process_registry() -> CollectorRegistry:
+    """Returns a registry with the metrics of this process, and with the version of the program."""
+    # Otherwise every counter and histogram has one more series, of the time at which it was made.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    registry.register(_LogCollector())
+    build = Gauge(f"{PREFIX}_build_info", "1; the label is the version of the program", ["version"], registry=registry)
+    build.labels(version(DISTRIBUTION)).set(1)
+    return registry
+
+
+class _LogCollector(Collector):
+    """Counts of log lines, read when Prometheus scrapes."""
+
+    def collect(self) -> Iterable[Metric]:
+        help_text = "Log lines that were not written, because their reader stalls or the target fails"
+        yield CounterMetricFamily(f"{PREFIX}_log_lines_dropped", help_text, value=dropped_lines())
+
+
+class CacheCollector(Collector):
+    """The status of each reflector, read when Prometheus scrapes."""
+
+    def __init__(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:
+        self._statuses = statuses
+        self._clock = clock
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns one sample per kind and metric."""
+        now = self._clock()
+        behind = GaugeMetricFamily(f"{PREFIX}_cache_behind_seconds", BEHIND_HELP, labels=["kind"])
+        lists = CounterMetricFamily(f"{PREFIX}_cache_lists", "Complete lists of a kind", labels=["kind"])
+        events = CounterMetricFamily(f"{PREFIX}_cache_events", "Watch events of a kind", labels=["kind"])
+        unreadable = GaugeMetricFamily(
+            f"{PREFIX}_cache_unreadable_objects", "Objects left out because they cannot be read", labels=["kind"]
+        )
+        for kind, status in self._statuses().items():
+            behind.add_metric([kind], status.behind(now))
+            lists.add_metric([kind], status.lists)
+            events.add_metric([kind], status.events)
+            unreadable.add_metric([kind], len(status.unreadable))
+        return behind, lists, events, unreadable
 
 
 class UnavailableError(Exception):
@@ -114,3 +188,45 @@ def probe_application(
     if registry is not None:
         install_metrics(app, registry, in_thread=False)
     return app
+
+
+Availability = Callable[[], str]
+"""Returns why no request may be answered now, as one sentence; "" if requests may be answered."""
+
+
+class SwitchedOff(str):
+    """Why no process answers: an administrator has switched the extender off."""
+
+    __slots__ = ()
+
+
+HungUp = Callable[[], Awaitable[bool]]
+"""Returns whether the caller has gone; checked before anything is promised. It may raise to refuse the request."""
+
+
+class CallerGoneError(Exception):
+    """The caller hung up, so nothing is decided."""
+
+    def __init__(self) -> None:
+        super().__init__("the caller hung up, nothing is decided")
+
+
+def always_available() -> str:
+    """Returns "": a snapshot file has no other process that answers from it."""
+    return ""
+
+
+ALWAYS_AVAILABLE: Final[Availability] = always_available
+
+
+def check(availability: Availability) -> None:
+    """Raises an UnavailableError if requests may not be answered; SwitchedOffError if no process may."""
+    why = availability()
+    if why:
+        raise SwitchedOffError(why) if isinstance(why, SwitchedOff) else UnavailableError(why)
+
+
+async def check_caller(hung_up: HungUp) -> None:
+    """Raises a CallerGoneError if the caller does not wait any more."""
+    if await hung_up():
+        raise CallerGoneError

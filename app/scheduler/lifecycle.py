@@ -28,8 +28,8 @@ from app.runtime.elector import Elector
 from app.runtime.leader_loop import LeaderLoop, Program
 from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
 from app.runtime.server import HttpServer, run_process, serve
+from app.scheduler.api_calls import PodReporter, SchedulerMetrics
 from app.scheduler.cache import LonghornCache
-from app.scheduler.reports import PodReporter, SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.leadership.election import ElectionTiming

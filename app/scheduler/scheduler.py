@@ -22,13 +22,11 @@ import structlog
 
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
-from app.policy.in_force import PolicyFile, PolicyInForce
+from app.policy import PolicyFile, PolicyInForce
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread
-from app.scheduler.binder import Binder, ClaimCheck
+from app.scheduler.api_calls import ERROR, SCHEDULED, UNSCHEDULABLE, Binder, ClaimCheck, PodReporter, SchedulerMetrics
 from app.scheduler.cache import LonghornCache, SchedulerCache, binding_changes, kinds_required
-from app.scheduler.decide import FactsFor, decide, message
-from app.scheduler.reports import ERROR, SCHEDULED, UNSCHEDULABLE, PodReporter, SchedulerMetrics
-from app.scheduler.scheduling_queue import SchedulingQueue
+from app.scheduler.scheduling_queue import FactsFor, SchedulingQueue, decide, message
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.generic import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
 from scheduler_core.errors import ResolutionError

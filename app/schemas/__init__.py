@@ -1,9 +1,6 @@
 """JSON answers of the HTTP API as pydantic models, and what the commands have in common with it.
 
-explain           /explain, and `explain` for a pod
-decision_answer   /decisions
+decision          /explain and `explain` for a pod, /decisions, the policy as a part of /state; why a value is refused
 state             /state
-policy            the policy, a part of /state
 remedies_answer   a remedy with its commands
-value_problem     why a value is refused
 """

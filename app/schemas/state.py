@@ -8,8 +8,7 @@ from typing import Final
 
 from pydantic import Field
 
-from app.schemas.explain import Answer
-from app.schemas.policy import PolicyAnswer
+from app.schemas.decision import Answer, PolicyAnswer
 from scheduler_core.cluster.free_space import unlisted_bytes
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.nudge import WaitingPod
@@ -22,7 +21,7 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.monitor.overbooking_monitor import Overbooked, OverbookingReport
-from scheduler_core.monitor.placement_monitor import Misplaced, PlacementReport, Stuck
+from scheduler_core.monitor.placement_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.volumes.demand import Demand
@@ -109,22 +108,21 @@ class DiskState(Answer):
     tags: list[str]
     ready: bool
     schedulable: bool
-    allow_scheduling: bool = Field(serialization_alias="allowScheduling")
-    eviction_requested: bool = Field(serialization_alias="evictionRequested")
-    storage_maximum: int = Field(serialization_alias="storageMaximum")
-    storage_reserved: int = Field(serialization_alias="storageReserved")
-    storage_available: int = Field(serialization_alias="storageAvailable")
-    storage_scheduled: int = Field(serialization_alias="storageScheduled", description="as Longhorn's status has it")
+    allow_scheduling: bool
+    eviction_requested: bool
+    storage_maximum: int
+    storage_reserved: int
+    storage_available: int
+    storage_scheduled: int = Field(description="as Longhorn's status has it")
     free: int = Field(description="what may still be scheduled: size <= free")
     headroom: int = Field(description="what may still be written: actual size < headroom")
     replicas: dict[str, int] = Field(description="counted in storageScheduled, by name")
-    backing_images: dict[str, int] = Field(serialization_alias="backingImages", description="likewise")
+    backing_images: dict[str, int] = Field(description="likewise")
     not_yet_scheduled: dict[str, int] = Field(
-        serialization_alias="notYetScheduled",
-        description="replicas placed here that Longhorn's status does not list yet",
+        description="replicas placed here that Longhorn's status does not list yet"
     )
     disk_schedule: DiskScheduleState | None = Field(
-        serialization_alias="diskSchedule", description="its limit holds in addition to Longhorn's; null without one"
+        description="its limit holds in addition to Longhorn's; null without one"
     )
 
 
@@ -133,8 +131,8 @@ class NodeState(Answer):
 
     ready: bool
     schedulable: bool
-    allow_scheduling: bool = Field(serialization_alias="allowScheduling")
-    eviction_requested: bool = Field(serialization_alias="evictionRequested")
+    allow_scheduling: bool
+    eviction_requested: bool
     zone: str
     tags: list[str]
     disks: list[DiskState]
@@ -164,12 +162,11 @@ class OfferAnswer(Answer):
     pod: str = Field(description="namespace/name")
     uid: str
     nodes: list[str] = Field(description=f"the first {MAX_NODES_LISTED} by name")
-    node_count: int = Field(serialization_alias="nodeCount", description="of all nodes")
-    age_seconds: float = Field(serialization_alias="ageSeconds")
+    node_count: int = Field(description="of all nodes")
+    age_seconds: float
     narrowed: bool = Field(description="whether a nomination said which node it will be")
     held_from_priority: int | None = Field(
-        serialization_alias="heldFromPriority",
-        description="set if preemption makes room for the pod: pods of at most this priority do not get it",
+        description="set if preemption makes room for the pod: pods of at most this priority do not get it"
     )
     volumes: list[str] = Field(description="claims as namespace/name, or Longhorn volumes without one")
 
@@ -179,7 +176,7 @@ class WaitingAnswer(Answer):
 
     pod: str = Field(description="namespace/name")
     uid: str
-    waited_seconds: float = Field(serialization_alias="waitedSeconds", description="since it was refused first")
+    waited_seconds: float = Field(description="since it was refused first")
     nudges: int = Field(description="how often it was made to be retried")
 
 
@@ -192,7 +189,7 @@ class MisplacedAnswer(Answer):
     pod: str = Field(description="namespace/name; empty if none is known")
     volume: str = Field(description="the Longhorn volume")
     node: str = Field(description="where it is wanted")
-    replicas_on: list[str] = Field(serialization_alias="replicasOn", description="where it has replicas now")
+    replicas_on: list[str] = Field(description="where it has replicas now")
 
 
 class OverbookedAnswer(Answer):
@@ -203,11 +200,9 @@ class OverbookedAnswer(Answer):
     volumes: list[str] = Field(
         description=f"those that met there, in order of placement; the first {MAX_VOLUMES_LISTED}"
     )
-    volume_count: int = Field(serialization_alias="volumeCount", description="of all that met")
-    bytes_over: int = Field(serialization_alias="bytesOver", description="how far it exceeds the limit now")
-    within_milliseconds: int = Field(
-        serialization_alias="withinMilliseconds", description="between the first and the last of these placements"
-    )
+    volume_count: int = Field(description="of all that met")
+    bytes_over: int = Field(description="how far it exceeds the limit now")
+    within_milliseconds: int = Field(description="between the first and the last of these placements")
 
 
 class StuckAnswer(Answer):
@@ -216,7 +211,7 @@ class StuckAnswer(Answer):
     pod: str = Field(description="namespace/name")
     node: str
     volumes: list[str] = Field(description="those that are not on its node")
-    waited_seconds: float = Field(serialization_alias="waitedSeconds", description="since this process saw it begin")
+    waited_seconds: float = Field(description="since this process saw it begin")
 
 
 class AwaitedPlacementAnswer(Answer):
@@ -245,7 +240,7 @@ class PlacementGuardAnswer(Answer):
     )
     observations: dict[str, int] = Field(description="placements that a watch has shown: confirmed, bypassed, tampered")
     awaited: list[AwaitedPlacementAnswer] = Field(description="oldest first")
-    awaited_count: int = Field(serialization_alias="awaitedCount")
+    awaited_count: int
 
 
 class ServiceAnswer(Answer):
@@ -256,29 +251,25 @@ class ServiceAnswer(Answer):
     leader: str = Field(description="who holds the Lease, as far as known")
     enabled: bool
     enforcement: Enforcement = Field(description="observe: every node fits, and refusals are only counted and logged")
-    pod_scheduling_timeout: int = Field(serialization_alias="podSchedulingTimeout", description="seconds")
-    node_reservation_timeout: int = Field(serialization_alias="nodeReservationTimeout", description="seconds")
+    pod_scheduling_timeout: int = Field(description="seconds")
+    node_reservation_timeout: int = Field(description="seconds")
     origins: dict[str, str] = Field(description="where each setting's value comes from")
-    refused_settings: list[str] = Field(serialization_alias="refusedSettings", description="values that are not valid")
+    refused_settings: list[str] = Field(description="values that are not valid")
     unreadable: list[str] = Field(description="objects that are left out because they cannot be read, and why")
-    reserved_nodes: list[str] = Field(
-        serialization_alias="reservedNodes", description="nodes that take no new volumes now"
-    )
+    reserved_nodes: list[str] = Field(description="nodes that take no new volumes now")
     demands: list[DemandAnswer] = Field(description=f"by node and age; at most {MAX_LISTED}, as in all lists here")
-    demand_count: int = Field(serialization_alias="demandCount", description="of all demands")
+    demand_count: int = Field(description="of all demands")
     offers: list[OfferAnswer] = Field(description="oldest first")
-    offer_count: int = Field(serialization_alias="offerCount")
+    offer_count: int
     waiting: list[WaitingAnswer] = Field(description="the one refused first comes first")
-    waiting_count: int = Field(serialization_alias="waitingCount")
+    waiting_count: int
     misplaced: list[MisplacedAnswer] = Field(description="by node and age")
-    misplaced_count: int = Field(serialization_alias="misplacedCount")
+    misplaced_count: int
     overbooked: list[OverbookedAnswer] = Field(description="by node and disk")
-    overbooked_count: int = Field(serialization_alias="overbookedCount")
+    overbooked_count: int
     stuck: list[StuckAnswer] = Field(description="by node and name")
-    stuck_count: int = Field(serialization_alias="stuckCount")
-    placement_guard: PlacementGuardAnswer | None = Field(
-        serialization_alias="placementGuard", description="null without one"
-    )
+    stuck_count: int
+    placement_guard: PlacementGuardAnswer | None = Field(description="null without one")
 
 
 class CallerAnswer(Answer):
@@ -287,7 +278,7 @@ class CallerAnswer(Answer):
     address: str
     form: str = Field(description="names, or nodes if whole nodes were sent")
     requests: int
-    age_seconds: float = Field(serialization_alias="ageSeconds", description="since the last request")
+    age_seconds: float = Field(description="since the last request")
 
 
 class StateAnswer(Answer):
@@ -328,18 +319,8 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
     waiting = outstanding.waiting
     demands = outstanding.demand.all if outstanding.demand else ()
     hopeless = {(demand.node, identity(demand.volume)) for demand in report.hopeless}
-    return ServiceAnswer(
-        answering=state.answering,
-        refusal=state.refusal,
-        leader=state.leader,
-        enabled=state.enabled,
-        enforcement=state.enforcement,
-        pod_scheduling_timeout=state.pod_scheduling_timeout,
-        node_reservation_timeout=state.node_reservation_timeout,
-        origins=dict(state.origins),
-        refused_settings=list(state.refused_settings),
-        unreadable=list(state.unreadable),
-        reserved_nodes=list(state.reserved_nodes),
+    return ServiceAnswer.of(
+        state,
         demands=[
             _demand_answer(
                 demand,
@@ -353,11 +334,14 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         offer_count=ledger.outstanding,
         waiting=[_waiting_answer(entry) for entry in waiting[:MAX_LISTED]],
         waiting_count=len(waiting),
-        misplaced=[_misplaced_answer(entry) for entry in report.misplaced[:MAX_LISTED]],
+        misplaced=[MisplacedAnswer.of(entry) for entry in report.misplaced[:MAX_LISTED]],
         misplaced_count=len(report.misplaced),
         overbooked=[_overbooked_answer(entry) for entry in outstanding.overbookings.overbooked[:MAX_LISTED]],
         overbooked_count=len(outstanding.overbookings.overbooked),
-        stuck=[_stuck_answer(entry, report.time) for entry in report.stuck[:MAX_LISTED]],
+        stuck=[
+            StuckAnswer.of(entry, waited_seconds=round(report.time - entry.since, 3))
+            for entry in report.stuck[:MAX_LISTED]
+        ],
         stuck_count=len(report.stuck),
         placement_guard=_guard_answer(state.guard) if state.guard is not None else None,
     )
@@ -365,45 +349,35 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
 
 def _guard_answer(state: PlacementGuardState) -> PlacementGuardAnswer:
     activity = state.activity
-    return PlacementGuardAnswer(
-        mode=state.mode,
-        published=state.published,
-        problem=state.problem,
+    return PlacementGuardAnswer.of(
+        state,
         health=activity.health.value if activity.health is not None else "",
-        outcomes=dict(activity.outcomes),
-        observations=dict(activity.observations),
-        awaited=[
-            AwaitedPlacementAnswer(
-                replica=entry.replica, volume=entry.volume, node=entry.node, disk=entry.disk, size=entry.size
-            )
-            for entry in activity.awaited[:MAX_LISTED]
-        ],
+        outcomes=activity.outcomes,
+        observations=activity.observations,
+        awaited=[AwaitedPlacementAnswer.of(entry) for entry in activity.awaited[:MAX_LISTED]],
         awaited_count=len(activity.awaited),
     )
 
 
 def _demand_answer(demand: Demand, *, hopeless: bool, roaming: bool) -> DemandAnswer:
-    return DemandAnswer(
+    return DemandAnswer.of(
+        demand,
         volume=demand.volume.name,
         claim=demand.volume.claim,
-        node=demand.node,
         source=demand.source.name.lower(),
-        pod=demand.pod,
         size=demand.volume.volume.size,
-        since=demand.since,
         hopeless=hopeless,
         roaming=roaming,
     )
 
 
 def _offer_answer(offer: Offer, now: float) -> OfferAnswer:
-    return OfferAnswer(
+    return OfferAnswer.of(
+        offer,
         pod=f"{offer.pod.namespace}/{offer.pod.name}",
-        uid=offer.uid,
         nodes=sorted(offer.nodes)[:MAX_NODES_LISTED],
         node_count=len(offer.nodes),
         age_seconds=round(now - offer.made_at, 3),
-        narrowed=offer.narrowed,
         held_from_priority=offer.priority,
         volumes=[
             volume.claim or volume.name
@@ -414,58 +388,28 @@ def _offer_answer(offer: Offer, now: float) -> OfferAnswer:
 
 
 def _waiting_answer(entry: WaitingPod) -> WaitingAnswer:
-    return WaitingAnswer(
-        pod=entry.pod.key, uid=entry.pod.uid, waited_seconds=round(entry.seconds, 3), nudges=entry.nudges
-    )
-
-
-def _misplaced_answer(entry: Misplaced) -> MisplacedAnswer:
-    return MisplacedAnswer(pod=entry.pod, volume=entry.volume, node=entry.node, replicas_on=list(entry.replicas_on))
+    return WaitingAnswer.of(entry, pod=entry.pod.key, uid=entry.pod.uid, waited_seconds=round(entry.seconds, 3))
 
 
 def _overbooked_answer(entry: Overbooked) -> OverbookedAnswer:
-    return OverbookedAnswer(
-        node=entry.node,
-        disk=entry.disk,
-        volumes=list(entry.volumes[:MAX_VOLUMES_LISTED]),
+    return OverbookedAnswer.of(
+        entry,
+        volumes=entry.volumes[:MAX_VOLUMES_LISTED],
         volume_count=len(entry.volumes),
-        bytes_over=entry.bytes_over,
         within_milliseconds=entry.milliseconds,
     )
 
 
-def _stuck_answer(entry: Stuck, now: float) -> StuckAnswer:
-    return StuckAnswer(
-        pod=entry.pod, node=entry.node, volumes=list(entry.volumes), waited_seconds=round(now - entry.since, 3)
-    )
-
-
 def _node_state(view: View, node: longhorn.Node) -> NodeState:
-    return NodeState(
-        ready=node.ready,
-        schedulable=node.schedulable,
-        allow_scheduling=node.allow_scheduling,
-        eviction_requested=node.eviction_requested,
-        zone=node.zone,
-        tags=sorted(node.tags),
-        disks=[_disk_state(view, disk, view.free_space(node.name)[disk.name]) for disk in node.disks],
-    )
+    disks = [_disk_state(view, disk, view.free_space(node.name)[disk.name]) for disk in node.disks]
+    return NodeState.of(node, tags=sorted(node.tags), disks=disks)
 
 
 def _disk_state(view: View, disk: longhorn.Disk, space: DiskSpace) -> DiskState:
-    return DiskState(
-        name=disk.name,
-        uuid=disk.uuid,
+    return DiskState.of(
+        disk,
         type=disk.spec_type,
         tags=sorted(disk.tags),
-        ready=disk.ready,
-        schedulable=disk.schedulable,
-        allow_scheduling=disk.allow_scheduling,
-        eviction_requested=disk.eviction_requested,
-        storage_maximum=disk.storage_maximum,
-        storage_reserved=disk.storage_reserved,
-        storage_available=disk.storage_available,
-        storage_scheduled=disk.storage_scheduled,
         free=space.free,
         headroom=space.headroom,
         replicas=dict(sorted(disk.scheduled_replicas.items())),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.generic import PodKey
@@ -19,6 +20,9 @@ from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas
 from scheduler_core.predict.prediction import refusal_text, sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
+
+# A single step takes too long in a larger cluster.
+MAX_NODES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ import pytest
 
 from app.api.dependencies import AppState
 from app.bootstrap import application
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce
-from app.runtime.memory_budget import MemoryBudget
+from app.memory import MemoryBudget
+from app.policy import PolicyInForce
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.settings import ExtenderSettings
 from tests import builders as make

@@ -25,7 +25,7 @@ import yaml
 from aiohttp import web
 
 from app.api.extender_codec import decode_filter
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing

@@ -22,16 +22,16 @@ from fastapi import FastAPI
 from app.api.dependencies import AppState
 from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
+from app.extender.capacity import NodeLosses
 from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
-from app.extender.node_losses import NodeLosses
 from app.extender.offers import Offers
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce
+from app.memory import MemoryBudget
+from app.policy import PolicyInForce
 from app.runtime.decision_thread import DecisionThread
-from app.runtime.memory_budget import MemoryBudget
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.settings import ExtenderSettings, GuardMode
 from scheduler_core.evaluation.state import ClusterState, ProfileCache

@@ -15,8 +15,8 @@ from statistics import median, quantiles
 from typing import Any
 from urllib.request import urlopen
 
-from app.extender.node_losses import FIRST_NODES
-from app.runtime.metrics import PREFIX
+from app.extender.capacity import FIRST_NODES
+from app.runtime.probes import PREFIX
 from tests import builders as make
 from tests.bench import cluster
 from tests.bench.http import TWO, connect, cpu_seconds, new_requirements, run_server
@@ -31,8 +31,8 @@ BURST = 1000
 _SCRAPE_INTERVAL = 5
 _WITHOUT = """
 import sys
-from app.extender import node_losses
-node_losses.MAX_NODES = 0
+from app.extender import capacity
+capacity.MAX_NODES = 0
 sys.argv[0] = "longhorn-extender"
 from app.cli.main import main
 main()

@@ -21,13 +21,13 @@ from structlog.testing import capture_logs
 
 from app.api.dependencies import AppState
 from app.bootstrap import application, create_app
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce
+from app.memory import MemoryBudget
+from app.policy import PolicyInForce
 from app.runtime.decision_thread import OnCallersThread
-from app.runtime.memory_budget import MemoryBudget
 from app.settings import DEFAULT_MAX_BODY, DEFAULT_REQUEST_MEMORY, Settings
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.settings import ExtenderSettings

@@ -17,13 +17,13 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from app.bootstrap import create_app
-from app.disk_schedule.metrics import ControllerMetrics
+from app.disk_schedule.controller import ControllerMetrics
 from app.disk_schedule.watches import ControllerCache
 from app.extender.metrics import Metrics, Outstanding
 from app.kube.reflector import CacheStatus, Timing
+from app.memory import MemoryBudget
 from app.runtime.connections import ServerMetrics
-from app.runtime.memory_budget import MemoryBudget
-from app.scheduler.reports import SchedulerMetrics
+from app.scheduler.api_calls import SchedulerMetrics
 from app.settings import Settings
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL

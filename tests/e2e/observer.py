@@ -12,9 +12,8 @@ from typing import Any, Self
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from app.kube.client import KubeClient
-from app.kube.cluster_cache import ClusterCache
+from app.kube.cluster_cache import ClusterCache, as_snapshot, read_cluster
 from app.kube.reflector import Timing
-from app.kube.snapshot_live import as_snapshot, read_cluster
 from devcluster.programs import NAMESPACE
 from scheduler_core.cluster.view import View
 from scheduler_core.volumes.demand import Demand, DemandSource

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.bootstrap import create_app
 from app.kube.snapshot_file import load_snapshot
-from app.policy.in_force import PolicyFile
+from app.policy import PolicyFile
 from app.settings import Settings
 from scheduler_core.errors import CoreError
 from tests.builders import NOW

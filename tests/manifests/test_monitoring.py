@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from tests.contract.frozen import extender_registry
 from tests.manifests.load import MANIFESTS, ROOT, documents, only
 

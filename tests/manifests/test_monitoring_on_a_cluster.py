@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from devcluster import prometheus
 from devcluster.http_check import http_request
 from devcluster.programs import NAMESPACE

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.extender.guard import GuardContext, PlacementGuard
 from app.extender.metrics import Metrics
 from scheduler_core.convert.admission import admission_request

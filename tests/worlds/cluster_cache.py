@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing

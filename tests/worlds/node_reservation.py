@@ -3,12 +3,12 @@
 import asyncio
 from typing import Final
 
-from app.decisions.evaluator import Evaluator
-from app.extender.availability import Availability, HungUp
+from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce
+from app.policy import PolicyInForce
+from app.runtime.probes import Availability, HungUp
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.explain import Explanation
 from scheduler_core.decide.settings import ExtenderSettings

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from structlog.testing import capture_logs
 
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers

@@ -4,8 +4,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from app.kube.cluster_cache import as_snapshot
 from app.kube.snapshot_generic import SchedulingObjects
-from app.kube.snapshot_live import as_snapshot
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state

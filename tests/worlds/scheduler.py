@@ -16,10 +16,9 @@ from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
-from app.policy.in_force import PolicyFile
-from app.policy.plugins import load_plugins
+from app.policy import PolicyFile, load_plugins
+from app.scheduler.api_calls import PodReporter, SchedulerMetrics
 from app.scheduler.cache import LonghornCache, SchedulerCache
-from app.scheduler.reports import PodReporter, SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.decide.decision import FilterOptions

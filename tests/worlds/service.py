@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
 from app.bootstrap import create_app
-from app.runtime.browser_rules import BrowserRules
+from app.runtime.server import BrowserRules
 from app.settings import Settings
 from tests.builders import NOW, Object, claim, flat, kube_node, longhorn_node, pod, snapshot, storage_class
 

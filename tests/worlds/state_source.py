@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.decisions.evaluator import LiveStateSource
+from app.evaluator import LiveStateSource
 from app.kube.cluster_cache import ChangeObserver
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of

@@ -2,8 +2,7 @@
 
 routes      GET /, /pods, /nodes/..., /decision-log and the assets
 views       what each page shows, as plain values
-page_query  what a request may ask for, checked
-rendering   templates, escaping, security headers
+rendering   templates, escaping, the tiles of the first page
 
 Templates and assets are files of this package. No page names another server, and none has inline styles or scripts.
 """

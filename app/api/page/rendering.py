@@ -1,22 +1,33 @@
-"""Renders templates, with everything that they print escaped. The headers of every answer allow nothing but the page's
-own files (`app/runtime/browser_rules.py`).
+"""Renders templates, with everything that they print escaped, and the tiles of the first page, which are the cluster in a few numbers.
+
+The headers of every answer allow nothing but the page's own files (`app/runtime/server.py`). The bars of disks are bytes scheduled of the
+limit, and written of the size.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from fastapi import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from scheduler_core.longhorn.replenish_wait import parse_time
+from scheduler_core.model.listing import natural_key
 from scheduler_core.model.quantity import format_age, format_count
+from scheduler_core.monitor.capacity_report import DiskUsage
+from scheduler_core.monitor.node_rows import SpaceTotal, scheduling_limit_of
+from scheduler_core.monitor.report import StatusReport
+from scheduler_core.predict.node_loss import MAX_NODES, NodeLossOutcome
+
+if TYPE_CHECKING:  # what a command renders needs none of it
+    from app.schemas.state import ServiceState
 
 _FOLDER: Final = Path(__file__).parent
 _MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -109,3 +120,191 @@ def _age(created: str, now: datetime) -> str:
 
 def _utc(time: datetime) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+_ONLY_LEADER: Final = "known to the leader of a live cluster"
+UNKNOWN: Final = "n/a"
+_WORDS: Final = {"warn": "look at this", "bad": "act on this"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One number."""
+
+    label: str
+    number: str
+    mood: str  # good, warn, bad, or "" where nothing can be said
+    note: str  # what the number means
+    link: str = ""  # where there is more, "" for nowhere
+
+    @property
+    def word(self) -> str:
+        """The mood for readers that see no colours."""
+        return _WORDS.get(self.mood, "")
+
+
+def tiles(
+    report: StatusReport,
+    service: ServiceState | None,
+    losses: Mapping[str, NodeLossOutcome],
+    losses_seconds_left: float,
+) -> list[Tile]:
+    """Returns the tiles of a report; what only a leader knows is unknown elsewhere."""
+    leads = service is not None and service.answering
+    return [
+        _waiting_tile(report, service),
+        _stuck_tile(service if leads else None),
+        _misplacement_tile(service if leads else None),
+        _largest_volume_tile(report),
+        _losses_tile(report, service, losses, losses_seconds_left),
+        _free_space_tile(report),
+    ]
+
+
+def _waiting_tile(report: StatusReport, service: ServiceState | None) -> Tile:
+    number = len(report.waiting)
+    longest = max((entry.seconds for entry in service.outstanding.waiting), default=0.0) if service else 0.0
+    note = f"the longest for {format_age(longest)}" if longest else "pods with claims and without a node"
+    return Tile("Waiting pods", f"{number:,}", "warn" if number else "good", note, "/pods")
+
+
+def _stuck_tile(service: ServiceState | None) -> Tile:
+    if service is None:
+        return Tile("Stuck pods", UNKNOWN, "", _ONLY_LEADER)
+    stuck = service.outstanding.report.stuck
+    note = f"{stuck[0].pod} on {stuck[0].node}" if stuck else "bound pods that have lacked a volume for a minute"
+    return Tile("Stuck pods", f"{len(stuck):,}", "bad" if stuck else "good", note)
+
+
+def _misplacement_tile(service: ServiceState | None) -> Tile:
+    if service is None:
+        return Tile("Misplaced volumes", UNKNOWN, "", _ONLY_LEADER)
+    misplaced = service.outstanding.report.misplaced
+    overbooked = service.outstanding.overbookings.overbooked
+    note = (
+        f"{misplaced[0].volume}, wanted on {misplaced[0].node}"
+        if misplaced
+        else "new volumes on another node than their pod's"
+    )
+    if overbooked:
+        note += f"; {format_count(len(overbooked), 'overbooked disk')}"
+    mood = "bad" if misplaced or overbooked else "good"
+    return Tile("Misplaced volumes", f"{len(misplaced):,}", mood, note)
+
+
+def _largest_volume_tile(report: StatusReport) -> Tile:
+    largest = report.largest_volume
+    if largest is None:
+        return Tile("Largest volume that fits", UNKNOWN, "", "there is no StorageClass of Longhorn")
+    best = [name for name, size in report.largest_volumes.items() if size == largest]
+    note = f"a new one of StorageClass {best[0]}" + (f" or {len(best) - 1} more" if len(best) > 1 else "")
+    return Tile("Largest volume that fits", short_bytes(largest), "good" if largest else "bad", note)
+
+
+def _losses_tile(
+    report: StatusReport, service: ServiceState | None, losses: Mapping[str, NodeLossOutcome], seconds_left: float
+) -> Tile:
+    """Returns how many nodes can be lost, of those whose loss is predicted."""
+    label = "Nodes that can be lost"
+    nodes = len(report.rows)
+    predicted = [losses[row.name] for row in report.rows if row.name in losses]
+    if service is not None and not service.answering:
+        return Tile(label, UNKNOWN, "", _ONLY_LEADER)
+    if not predicted:
+        note = f"not predicted for more than {MAX_NODES} nodes" if nodes > MAX_NODES else "not predicted yet"
+        return Tile(label, UNKNOWN, "", note)
+    safe = sum(loss.safe for loss in predicted)
+    number = f"{safe:,} of {len(predicted):,}"
+    mood = "good" if safe == len(predicted) else "warn"
+    if len(predicted) < nodes:
+        end = f"; all in about {format_age(seconds_left)}" if seconds_left else ""
+        note = f"predicted for {len(predicted):,} of {format_count(nodes, 'node')} so far, the fullest first{end}"
+        return Tile(label, number, mood if safe < len(predicted) else "", note)
+    return Tile(label, number, mood, "each on its own, without waiting pods or lost data")
+
+
+def _free_space_tile(report: StatusReport) -> Tile:
+    space = report.space
+    share = space.free / space.limit if space.limit else 0.0
+    mood = "bad" if share < 0.05 else "warn" if share < 0.15 else "good"
+    note = f"on open disks; {share:.0%} of the {short_bytes(space.limit)} that Longhorn may schedule"
+    return Tile("Free by the rules", short_bytes(space.free), mood if report.disks else "", note)
+
+
+# Nodes of one page show so many disks in all, and each shows two at least.
+_DISKS_PER_PAGE: Final = 120
+_MIN_DISKS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class UseBar:
+    """Two tracks, in per cent of their length."""
+
+    scheduled: float  # of the scheduling limit
+    promised: float  # of the scheduling limit
+    written: float  # of the size; the reserve is at the end
+    reserved: float  # of the size; the reserve is at the end
+    over: bool  # whether more is scheduled than the limit
+    label: str  # all numbers as a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLine:
+    """A disk of a row with its bar."""
+
+    usage: DiskUsage
+    bar: UseBar
+
+    @property
+    def free(self) -> int:
+        """Bytes that replicas may take now; 0 while the disk is closed."""
+        return max(0, self.usage.free) if self.usage.closed_by is None else 0
+
+
+def disk_line(usage: DiskUsage) -> DiskLine:
+    limit = scheduling_limit_of(usage)
+    return DiskLine(usage, _bar(SpaceTotal.of([usage]), limit, over=usage.free < 0))
+
+
+def total_bar(space: SpaceTotal) -> UseBar:
+    return _bar(space, space.limit, over=False)
+
+
+def lines_of(disks: Sequence[DiskUsage], limit: int) -> list[DiskLine]:
+    """Returns the first disks, those with the least free space first."""
+    worst = sorted(disks, key=lambda usage: (usage.closed_by is None, _free_share(usage), natural_key(usage.disk)))
+    return [disk_line(usage) for usage in worst[:limit]]
+
+
+def disks_per_row(rows: int) -> int:
+    """Returns how many disks each row of a page may show."""
+    return max(_MIN_DISKS, _DISKS_PER_PAGE // max(1, rows))
+
+
+def _free_share(usage: DiskUsage) -> float:
+    limit = scheduling_limit_of(usage)
+    return usage.free / limit if limit else 0.0
+
+
+def _bar(space: SpaceTotal, limit: int, *, over: bool) -> UseBar:
+    scheduled = _share(space.scheduled, limit)
+    written = _share(space.written, space.maximum)
+    return UseBar(
+        scheduled=scheduled,
+        promised=min(_share(space.promised, limit), round(100 - scheduled, 1)),
+        written=written,
+        reserved=min(_share(space.reserved, space.maximum), 100.0),
+        over=over,
+        label=(
+            f"{short_bytes(space.scheduled)} scheduled and {short_bytes(space.promised)} promised of {short_bytes(limit)}, "
+            f"{short_bytes(space.free)} free; {short_bytes(space.written)} written and {short_bytes(space.reserved)} "
+            f"reserved of {short_bytes(space.maximum)}"
+        ),
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    """Returns a part in per cent, from 0 to 100."""
+    if whole <= 0:
+        return 100.0 if part > 0 else 0.0
+    return round(min(max(100 * part / whole, 0.0), 100.0), 1)

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
 from app.api.dependencies import AppState, RequestLease, state_of
+from app.api.extender import readiness
 from app.api.page.rendering import asset_response, page_response, render
 from app.api.page.views import (
     REFRESH_SECONDS,
@@ -32,11 +33,10 @@ from app.api.page.views import (
     waiting_list,
     waiting_since,
 )
-from app.api.state import readiness
 from app.extender.status_reporter import ExplainedDecision
-from app.runtime.memory_budget import Lease
+from app.memory import Lease
 from app.runtime.probes import UnavailableError
-from app.schemas.explain import NodeAnswer, explain_answer
+from app.schemas.decision import NodeAnswer, explain_answer
 from scheduler_core.decide.decision import DecisionQuery
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model.kube import Pod

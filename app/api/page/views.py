@@ -13,7 +13,7 @@ from fastapi import Request
 
 from app.api.dependencies import AppState
 from app.api.errors import RequestError
-from app.api.page.tiles import DiskLine, disk_line, disks_per_row, lines_of, tiles, total_bar
+from app.api.page.rendering import DiskLine, disk_line, disks_per_row, lines_of, tiles, total_bar
 from app.extender.status_reporter import COMPARED, NOT_COMPARED, StatusSources
 from app.schemas.state import PlacementGuardState, ServiceState
 from scheduler_core.decide.decision import MAX_DECISIONS, DecisionQuery, LoggedDecision

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.schemas.explain import explain_answer, explain_json
+from app.schemas.decision import explain_answer, explain_json
 from tests.bench.offers_cluster import new_pod
 from tests.builders import Object, bound, claim, disk, flat, kept, longhorn_node, pod, replica, storage_class
 from tests.worlds.crowded_cluster import CrowdedCluster

@@ -17,9 +17,8 @@ from app.api.placement_review import AdmissionState, guard_application
 from app.extender.guard_certificate import NAME, CertificateOptions, GuardCertificate
 from app.extender.metrics import Metrics
 from app.kube.client import KubeClient
-from app.runtime.memory_budget import MemoryBudget
-from app.runtime.metrics import PREFIX
-from app.runtime.probes import Health, probe_application
+from app.memory import MemoryBudget
+from app.runtime.probes import PREFIX, Health, probe_application
 from app.runtime.server import HttpServer, serve
 from scheduler_core.convert.admission import AdmissionRequest, JsonPatch
 from tests.worlds import fake_api

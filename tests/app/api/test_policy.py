@@ -10,9 +10,8 @@ from fastapi import FastAPI
 
 from app.bootstrap import create_app
 from app.kube.snapshot_generic import load_cluster
-from app.policy.in_force import PolicyFile
-from app.policy.plugins import load_plugins
-from app.runtime.metrics import PREFIX
+from app.policy import PolicyFile, load_plugins
+from app.runtime.probes import PREFIX
 from app.settings import Settings
 from scheduler_core.decide.settings import Enforcement
 from tests.builders import NOW, Object, claim, flat, longhorn_node, storage_class

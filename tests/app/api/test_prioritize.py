@@ -10,13 +10,13 @@ from fastapi import FastAPI
 
 from app.api.dependencies import AppState
 from app.bootstrap import application as live_application
-from app.decisions.evaluator import Evaluator
-from app.extender.availability import SwitchedOff
+from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce
-from app.runtime.memory_budget import MemoryBudget
+from app.memory import MemoryBudget
+from app.policy import PolicyInForce
+from app.runtime.probes import SwitchedOff
 from app.settings import Settings
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.settings import Enforcement, ExtenderSettings

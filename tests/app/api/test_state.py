@@ -11,12 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.dependencies import AppState
 from app.bootstrap import application as live_application
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.extender.metrics import Metrics, Outstanding
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce
+from app.memory import MemoryBudget
+from app.policy import PolicyInForce
 from app.runtime.connections import ServerMetrics
-from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import (
     MAX_LISTED,
     MAX_NODES_LISTED,

@@ -59,7 +59,7 @@ def test_the_programs_own_options_import_no_command(option: str) -> None:
     assert {name for name in modules if name.startswith("app.cli.")} == {
         "app.cli.main",
         "app.cli.commands",
-        "app.cli.terminal",
+        "app.cli.render",
     }
     assert {name for name in modules if name.startswith("scheduler_core.")} == {"scheduler_core.errors"}
 
@@ -70,7 +70,7 @@ def test_the_completion_of_a_commands_name_imports_no_command(monkeypatch: pytes
     monkeypatch.setenv("COMP_CWORD", "1")
     done = subprocess.run([sys.executable, "-c", _IMPORTED], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["waiting"]
-    assert "app.cli.waiting" not in done.stderr.split()
+    assert "app.cli.decisions" not in done.stderr.split()
 
 
 def test_explain_imports_what_it_shows() -> None:
@@ -80,18 +80,16 @@ def test_explain_imports_what_it_shows() -> None:
     assert not any(name.startswith("app.cli.") and "explain" not in name for name in modules - _SHARED)
 
 
-_SHARED: Final = {
-    f"app.cli.{name}" for name in ("main", "commands", "terminal", "options", "query", "subjects", "render", "console")
-}
+_SHARED: Final = {f"app.cli.{name}" for name in ("main", "commands", "options", "query", "render", "console")}
 
 
 def test_commands_that_log_say_so() -> None:
     """Unconfigured, their log would be on standard output, among the result."""
     graph = grimp.build_graph("app", include_external_packages=True, cache_dir=None)
     modules = {name: load_command(name).callback.__module__ for name in NAMES if " " not in name}
-    modules["policy"] = "app.cli.policy"
+    modules["policy"] = "app.cli.schedule"
     # Where a live cluster is read, logs are configured first.
-    graph.remove_import(importer="app.cli.query", imported="app.kube.snapshot_live")
+    graph.remove_import(importer="app.cli.query", imported="app.kube.cluster_cache")
     graph.remove_import(importer="app.cli.query", imported="app.runtime.logs")
     logging = {name for name, module in modules.items() if graph.chain_exists(module, "structlog")}
     assert logging - SERVING == LOGGING

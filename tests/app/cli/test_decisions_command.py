@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 from rich.text import Text
 
+from app import printable
 from app.cli.render import refresh
-from app.runtime.printable import printable
 from scheduler_core.errors import CoreError
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.builders import pod
@@ -130,7 +130,7 @@ def test_bad_input_is_one_line(run: Run, arguments: list[str], problem: str) -> 
 async def test_another_server_is_named_as_such(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, body: bytes, problem: str
 ) -> None:
-    monkeypatch.setattr("app.extender.process_call._MAX_BODY", 1000)
+    monkeypatch.setattr("app.extender.installation_calls._MAX_BODY", 1000)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         return web.Response(body=body)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.kube.snapshot_live import as_snapshot
+from app.kube.cluster_cache import as_snapshot
 from tests.builders import Object, claim, csi_node, kube_node, longhorn_node, pod, storage_class
 from tests.worlds.command_line import Run
 from tests.worlds.service import db_pod, small_cluster

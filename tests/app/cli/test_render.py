@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from app.cli.render import plain_data
-from app.schemas.explain import UnresolvedAnswer
+from app.schemas.decision import UnresolvedAnswer
 from scheduler_core.model.verdict import Reason
 
 

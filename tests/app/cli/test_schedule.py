@@ -15,8 +15,8 @@ from app.cli.commands import load_command
 from app.kube.client import KubeClient
 from app.runtime.elector import Elector
 from app.scheduler import lifecycle
+from app.scheduler.api_calls import SchedulerMetrics
 from app.scheduler.lifecycle import LEASE, SchedulerOptions
-from app.scheduler.reports import SchedulerMetrics
 from app.scheduler.scheduler import SchedulerConfig
 from scheduler_core.model.verdict import Reason
 from tests.builders import claim, flat, kube_node, longhorn_node, storage_class

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.runtime.decision_thread import DecisionRunner, DecisionThread, OnCallersThread
 from scheduler_core.decide.decision import Competing, Contenders, FilterOptions
 from scheduler_core.errors import ResolutionError

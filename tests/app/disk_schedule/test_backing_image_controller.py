@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.disk_schedule.metrics import ControllerMetrics
+from app.disk_schedule.controller import ControllerMetrics
 from app.disk_schedule.volume_controller import ImageController, UnreadableError
 from app.kube.client import KubeClient
 from app.kube.resources import LONGHORN_BACKING_IMAGES

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.disk_schedule.disk_controller import over_allocated
+from app.disk_schedule.controller import over_allocated
 from app.kube.client import KubeClient
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus
 from scheduler_core.model.kube import Condition

@@ -8,8 +8,8 @@ from typing import cast
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
+from app.disk_schedule.controller import ControllerMetrics
 from app.disk_schedule.lifecycle import ControllerOptions, DiskScheduleLifecycle
-from app.disk_schedule.metrics import ControllerMetrics
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.runtime.leader_loop import NoElection

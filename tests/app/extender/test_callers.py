@@ -1,6 +1,6 @@
 """From where /filter is called, as /state shows it."""
 
-from app.extender.decision_log import MAX_CALLERS, RecentCallers
+from app.api.dependencies import MAX_CALLERS, RecentCallers
 from tests.worlds.service import NODES, db_pod, small_service
 
 

@@ -3,7 +3,7 @@
 from prometheus_client import generate_latest
 
 from app.extender.metrics import Metrics
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from scheduler_core.evaluation.state import ClusterState
 from tests import builders as make
 from tests.builders import GI

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from app.extender.certificates import CertificateError, CertificateFiles
 from app.extender.metrics import Metrics
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from app.settings import TlsFiles
 from devcluster.pki import CertificateAuthority, CertificatePair
 from tests.worlds.tls import SERVER_HOST, MountedSecret, shake_hands_in_memory

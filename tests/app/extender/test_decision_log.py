@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.extender.decision_log import DecisionLog
+from app.api.dependencies import DecisionLog
 from scheduler_core.decide.decision import (
     MAX_DECISIONS,
     MAX_ERROR_LENGTH,

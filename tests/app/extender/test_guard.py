@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.extender.guard import (
     ALLOWANCE_LIFETIME,
     ANSWER_SECONDS,
@@ -23,7 +23,7 @@ from app.extender.guard import (
 from app.extender.metrics import Metrics
 from app.kube.client import ApiError
 from app.runtime.decision_thread import Urgency
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from scheduler_core.convert.admission import admission_request
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
 from scheduler_core.decide.settings import ExtenderSettings, GuardMode

@@ -29,7 +29,7 @@ from app.extender.guard_certificate import (
 )
 from app.extender.metrics import Metrics
 from app.kube.client import KubeClient
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from devcluster.pki import CertificateAuthority
 from tests.worlds.fake_api import failing, serve, silent, until
 from tests.worlds.guard_api import CONFIGURATION, NAMESPACE, SECRET, GuardApi

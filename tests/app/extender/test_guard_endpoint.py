@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.extender import endpoint_publisher
-from app.extender.guard_endpoint import GuardEndpoint
+from app.extender.endpoint_publisher import GuardEndpoint
 from app.kube.client import ApiError
 from scheduler_core.decide.settings import GuardMode
 

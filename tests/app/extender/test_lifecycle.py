@@ -8,14 +8,13 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint
 from app.extender.guard_certificate import GuardCertificate
-from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.lifecycle import ExtenderLifecycle, ExtenderParts, LiveSettings
 from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
 from app.kube.client import ApiError
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from scheduler_core.decide.settings import (
     GUARD_OTHER_NODES,
     NODE_RESERVATION_TIMEOUT,

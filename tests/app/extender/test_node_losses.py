@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from app.decisions.evaluator import Evaluator
-from app.extender import node_losses
+from app.evaluator import Evaluator
+from app.extender import capacity
+from app.extender.capacity import ROUND_INTERVAL, NodeLosses
 from app.extender.metrics import Metrics
-from app.extender.node_losses import MAX_NODES, ROUND_INTERVAL, NodeLosses
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.packing.budget import give_way
-from scheduler_core.predict.node_loss import NodeLossOutcome, predict_node_loss
+from scheduler_core.predict.node_loss import MAX_NODES, NodeLossOutcome, predict_node_loss
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from tests.builders import kube_node
 from tests.worlds.decision_runners import RestingRunner
@@ -72,7 +72,7 @@ async def test_the_fullest_nodes_are_predicted_first() -> None:
         return predict_node_loss(cluster, name, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_losses, "predict_node_loss", note)
+        patch.setattr(capacity, "predict_node_loss", note)
         await world.after(5, world.losses.adopt)
     assert order == ["c", "a", "b"]
 
@@ -95,8 +95,8 @@ async def estimates_with(first_nodes: int) -> list[float]:
         return NodeLossOutcome("x", orders=1, pods=0, volumes=0, problems={})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_losses, "predict_node_loss", work)
-        patch.setattr(node_losses, "FIRST_NODES", first_nodes)
+        patch.setattr(capacity, "predict_node_loss", work)
+        patch.setattr(capacity, "FIRST_NODES", first_nodes)
         await world.after(25, world.losses.adopt)
     assert world.losses.seconds_left == 0
     return estimates
@@ -132,7 +132,7 @@ async def test_a_prediction_ends_with_the_leadership() -> None:
     world = World(DecisionThread())
     counts: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_losses, "predict_node_loss", endless)
+        patch.setattr(capacity, "predict_node_loss", endless)
         task = asyncio.create_task(world.losses.run())
         world.losses.adopt()
         await asyncio.sleep(0.1)
@@ -183,7 +183,7 @@ async def test_a_fault_of_a_prediction_leaves_its_node_out() -> None:
         return predict_node_loss(cluster, name, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_losses, "predict_node_loss", fail)
+        patch.setattr(capacity, "predict_node_loss", fail)
         assert await world.after(5, world.losses.adopt) == {"b": True}
 
 

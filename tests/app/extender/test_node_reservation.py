@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.runtime.metrics import PREFIX
-from app.runtime.probes import UnavailableError
+from app.runtime.probes import PREFIX, UnavailableError
 from scheduler_core.decide.decision import FilterOptions
 from tests import builders as make
 from tests.worlds.node_reservation import NodeReservationWorld

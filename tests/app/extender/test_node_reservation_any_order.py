@@ -8,9 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.extender.availability import CallerGoneError, HungUp
 from app.extender.node_reservation import ADOPTED_SECONDS
-from app.runtime.probes import UnavailableError
+from app.runtime.probes import CallerGoneError, HungUp, UnavailableError
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.worlds.node_reservation import POD_SCHEDULING_TIMEOUT, NodeReservationWorld

@@ -12,11 +12,10 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from app.decisions.evaluator import Evaluator, no_contenders
+from app.evaluator import Evaluator, no_contenders
 from app.extender.metrics import Metrics
-from app.extender.nudger import MAX_DECISIONS, TURN_INTERVAL, NudgePatch, Nudger
+from app.extender.nudger import MAX_DECISIONS, MAX_REMEMBERED, TURN_INTERVAL, NudgePatch, Nudger, RefusedPods
 from app.extender.offers import Offers
-from app.extender.refusals import MAX_REMEMBERED, RefusedPods
 from app.kube.client import ApiError
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
 from scheduler_core.decide.nudge import BURST, NUDGES_PER_SECOND, PENDING_NUDGE_LIFETIME
@@ -90,7 +89,7 @@ class World:
             self.evaluator,
             self.contenders,
             self.patch,
-            self,
+            self.count_nudge,
             clock=self.loop.time,
             now=lambda: START + timedelta(seconds=self.loop.time()),
         )

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from app.settings import Settings
 from scheduler_core.decide.settings import Enforcement
 from tests.builders import claim, kube_node

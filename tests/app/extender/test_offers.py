@@ -11,16 +11,13 @@ from typing import Any
 
 import pytest
 
-from app.decisions.evaluator import Evaluator
-from app.extender.availability import HungUp
+from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyFile, PolicyInForce, SnapshotGenericState
-from app.policy.plugins import load_plugins
-from app.runtime.metrics import PREFIX
-from app.runtime.probes import UnavailableError
+from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState, load_plugins
+from app.runtime.probes import PREFIX, HungUp, UnavailableError
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
 from scheduler_core.decide.settings import Enforcement, ExtenderSettings
 from scheduler_core.evaluation.state import ClusterState

@@ -10,11 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.types import EventDict
 
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.extender import placements
 from app.extender.metrics import Metrics, Outstanding
 from app.extender.placements import FOLLOW_INTERVAL, MAX_PLACEMENT_SECONDS, REPORT_INTERVAL, Placements
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions
 from scheduler_core.evaluation.contention import Contention

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.decisions.evaluator import Evaluator
+from app.evaluator import Evaluator
 from app.kube.cluster_cache import WATCHED, WatchedKind
 from scheduler_core.backoff import Backoff
 from scheduler_core.decide.decision import FilterOptions

@@ -12,10 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.bootstrap import create_app
-from app.policy.in_force import PolicyFile, PolicyFileError
-from app.runtime.file_content import MAX_BYTES
-from app.runtime.metrics import PREFIX
-from app.settings import Settings
+from app.policy import PolicyFile, PolicyFileError
+from app.runtime.probes import PREFIX
+from app.settings import MAX_BYTES, Settings
 from tests.builders import NOW, snapshot
 from tests.worlds.command_line import Run
 from tests.worlds.service import NODES, SnapshotProcess, by_names, db_pod, http_client, serve_snapshot, small_cluster

@@ -14,7 +14,7 @@ from app.bootstrap.live import live_application
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.kube.resources import CONFIG_MAPS, LONGHORN_NAMESPACE
-from app.policy.in_force import PolicyFile, PolicyInForce
+from app.policy import PolicyFile, PolicyInForce
 from app.settings import LiveOptions, Settings
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.rule_registry import NODES, PODS, SERVICES

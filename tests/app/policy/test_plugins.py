@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.policy.in_force import PolicyFile, PolicyFileError
-from app.policy.plugins import PREDICATES_GROUP, PluginThreads, load_plugins
+from app.policy import PREDICATES_GROUP, PluginThreads, PolicyFile, PolicyFileError, load_plugins
 from scheduler_core.generic.cycle_state import UndecidableError
 from scheduler_core.generic.plugin_rules import PluginError, Plugins, PredicatePlugin
 from scheduler_core.generic.policy import parse_policy
@@ -49,7 +48,7 @@ def test_the_example_decides() -> None:
 def test_an_installed_package_adds_its_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
     entry_point = EntryPoint("maxPods", "max_pods:PREDICATES", PREDICATES_GROUP)
-    monkeypatch.setattr("app.policy.plugins.entry_points", lambda group: EntryPoints([entry_point]).select(group=group))
+    monkeypatch.setattr("app.policy.entry_points", lambda group: EntryPoints([entry_point]).select(group=group))
     assert list(load_plugins().predicates) == ["maxPods"]
 
 

@@ -4,7 +4,7 @@ import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
 
-from app.runtime.browser_rules import HEADERS, BrowserRules
+from app.runtime.server import HEADERS, BrowserRules
 from app.settings import NO_BROWSER
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD
 from tests.worlds.service import application, http_client

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import structlog
 
-from app.decisions.evaluator import Evaluator, SnapshotState, no_contenders
+from app.evaluator import Evaluator, SnapshotState, no_contenders
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce
+from app.policy import PolicyInForce
 from app.runtime.logs import configure, flush
 from app.settings import LogFormat, Settings
 from scheduler_core.cluster.view import View

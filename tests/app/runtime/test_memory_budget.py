@@ -6,7 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from app.runtime.memory_budget import BYTES_PER_PERIOD, BudgetExceededError, Lease, MemoryBudget, SlowBodyError
+from app.memory import BYTES_PER_PERIOD, BudgetExceededError, Lease, MemoryBudget, SlowBodyError
 from tests.worlds.virtual_time import run as run_virtually
 
 TOTAL = 100

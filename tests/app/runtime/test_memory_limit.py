@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.kube.memory import DEFAULT_LIMIT, memory_limit
+from app.memory import DEFAULT_LIMIT, memory_limit
 
 MIB = 1024**2
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.runtime.printable import printable
+from app import printable
 
 
 @pytest.mark.parametrize(

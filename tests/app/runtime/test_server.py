@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from app.runtime import connections, server
-from app.runtime.metrics import PREFIX
+from app.runtime.probes import PREFIX
 from app.runtime.server import HttpServer, serve
 from devcluster.pki import CertificateAuthority
 from tests.worlds.fake_api import until

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from app.scheduler.binder import Binder
+from app.scheduler.api_calls import Binder
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.generic import PendingPod, pending_pod
 from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION
@@ -20,13 +20,13 @@ from tests.worlds.scheduling_api import CLAIMS, CLASSES, PODS, SchedulingApi, po
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.scheduler.binder._BACKOFF", Backoff(0.01, 0.01))
+    monkeypatch.setattr("app.scheduler.api_calls._BACKOFF", Backoff(0.01, 0.01))
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     seconds = [0.0]
-    monkeypatch.setattr("app.scheduler.binder.monotonic", lambda: seconds[0])
+    monkeypatch.setattr("app.scheduler.api_calls.monotonic", lambda: seconds[0])
     return seconds
 
 

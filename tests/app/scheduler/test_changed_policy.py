@@ -26,7 +26,7 @@ ALL_WATCHES = CLASSIC_WATCHES + len(PATHS)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens intervals and back-offs."""
-    monkeypatch.setattr("app.policy.in_force.RELOAD_INTERVAL", 0.02)
+    monkeypatch.setattr("app.policy.RELOAD_INTERVAL", 0.02)
     monkeypatch.setattr("app.scheduler.scheduler.POLL_INTERVAL", 0.02)
     monkeypatch.setattr("app.scheduler.scheduler.LOG_INTERVAL", 0.2)
     monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 0.1)

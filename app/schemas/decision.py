@@ -1,19 +1,57 @@
-"""Explanations as plain data: the stable JSON of `explain` and `/explain`."""
+"""Decisions as plain data: the stable JSON of `explain` and `/explain`, of `decisions` and `/decisions`, and of the policy in
+`/state`; and what is wrong with a value that pydantic refuses, in this program's words.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from datetime import datetime
+from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import to_json
+from pydantic import AliasGenerator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails, to_json
 
+from app import API_VERSION
+from scheduler_core.decide.decision import (
+    MAX_DECISIONS,
+    MAX_OFFERED,
+    MAX_REASONS,
+    DecisionOutcome,
+    DecisionPage,
+    DecisionQuery,
+)
 from scheduler_core.decide.explain import Explanation
+from scheduler_core.generic.policy import Policy
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Verdict
 from scheduler_core.packing.budget import give_way
 from scheduler_core.volumes.resolve import PodVolume
+
+_TEXTS: Final = {
+    "int_parsing": "expected a whole number",
+    "int_parsing_size": "expected a smaller number",
+    "float_parsing": "expected a number",
+    "bool_parsing": "expected true or false",
+    "enum": "expected {expected}",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected at least {ge}",
+    "less_than": "expected less than {lt}",
+    "less_than_equal": "expected at most {le}",
+    "extra_forbidden": "there is no such parameter",
+    "value_error": "{error}",
+}
+
+
+def value_problem(error: ErrorDetails) -> str:
+    return _TEXTS.get(error["type"], "is not valid").format_map(error.get("ctx", {}))
+
+
+def problem_of(error: BaseException | None, other: str) -> str:
+    """Returns what is wrong with the first value that pydantic refuses; `other` for an error that is not pydantic's."""
+    return value_problem(error.errors(include_url=False)[0]) if isinstance(error, ValidationError) else other
+
 
 _DISK_NAME: Final = "name of the disk on its node; empty if there is none"
 
@@ -21,7 +59,13 @@ _DISK_NAME: Final = "name of the disk on its node; empty if there is none"
 class Answer(BaseModel):
     """Something that is answered; never changed once made."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, alias_generator=AliasGenerator(serialization_alias=to_camel))
+
+    @classmethod
+    def of(cls, value: object, **others: object) -> Self:
+        """Returns an answer with the attributes of a value, but for the fields in `others`."""
+        own = {name: getattr(value, name) for name in cls.model_fields if name not in others}
+        return cls.model_validate({**own, **others})
 
 
 class ErrorAnswer(Answer):
@@ -42,7 +86,7 @@ class ReplicaAnswer(Answer):
     name: str
     node: str = Field(description="empty while it has no place")
     disk: str = Field(description="UUID of its disk, empty while it has no place")
-    disk_name: str = Field(serialization_alias="diskName", description=_DISK_NAME)
+    disk_name: str = Field(description=_DISK_NAME)
     healthy: bool
     failed: bool
 
@@ -54,13 +98,12 @@ class VolumeAnswer(Answer):
     claim: str = Field(description="namespace/name")
     bound: bool = Field(description="whether the Longhorn volume exists")
     local: bool = Field(description="whether it needs room on the pod's own node")
-    data_locality: str = Field(serialization_alias="dataLocality")
+    data_locality: str
     size: int = Field(description="bytes")
-    actual_size: int = Field(serialization_alias="actualSize", description="bytes its data occupies")
+    actual_size: int = Field(description="bytes its data occupies")
     replicas: list[ReplicaAnswer]
     persistent_volume: str = Field(
-        serialization_alias="persistentVolume",
-        description="the existing PersistentVolume that kube-scheduler will bind the unbound claim to; empty for none",
+        description="the existing PersistentVolume that kube-scheduler will bind the unbound claim to; empty for none"
     )
     nodes: list[str] | None = Field(description="where the claim is this volume; null for every node")
 
@@ -70,14 +113,14 @@ class PlacementAnswer(Answer):
 
     volume: str
     disk: str = Field(description="UUID of the disk Longhorn picks; empty for the volume that finds none")
-    disk_name: str = Field(serialization_alias="diskName", description=_DISK_NAME)
+    disk_name: str = Field(description=_DISK_NAME)
 
 
 class MeetingAnswer(Answer):
     """Volumes that Longhorn may all place on one disk, which cannot take them together."""
 
     disk: str = Field(description="UUID of the disk")
-    disk_name: str = Field(serialization_alias="diskName", description=_DISK_NAME)
+    disk_name: str = Field(description=_DISK_NAME)
     volumes: list[str]
 
 
@@ -95,20 +138,20 @@ class NodeAnswer(Answer):
 
     fits: bool
     order_safe: bool = Field(
-        description="whether Longhorn is proven to find room in whatever order it places the volumes"
+        serialization_alias="order_safe",
+        description="whether Longhorn is proven to find room in whatever order it places the volumes",
     )
     stale_safe: bool = Field(
-        description="whether Longhorn is proven to find room even if it sees none of its latest placements"
+        serialization_alias="stale_safe",
+        description="whether Longhorn is proven to find room even if it sees none of its latest placements",
     )
     reason: str
     detail: str
     plan: dict[str, str] = Field(description="the UUID of a disk for each volume that needs space here")
     counter_example: list[PlacementAnswer] = Field(
-        serialization_alias="counterExample",
-        description="an order that fails; empty if there is none or none was found",
+        description="an order that fails; empty if there is none or none was found"
     )
     stale_counter_example: MeetingAnswer | None = Field(
-        serialization_alias="staleCounterExample",
         description="volumes that outdated status may lead to one disk, which cannot take them together; null if the "
         "node is stale-safe, or was not examined",
     )
@@ -133,7 +176,7 @@ class ExplainAnswer(Answer):
 
     pod: str = Field(description="namespace/name")
     volumes: list[VolumeAnswer]
-    skipped_claims: list[SkippedClaimAnswer] = Field(serialization_alias="skippedClaims")
+    skipped_claims: list[SkippedClaimAnswer]
     nodes: dict[str, NodeAnswer]
 
 
@@ -222,3 +265,86 @@ def _node(verdict: Verdict, names: Mapping[str, str]) -> NodeAnswer:
             for entry in verdict.competing
         ],
     )
+
+
+class PolicyAnswer(Answer):
+    """The policy in force, and what is wrong with its file."""
+
+    file: str
+    predicates: list[str] = Field(description="by their names in the policy, in its order")
+    priorities: dict[str, int] = Field(description="their weights, by their names in the policy")
+    warnings: list[str] = Field(description="what was read but is odd")
+    problem: str = Field(description="why the file as it is now was refused; empty if it was not")
+    pending: bool = Field(description="whether a newer policy waits until everything that it reads is known")
+
+
+def policy_answer(file: str, policy: Policy, problem: str, *, pending: bool) -> PolicyAnswer:
+    """Returns a policy as data."""
+    return PolicyAnswer(
+        file=file,
+        predicates=[entry.name for entry in policy.predicates],
+        priorities={entry.name: entry.weight for entry in policy.priorities},
+        warnings=list(policy.warnings),
+        problem=problem,
+        pending=pending,
+    )
+
+
+class DecisionParameters(Answer):
+    """The query of `/decisions`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    limit: int = Field(default=100, ge=1, le=MAX_DECISIONS, description="the most entries of the answer")
+    before: int | None = Field(default=None, ge=0, description="only decisions with a smaller `number`")
+    namespace: str | None = Field(default=None, description="only of pods in this namespace")
+    pod: str | None = Field(default=None, description="only of pods with this name")
+    outcome: DecisionOutcome | None = Field(default=None, description="only with this outcome")
+
+    @property
+    def query(self) -> DecisionQuery:
+        """What selects the entries of the log."""
+        return DecisionQuery(self.limit, self.before, self.namespace, self.pod, self.outcome)
+
+
+class DecisionAnswer(Answer):
+    """One decision about a pod."""
+
+    number: int = Field(description="microseconds since 1970; greater than that of every earlier decision")
+    time: datetime
+    verb: str = Field(description="filter or preempt")
+    pod: str = Field(description="namespace/name")
+    uid: str
+    outcome: DecisionOutcome = Field(
+        description="fits: on some node; refused: on every node; error: the pod cannot be decided about"
+    )
+    observed: bool = Field(description="whether refusals were only counted and logged: the answer named every node")
+    nodes: int = Field(description="number of nodes in the request")
+    fits: int = Field(description="number of nodes that fit")
+    offered: list[str] = Field(description=f"those nodes, in the order of the request; at most {MAX_OFFERED}")
+    refused: dict[str, int] = Field(
+        description=f"numbers of nodes by the reason of their refusal, the most frequent first; at most {MAX_REASONS}"
+    )
+    error: str = Field(description="why the pod cannot be decided about; empty if it can")
+    milliseconds: float = Field(description="from the decoded request to the decision")
+
+
+class DecisionListAnswer(Answer):
+    """The latest decisions of one process, the latest first."""
+
+    api_version: str = Field(default=API_VERSION)
+    kind: str = "DecisionList"
+    recorded: int = Field(
+        description=f"number of decisions since the process began; the latest {MAX_DECISIONS} are kept"
+    )
+    next_before: int | None = Field(description="`before` of the next page; null on the last page")
+    items: list[DecisionAnswer]
+
+
+def decision_list_answer(page: DecisionPage) -> DecisionListAnswer:
+    """Returns a page of decisions as data."""
+    items = [
+        DecisionAnswer.of(entry, pod=f"{entry.namespace}/{entry.pod}", refused=dict(entry.refused))
+        for entry in page.entries
+    ]
+    return DecisionListAnswer(recorded=page.recorded, next_before=page.next_before, items=items)

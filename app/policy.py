@@ -1,0 +1,388 @@
+"""The policy file: which policy is in force, and rules from outside the package.
+
+Without a file it is the extender's own policy, `EXTENDER_POLICY`, which has only Longhorn priorities and refuses nothing beyond
+/filter's own decision. A file's policy comes into force once everything that its rules read is known; until then the previous policy
+stays. The file is read again whenever its content changes. The content is compared and not the file's times, so it does not matter
+whether the file is written, replaced, or a ConfigMap's link that is switched. A file that cannot be used is logged and shown in /state,
+and the previous policy stays in force.
+
+Rules come from entry points of installed packages (`PREDICATES_GROUP`, `PRIORITIES_GROUP`), and from modules that the command line
+names, which have them in the sequences `PREDICATES` and `PRIORITIES`. Each call of a rule is made in a thread of its own, and given up
+after `TIME_LIMIT`, so that a rule that fails or hangs neither ends nor blocks the program. A rule that was given up is not called again
+for a while. Its thread cannot be ended: it goes on, with what it holds, until the call returns or the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from time import monotonic
+from types import ModuleType
+from typing import Final, Protocol, TypeVar
+
+import structlog
+from rpds import HashTrieMap
+
+from app.schemas.decision import PolicyAnswer, policy_answer
+from app.settings import LOADED, REFUSED, RELOAD_INTERVAL, read_content
+from scheduler_core.backoff import Backoff
+from scheduler_core.errors import CoreError
+from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo
+from scheduler_core.generic.cycle_state import UndecidableError
+from scheduler_core.generic.plugin_rules import NO_PLUGINS, PluginError, Plugins, contain
+from scheduler_core.generic.policy import EXTENDER_POLICY, Policy, PolicyError, kinds_read, parse_policy
+from scheduler_core.model.generic import Node
+from scheduler_core.packing.budget import give_way
+
+# With more names all are dropped, because most of them must be names of nodes that do not exist.
+_MAX_NAMES: Final = 50_000
+_NODES_PER_TURN: Final = 256
+
+
+class GenericSource(Protocol):
+    """Provides nodes, pods and services to the rules that read them."""
+
+    def want(self, kinds: frozenset[str]) -> None:
+        """Provides these kinds from now on."""
+
+    def problem(self, kinds: frozenset[str]) -> str:
+        """Returns why these kinds are not known well enough, or ""."""
+
+    def state(self) -> GenericClusterState:
+        """Returns all objects of the provided kinds."""
+
+
+class SnapshotGenericState:
+    """The state of a snapshot, which never changes."""
+
+    def __init__(self, state: GenericClusterState) -> None:
+        self._state = state
+
+    def want(self, kinds: frozenset[str]) -> None:
+        """Does nothing: a snapshot provides every kind."""
+
+    def problem(self, kinds: frozenset[str]) -> str:
+        """Returns "": a file that could be read is complete."""
+        del kinds
+        return ""
+
+    def state(self) -> GenericClusterState:
+        return self._state
+
+
+class PolicyInForce:
+    """Owner of the policy in force and of the state it reads.
+
+    Args:
+        file: the policy file, if an administrator gave one
+        source: where the kinds come from that a policy reads
+        default: the policy without a file
+        needs: returns the kinds that a policy's rules read of the source
+    """
+
+    def __init__(
+        self,
+        file: PolicyFile | None = None,
+        source: GenericSource | None = None,
+        default: Policy = EXTENDER_POLICY,
+        needs: Callable[[Policy], frozenset[str]] = kinds_read,
+    ) -> None:
+        self._file = file
+        self._source = source or SnapshotGenericState(GenericClusterState())
+        self._policy = default if file is None else file.policy
+        self._needs = needs
+        self._reads = needs(self._policy)
+        self._names: frozenset[str] = frozenset()
+        self._names_only = GenericClusterState()
+        self._source.want(self._reads)
+
+    @property
+    def from_file(self) -> bool:
+        """Whether a policy file is used, whose rules may read `Pod.scheduling`."""
+        return self._file is not None
+
+    @property
+    def policy(self) -> Policy:
+        self._update()
+        return self._policy
+
+    @property
+    def problem(self) -> str:
+        self._update()
+        return self._source.problem(self._reads)
+
+    @property
+    def waiting_for(self) -> str:
+        if self._file is None or self.policy is self._file.policy:
+            return ""
+        return self._source.problem(self._needs(self._file.policy))
+
+    def _update(self) -> None:
+        """Puts a newer policy in force once everything it reads is known."""
+        newest = self._file.policy if self._file else self._policy
+        if newest is self._policy:
+            return
+        kinds = self._needs(newest)
+        self._source.want(kinds | self._reads)
+        if not self._source.problem(kinds):
+            self._policy = newest
+            self._reads = kinds
+            self._source.want(kinds)
+
+    async def state(self, names: Sequence[str]) -> GenericClusterState:
+        """Returns the state that the policy's rules read, just nodes of these names if they read nothing."""
+        if self._reads:
+            return self._source.state()
+        if not self._names.issuperset(names):
+            known = self._names.union(names) if len(self._names) < _MAX_NAMES else frozenset(names)
+            nodes: dict[str, NodeInfo] = {}
+            for number, name in enumerate(known, start=1):
+                if number % _NODES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                nodes[name] = NodeInfo.of(Node(name), ())
+            # Not before the last turn, because another request may read both meanwhile.
+            self._names = known
+            self._names_only = GenericClusterState(HashTrieMap(nodes), tuple(sorted(nodes)))
+        return self._names_only
+
+    def answer(self) -> PolicyAnswer | None:
+        """Returns what /state shows of the policy; None without a file."""
+        if self._file is None:
+            return None
+        pending = bool(self.waiting_for)
+        return policy_answer(self._file.path, self._policy, self._file.problem, pending=pending)
+
+
+log = structlog.get_logger("policy")
+
+
+class PolicyFileError(CoreError):
+    """A policy file cannot be used; the text names the file and each wrong entry."""
+
+
+class PolicyFile:
+    """Owner of the policy that was read last.
+
+    Args:
+        path: of the file
+        plugins: the rules from outside the package that it may name
+
+    Raises:
+        PolicyFileError: the file cannot be used now
+    """
+
+    def __init__(self, path: str, plugins: Plugins = NO_PLUGINS) -> None:
+        self.path = path
+        self._plugins = plugins
+        self.problem = ""
+        self._observer: Callable[[str], None] = lambda _: None
+        self._content = read_content(path)
+        self.policy = _parse(path, self._content, plugins)
+
+    def subscribe(self, observer: Callable[[str], None]) -> None:
+        """Calls `observer` with each reload's result: ``loaded`` or ``refused``."""
+        self._observer = observer
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(RELOAD_INTERVAL)
+            await self.reload()
+
+    async def reload(self) -> None:
+        """Reads the file, and parses it if its content changed."""
+        content = await asyncio.to_thread(read_content, self.path)
+        if content == self._content:
+            return
+        self._content = content
+        try:
+            # In a thread, because the type of a plugin's argument may compute for long.
+            policy = await asyncio.to_thread(_parse, self.path, content, self._plugins)
+        except PolicyFileError as error:
+            self.problem = str(error)
+            log.warning("policy refused, the one before stays", problem=self.problem)
+            self._observer(REFUSED)
+            return
+        self.policy = policy
+        self.problem = ""
+        if policy.warnings:
+            log.warning("policy loaded", file=self.path, warnings=list(policy.warnings))
+        else:
+            log.info("policy loaded", file=self.path, warnings=[])
+        self._observer(LOADED)
+
+
+def _parse(path: str, content: bytes | str, plugins: Plugins) -> Policy:
+    if isinstance(content, str):
+        raise PolicyFileError(f"{path}: {content}")
+    try:
+        return parse_policy(content, plugins)
+    except PolicyError as error:
+        raise PolicyFileError(f"{path}: {error}") from error
+
+
+plugin_log = structlog.get_logger("plugins")
+
+PREDICATES_GROUP: Final = "longhorn_extender.predicates"
+PRIORITIES_GROUP: Final = "longhorn_extender.priorities"
+# For all nodes of one decision; kube-scheduler waits 3 s for an answer with the recommended configuration.
+TIME_LIMIT: Final = 1.0
+_BACKOFF: Final = Backoff(60.0, 3600.0)
+# As long as a slice of a computation: other tasks have a turn in between.
+_WAIT_SECONDS: Final = 0.005
+
+_Result = TypeVar("_Result")
+
+
+def load_plugins(modules: Sequence[str] = ()) -> Plugins:
+    """Loads the rules of installed packages, and those of modules.
+
+    Args:
+        modules: names of modules, also of the current folder, or paths of files that end in ``.py``
+
+    Raises:
+        PluginError: a plugin cannot be loaded, or defines something else than rules
+    """
+    plugins = Plugins(run=PluginThreads().run)
+    for group in (PREDICATES_GROUP, PRIORITIES_GROUP):
+        for entry_point in entry_points(group=group):
+            rules = _load(entry_point.name, partial(_load_entry_point, entry_point))
+            added = (rules, ()) if group == PREDICATES_GROUP else ((), rules)
+            plugins = plugins.add(f"plugin {entry_point.name}", *added)
+    for name in modules:
+        plugins = plugins.add(f"plugin {name}", *_load(name, partial(_load_module, name)))
+    return plugins
+
+
+def _load(name: str, load: Callable[[], _Result]) -> _Result:
+    try:
+        return contain(load, f"plugin {name}: cannot be loaded")
+    except PluginError as error:
+        frames = traceback.extract_tb(error.__cause__.__traceback__) if error.__cause__ is not None else []
+        module = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
+        own = [frame for frame in frames if Path(frame.filename).stem == module]
+        if not own:
+            raise
+        raise PluginError(f"{error} (line {own[-1].lineno}, column {(own[-1].colno or 0) + 1})") from error
+
+
+def _load_entry_point(entry_point: EntryPoint) -> object:
+    rules = entry_point.load()
+    return rules if isinstance(rules, Sequence) else (rules,)
+
+
+def _load_module(name: str) -> tuple[object, object]:
+    module = _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
+    rules = (getattr(module, "PREDICATES", ()), getattr(module, "PRIORITIES", ()))
+    if not any(rules):
+        raise PluginError("it has neither PREDICATES nor PRIORITIES")
+    return rules
+
+
+def _import_module(name: str) -> ModuleType:
+    # A console script does not look in the current folder. At the end, so that its files hide no installed module.
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    # A name that no import has, so that a file json.py hides no other module.
+    name = f"plugin {path}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up there.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspension:
+    """A rule that is not called for a while."""
+
+    attempts: int  # how often in a row it was given up
+    until: float  # seconds of the clock
+
+
+class PluginThreads:
+    """Calls plugins in threads.
+
+    Args:
+        time_limit: seconds until a call is given up
+        clock: seconds of a clock that never goes back
+    """
+
+    def __init__(self, time_limit: float = TIME_LIMIT, clock: Callable[[], float] = monotonic) -> None:
+        self._time_limit = time_limit
+        self._clock = clock
+        self._suspensions: dict[str, _Suspension] = {}
+        self._logged: set[tuple[str, str, int]] = set()
+
+    def run(self, rule: str, call: Callable[[], _Result], /) -> _Result:
+        """Returns the result of a call to a plugin's rule.
+
+        Raises:
+            UndecidableError: the rule raised, did not answer in time, or is not called now because it did not recently
+        """
+        suspension = self._suspensions.get(rule)
+        if suspension is not None and self._clock() < suspension.until:
+            raise UndecidableError(
+                f"plugin rule {rule} did not answer within {self._time_limit:g} s and is not called for a while"
+            )
+        deadline = self._clock() + self._time_limit
+        result: Future[_Result] = Future()
+        # A daemon does not keep the process from ending, as a thread of an executor would.
+        threading.Thread(target=self._call, args=(rule, call, result), name=f"plugin {rule}", daemon=True).start()
+        while not wait([result], _WAIT_SECONDS).done:
+            if self._clock() >= deadline:
+                self._suspend(rule)
+                raise UndecidableError(f"plugin rule {rule} did not answer within {self._time_limit:g} s")
+            give_way()
+        self._suspensions.pop(rule, None)
+        try:
+            return result.result()
+        except PluginError as error:
+            raise UndecidableError(str(error)) from error
+
+    def _call(self, rule: str, call: Callable[[], _Result], result: Future[_Result]) -> None:
+        try:
+            result.set_result(self._contain(rule, call))
+        except PluginError as error:
+            result.set_exception(error)
+
+    def _contain(self, rule: str, call: Callable[[], _Result]) -> _Result:
+        failure = f"plugin rule {rule} failed"
+        try:
+            return contain(call, failure)
+        except PluginError as error:
+            contain(partial(self._log, rule, error), failure)
+            raise
+
+    def _log(self, rule: str, error: PluginError) -> None:
+        """Logs the traceback, once per line that raises: a rule that fails does so for pod after pod."""
+        cause = error.__cause__
+        *_, (frame, line) = traceback.walk_tb(cause.__traceback__ if cause else None)
+        place = (rule, frame.f_code.co_filename, line)
+        if place not in self._logged:
+            self._logged.add(place)
+            plugin_log.warning("a plugin failed", rule=rule, exception="".join(traceback.format_exception(cause)))
+
+    def _suspend(self, rule: str) -> None:
+        earlier = self._suspensions.get(rule)
+        attempts = 1 if earlier is None else earlier.attempts + 1
+        seconds = _BACKOFF.delay(attempts - 1)
+        self._suspensions[rule] = _Suspension(attempts, self._clock() + seconds)
+        plugin_log.warning("a plugin did not answer", rule=rule, seconds=self._time_limit, not_called_for=seconds)
