@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from tests.manifests.load import MANIFESTS, NAME, ROOT
 

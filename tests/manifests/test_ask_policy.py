@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from tests.manifests.ask_policy import ASK, OPT_OUT, OVERLAYS, RESOURCE, SCHEDULER_NAME
 from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, ROOT, documents, objects

@@ -18,9 +18,8 @@ from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.settings import TlsFiles
 from devcluster import chart
-from devcluster.build import ensure_built
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.chart import CHART
-from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
 from scheduler_core.installation.registration import Platform, Registration, configuration
 from tests.manifests.helm import RELEASE, Helm, RenderedObjects, object_name, write_secret

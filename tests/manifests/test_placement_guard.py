@@ -11,8 +11,7 @@ from app.extender.guard import ANSWER_SECONDS
 from app.extender.guard_certificate import NAME as CERTIFICATE
 from app.extender.guard_certificate import WEBHOOK
 from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from scheduler_core.convert.installed_objects import TAG
 from scheduler_core.decide.settings import PLACEMENT_GUARD, GuardMode

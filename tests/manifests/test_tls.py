@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from app.cli.commands import load_command
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, documents, only

@@ -16,8 +16,7 @@ from cryptography import x509
 from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.settings import TlsFiles
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from tests.manifests.load import CONFIGS, MANIFESTS, NAME, ROOT, documents
 from tests.worlds.tls import client_context, shake_hands_in_memory

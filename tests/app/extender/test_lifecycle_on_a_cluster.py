@@ -21,8 +21,9 @@ import pytest
 from app.extender.offers import SETTLE_TIMEOUT
 from app.kube.client import ApiError
 from app.kube.resources import CLAIMS, CONFIG_MAPS, ENDPOINT_SLICES, LEASES, LONGHORN_NODES, LONGHORN_SETTINGS, PODS
-from devcluster import DevCluster, Process, log_has
+from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import is_filtered
+from devcluster.process import Process, log_has
 from tests.builders import Object
 from tests.control_plane import ControlPlane
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE
