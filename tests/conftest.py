@@ -57,7 +57,7 @@ settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ControlPlane"]:
     """The control plane of this worker, which its files borrow one after the other."""
     from tests.control_plane import ControlPlane
 
