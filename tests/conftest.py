@@ -74,7 +74,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_finish() -> None:
     """Leaves what was loaded, some hundred thousand objects, out of every garbage collection."""
-    gc.collect()
     gc.freeze()
 
 
