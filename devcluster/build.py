@@ -28,12 +28,18 @@ from pathlib import Path
 from typing import Final
 
 from devcluster import kubernetes_version, toolchain
-from devcluster.components import CONTROL_PLANE, KWOK
 from devcluster.errors import BuildError
 from devcluster.process import with_parent_death
 from devcluster.toolchain import UNFINISHED, Report, Toolchain
 
 MODULE: Final = Path(__file__).parent / "controlplane"
+ETCD: Final = "etcd"
+API_SERVER: Final = "kube-apiserver"
+CONTROLLER_MANAGER: Final = "kube-controller-manager"
+SCHEDULER: Final = "kube-scheduler"
+KUBECTL: Final = "kubectl"
+KWOK: Final = "kwok"
+CONTROL_PLANE: Final = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL)
 KWOK_VERSION: Final = "v0.8.0"
 HELM: Final = "helm"
 HELM_VERSION: Final = "v4.3.1"

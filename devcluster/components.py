@@ -14,18 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from devcluster import kubeconfig
+from devcluster.build import API_SERVER, CONTROLLER_MANAGER, ETCD, KWOK, SCHEDULER
 from devcluster.directories import Directories
 from devcluster.pki import CertificateAuthority, CertificatePair, SigningKey
 from devcluster.ports import Ports
 from devcluster.process import STOP_TIMEOUT, Process, http_ok
-
-ETCD: Final = "etcd"
-API_SERVER: Final = "kube-apiserver"
-CONTROLLER_MANAGER: Final = "kube-controller-manager"
-SCHEDULER: Final = "kube-scheduler"
-KUBECTL: Final = "kubectl"
-KWOK: Final = "kwok"
-CONTROL_PLANE: Final = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL)
 
 _FOLDER: Final = Path(__file__).parent
 _LOOPBACK: Final = "127.0.0.1"

@@ -18,8 +18,8 @@ from app.kube.resources import NODES
 from devcluster import kubeconfig, scheduler_config
 from devcluster import kwok_nodes as nodes
 from devcluster.api import Api
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL, SCHEDULER, ClusterOptions, Components
+from devcluster.build import KUBECTL, SCHEDULER, ensure_built
+from devcluster.components import ClusterOptions, Components
 from devcluster.directories import Directories
 from devcluster.errors import ConfigError, DevClusterError
 from devcluster.kubectl import KUBECTL_TIMEOUT, Kubectl

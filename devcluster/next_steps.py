@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL
 from devcluster.programs import primary_address
 from devcluster.stack import ROOT, Stack
 from devcluster.watch import RESTART_DELAY

@@ -19,7 +19,8 @@ import yaml
 
 from app.kube.resources import CONFIG_MAPS, LEASES, LONGHORN_NODES
 from devcluster import prometheus
-from devcluster.components import CONTROLLER_MANAGER, ClusterOptions
+from devcluster.build import CONTROLLER_MANAGER
+from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
 from devcluster.directories import Directories
 from devcluster.http_check import http_request, is_filtered

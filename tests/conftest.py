@@ -2,16 +2,23 @@
 
 import gc
 import os
+import pickle
 import signal
 import ssl
 import sys
 from collections.abc import Generator, Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from hypothesis import is_hypothesis_test, settings
 
-from tests.control_plane import ControlPlane
+from tests.tiers import is_end_to_end
+
+if TYPE_CHECKING:
+    from tests.control_plane import ControlPlane
 
 # A fifth of the API server's work was garbage collection (its own profile, size run); memory is plentiful. Child processes inherit this.
 os.environ.setdefault("GOGC", "400")
@@ -30,21 +37,43 @@ ssl.SSLContext.load_default_certs = lambda *_: None  # type: ignore[method-assig
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+_parse_documents = yaml.load_all
+
+
+@lru_cache(maxsize=64)
+def _parsed_documents(text: bytes | str, loader: Any) -> bytes:
+    return pickle.dumps(list(_parse_documents(text, loader)))
+
+
+def _load_documents(stream: bytes | str, Loader: Any) -> Any:  # noqa: N803 # PyYAML's signature
+    return pickle.loads(_parsed_documents(stream, Loader))  # noqa: S301 # this process has written it
+
+
+# An example cluster takes 80 ms, hundreds of times.
+yaml.load_all = _load_documents  # type: ignore[assignment]
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ControlPlane"]:
     """The control plane of this worker, which its files borrow one after the other."""
+    from tests.control_plane import ControlPlane
+
     shared = ControlPlane(tmp_path_factory.mktemp("control-plane"))
     yield shared
     shared.stop()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out files without unit tests if these alone run: each worker would load them for nothing."""
+    unit = config.option.markexpr == "not e2e" and collection_path.match("test_*.py")
+    return True if unit and is_end_to_end(collection_path) else None
+
+
 def pytest_collection_finish() -> None:
     """Leaves what was loaded, some hundred thousand objects, out of every garbage collection."""
-    gc.collect()
     gc.freeze()
 
 

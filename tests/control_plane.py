@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from app.kube.client import ApiError
 from app.kube.resources import EVENTS, NAMESPACES, Resource
-from devcluster import ClusterOptions, DevCluster
-from devcluster.components import CONTROLLER_MANAGER
+from devcluster.build import CONTROLLER_MANAGER
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from devcluster.errors import DevClusterError
 from devcluster.stack import FAST_CLIENT
 

@@ -50,10 +50,9 @@ class Tier:
     limit: float = 900
 
 
-def _skipped_files() -> Sequence[str]:
-    """Options that leave out files of which every test is end-to-end: each worker would load them for nothing."""
-    files = [path for path in _TEST_FILES if _IS_END_TO_END.search(path.read_text())]
-    return [f"--ignore={path.relative_to(ROOT)}" for path in files]
+def is_end_to_end(path: Path) -> bool:
+    """Whether every test of a file is end-to-end."""
+    return _IS_END_TO_END.search(path.read_text()) is not None
 
 
 def _end_to_end(mark: str, marks: str) -> Sequence[Sequence[str]]:
@@ -75,7 +74,7 @@ TIERS: Final[Mapping[str, Tier]] = {
     ),
     "unit": Tier(
         proves="rules, parts, documents and recorded answers",
-        commands=[[*PYTEST, "-n", _UNIT_WORKERS, "-q", *_STACKS, "-m", "not e2e", *_skipped_files()]],
+        commands=[[*PYTEST, "-n", _UNIT_WORKERS, "-q", *_STACKS, "-m", "not e2e"]],
     ),
     "smoke": Tier(
         proves="each program, and each class of fault, on the real control plane",
@@ -154,9 +153,9 @@ def soak(minutes: float, first_seed: int) -> int:
 
 
 def _compile_tests() -> None:
-    """Writes the byte code of changed tests, which otherwise each worker would compile at the same time."""
+    """Writes the byte code of changed unit tests, which otherwise each worker would compile at the same time."""
     before = _COMPILED.stat().st_mtime if _COMPILED.exists() else 0
-    changed = [str(path) for path in _TEST_FILES if path.stat().st_mtime >= before]
+    changed = [str(path) for path in _TEST_FILES if path.stat().st_mtime >= before and not is_end_to_end(path)]
     if changed:
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         parts = [changed[start::_PROCESSORS] for start in range(_PROCESSORS)]
@@ -191,9 +190,7 @@ def _run_command(command: Sequence[str], limit: float, flaky: list[str]) -> bool
 
 def _run(command: Sequence[str], limit: float) -> int:
     words = [
-        Path(word).name if word.startswith(str(_BIN)) else word
-        for word in command
-        if not word.startswith(("tests/", "--ignore="))
+        Path(word).name if word.startswith(str(_BIN)) else word for word in command if not word.startswith("tests/")
     ]
     print("$", " ".join(words), flush=True)
     try:

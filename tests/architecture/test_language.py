@@ -27,11 +27,17 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(parse(path)))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def syntax_trees() -> Iterator[None]:
     """Keeps the syntax trees until the last test of this file: they are large."""
     yield
     parse.cache_clear()
+    nodes.cache_clear()
 
 
 def trees(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
@@ -41,8 +47,8 @@ def trees(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
 
 
 def functions(*folders: str) -> Iterator[tuple[Path, Function]]:
-    for path, tree in trees(*folders):
-        for node in ast.walk(tree):
+    for path, _ in trees(*folders):
+        for node in nodes(path):
             if isinstance(node, Function):
                 yield path, node
 
@@ -61,8 +67,8 @@ def public_functions(*folders: str) -> Iterator[tuple[Path, Function]]:
                 yield path, node
 
 
-def prose(path: Path, tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def prose(path: Path) -> Iterator[str]:
+    for node in nodes(path):
         if isinstance(node, Function | ast.ClassDef | ast.Module):
             yield ast.get_docstring(node) or ""
     yield from re.findall(r"(?:^|\s)#( .*)", path.read_text())
@@ -73,8 +79,8 @@ def test_one_statement_assigns_one_value() -> None:
     lines = sum(path.read_text().count("\n") for path, _ in trees(*HALVES))
     parallel = [
         location(path, node)
-        for path, tree in trees(*HALVES)
-        for node in ast.walk(tree)
+        for path, _ in trees(*HALVES)
+        for node in nodes(path)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
     ]
     assert len(parallel) <= lines / 1000, parallel
@@ -114,9 +120,9 @@ def test_whys_are_comments_at_their_lines() -> None:
     docstring_lines = 0
     comments = 0
     code_lines = 0
-    for path, tree in trees(*HALVES):
+    for path, _ in trees(*HALVES):
         lines = dict(enumerate(path.read_text().splitlines(), start=1))
-        for node in ast.walk(tree):
+        for node in nodes(path):
             if isinstance(node, Function | ast.ClassDef | ast.Module) and ast.get_docstring(node):
                 docstring = node.body[0]
                 for number in range(docstring.lineno, (docstring.end_lineno or 0) + 1):
@@ -134,8 +140,8 @@ def test_summaries_are_short(half: str) -> None:
     """The first sentence of half of all docstrings has at most twelve words."""
     words = [
         len(re.split(r"\.\s", docstring)[0].split())
-        for _, tree in trees(half)
-        for node in ast.walk(tree)
+        for path, _ in trees(half)
+        for node in nodes(path)
         if isinstance(node, Function | ast.ClassDef) and (docstring := ast.get_docstring(node))
     ]
     assert median(words) <= 12
@@ -145,8 +151,8 @@ def test_programs_are_not_persons() -> None:
     """At most forty docstrings and comments use `nobody`, `whoever`, `told` and the like."""
     idioms = [
         f"{path.relative_to(ROOT)}: {match[0]}"
-        for path, tree in trees(*HALVES)
-        for text in prose(path, tree)
+        for path, _ in trees(*HALVES)
+        for text in prose(path)
         for match in IDIOM.finditer(text)
     ]
     assert len(idioms) <= 40, idioms

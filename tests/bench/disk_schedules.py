@@ -19,7 +19,9 @@ import typer
 
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, Resource
-from devcluster import ClusterOptions, DevCluster, Process
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
+from devcluster.process import Process
 from scheduler_core.convert.disk_schedule import with_status
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, DiskScheduleStatus
 from scheduler_core.model.kube import Condition

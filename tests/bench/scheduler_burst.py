@@ -18,8 +18,9 @@ import typer
 
 from app.kube.resources import LEASES, PODS
 from app.scheduler.lifecycle import LEASE
-from devcluster import DevCluster
-from devcluster.components import SCHEDULER, ClusterOptions
+from devcluster.build import SCHEDULER
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from devcluster.process import Process, log_has
 from devcluster.programs import NAMESPACE
 from devcluster.stack import ROOT

@@ -28,7 +28,7 @@ import typer
 import yaml
 
 from app.kube.resources import CLAIMS, LONGHORN_ENGINE_IMAGES, PODS
-from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
+from devcluster.build import CONTROLLER_MANAGER, KWOK, SCHEDULER
 from devcluster.programs import NAMESPACE
 from tests.bench.http import HERE, cpu_seconds, find_free_port, wait_until_listening
 from tests.e2e.journal import Journal

@@ -25,8 +25,7 @@ from app.memory import MemoryBudget
 from app.runtime.connections import ServerMetrics
 from app.scheduler.api_calls import SchedulerMetrics
 from app.settings import Settings
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.predict.node_loss import NodeLossOutcome

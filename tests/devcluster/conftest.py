@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import ClusterOptions, DevCluster
 from devcluster.build import ensure_built
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from tests.devcluster.go_stand_in import Go
 
 

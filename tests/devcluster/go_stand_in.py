@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-PROGRAM = f"""#!{sys.executable}
+PROGRAM = f"""#!{sys.executable} -IS
 import os, pathlib, sys, time
 calls = pathlib.Path(__file__).with_name("calls")
 def create(path):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from devcluster import build, kubernetes_version
-from devcluster.components import CONTROL_PLANE, KWOK
+from devcluster.build import CONTROL_PLANE, KWOK
 from devcluster.errors import BuildError
 from tests.devcluster.go_stand_in import Go, ignore
 

@@ -3,8 +3,8 @@
 import pytest
 
 from app.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, NAMESPACES, NODES
-from devcluster import DevCluster
-from devcluster.components import CONTROLLER_MANAGER, SCHEDULER
+from devcluster.build import CONTROLLER_MANAGER, SCHEDULER
+from devcluster.dev_cluster import DevCluster
 from devcluster.programs import LOOPBACK
 from devcluster.stack import ROOT
 from tests.control_plane import ControlPlane

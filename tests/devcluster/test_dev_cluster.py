@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster import ConfigError, programs
+from devcluster import programs
 from devcluster.build import ensure_built
 from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
-from devcluster.errors import KubectlError, ProcessError
+from devcluster.errors import ConfigError, KubectlError, ProcessError
 
 pytestmark = [
     pytest.mark.e2e,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import DevCluster, Process, log_has
+from devcluster.dev_cluster import DevCluster
+from devcluster.process import Process, log_has
 
 
 class Unstoppable(Process):

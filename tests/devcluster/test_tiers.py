@@ -24,7 +24,9 @@ NEVER = "def test_never():\n    pass\n"
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with tests of its own, which the tiers run in place of this project's."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p no:schemathesis\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p xdist\n")
+    # Loading the other plug-ins takes longer than such tests.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "tests").mkdir()
     known = tmp_path / "flaky.txt"
     known.write_text("# a comment\n")

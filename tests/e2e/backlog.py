@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, PODS
-from devcluster.components import SCHEDULER
+from devcluster.build import SCHEDULER
 from devcluster.programs import NAMESPACE
 from tests.e2e.journal import Journal, events
 from tests.e2e.object_watch import ObjectWatch

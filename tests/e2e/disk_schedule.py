@@ -34,10 +34,11 @@ from app.kube.resources import (
     PODS,
     Resource,
 )
-from devcluster import DevCluster, Process
 from devcluster.build import ensure_built
+from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
 from devcluster.polling import wait_until
+from devcluster.process import Process
 from devcluster.stack import ROOT
 from tests import builders
 from tests.builders import GI, Object

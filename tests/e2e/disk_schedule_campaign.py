@@ -20,7 +20,7 @@ from app.kube.resources import (
     LONGHORN_VOLUMES,
     Resource,
 )
-from devcluster import Process
+from devcluster.process import Process
 from tests import builders
 from tests.builders import GI, Object
 from tests.e2e.disk_schedule import Longhorn, image

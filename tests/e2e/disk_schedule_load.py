@@ -17,7 +17,7 @@ from app.kube.resources import (
     LONGHORN_REPLICAS,
     LONGHORN_VOLUMES,
 )
-from devcluster import Process
+from devcluster.process import Process
 from tests.builders import GI, Object
 from tests.e2e.disk_schedule import Longhorn
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.kube.resources import CLAIMS, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
-from devcluster import Process
+from devcluster.process import Process
 from scheduler_core.model.quantity import parse_bytes
 from tests import builders
 from tests.builders import GI, Object

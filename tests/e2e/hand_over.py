@@ -19,7 +19,7 @@ from rich.table import Table
 
 from app.extender.offer_store import CONFIG_MAP, KEY
 from app.kube.resources import CONFIG_MAPS
-from devcluster.components import SCHEDULER
+from devcluster.build import SCHEDULER
 from devcluster.http_check import http_request, is_filtered
 from devcluster.programs import NAMESPACE
 from scheduler_core.errors import CoreError

@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
-from devcluster import DevCluster
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
+from devcluster.dev_cluster import DevCluster
 from devcluster.process import child_environment
 from tests.e2e.objects import Object
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from devcluster import DevCluster
+from devcluster.dev_cluster import DevCluster
 from tests.manifests.load import documents, permissions
 
 Call = tuple[str, str, str]

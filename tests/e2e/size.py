@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from app.kube.resources import CLAIMS, PODS
 from app.schemas.state import MAX_LISTED
-from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
+from devcluster.build import CONTROLLER_MANAGER, KWOK, SCHEDULER
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.settings import GuardMode
 from tests.e2e import load

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.kube.resources import PODS
-from devcluster.components import API_SERVER
+from devcluster.build import API_SERVER
 from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.scheduler_config import DEFAULT
 from tests.e2e.objects import PAUSE, Object, Volume, Workload

@@ -20,7 +20,8 @@ from app.kube.resources import (
     LONGHORN_REPLICAS,
     LONGHORN_VOLUMES,
 )
-from devcluster import DevCluster, Process
+from devcluster.dev_cluster import DevCluster
+from devcluster.process import Process
 from devcluster.stack import FAST_LEASE as FAST
 from scheduler_core.convert.disk_schedule import KEEP_LABEL, MIRROR_LABEL
 from tests import builders

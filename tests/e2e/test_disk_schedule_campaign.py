@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import ClusterOptions, DevCluster
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from tests.e2e.disk_schedule import Longhorn, install
 from tests.e2e.disk_schedule_campaign import NODES, Campaign
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor

@@ -17,7 +17,9 @@ from app.kube.resources import (
     LONGHORN_VOLUMES,
     Resource,
 )
-from devcluster import ClusterOptions, DevCluster, Process
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
+from devcluster.process import Process
 from devcluster.stack import FAST_LEASE as FAST
 from tests import builders
 from tests.builders import GI

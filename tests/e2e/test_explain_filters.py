@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.kube.resources import LONGHORN_NODES, NODES, PODS
-from devcluster import DevCluster
+from devcluster.dev_cluster import DevCluster
 from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, start_simulator
 from simulator.objects import DISKS

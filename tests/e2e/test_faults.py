@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.kube.resources import PERSISTENT_VOLUMES
+from devcluster.build import API_SERVER, ETCD
 from devcluster.programs import NAMESPACE, SERVICE
 from scheduler_core.convert.generic import NUDGE_ANNOTATION
 from tests.e2e import hand_over, plan
@@ -16,6 +17,7 @@ from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import statefulset
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.rig import LEASE_BOUND, Rig
+from tests.worlds.stopwatch import Stopwatch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 # On a busy machine pods are bound before more of them are offered nodes.
@@ -71,6 +73,16 @@ def wait_for_leader(rig: Rig) -> str:
     return rig.until("a candidate answers", rig.leader)
 
 
+def other_candidate(rig: Rig, leader: str) -> str:
+    """The candidate that does not lead."""
+    return next(name for name in rig.candidates if name != leader)
+
+
+def start_stopwatch(rig: Rig, *candidates: str) -> Stopwatch:
+    """Measures how long candidates take, and the API server that they call."""
+    return Stopwatch(*(rig.cluster.processes[name].pid for name in (*candidates, API_SERVER, ETCD)))
+
+
 def assert_even_placement(rig: Rig) -> None:
     """Every pod runs with its volume, 4 on each node."""
     with PlacementAudit(rig) as audit:
@@ -102,10 +114,10 @@ def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig, monitor: Leader
     start_burst(rig)
     leader = wait_for_leader(rig)
     rig.cluster.processes[leader].kill()
-    killed = time.monotonic()
+    stopwatch = start_stopwatch(rig, other_candidate(rig, leader))
     successor = rig.until("another candidate answers", rig.leader)
     assert successor != leader
-    assert time.monotonic() - killed < LEASE_BOUND + CATCHING_UP
+    assert stopwatch.seconds < LEASE_BOUND + CATCHING_UP
     assert_even_placement(rig)
 
 
@@ -118,10 +130,10 @@ def test_a_terminated_leader_hands_over_within_two_seconds(rig: Rig, monitor: Le
     stopper = threading.Thread(target=ending.stop)
     stopper.start()
     rig.until("the Lease is released", lambda: not _holder(rig).startswith(leader))
-    released = time.monotonic()
+    stopwatch = start_stopwatch(rig, other_candidate(rig, leader))
     successor = wait_for_leader(rig)
     assert successor != leader
-    assert time.monotonic() - released < 2
+    assert stopwatch.seconds < 2
     stopper.join()
     assert_even_placement(rig)
 
@@ -145,8 +157,8 @@ def test_a_resumed_leader_does_not_answer(rig: Rig, monitor: LeaderMonitor) -> N
     leader = wait_for_leader(rig)
     process = rig.cluster.processes[leader]
     process.pause()
-    others = [name for name in rig.candidates if name != leader]
-    rig.until("another candidate answers", lambda: rig.answers(others[0]))
+    other = other_candidate(rig, leader)
+    rig.until("another candidate answers", lambda: rig.answers(other))
     process.resume()
     for _ in range(20):
         assert not rig.answers(leader)
@@ -156,7 +168,7 @@ def test_a_resumed_leader_does_not_answer(rig: Rig, monitor: LeaderMonitor) -> N
 def test_a_candidate_with_expired_watches_lists_everything_again(rig: Rig, monitor: LeaderMonitor) -> None:
     """The restarted API server answers its watches with 410."""
     leader = wait_for_leader(rig)
-    follower = next(name for name in rig.candidates if name != leader)
+    follower = other_candidate(rig, leader)
     rig.until("the other one has read the cluster", lambda: rig.request(follower, "/readyz")[0] == 200)
     lists = _count_lists(rig, follower)
     rig.cluster.processes[follower].pause()
@@ -177,9 +189,9 @@ def test_an_api_server_that_is_down_for_30_seconds_only_delays_pods(rig: Rig, mo
     time.sleep(30)
     assert [name for name in rig.candidates if rig.answers(name)] == []
     server.start()
-    restarted = time.monotonic()
+    stopwatch = start_stopwatch(rig, *rig.candidates)
     wait_for_leader(rig)
-    assert time.monotonic() - restarted < LEASE_BOUND + CATCHING_UP + 5
+    assert stopwatch.seconds < LEASE_BOUND + CATCHING_UP + 5
     assert_even_placement(rig)
 
 
@@ -245,7 +257,7 @@ def test_a_candidate_reports_missing_permissions_and_recovers(rig: Rig) -> None:
     rig.cluster.api.delete(binding)
     rig.until("the API server refuses", lambda: not _may_list_nodes(rig))
     leader = wait_for_leader(rig)
-    follower = next(name for name in rig.candidates if name != leader)
+    follower = other_candidate(rig, leader)
     rig.cluster.processes[follower].stop()
     rig.start_candidate(follower)
     text = rig.until("its readiness is refused", lambda: _missing_permission(rig, follower))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.kube.resources import CRDS, DISK_SCHEDULES, LONGHORN_NODES
-from devcluster import DevCluster
+from devcluster.dev_cluster import DevCluster
 from devcluster.stack import FAST_LEASE as FAST
 from devcluster.stack import ROOT
 from tests import builders

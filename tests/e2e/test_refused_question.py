@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from app.kube.resources import PODS
-from devcluster import ClusterOptions, DevCluster
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
 from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, SERVICE, primary_address, start_extender

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from devcluster.components import SCHEDULER
+from devcluster.build import SCHEDULER
 from devcluster.programs import NAMESPACE
 from tests.control_plane import ControlPlane
 from tests.e2e import plan

@@ -2,7 +2,8 @@
 
 import pytest
 
-from devcluster import ClusterOptions, DevCluster
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request, is_filtered
 from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, SERVICE, primary_address, start_extender, start_simulator

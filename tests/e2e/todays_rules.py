@@ -18,8 +18,9 @@ from typing import Any, Final
 from app.kube.client import ApiError
 from app.kube.resources import NAMESPACES as NAMESPACE_RESOURCE
 from app.kube.resources import NODES, PODS
-from devcluster import DevCluster
-from devcluster.components import CONTROLLER_MANAGER, KWOK, ClusterOptions
+from devcluster.build import CONTROLLER_MANAGER, KWOK
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from devcluster.polling import wait_until
 from devcluster.stack import ROOT
 from scheduler_core.convert.generic import NAMESPACE, NODE, SCHEDULED_POD

@@ -12,7 +12,7 @@ import yaml
 from devcluster.build import helm
 from devcluster.chart import CHART
 from devcluster.process import child_environment
-from tests.manifests.load import NAMESPACE
+from tests.manifests.load import NAMESPACE, parse
 
 RELEASE: Final = "longhorn-scheduler-extender"
 RenderedObjects = dict[tuple[str, str], dict[str, Any]]
@@ -57,7 +57,7 @@ class Helm:
     def render(self, values: Mapping[str, Any] | None = None, *options: str, tests: bool = False) -> RenderedObjects:
         """The objects that an installation with these values creates."""
         arguments = ["template", RELEASE, str(CHART), *options, *([] if tests else ["--skip-tests"])]
-        rendered = [entry for entry in yaml.safe_load_all(self.run(*arguments, values=values or {})) if entry]
+        rendered = parse(self.run(*arguments, values=values or {}))
         objects = {(entry["kind"], object_name(entry["metadata"])): entry for entry in rendered}
         assert len(objects) == len(rendered), "two objects have one name"
         return objects

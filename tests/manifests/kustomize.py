@@ -5,12 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
-from tests.manifests.load import MANIFESTS, NAME, ROOT
+from tests.manifests.load import MANIFESTS, NAME, ROOT, parse
 
 ROLE: Final = f"{NAME}-policy"
 BASES: Final = ("base", "overlays/host-network")
@@ -28,8 +25,9 @@ def build(folder: Path, kustomization: str) -> BuiltObjects:
     shutil.copy(POLICY, overlay / "policy.json")
     kubectl = Kubectl(ensure_built() / KUBECTL, folder / "no-kubeconfig", folder / "cache")
     text = kubectl.run(("kustomize", str(overlay)), None, check=True, seconds=60)
-    built = [entry for entry in yaml.safe_load_all(text) if entry is not None]
-    return {(entry["kind"], re.sub(rf"^({ROLE})-\w+$", r"\1", entry["metadata"]["name"])): entry for entry in built}
+    return {
+        (entry["kind"], re.sub(rf"^({ROLE})-\w+$", r"\1", entry["metadata"]["name"])): entry for entry in parse(text)
+    }
 
 
 def documented_kustomization(base: str) -> str:

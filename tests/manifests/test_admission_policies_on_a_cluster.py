@@ -23,7 +23,8 @@ from app.kube.resources import (
     Resource,
 )
 from app.scheduler.lifecycle import LEASE as GENERIC
-from devcluster import ClusterOptions, DevCluster
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.generic import binding, not_scheduled_patch, selected_node_patch
 from scheduler_core.convert.leadership import new_lease, update_lease

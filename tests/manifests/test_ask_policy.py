@@ -4,13 +4,11 @@ import re
 from typing import Any
 
 import pytest
-import yaml
 
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from tests.manifests.ask_policy import ASK, OPT_OUT, OVERLAYS, RESOURCE, SCHEDULER_NAME
-from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, ROOT, documents, objects
+from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, ROOT, documents, objects, parse
 
 POLICY = "MutatingAdmissionPolicy"
 BOTH = [ASK, SCHEDULER_NAME]
@@ -100,7 +98,7 @@ def test_no_other_overlay_contains_a_policy(overlay: str) -> None:
 def test_the_variant_for_older_clusters_differs_in_its_api_version_only(overlay: str, tmp_path: Any) -> None:
     kubectl = Kubectl(ensure_built() / KUBECTL, tmp_path / "no-kubeconfig", tmp_path / "cache")
     current, beta = (
-        list(yaml.safe_load_all(kubectl.run(("kustomize", str(OVERLAYS / name)), None, check=True, seconds=60)))
+        parse(kubectl.run(("kustomize", str(OVERLAYS / name)), None, check=True, seconds=60))
         for name in (overlay, f"{overlay}-v1beta1")
     )
     assert {entry["apiVersion"] for entry in current} == {"admissionregistration.k8s.io/v1"}

@@ -10,8 +10,9 @@ import yaml
 
 from app.kube.client import ApiError
 from app.kube.resources import PODS, Resource
-from devcluster import ClusterOptions, DevCluster
-from devcluster.components import API_SERVER
+from devcluster.build import API_SERVER
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from devcluster.polling import wait_until
 from tests.manifests.ask_policy import (
     ASK,

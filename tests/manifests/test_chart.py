@@ -18,13 +18,12 @@ from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.settings import TlsFiles
 from devcluster import chart
-from devcluster.build import ensure_built
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.chart import CHART
-from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
 from scheduler_core.installation.registration import Platform, Registration, configuration
 from tests.manifests.helm import RELEASE, Helm, RenderedObjects, object_name, write_secret
-from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, ROOT, documents, permissions
+from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, ROOT, documents, parse, permissions
 from tests.manifests.test_tls import build as build_with_component
 from tests.worlds.tls import client_context, shake_hands_in_memory
 
@@ -90,7 +89,7 @@ def build(*folders: str) -> RenderedObjects:
     """The objects of kustomizations. Those of a later folder replace those of an earlier one."""
     kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
     texts = [kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60) for folder in folders]
-    entries = [entry for text in texts for entry in yaml.safe_load_all(text) if entry]
+    entries = [entry for text in texts for entry in parse(text)]
     return {(entry["kind"], object_name(entry["metadata"])): entry for entry in entries}
 
 

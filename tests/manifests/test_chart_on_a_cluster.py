@@ -26,10 +26,12 @@ from app.kube.resources import (
     SECRETS,
     Resource,
 )
-from devcluster import ClusterOptions, DevCluster, Process, log_has
 from devcluster.chart import CHART, SECOND_SCHEDULER
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
 from devcluster.polling import wait_until
+from devcluster.process import Process, log_has
 from tests.manifests.helm import RELEASE, Helm, write_secret
 from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OFFERS
 from tests.worlds.elector_process import OF_A_CHART, election_flags

@@ -15,7 +15,7 @@ from app.extender.nudger import NudgePatch
 from app.extender.offer_store import KEY
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES, NODES, PODS
-from devcluster import DevCluster
+from devcluster.dev_cluster import DevCluster
 from devcluster.polling import wait_until
 from devcluster.scheduler_config import DEFAULT
 from scheduler_core.convert.generic import NUDGE_ANNOTATION

@@ -4,21 +4,19 @@ import re
 from typing import Final
 
 import pytest
-import yaml
 
 from app.api.placement_review import PATH
 from app.extender.guard import ANSWER_SECONDS
 from app.extender.guard_certificate import NAME as CERTIFICATE
 from app.extender.guard_certificate import WEBHOOK
 from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from scheduler_core.convert.installed_objects import TAG
 from scheduler_core.decide.settings import PLACEMENT_GUARD, GuardMode
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.model.longhorn import REVIEWED
-from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OWN_OBJECTS, ROOT, documents, only
+from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OWN_OBJECTS, ROOT, documents, only, parse
 
 ACCESS: Final = MANIFESTS / "access"
 HOOK, STANDBY = only(MUTATING_WEBHOOKS.kind, ACCESS)["webhooks"]
@@ -132,7 +130,7 @@ def test_the_guard_is_on_as_installed(folder: str, mode: GuardMode, called: bool
     """Except where API servers cannot call it."""
     kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
     text = kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60)
-    built = {(entry["kind"], entry["metadata"]["name"]): entry for entry in yaml.safe_load_all(text) if entry}
+    built = {(entry["kind"], entry["metadata"]["name"]): entry for entry in parse(text)}
     assert built["ConfigMap", NAME]["data"][PLACEMENT_GUARD] == mode
     assert ((MUTATING_WEBHOOKS.kind, GUARD) in built) is called
     assert built["Secret", GUARD]["metadata"]["namespace"] == NAMESPACE

@@ -14,7 +14,7 @@ from app.extender.guard_certificate import NAME, WEBHOOK, CertificateOptions, Gu
 from app.extender.metrics import Metrics
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import ENDPOINT_SLICES, MUTATING_WEBHOOKS, SECRETS
-from devcluster import DevCluster
+from devcluster.dev_cluster import DevCluster
 from devcluster.polling import wait_until
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD, Endpoint
 from tests.control_plane import ControlPlane

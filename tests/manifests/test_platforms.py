@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from app.cli.commands import load_command
-from devcluster.build import ensure_built
-from devcluster.components import SCHEDULER
+from devcluster.build import SCHEDULER, ensure_built
 from devcluster.scheduler_config import rewrite
 from scheduler_core.installation.registration import Platform, SentPods, configuration_path, steps
 from tests.manifests.load import CONFIGS, ROOT

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from app.kube.resources import LEASES, PODS
-from devcluster import DevCluster
 from devcluster.build import ensure_built
+from devcluster.dev_cluster import DevCluster
 from devcluster.polling import wait_until
 from tests.control_plane import ControlPlane
 from tests.manifests.load import MANIFESTS, NAMESPACE

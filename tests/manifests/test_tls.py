@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from app.cli.commands import load_command
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
-from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, documents, only
+from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, documents, only, parse
 
 SECRET = f"{NAME}-tls"
 CERTIFICATES = documents(MANIFESTS / "overlays/tls-cert-manager/certificates.yaml")
@@ -36,7 +35,7 @@ def build(folder: Path, resource: str, component: str = "", patches: Sequence[Ma
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(lines))
     kubectl = Kubectl(ensure_built() / KUBECTL, folder / "no-kubeconfig", folder / "cache")
     text = kubectl.run(("kustomize", str(overlay)), None, check=True, seconds=60)
-    return {(entry["kind"], entry["metadata"]["name"]): entry for entry in yaml.safe_load_all(text) if entry}
+    return {(entry["kind"], entry["metadata"]["name"]): entry for entry in parse(text)}
 
 
 def pod_spec(built: Built) -> dict[str, Any]:

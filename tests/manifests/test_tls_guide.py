@@ -16,10 +16,9 @@ from cryptography import x509
 from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.settings import TlsFiles
-from devcluster.build import ensure_built
-from devcluster.components import KUBECTL
+from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
-from tests.manifests.load import CONFIGS, MANIFESTS, NAME, ROOT, documents
+from tests.manifests.load import CONFIGS, MANIFESTS, NAME, ROOT, documents, parse
 from tests.worlds.tls import client_context, shake_hands_in_memory
 
 GUIDE = (ROOT / "docs/tls.md").read_text()
@@ -116,7 +115,7 @@ def test_the_guides_kustomizations_can_be_built(tmp_path: Path, number: int) -> 
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomizations()[number]))
     (overlay / "kube-scheduler.yaml").write_text(PRINTED)
     kubectl = Kubectl(ensure_built() / KUBECTL, tmp_path / "no-kubeconfig", tmp_path / "cache")
-    built = [*yaml.safe_load_all(kubectl.run(("kustomize", str(overlay)), None, check=True, seconds=60))]
+    built = parse(kubectl.run(("kustomize", str(overlay)), None, check=True, seconds=60))
     specs = {
         entry["metadata"]["name"]: entry["spec"]["template"]["spec"] for entry in built if entry["kind"] == "Deployment"
     }

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_NAMESPACE, LONGHORN_NODES, LONGHORN_REPLICAS
-from devcluster import ClusterOptions, DevCluster
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from tests.worlds.simulator_cluster import Rig, Scene, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]

@@ -17,7 +17,7 @@ from app.kube.resources import (
     LONGHORN_VOLUMES,
     PERSISTENT_VOLUMES,
 )
-from devcluster import KubectlError
+from devcluster.errors import KubectlError
 from tests.control_plane import ControlPlane
 from tests.worlds.simulator_cluster import Rig, Scene, claim, pod, until
 

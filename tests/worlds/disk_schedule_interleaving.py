@@ -90,7 +90,9 @@ class World:
         return self.version
 
     def all(self, kind: str) -> dict[str, tuple[int, Any]]:
-        return {key[1]: self.objects[key] for key in sorted(key for key in self.objects if key[0] == kind)}
+        return {
+            name: self.objects[kind, name] for name in sorted([name for each, name in self.objects if each == kind])
+        }
 
     def get(self, kind: str, name: str) -> tuple[int, Any]:
         """An object and its version; 0 and None if there is none."""
@@ -314,13 +316,14 @@ def image_controller(api: World, name: str) -> Actor:
         return
     cluster = cluster_of(api)
     volumes = [entry[1][0] for entry in api.all("volume").values()]
+    space = space_of(api, schedules)
     snapshot = ImageSnapshot(
         image,
         values,
         cluster.nodes,
         disks_that_need_image(volumes, cluster.snapshot.replicas.values(), name),
-        candidate_disks(cluster, space_of(api, schedules), cluster.snapshot.backing_images[name]),
-        space_of(api, schedules),
+        candidate_disks(cluster, space, cluster.snapshot.backing_images[name]),
+        space,
     )
     decision = decide_image(snapshot)
     seen = {"schedule": schedules, "image": {name: (version, image)}}

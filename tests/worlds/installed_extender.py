@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from app.kube.client import ApiError
 from app.kube.resources import LONGHORN_SETTINGS, PODS, STORAGE_CLASSES
-from devcluster import DevCluster
+from devcluster.dev_cluster import DevCluster
 from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, SERVICE, primary_address
 from tests.worlds.service import EXTENDER

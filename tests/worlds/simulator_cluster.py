@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from app.kube.resources import CAPACITIES, CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, PODS, Resource
-from devcluster import DevCluster, log_has
+from devcluster.dev_cluster import DevCluster
+from devcluster.process import log_has
 
 Json = dict[str, Any]
 _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", namespaced=True)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from app.kube.resources import ENDPOINT_SLICES, LONGHORN_NAMESPACE, LONGHORN_REPLICAS
-from devcluster import DevCluster
+from devcluster.dev_cluster import DevCluster
 from devcluster.pki import CertificateAuthority
 from devcluster.programs import primary_address
 

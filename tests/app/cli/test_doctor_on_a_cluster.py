@@ -26,7 +26,7 @@ from app.kube.resources import (
     STORAGE_CLASSES,
     Resource,
 )
-from devcluster.components import SCHEDULER
+from devcluster.build import SCHEDULER
 from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.scheduler_config import DEFAULT

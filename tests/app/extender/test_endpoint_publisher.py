@@ -9,7 +9,7 @@ import pytest
 from app.extender.endpoint_publisher import EndpointPublisher
 from app.kube.client import KubeClient
 from app.kube.resources import ENDPOINT_SLICES
-from devcluster import DevCluster
+from devcluster.dev_cluster import DevCluster
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.endpoint_slice import EXTENDER, Endpoint
 from tests.control_plane import ControlPlane

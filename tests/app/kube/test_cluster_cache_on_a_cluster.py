@@ -16,7 +16,8 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE, PODS, Resource
-from devcluster import ClusterOptions, DevCluster
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.model.snapshot import Snapshot

@@ -14,7 +14,7 @@ import pytest
 
 from app.kube.resources import LEASES
 from app.runtime.elector import Elector, boot_clock
-from devcluster import DevCluster
+from devcluster.dev_cluster import DevCluster
 from scheduler_core.leadership.election import LEASE_NAME, ElectionTiming
 from tests.control_plane import ControlPlane
 from tests.worlds.elector_process import TIMING, connect_with
