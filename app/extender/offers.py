@@ -73,10 +73,6 @@ ANSWER_TIMEOUT: Final = 3.0
 _OFFERS_PER_TURN: Final = 32
 _RECHECK_INTERVAL: Final = 0.1
 _RESTART_INTERVAL: Final = 1.0
-# After a look at the pods that have offers, their next changes are gathered for so long, or the longer time while no request waits
-# for them. A request that is decided looks at them anyway.
-_GATHER_SECONDS: Final = 0.02
-_LONG_GATHER_SECONDS: Final = 0.25
 # If the cluster changes faster than a pod can be decided about, the nodes that changed are left out.
 _MAX_TRIES: Final = 3
 
@@ -142,9 +138,6 @@ class Offers:
         self._request_observer: RequestObserver | None = None
         self._decision_observer: DecisionObserver | None = None
         self._outcome = asyncio.Event()
-        # How many requests, or a hand-over, wait for an outcome; the event says whether any does.
-        self._waiting = 0
-        self._awaited = asyncio.Event()
 
     def subscribe(self, requests: RequestObserver | None = None, decisions: DecisionObserver | None = None) -> None:
         self._request_observer = requests
@@ -400,17 +393,9 @@ class Offers:
 
     async def _wait_for_outcome(self, seconds: float) -> None:
         self._outcome.clear()
-        self._waiting += 1
-        self._awaited.set()
-        try:
+        with self._watched.awaiting_changes(), suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._outcome.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._awaited.clear()
 
     def _apply(self, event: Event) -> None:
         self._update(*step(self._ledger, event, self._clock()))
@@ -428,15 +413,10 @@ class Offers:
 
     def _log_outcome(self, outcome: Outcome) -> None:
         offer = outcome.offer
-        log.info(
-            "offer",
-            became=outcome.kind.value,
-            pod=f"{offer.pod.namespace}/{offer.pod.name}",
-            uid=offer.uid,
-            node=outcome.node,
-            nodes=len(offer.nodes),
-            ms=round((outcome.at - offer.made_at) * 1000, 1),
-        )
+        pod = f"{offer.pod.namespace}/{offer.pod.name}"
+        ms = round((outcome.at - offer.made_at) * 1000, 1)
+        became = outcome.kind.value
+        log.info("offer", became=became, pod=pod, uid=offer.uid, node=outcome.node, nodes=len(offer.nodes), ms=ms)
 
     def _on_offer_end(self, outcome: Outcome) -> None:
         decided = outcome.kind is OutcomeKind.DECIDED
@@ -463,10 +443,7 @@ class Offers:
             # An offer that stands may be replaced by one that ends.
             await self._watched.wait(max(0.0, min(self._ledger.next_end - self._clock(), OFFER_LIFETIME)))
             self._observe_pods()
-            await asyncio.sleep(_GATHER_SECONDS)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LONG_GATHER_SECONDS):
-                    await self._awaited.wait()
+            await self._watched.gather_changes()
 
     def _observe_pods(self) -> None:
         """Ends offers that are due, and those to pods that have changed."""

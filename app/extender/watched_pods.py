@@ -1,20 +1,27 @@
 """The pods that have offers, and which of them have changed.
 
-Data flow: a watch delivers a pod or a claim → the pod is due → at the next request, or 20 ms later, `offers` observes it.
+Data flow: a watch delivers a pod or a claim → the pod is due → `offers` observes it: at the next request, at once if nothing was
+delivered lately, or with all that is gathered meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Final
 
 from app.evaluator import LiveStateSource
 from scheduler_core.decide.offer import current_pod
 from scheduler_core.model.kube import Claim, Pod
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.offers.outstanding_offer import OFFER_LIFETIME
+
+# After a look, changes are gathered for the shorter time while a request waits for them, and for both times while none does. Each look
+# makes a state of the cluster, and a burst delivers dozens of changes for each pod. A request that is decided looks at them anyway.
+_GATHER_SECONDS: Final = 0.02
+_MORE_GATHER_SECONDS: Final = 0.25
 
 
 @dataclass(slots=True)
@@ -37,6 +44,8 @@ class WatchedPods:
         self._due: set[str] = set()
         self._claims: set[NamespacedName] = set()
         self._changed = asyncio.Event()
+        self._awaiting = 0
+        self._awaited = asyncio.Event()
         cache.subscribe("pods", self._note_pod)
         cache.subscribe("claims", self._note_claim)
 
@@ -64,6 +73,24 @@ class WatchedPods:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
         self._changed.clear()
+
+    @contextmanager
+    def awaiting_changes(self) -> Iterator[None]:
+        """Shortens how long changes are gathered: a request, or a hand-over, waits for them."""
+        self._awaiting += 1
+        self._awaited.set()
+        try:
+            yield
+        finally:
+            self._awaiting -= 1
+            if not self._awaiting:
+                self._awaited.clear()
+
+    async def gather_changes(self) -> None:
+        await asyncio.sleep(_GATHER_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_MORE_GATHER_SECONDS):
+                await self._awaited.wait()
 
     def take_changed(self) -> list[WatchedPod]:
         """Returns the pods that are due, and those that no view has had for too long, which are gone."""
