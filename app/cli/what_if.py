@@ -60,7 +60,6 @@ _ORDER_KEY: Final = "app.cli.what_if.order"
 # The other parameters are named as their options.
 _OPTIONS: Final = {"setting": "set"}
 
-
 _Lose = Annotated[
     list[str] | None,
     typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
