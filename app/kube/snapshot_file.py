@@ -101,20 +101,6 @@ def _check_version(source: str, kind: SnapshotKind, raw: Any) -> None:
         )
 
 
-def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
-    """Returns the requested pod, and the snapshot with the file's other objects. `source` is a file with one Pod or one
-    workload, whose template is taken, and perhaps other objects, such as claims. Or it names a pod of the snapshot, as
-    ``name`` or ``namespace/name``.
-
-    Raises:
-        SnapshotFileError: no such file or pod, none or several pods in the file, or an object that cannot be read
-    """
-    if not is_file(source):
-        return named_pod(source, snapshot), snapshot
-    pod, merged, _ = pod_in_file(source, snapshot)
-    return pod, merged
-
-
 def pod_in_file(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot, tuple[str, object]]:
     """Returns the pod that a file describes, the snapshot with the file's other objects, and the undecoded pod or
     workload with its kind.

@@ -80,9 +80,6 @@ class NodeReservationWorld:
         """Sends /filter for the pod of this number; returns the nodes that fit."""
         return fitting_nodes(await self.decide(make.as_pod(database_pod(number)), hung_up))
 
-    def start_filter(self, number: int, hung_up: HungUp = caller_waits) -> asyncio.Task[list[str]]:
-        return asyncio.create_task(self.filter(number, hung_up), name=f"request for {number}")
-
     async def explain(self, number: int) -> Explanation:
         return await self.verbs.explain(make.as_pod(database_pod(number)), NODES)
 

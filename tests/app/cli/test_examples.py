@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.kube.snapshot_file import load_pod, load_snapshot
+from app.kube.snapshot_file import is_file, load_snapshot, named_pod, pod_in_file
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.explain import explain_nodes
@@ -44,7 +44,12 @@ def _verdicts(pod: Pod, snapshot: Snapshot, nodes: tuple[str, ...] = ()) -> dict
 
 
 def _explain(example: str, source: Path | str, nodes: tuple[str, ...] = ()) -> dict[str, Verdict]:
-    return _verdicts(*load_pod(str(source), _snapshot(example)), nodes)
+    snapshot = _snapshot(example)
+    if is_file(str(source)):
+        pod, snapshot, _ = pod_in_file(str(source), snapshot)
+    else:
+        pod = named_pod(str(source), snapshot)
+    return _verdicts(pod, snapshot, nodes)
 
 
 def _reasons(verdicts: dict[str, Verdict]) -> dict[str, Reason]:

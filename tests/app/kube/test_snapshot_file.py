@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.kube.snapshot_file import LoadedSnapshot, SnapshotFileError, load_pod, load_snapshot
+from app.kube.snapshot_file import LoadedSnapshot, SnapshotFileError, load_snapshot, named_pod, pod_in_file
 from scheduler_core.model.snapshot import Snapshot
 from tests.builders import Object, claim, disk, longhorn_node, pod, setting
 from tests.worlds.command_line import Run
@@ -26,12 +26,6 @@ def _error_line(run: Run, *command: str) -> str:
     assert (result.code, result.out) == (2, "")
     (line,) = result.err.splitlines()
     return line
-
-
-def _pod_error(source: str) -> str:
-    with pytest.raises(SnapshotFileError) as raised:
-        load_pod(source, Snapshot())
-    return str(raised.value)
 
 
 def _list(objects: list[Object]) -> Object:
@@ -290,15 +284,18 @@ def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, name: str, prob
 def test_a_pods_file_must_have_one_pod(tmp_path: Path, objects: list[Object], problem: str) -> None:
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(_list(objects)))
-    error = _pod_error(str(file))
-    assert error.startswith(f"{file}: ")
-    assert problem in error
+    with pytest.raises(SnapshotFileError) as raised:
+        pod_in_file(str(file), Snapshot())
+    assert str(raised.value).startswith(f"{file}: ")
+    assert problem in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["nothing", "x" * 5000, "a\0b", "shop/nothing"])
 def test_a_pod_that_is_neither_file_nor_in_the_snapshot_is_named(name: str) -> None:
     """The text says what may be given instead."""
-    assert _pod_error(name).startswith(f"{name}: there is neither such a file nor such a pod")
+    with pytest.raises(SnapshotFileError) as raised:
+        named_pod(name, Snapshot())
+    assert str(raised.value).startswith(f"{name}: there is neither such a file nor such a pod")
 
 
 def test_namespaces_are_ignored_without_a_warning(tmp_path: Path) -> None:
