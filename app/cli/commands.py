@@ -8,10 +8,8 @@ dataclass, such as the `Query` of `app/cli/query.py`, stands for a group of opti
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from enum import Enum
 from functools import cache, wraps
 from importlib import import_module
 from inspect import Parameter, Signature, signature
@@ -69,8 +67,6 @@ _MODULES: Final = {
     "waiting": "decisions",
 }
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
-# More digits than 9 are left to typer.
-_DIGITS: Final = re.compile("[0-9]{1,9}")
 
 
 class CommandGroup(TyperGroup):
@@ -119,51 +115,9 @@ class _Program(CommandGroup):
                 formatter.write_dl([(name.ljust(_WIDTH), text) for name, text in commands.items()])
 
 
-class _PlainValues:
-    """Makes the values of a parameter that need no more than a look. Typer makes the others, and their errors, with pydantic,
-    which takes longer to import than typer.
-    """
-
-    @staticmethod
-    def coerce(value: Any, param: Any, ctx: Any) -> Any:
-        """Returns the value of a text or of a default."""
-        kind = param.type_descriptor.annotation
-        limits = param.type_descriptor.parameter_info
-        if value is None or (kind is str and isinstance(value, str)):
-            return () if value is None and (param.multiple or param.nargs == -1) else value
-        if kind == list[str] and isinstance(value, (list, tuple)):
-            return list(value)
-        if isinstance(kind, type) and issubclass(kind, Enum) and value in [member.value for member in kind]:
-            return kind(value)
-        number = int(value) if kind is int and isinstance(value, str) and _DIGITS.fullmatch(value) else value
-        if kind in (int, float) and type(number) is kind:
-            least = number if limits.min is None else limits.min
-            if least <= number <= (number if limits.max is None else limits.max):
-                return number
-        param._runtime_param = None  # noqa: SLF001 # typer makes it again
-        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
-
-
 @cache
 def load_command(name: str) -> Any:
     """Returns a command. Its module has a function of its name, and may have a class for it."""
-    return _with_plain_values(_command(name))
-
-
-def _with_plain_values(command: Any) -> Any:
-    all_parameters = command.get_params
-
-    def get_params(ctx: Any) -> Any:
-        parameters = all_parameters(ctx)  # with --help
-        for parameter in parameters:
-            parameter._runtime_param = parameter._runtime_param or _PlainValues  # noqa: SLF001 # typer has no other place
-        return parameters
-
-    command.get_params = get_params
-    return command
-
-
-def _command(name: str) -> Any:
     function = name.replace("-", "_")
     module = import_module(f"app.cli.{_MODULES.get(name, function)}")
     command = getattr(module, function)
@@ -240,7 +194,7 @@ def _options(
     del version
 
 
-cli: Final = cast("TyperGroup", _with_plain_values(typer.main.get_command(_program)))
+cli: Final = cast("TyperGroup", typer.main.get_command(_program))
 
 
 def run() -> int:
