@@ -1,6 +1,6 @@
 """Demand that is updated change by change equals demand that is derived from scratch."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.update import build_view, empty_snapshot, update
@@ -9,6 +9,7 @@ from scheduler_core.volumes.demand_index import DemandIndex
 from tests import builders as make
 from tests.builders import NOW, Object
 from tests.examples import examples
+from tests.worlds.engines import engines
 
 NODES = ("a", "b")
 NAMES = ("x", "y")
@@ -57,6 +58,10 @@ def _with_creation_time(raw: Object, at: str) -> Object:
     return raw
 
 
+def _node_with_disk(*, available: float, ready: bool = True, pressure: bool = True) -> Object:
+    return make.longhorn_node("a", {"disk-1": make.disk(100, ready=ready, pressure=pressure, available=available)})
+
+
 nodes = st.sampled_from(("", *NODES))
 names = st.sampled_from(NAMES)
 changes = st.one_of(
@@ -93,9 +98,12 @@ changes = st.one_of(
         st.sampled_from(TIMES),
     ),
     st.builds(lambda name, ready: make.longhorn_node(name, ready=ready), st.sampled_from(NODES), st.booleans()),
+    # A failed replica is used again or not, by its disk.
+    st.builds(_node_with_disk, ready=st.booleans(), pressure=st.booleans(), available=st.sampled_from([5, 100])),
     st.builds(lambda: make.storage_class("longhorn")),
 )
 BASE: list[Object] = [
+    *engines(NODES),
     make.storage_class("longhorn"),
     *(make.longhorn_node(name) for name in NODES),
     *_bound_volume("x"),
@@ -107,11 +115,16 @@ BASE: list[Object] = [
     make.claim("y", 20, bound=True),
     _persistent_volume("y"),
     make.replica("r-y", "vol-y", node="a", size=10),
+    *_bound_volume("failed"),
+    make.pod("failed", name="failed", uid="failed", node="a"),
+    make.replica("r-failed", "vol-failed", node="a", size=10, failed=True),
+    make.replica("s-failed", "vol-failed", node="b", size=10),
 ]
 
 
 @examples(200)
 @given(st.lists(st.tuples(changes, st.sampled_from([False, False, True]), st.booleans()), min_size=3, max_size=14))
+@example([(_node_with_disk(available=5), False, False), (_node_with_disk(available=100), False, False)])
 def test_every_change_leads_to_the_demand_that_a_fresh_start_derives(
     history: list[tuple[Object | list[Object], bool, bool]],
 ) -> None:
