@@ -164,6 +164,11 @@ BROKEN = [
     pytest.param('{"kind":', "is not JSON: Input data was truncated", id="JSON cut off"),
     pytest.param('{"kind":"Node",\n"kind":"Pod"}', "line 2, column 1: 'kind' is written twice", id="a JSON key twice"),
     pytest.param(
+        '{"kind":"Node",\n"kind":"P\\u003Ad"}',
+        "line 2, column 1: 'kind' is written twice",
+        id="a JSON key twice, and an escaped colon",
+    ),
+    pytest.param(
         "kind: Node\nmetadata: {name: a}\nspec: {x: 1, x: 2}",
         "'x' is written twice; between two outputs of kubectl there must be a line --- at line 3, column 14",
         id="a YAML key twice",

@@ -7,6 +7,8 @@ import pytest
 
 from scheduler_core.longhorn.placement import find_candidates, schedule_replica
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.stages import DISABLE_V2_LABEL
+from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, node, places, replica, volume
 
@@ -163,3 +165,19 @@ class TestBestEffortLocality:
     def test_a_replica_goes_elsewhere_if_the_attached_node_is_full(self) -> None:
         nodes = (node("n1", disk(storage_scheduled=100 * GIB)), node("n2"))
         assert self.choose(nodes=nodes) == ["n2/d1"]
+
+
+def test_a_label_of_the_kubernetes_node_counts_after_the_node_is_known() -> None:
+    entry = ReplicaRequest.for_volume(volume(data_engine="v2"))
+    before = cluster(node("n1", disk(spec_type="block", status_type="block")))
+    assert places(find_candidates(before, entry, ())) == ["n1/d1"]
+    labeled = replace(before, kube_nodes={"n1": kube.Node("n1", {DISABLE_V2_LABEL: "true"})})
+    assert places(find_candidates(labeled, entry, ())) == []
+
+
+def test_a_replica_that_no_status_lists_takes_space_on_a_known_node() -> None:
+    settings = {"replica-soft-anti-affinity": "true", "replica-disk-soft-anti-affinity": "true"}
+    entry = ReplicaRequest.for_volume(volume(size=60 * GIB))
+    view = cluster(node("n1"), settings=settings)
+    assert places(find_candidates(view, entry, ())) == ["n1/d1"]
+    assert places(find_candidates(view, entry, (replica("r", "n1/d1", size=60 * GIB),))) == []
