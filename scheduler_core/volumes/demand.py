@@ -37,6 +37,7 @@ from scheduler_core.longhorn.stages import stays
 from scheduler_core.longhorn.volume_readiness import awaits_copy
 from scheduler_core.model import kube, longhorn
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
+from scheduler_core.volumes.requirements import order_without_names
 from scheduler_core.volumes.resolve import (
     PodVolume,
     domain_of_node,
@@ -73,9 +74,9 @@ class Demand:
     since: str = ""  # RFC 3339 time the claim was created, "" without a claim
 
     @property
-    def order(self) -> tuple[str, str, str]:
-        """Older demand first, a volume without a claim before all, ties by name."""
-        return self.since, self.volume.claim, self.volume.name
+    def order(self) -> tuple[object, ...]:
+        """Older demand first, a volume without a claim before all; of the same age the larger first, names last."""
+        return self.since, *order_without_names(self.volume), self.volume.name
 
 
 class VolumeUsers(Protocol):

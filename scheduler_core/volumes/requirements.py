@@ -116,7 +116,7 @@ def requirements(
     # Comparing identities first is faster than hashing every class.
     same_class = all(entry is classes[0] for entry in classes)
     if not same_class:
-        pairs = sorted(zip(ordered, classes, strict=True), key=lambda pair: _order_without_names(pair[0]))
+        pairs = sorted(zip(ordered, classes, strict=True), key=lambda pair: order_without_names(pair[0]))
         ordered = [entry for entry, _ in pairs]
         classes = [request for _, request in pairs]
     requests = tuple(classes[:1]) if same_class else tuple(dict.fromkeys(classes))
@@ -137,11 +137,11 @@ def requirements(
 
 
 def _optional_order(entry: OptionalVolume) -> tuple[object, ...]:
-    *order, claim = _order_without_names(entry.volume)
+    *order, claim = order_without_names(entry.volume)
     return (*order, entry.count, entry.one_per_disk, claim)
 
 
-def _order_without_names(entry: PodVolume) -> tuple[object, ...]:
+def order_without_names(entry: PodVolume) -> tuple[object, ...]:
     """Returns a sort key in which names only break ties."""
     volume = entry.volume
     name, *values, layout, topology = _class_values(volume)

@@ -38,9 +38,22 @@ CLONED = Claim(
 )
 
 
+DEMANDED = replace(CLONED, bound=False, clone="", holder="n0")
+
+
 @examples(150)
 @given(CLUSTERS, st.permutations(range(4)))
 @example(Cluster([([disk(40)], ())], [CLONED, replace(CLONED, node_selector="db")], [], 2), [1, 0, 2, 3])
+@example(Cluster([([disk(40)], ())], [DEMANDED, DEMANDED, replace(DEMANDED, size=40)], [], 1), [0, 2, 1, 3])
+@example(
+    Cluster(
+        [([disk(40, tags=("ssd",))], ()), ([disk(40)], ())],
+        [CLONED, replace(DEMANDED, size=40), replace(DEMANDED, size=40, disk_selector="ssd")],
+        [],
+        1,
+    ),
+    [0, 2, 1, 3],
+)
 def test_renamed_claims_change_no_answer(cluster: Cluster, order: list[int]) -> None:
     """Ties are broken by sizes, selectors and engines first, and by names last."""
     count = len(cluster.claims)

@@ -129,10 +129,12 @@ class _OtherVolumes:
         ]
 
     def _wanted(self, name: str) -> tuple[list[str], list[list[str]]]:
-        """The volumes that are demanded on a node, oldest first, and those of each offer, holds last."""
+        """The volumes that are demanded on a node, oldest first, larger before smaller, and those of each offer, holds last."""
         users = [node for node, keys, _ in self._pods if node and SHARED in keys]
         demanded = [SHARED] if users and users[0] == name else []
-        demanded += [key for node, keys, _ in self._pods for key in keys if node == name and key != SHARED]
+        for node, keys, _ in self._pods:
+            if node == name:
+                demanded += sorted((key for key in keys if key != SHARED), key=lambda key: -self.sizes[key])
         return demanded, [keys for node, keys, nodes in self._pods if not node and name in nodes]
 
     def fitting(self, name: str, free: Sequence[int], without: str = "") -> list[str]:

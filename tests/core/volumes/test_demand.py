@@ -54,9 +54,9 @@ def nominated(node: str, *conditions: Object) -> Object:
 
 
 def test_a_bound_pod_s_volumes_demand_space_on_its_node() -> None:
-    demands = derive(bound("x"), claim("y", 20), pod("x", "y", node="a"))
+    demands = derive(bound("x"), claim("y", 5), pod("x", "y", node="a"))
     assert ties(demands) == [("vol-x", "a", DemandSource.POD), ("y", "a", DemandSource.POD)]
-    assert [demand.volume.volume.size for demand in demands] == [10 * GI, 20 * GI]
+    assert [demand.volume.volume.size for demand in demands] == [10 * GI, 5 * GI]
     assert {demand.pod for demand in demands} == {"default/pod"}
 
 
@@ -69,7 +69,7 @@ PREEMPTS = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"
 FOREIGN = [claim("other", 1, storage_class="foreign"), make_class("foreign", provisioner="example.com/disk")]
 TIES: dict[str, tuple[list[Object | list[Object]], list[tuple[str, str, DemandSource]]]] = {
     "the selected node of one claim ties all volumes of the pod": (
-        [bound("x"), with_selected_node(claim("y", 20), "b"), pod("x", "y")],
+        [bound("x"), with_selected_node(claim("y", 5), "b"), pod("x", "y")],
         [("vol-x", "b", SELECTED), ("y", "b", SELECTED)],
     ),
     "another driver's selected node counts too": (
@@ -197,7 +197,7 @@ def test_the_selected_node_of_an_unbound_claim_counts_before_that_of_a_provision
     requested["metadata"]["creationTimestamp"] = "2026-01-01T00:00:04Z"
     raw_volume["metadata"]["creationTimestamp"] = "2026-01-01T00:00:04Z"
     demands = derive(
-        with_selected_node(bound_claim, "a"), raw_volume, volume, with_selected_node(claim("y", 20), "b"), requested
+        with_selected_node(bound_claim, "a"), raw_volume, volume, with_selected_node(claim("y", 5), "b"), requested
     )
     assert ties(demands) == [("vol-x", "b", DemandSource.SELECTED_NODE), ("y", "b", DemandSource.SELECTED_NODE)]
 
