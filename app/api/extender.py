@@ -134,7 +134,7 @@ def _undecided_answer(
     """Returns the answer about an undecidable pod, as `_result`; raises the error if another process may answer."""
     if isinstance(error, UnavailableError) and not observes:
         raise error
-    state.metrics.count_undecided()
+    state.metrics.count_request("error")
     log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
     result = DecisionResult(len(args.candidates), error=str(error), seconds=perf_counter() - started, observed=observes)
     state.decisions.record("filter", args.pod, result)
@@ -170,13 +170,13 @@ def _record_filter(
     decision = answer.decision
     counted = state.metrics.count_decision(decision.reasons, decision.gave_up)
     state.metrics.count_unsafe_answer(decision.unsafe_reasons)
-    state.metrics.count_policy_refusals(len(answer.policy_refusals))
+    state.metrics.policy_refusals.inc(len(answer.policy_refusals))
     refused = Counter({reason.text: count for reason, count in counted.items() if not reason.fits})
     refused.update(refusal.text for refusal in answer.policy_refusals.values())
     fitting = {reason.text: count for reason, count in counted.items() if reason.fits}
     fits = sum(fitting.values())
     if observes and not fits:
-        state.metrics.count_would_refuse()
+        state.metrics.would_refuse.inc()
     log.info(
         "observed" if observes else "filter",
         pod=args.pod.key,

@@ -81,7 +81,7 @@ async def review(request: Request, lease: RequestLease) -> Response:
     try:
         asked = _decode_review(await read_body(request, MAX_BODY, lease), lease)
     except RequestError:
-        state.metrics.count_review("refused")
+        state.metrics.guard_reviews.count("refused")
         raise
     answer = admission_response(asked.uid, await _review(state, asked))
     headers = None if state.keeps_connections() else _LAST_ANSWER
@@ -104,17 +104,17 @@ def _decode_review(body: bytearray, lease: Lease) -> AdmissionRequest:
 async def _review(state: AdmissionState, asked: AdmissionRequest) -> JsonPatch:
     """Returns the patch; none after an error, and while another process may lead."""
     if state.refusal():
-        state.metrics.count_review("idle")
+        state.metrics.guard_reviews.count("idle")
         return []
     try:
         patch = TRIAL_PATCH if asked.is_trial else await state.reviewer.review(asked)
     except Exception:
         # Longhorn goes on after every error.
         log.exception("review failed, the placement stays", uid=asked.uid)
-        state.metrics.count_review("failed")
+        state.metrics.guard_reviews.count("failed")
         return []
     if state.refusal():
-        state.metrics.count_review("idle")
+        state.metrics.guard_reviews.count("idle")
         return []
-    state.metrics.count_review("answered")
+    state.metrics.guard_reviews.count("answered")
     return patch

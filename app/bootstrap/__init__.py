@@ -79,7 +79,7 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
     metrics.capacity(source.state, with_disks=settings.disk_metrics)
     policy = PolicyInForce(file, SnapshotGenericState(generic or GenericClusterState()))
     if file is not None:
-        file.subscribe(metrics.count_policy_reload)
+        file.subscribe(metrics.policy_reloads.count)
     verbs = Verbs(evaluator, policy, decider=WithoutReservations(evaluator, contenders))
     observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)

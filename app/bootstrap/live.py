@@ -123,7 +123,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
     metrics.capacity(lambda: cache.latest_state if elector.leading() else None, with_disks=settings.disk_metrics)
     if file is not None:
-        file.subscribe(metrics.count_policy_reload)
+        file.subscribe(metrics.policy_reloads.count)
     files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
     certificate = _certificate(shared, elector)
     guard = _placement_guard(shared, reservation, certificate)
@@ -268,7 +268,7 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
     placements = Placements(cache, evaluator, offers.contenders, metrics, monotonic)
     cache.subscribe("replicas", placements.note_delivery)
     patch = NudgePatch(shared.client)
-    nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics.count_nudge, clock=monotonic, now=_now)
+    nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics.nudges.count, clock=monotonic, now=_now)
     nudges = shared.options.nudge
     offers.subscribe(nudger if nudges else None, placements)
     metrics.outstanding(

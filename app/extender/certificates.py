@@ -233,12 +233,12 @@ class CertificateFiles(CertificateReloader):
         self._contents = _read(files)
         self._refused: tuple[_Contents, str] | None = None
         serving, authorities = _decode(files, self._contents)
-        super().__init__(server_context(serving, authorities), metrics.tls_certificate)
+        super().__init__(server_context(serving, authorities), metrics.tls_certificate_expiry.set)
         # An expired certificate is better than no process: callers say why they refuse it, and a renewed one is used at once.
         problem = serving.validity_problem(now())
         if problem:
             log.error("no caller accepts the serving certificate", problem=problem, file=files.certificate)
-        metrics.tls_certificate(serving.expires.timestamp())
+        metrics.tls_certificate_expiry.set(serving.expires.timestamp())
 
     async def check(self) -> float:
         """Reads the files, and uses them if their content changed."""
@@ -259,7 +259,7 @@ class CertificateFiles(CertificateReloader):
             return RELOAD_INTERVAL
         self._contents = contents
         self._refused = None
-        self._metrics.count_tls_reload(LOADED)
+        self._metrics.tls_reloads.count(LOADED)
         return RELOAD_INTERVAL
 
     def _note_refusal(self, contents: _Contents, problem: str) -> None:
@@ -267,7 +267,7 @@ class CertificateFiles(CertificateReloader):
             return
         self._refused = (contents, problem)
         log.error("serving certificate refused, the one before stays", problem=problem)
-        self._metrics.count_tls_reload(REFUSED)
+        self._metrics.tls_reloads.count(REFUSED)
 
 
 def _read(files: TlsFiles) -> _Contents:

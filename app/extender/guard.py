@@ -196,7 +196,7 @@ class PlacementGuard:
             return []
         started = self._clock()
         patch = await self._patch(request)
-        self._metrics.observe_guard_answer(self._clock() - started)
+        self._metrics.guard_duration.observe(self._clock() - started)
         return patch
 
     async def _patch(self, request: AdmissionRequest) -> JsonPatch:
@@ -288,7 +288,7 @@ class PlacementGuard:
             self._state = next_state(self._state, observation)
             return
         self._observations[observation.value] += 1
-        self._metrics.count_guard_observation(observation.value)
+        self._metrics.guard_observations.count(observation.value)
         write = log.info if observation is Observation.CONFIRMED else log.warning
         write(
             "a placement is shown",
@@ -318,7 +318,7 @@ class PlacementGuard:
 
     def _count(self, outcome: GuardOutcome) -> None:
         self._outcomes[outcome.value] += 1
-        self._metrics.count_guarded_placement(outcome.value)
+        self._metrics.guarded_placements.count(outcome.value)
 
     def _log(self, decision: GuardDecision, wanted: Placement, written: Placement, seconds: float) -> None:
         write = log.debug if decision.outcome is GuardOutcome.NOT_GUARDED else log.info

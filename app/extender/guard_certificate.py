@@ -280,7 +280,7 @@ class GuardCertificate(CertificateReloader):
     """Owner of the certificate that the placement guard's server shows."""
 
     def __init__(self, client: KubeClient, options: CertificateOptions, metrics: Metrics) -> None:
-        super().__init__(server_context(), metrics.guard_certificate)
+        super().__init__(server_context(), metrics.guard_certificate_expiry.set)
         self._client = client
         self._options = options
         self._secret_path = SECRETS.path(options.namespace, NAME)

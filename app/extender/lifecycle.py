@@ -279,7 +279,7 @@ class ExtenderLifecycle(Program):
             await self._service.keep(term)
         if not self.review_refusal():
             await self._keep_guard(term)
-        self._parts.metrics.heartbeat(self._parts.node_name, leading=not self.refusal())
+        self._parts.metrics.heartbeat.labels(self._parts.node_name).set(not self.refusal())
 
     async def _keep_guard(self, term: int | None) -> None:
         if self._parts.guard is not None:
@@ -366,7 +366,7 @@ class ExtenderLifecycle(Program):
         log.warning("a pod is still being placed, handing over without it")
 
     async def before_release(self) -> None:
-        self._parts.metrics.heartbeat(self._parts.node_name, leading=False)
+        self._parts.metrics.heartbeat.labels(self._parts.node_name).set(0)
         services = (self._service, self._parts.guard)
         self._withdraws = [entry for entry in services if entry is not None and entry.points_here]
 

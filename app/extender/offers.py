@@ -420,7 +420,7 @@ class Offers:
 
     def _on_offer_end(self, outcome: Outcome) -> None:
         decided = outcome.kind is OutcomeKind.DECIDED
-        self._metrics.count_offer_end(outcome.kind.value)
+        self._metrics.offers_ended.count(outcome.kind.value)
         self._metrics.pod_scheduling_wait(outcome.at - outcome.offer.made_at, scheduled=decided)
         uid = outcome.offer.uid
         watched = self._watched.get(uid)

@@ -144,7 +144,7 @@ class Placements:
             overbooked_disks=len(self._overbookings.overbooked),
             stuck_pods=len(report.stuck),
             waiting_pods=waiting,
-            oldest_wait=oldest_wait,
+            oldest_waiting_pod_seconds=oldest_wait,
         )
 
     def adopt(self) -> None:
@@ -240,7 +240,7 @@ class Placements:
             return
         self._report = report
         for entry in report.new_misplacements:
-            self._metrics.count_misplaced()
+            self._metrics.misplacements.inc()
             log.warning(
                 "misplaced", pod=entry.pod, volume=entry.volume, wanted=entry.node, replicas_on=list(entry.replicas_on)
             )
@@ -260,7 +260,7 @@ class Placements:
             return
         self._overbookings = report
         for entry in report.new_overbookings:
-            self._metrics.count_overbooked()
+            self._metrics.overbookings.inc()
             log.warning(
                 "overbooked",
                 node=entry.node,

@@ -345,7 +345,7 @@ class TlsListener:
         except OSError as error:
             # No certificate, no TLS at the other end, too slow, or gone.
             if not handshake.aborted:
-                self._connections.metrics.end("handshake")
+                self._connections.metrics.ended.count("handshake")
                 # Callers decide how often this happens, so it is counted, and a line only for an administrator who looks for it.
                 log.debug("TLS handshake failed", client=handshake.owner, reason=_reason(error))
         finally:

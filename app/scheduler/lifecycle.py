@@ -177,6 +177,6 @@ def build_lifecycle(
         return LonghornCache(cache, options.options, now)
 
     elector = Elector(connect, options.identity, options.namespace, options.timing, lease=options.lease)
-    reporter = PodReporter(client, config.name, monotonic, now, metrics.count_write_failure)
+    reporter = PodReporter(client, config.name, monotonic, now, metrics.write_failures.count)
     parts = SchedulerParts(client, timing, elector.leading, reporter, metrics, new_longhorn_cache, DecisionThread())
     return SchedulerLifecycle(GenericScheduler(config, parts), elector, metrics)

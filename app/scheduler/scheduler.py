@@ -114,7 +114,7 @@ class GenericScheduler:
     def _connect_metrics(self) -> None:
         metrics = self.metrics
         if self._config.file is not None:
-            self._config.file.subscribe(metrics.count_policy_reload)
+            self._config.file.subscribe(metrics.policy_reloads.count)
         metrics.add_gauge(
             "policy_pending",
             "Whether a newer policy waits until what it reads is known",
@@ -247,7 +247,7 @@ class GenericScheduler:
                 self._handle_unschedulable(pending, message(result) if result else problem)
                 return
             if self.cache.state().nodes.get(result.node) is before.nodes.get(result.node):
-                self.metrics.observe_decision(self._clock() - began)
+                self.metrics.decision_seconds.observe(self._clock() - began)
                 self._warn_about_constraints(pending, result.node)
                 self._assume_and_bind(pending, result.node, tasks)
                 return
@@ -294,7 +294,7 @@ class GenericScheduler:
         return binding_changes((pending.pod, node) for pending, node in assumed if pending is not None)
 
     def _handle_unschedulable(self, pending: PendingPod, why: str) -> None:
-        self.metrics.count_attempt(UNSCHEDULABLE)
+        self.metrics.attempts.count(UNSCHEDULABLE)
         self._back_off(pending.pod.namespaced_name)
         self.reporter.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
         log.info("unschedulable", pod=pending.pod.key, why=why)
@@ -311,11 +311,11 @@ class GenericScheduler:
             async with self._binding_slots:
                 problem = await self._binder.bind(pending, node)
             if problem:
-                self.metrics.count_attempt(ERROR)
+                self.metrics.attempts.count(ERROR)
                 log.warning("not bound", pod=name, node=node, problem=problem)
                 self._handle_binding_failure(pending, node, problem)
                 return
-            self.metrics.count_attempt(SCHEDULED)
+            self.metrics.attempts.count(SCHEDULED)
             if self.queue.is_unchanged(pending):
                 self.queue.discard(pending.pod.namespaced_name)
             self.reporter.record(pending.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)
