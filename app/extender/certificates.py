@@ -25,6 +25,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from app.extender.metrics import Metrics
+from app.runtime import wait_at_most
 from app.settings import LOADED, REFUSED, RELOAD_INTERVAL, TlsFiles, read_content
 from scheduler_core.errors import CoreError
 
@@ -201,12 +202,7 @@ class CertificateReloader(ABC):
     async def run(self) -> None:
         """Keeps the certificate current until cancelled."""
         while True:
-            seconds = await self.check()
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(self._wake, await self.check())
             self._wake.clear()
 
     def _use(self, serving: ServingPair, authorities: bytes = b"") -> None:

@@ -60,6 +60,10 @@ SERVING_VALIDITY: Final = timedelta(days=90)
 # Clocks of nodes differ, and a certificate is used at once.
 CLOCK_SKEW: Final = timedelta(hours=1)
 _RENEWED_AFTER: Final = 2 / 3
+_NO_OTHER_USAGE: Final = dict.fromkeys(
+    ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+    False,
+)
 # How long API servers may take until they trust a new authority.
 TRUSTED_AFTER: Final = timedelta(seconds=20)
 CALL_SECONDS: Final = 5.0
@@ -131,9 +135,9 @@ def issue(host: str, now: datetime) -> Certificates:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # Two authorities must not have the same name: OpenSSL would try only one of them.
-    subject = _subject(f"authority {serial:x}"[:64])
-    builder = _builder(subject, subject, key.public_key(), now, now + AUTHORITY_VALIDITY, signs_certificates=True)
-    authority = builder.serial_number(serial).sign(key, hashes.SHA256())
+    name = _name(f"authority {serial:x}"[:64])
+    builder = _builder(name, key.public_key(), now, now + AUTHORITY_VALIDITY, ca=True)
+    authority = builder.issuer_name(name).serial_number(serial).sign(key, hashes.SHA256())
     return Certificates((authority,), key, _sign_serving(authority, key, host, now))
 
 
@@ -143,9 +147,9 @@ def _sign_serving(
     key = ec.generate_private_key(ec.SECP256R1())
     expires = min(now + SERVING_VALIDITY, authority.not_valid_after_utc)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
-    subject = _subject("serving")
     certificate = (
-        _builder(subject, authority.subject, key.public_key(), now, expires, signs_certificates=False)
+        _builder(_name("serving"), key.public_key(), now, expires, ca=False)
+        .issuer_name(authority.subject)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
@@ -155,47 +159,29 @@ def _sign_serving(
     return ServingPair(certificate, certificate.public_bytes(Encoding.PEM), private_pem(key))
 
 
-def _builder(  # noqa: PLR0913 # what every certificate has
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    now: datetime,
-    expires: datetime,
-    *,
-    signs_certificates: bool,
+def _builder(
+    name: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, expires: datetime, *, ca: bool
 ) -> x509.CertificateBuilder:
-    constraints = x509.BasicConstraints(ca=signs_certificates, path_length=0 if signs_certificates else None)
     return (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
+        .subject_name(name)
         .public_key(key)
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(expires)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(constraints, critical=True)
-        .add_extension(key_usage(signs_certificates=signs_certificates), critical=True)
+        .add_extension(x509.BasicConstraints(ca, path_length=0 if ca else None), critical=True)
+        .add_extension(key_usage(ca=ca), critical=True)
     )
 
 
-def _subject(name: str) -> x509.Name:
+def _name(text: str) -> x509.Name:
     organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, NAME)
-    return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def key_usage(*, ca: bool) -> x509.KeyUsage:
     """Returns the key usage of an authority, or of a certificate that it signs."""
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **_NO_OTHER_USAGE)
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

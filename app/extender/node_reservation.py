@@ -23,6 +23,7 @@ import structlog
 
 from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
+from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, check_caller
 from scheduler_core.decide.decision import NO_SCORES, Contenders, Decision, ExcludedNodes
 from scheduler_core.decide.settings import ExtenderSettings
@@ -257,12 +258,8 @@ class NodeReservations:
                         return True
                 except ResolutionError as error:
                     log.debug("cannot tell yet what is awaited", pod=pod.key, problem=str(error))
-                try:
-                    # Claims, volumes and replicas matter too, in any order.
-                    async with asyncio.timeout(_RECHECK_INTERVAL):
-                        await changed.wait()
-                except TimeoutError:
-                    continue
+                # Claims, volumes and replicas matter too, in any order.
+                await wait_at_most(changed, _RECHECK_INTERVAL)
                 changed.clear()
 
 

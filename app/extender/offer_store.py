@@ -21,6 +21,7 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS
+from app.runtime import wait_at_most
 from scheduler_core.leadership.election import LeaseRecord
 from scheduler_core.offers.handover_record import (
     HandoverRecord,
@@ -137,7 +138,7 @@ class OfferStore:
         """Records changes until cancelled; idles between `clear` and the next `adopt`."""
         while True:
             await self._changed.wait()
-            await self._wait_for_new_offer(_ENDS_INTERVAL)
+            await wait_at_most(self._made, _ENDS_INTERVAL)
             self._changed.clear()
             self._made.clear()
             if not self._active:
@@ -208,13 +209,6 @@ class OfferStore:
             log.warning("the leader's offers are unknown", problem=str(error))
             return ()
         return self._read_offers
-
-    async def _wait_for_new_offer(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._made.wait()
-        except TimeoutError:
-            return
 
     async def _record(self, ledger: Ledger, *, final: bool) -> int | None:
         """Writes the record; returns its bytes, None if it was not written or a final one is not complete."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
@@ -25,6 +24,7 @@ from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
 from app.extender.watched_pods import WatchedPods
+from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, UnavailableError, check_caller
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.decide.offer import (
@@ -317,9 +317,7 @@ class Offers:
             # The predecessor's offers are not adopted, and a successor must not believe that there are none.
             return False
         until = self._clock() + ANSWER_TIMEOUT + SETTLE_TIMEOUT
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_TIMEOUT):
-                await self._no_request.wait()
+        await wait_at_most(self._no_request, ANSWER_TIMEOUT)
         self._closed = True
         if self._store is not None and await self._store.write_final(self.ledger):
             log.info("offers handed over", offers=self._ledger.outstanding)
@@ -393,9 +391,8 @@ class Offers:
 
     async def _wait_for_outcome(self, seconds: float) -> None:
         self._outcome.clear()
-        with self._watched.awaiting_changes(), suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._outcome.wait()
+        with self._watched.awaiting_changes():
+            await wait_at_most(self._outcome, seconds)
 
     def _apply(self, event: Event) -> None:
         self._update(*step(self._ledger, event, self._clock()))

@@ -27,6 +27,7 @@ import structlog
 
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
+from app.runtime import wait_at_most
 from app.runtime.decision_thread import Turns
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
@@ -196,12 +197,8 @@ class Placements:
         self._wake.clear()
         if self._followed_pods:
             await asyncio.sleep(min(REPORT_INTERVAL, max(FOLLOW_INTERVAL, _PAUSE_PER_SECOND * spent)))
-            return
-        try:
-            async with asyncio.timeout(REPORT_INTERVAL):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        else:
+            await wait_at_most(self._wake, REPORT_INTERVAL)
 
     async def _check_followed_pods(self) -> None:
         if not self._followed_pods:

@@ -28,6 +28,7 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient, create_owned
 from app.kube.resources import LEASES
+from app.runtime import wait_at_most
 from scheduler_core.convert.leadership import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership import election
@@ -246,11 +247,7 @@ class Elector:
         if self._stop_at is not None:
             until = min(until, self._stop_at)
         assert self._wake is not None  # noqa: S101 # set before the first step
-        try:
-            async with asyncio.timeout(None if until == election.NEVER else max(0.0, until - now)):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await wait_at_most(self._wake, None if until == election.NEVER else max(0.0, until - now))
         self._wake.clear()
 
     async def _perform(self, action: ReadLease | CreateLease | ReplaceLease, now: float) -> Event:

@@ -16,6 +16,8 @@ from typing import Final, Protocol
 
 import structlog
 
+from app.runtime import wait_at_most
+
 CATCH_UP_TIMEOUT: Final = 15.0
 DRAIN_TIMEOUT: Final = 10.0
 RELEASE_TIMEOUT: Final = 5.0
@@ -226,11 +228,7 @@ class LeaderLoop:
     async def _steer(self) -> None:
         while True:
             await self._step()
-            try:
-                async with asyncio.timeout(_STEP_INTERVAL):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(self._wake, _STEP_INTERVAL)
             self._wake.clear()
 
     async def _step(self) -> None:

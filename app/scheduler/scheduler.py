@@ -23,6 +23,7 @@ import structlog
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.policy import PolicyFile, PolicyInForce
+from app.runtime import wait_at_most
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread
 from app.scheduler.api_calls import ERROR, SCHEDULED, UNSCHEDULABLE, Binder, ClaimCheck, PodReporter, SchedulerMetrics
 from app.scheduler.cache import LonghornCache, SchedulerCache, binding_changes, kinds_required
@@ -223,11 +224,7 @@ class GenericScheduler:
     async def _pause(self, due: float | None) -> None:
         # At the latest after the interval, because nothing wakes this task when the process gains the lead.
         seconds = POLL_INTERVAL if due is None else min(POLL_INTERVAL, max(0.0, due - self._clock()))
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await wait_at_most(self._wake, seconds)
         self._wake.clear()
 
     async def _schedule_one(self, pending: PendingPod, tasks: asyncio.TaskGroup) -> None:
