@@ -24,7 +24,7 @@ from prometheus_client import Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.disk_schedule.informer import Informer
+from app.disk_schedule.informer import Informer, Version
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter, ReadObjects
 from app.kube.event_recorder import EventRecorder
@@ -41,7 +41,7 @@ from scheduler_core.disk_schedule.writes import (
     SCHEDULABLE,
     SetRequirement,
 )
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
+from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import condition
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -307,9 +307,7 @@ class OrphanController(Controller):
             self._orphans.mark_deleted(_key(kind, name))
             self.enqueue(_key(kind, name))
 
-    def _on_schedule_change(
-        self, _name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, _name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         if isinstance(after, DiskSchedule):
             old_keys = self._orphan_keys(before) if isinstance(before, DiskSchedule) else set[str]()
             for key in sorted(self._orphan_keys(after) - old_keys):

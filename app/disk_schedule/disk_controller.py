@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from app.disk_schedule.controller import Controller, ControllerContext, over_allocated
-from app.disk_schedule.informer import ImageObject, InformerObject
+from app.disk_schedule.informer import ImageObject, InformerObject, Version
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS
 from app.runtime.work_queue import Requeue
@@ -82,9 +82,7 @@ class DiskController(Controller):
             self._log_over_allocation(schedule, before=False)
         await super().run()
 
-    def _on_schedule_change(
-        self, name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         if isinstance(after, DiskSchedule) and self._running:
             self._log_over_allocation(after, before=isinstance(before, DiskSchedule) and over_allocated(before))
             self.enqueue(name)
@@ -101,7 +99,7 @@ class DiskController(Controller):
                 "a disk is over-allocated", scheduled=status.storage_scheduled, available=status.storage_available
             )
 
-    def _on_node_change(self, name: str, before: Node | Fault | None, after: Node | Fault | None) -> None:
+    def _on_node_change(self, name: str, before: Version[Node], after: Version[Node]) -> None:
         del before, after
         for uuid in sorted(self.cache.disks.disks_of(name)):
             self.enqueue(uuid)
@@ -206,7 +204,7 @@ class Mirror(DiskController):
         self.cache.replicas.subscribe(self._on_replica_change)
         self.cache.images.subscribe(self._on_image_change)
 
-    def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, name: str, before: Version[Replica], after: Version[Replica]) -> None:
         self._enqueue_disks_of_unreadable(RequestKind.REPLICA, name, before)
         if isinstance(before, Replica):
             self._replicas_on_disk[before.disk_id].discard(name)
@@ -215,9 +213,7 @@ class Mirror(DiskController):
             self._replicas_on_disk[after.disk_id].add(name)
             self.enqueue(after.disk_id)
 
-    def _on_image_change(
-        self, name: str, before: ImageObject | Fault | None, after: ImageObject | Fault | None
-    ) -> None:
+    def _on_image_change(self, name: str, before: Version[ImageObject], after: Version[ImageObject]) -> None:
         self._enqueue_disks_of_unreadable(RequestKind.BACKING_IMAGE, name, before)
         for version in (before, after):
             if isinstance(version, ImageObject):
@@ -287,13 +283,11 @@ class NodeController(Controller):
     def all_keys(self) -> Iterable[str]:
         return (_ALL_DISKS,)
 
-    def _on_node_change(self, _name: str, before: Node | Fault | None, after: Node | Fault | None) -> None:
+    def _on_node_change(self, _name: str, before: Version[Node], after: Version[Node]) -> None:
         if _disks(before) != _disks(after):
             self.enqueue(_ALL_DISKS)
 
-    def _on_schedule_change(
-        self, name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         if after is None and isinstance(before, DiskSchedule) and not before.empty:
             self._predecessors[name] = before
         if _relevant_fields(before) != _relevant_fields(after):

@@ -65,8 +65,10 @@ class _Labelled(msgspec.Struct):
     metadata: _Metadata
 
 
-EventHandler = Callable[[str, _Value | Fault | None, _Value | Fault | None], None]
-"""Receives a name, and the values before and after a change; None if there is no object."""
+Version = _Value | Fault | None
+"""The value of an object before or after a change; None if there is no object."""
+EventHandler = Callable[[str, Version[_Value], Version[_Value]], None]
+"""Receives a name, and the values before and after a change."""
 
 
 class Informer(Objects[InformerObject[_Value]]):
@@ -101,7 +103,7 @@ class Informer(Objects[InformerObject[_Value]]):
         """Returns all objects as they are now."""
         return dict(self.objects)
 
-    def value(self, name: str) -> _Value | Fault | None:
+    def value(self, name: str) -> Version[_Value]:
         cached = self.get(name)
         return None if cached is None else cached.value
 

@@ -13,6 +13,7 @@ from app.disk_schedule.controller import Controller
 from app.disk_schedule.informer import (
     ImageObject,
     InformerObject,
+    Version,
     VolumeObject,
     condition_of,
     read_image,
@@ -75,13 +76,11 @@ class VolumeController(Controller):
     def all_keys(self) -> Iterable[str]:
         return self.cache.volumes.all()
 
-    def _on_volume_change(
-        self, name: str, _before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
-    ) -> None:
+    def _on_volume_change(self, name: str, _before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
         if after is not None:
             self.enqueue(name)
 
-    def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, name: str, before: Version[Replica], after: Version[Replica]) -> None:
         if isinstance(after, Fault):
             self.enqueue(self.cache.disks.volume_of(name))
         if isinstance(before, Replica):
@@ -89,9 +88,7 @@ class VolumeController(Controller):
         if isinstance(after, Replica):
             self.enqueue(after.volume)
 
-    def _on_schedule_change(
-        self, _name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, _name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         old_allocations = before.status.replicas if isinstance(before, DiskSchedule) else {}
         new_allocations = after.status.replicas if isinstance(after, DiskSchedule) else {}
         moved = (
@@ -104,9 +101,7 @@ class VolumeController(Controller):
             if isinstance(replica, Replica):
                 self.enqueue(replica.volume)
 
-    def _on_image_change(
-        self, name: str, before: ImageObject | Fault | None, after: ImageObject | Fault | None
-    ) -> None:
+    def _on_image_change(self, name: str, before: Version[ImageObject], after: Version[ImageObject]) -> None:
         if _image_size(before) != _image_size(after):
             for volume in sorted(self.cache.disks.volumes_of(name)):
                 self.enqueue(volume)
@@ -293,7 +288,7 @@ class ReplicaController(Controller):
         replicas = self.cache.replicas.all()
         return sorted(name for name, each in replicas.items() if isinstance(each.value, Fault) or each.value.deleting)
 
-    def _on_replica_change(self, name: str, _before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, name: str, _before: Version[Replica], after: Version[Replica]) -> None:
         if isinstance(after, Fault) or (after is not None and after.deleting):
             self.enqueue(name)
 
@@ -339,15 +334,13 @@ class ImageController(Controller):
     def _on_image_change(self, name: str, _before: object, _after: object) -> None:
         self.enqueue(name)
 
-    def _on_schedule_change(
-        self, _name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, _name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         old = before if isinstance(before, DiskSchedule) else DiskSchedule("")
         new = after if isinstance(after, DiskSchedule) else DiskSchedule("")
         for name in sorted(changed_names(old.status.backing_images, new.status.backing_images)):
             self.enqueue(name)
 
-    def _on_replica_change(self, _name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, _name: str, before: Version[Replica], after: Version[Replica]) -> None:
         disks = {each.disk_id if isinstance(each, Replica) else "" for each in (before, after)}
         replica = after if isinstance(after, Replica) else before
         if not isinstance(replica, Replica) or len(disks) == 1:
@@ -356,9 +349,7 @@ class ImageController(Controller):
         if volume is not None and not isinstance(volume, Fault):
             self.enqueue(volume.volume.backing_image)
 
-    def _on_volume_change(
-        self, _name: str, before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
-    ) -> None:
+    def _on_volume_change(self, _name: str, before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
         old, new = (each.volume.backing_image if isinstance(each, VolumeObject) else "" for each in (before, after))
         if old != new:
             self.enqueue(old)

@@ -17,6 +17,7 @@ from app.disk_schedule.informer import (
     ImageObject,
     Informer,
     InformerObject,
+    Version,
     VolumeObject,
     model_reader,
     read_image,
@@ -284,7 +285,7 @@ class DiskIndex:
         value = self._volumes.value(name)
         return value.volume if isinstance(value, VolumeObject) else None
 
-    def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, name: str, before: Version[Replica], after: Version[Replica]) -> None:
         del before
         if isinstance(after, Fault):
             cached = self._replicas.get(name)
@@ -303,9 +304,7 @@ class DiskIndex:
             self._volume_of_replica[replica] = volume
             self._replicas_of_volume[volume].add(replica)
 
-    def _on_volume_change(
-        self, name: str, before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
-    ) -> None:
+    def _on_volume_change(self, name: str, before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
         old = before.volume if isinstance(before, VolumeObject) else None
         new = after.volume if isinstance(after, VolumeObject) else None
         if _image_of(old) != _image_of(new):
@@ -315,9 +314,7 @@ class DiskIndex:
             for replica in self.replicas_of(name):
                 self.refresh(replica)
 
-    def _on_image_change(
-        self, name: str, _before: ImageObject | Fault | None, after: ImageObject | Fault | None
-    ) -> None:
+    def _on_image_change(self, name: str, _before: Version[ImageObject], after: Version[ImageObject]) -> None:
         if isinstance(after, Fault):
             return
         occupants = image_occupants(after.copies) if after is not None else {}
@@ -329,9 +326,7 @@ class DiskIndex:
         if not occupants:
             del self._disks_of_image[name]
 
-    def _on_schedule_change(
-        self, name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         self._changed.add(name)
         old = before.spec if isinstance(before, DiskSchedule) else DiskScheduleSpec()
         new = after.spec if isinstance(after, DiskSchedule) else DiskScheduleSpec()
