@@ -45,18 +45,14 @@ class StateSource(Protocol):
         """Returns the current state."""
 
     async def fetch(self, missing: MissingObjectError) -> bool:
-        """Fetches an object that the state lacks; returns whether it exists.
-
-        Raises:
-            ResolutionError: the API server did not answer, or the object cannot be read
+        """Fetches an object that the state lacks; returns whether it exists. Raises a ResolutionError if the API server
+        did not answer, or the object cannot be read.
         """
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
         """Reads a pod of which the state has no such object; None if there is none. The state does not change: a watch
-        that is behind would end the pod in it once more.
-
-        Raises:
-            ResolutionError: the API server did not answer, or the pod cannot be read
+        that is behind would end the pod in it once more. Raises a ResolutionError if the API server did not answer, or
+        the pod cannot be read.
         """
 
 
@@ -157,10 +153,8 @@ class Evaluator:
     async def filter(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> Decision:
-        """Decides which candidates can hold the pod's volumes.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Decides which candidates can hold the pod's volumes. Raises a ResolutionError if an object the pod names does
+        not exist or contradicts it.
         """
         return await self._run(
             pod, lambda state: partial(filter_nodes, pod, candidates, state, self.options, contenders())
@@ -185,19 +179,13 @@ class Evaluator:
         return decision
 
     async def fetch_missing(self, pod: Pod) -> None:
-        """Fetches what the pod names and the state lacks.
-
-        Raises:
-            ResolutionError: as filter
-        """
+        """Fetches what the pod names and the state lacks. Raises a ResolutionError as `filter` does."""
         await self._run(pod, lambda state: partial(_resolve, pod, state, self.options))
 
     async def has_pod(self, pod: Pod) -> bool:
         """Whether this very pod, by its UID, exists in the cluster. The API server is asked about a pod that no watch
-        has delivered yet.
-
-        Raises:
-            ResolutionError: the API server does not answer, the pod cannot be read, or too many pods are looked for
+        has delivered yet. Raises a ResolutionError if the API server does not answer, the pod cannot be read, or too
+        many pods are looked for.
         """
         for _ in range(_POD_RECHECKS):
             if is_same_pod(self.view.snapshot.pods.get((pod.namespace, pod.name)), pod):
@@ -218,10 +206,7 @@ class Evaluator:
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> Explanation:
         """Decides as `filter`, with plans and numbers. Explanations run one at a time, and decisions go first, because
-        kube-scheduler waits for them.
-
-        Raises:
-            ResolutionError: as filter
+        kube-scheduler waits for them. Raises a ResolutionError as `filter` does.
         """
         self._explanations += 1
         try:
@@ -245,10 +230,8 @@ class Evaluator:
     async def facts(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> LonghornFacts:
-        """Decides as `filter`, in the form that a policy's Longhorn rules read.
-
-        Raises:
-            ResolutionError: as filter
+        """Decides as `filter`, in the form that a policy's Longhorn rules read. Raises a ResolutionError as `filter`
+        does.
         """
         return await self._run(
             pod,
@@ -264,10 +247,8 @@ class Evaluator:
         return self._runner.expecting()
 
     async def fetch_storage_classes(self, pod: Pod) -> int:
-        """Fetches the classes that the state lacks, or one would pass for another driver's; returns how many.
-
-        Raises:
-            ResolutionError: these are too many
+        """Fetches the classes that the state lacks, or one would pass for another driver's; returns how many. Raises a
+        ResolutionError if these are too many.
         """
         classes = missing_storage_classes(pod, self.view)
         if len(classes) > MAX_FETCHES:

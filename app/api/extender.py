@@ -324,10 +324,8 @@ operation_router = APIRouter(tags=["operation"])
 
 
 def readiness(app_state: AppState) -> CacheHealth:
-    """Returns the answer of /readyz.
-
-    Raises:
-        UnavailableError: the cluster's state is not known well enough to decide
+    """Returns the answer of /readyz. Raises an UnavailableError if the cluster's state is not known well enough to
+    decide.
     """
     lifecycle = app_state.lifecycle
     if lifecycle is None:

@@ -59,7 +59,8 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
     *,
     runner: DecisionRunner | None = None,
 ) -> FastAPI:
-    """Returns the HTTP service over one snapshot, as it was at `now`.
+    """Returns the HTTP service over one snapshot, as it was at `now`. Raises a SettingError if a Longhorn setting in
+    the snapshot cannot be read.
 
     Args:
         snapshot: the cluster
@@ -68,9 +69,6 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
         generic: the objects of the snapshot that the rules of a policy file read
         file: the policy file, which the caller keeps reading again
         runner: where decisions run; by default a thread of their own
-
-    Raises:
-        SettingError: a Longhorn setting in the snapshot cannot be read
     """
     source = SnapshotState(View.of(snapshot, now))
     evaluator = Evaluator(source, settings.options, runner or DecisionThread())

@@ -198,10 +198,8 @@ cli: Final = cast("TyperGroup", typer.main.get_command(_program))
 
 
 def run() -> int:
-    """Runs the command of the command line, and returns its exit code; an error becomes one line.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C ended the command
+    """Runs the command of the command line, and returns its exit code; an error becomes one line. Raises a
+    KeyboardInterrupt if Ctrl-C ended the command.
     """
     try:
         code: int = cli(standalone_mode=False, prog_name=NAME) or 0

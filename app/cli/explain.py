@@ -263,10 +263,8 @@ class _Question:
 
     def ask(self, pod: ExplainedPod) -> PodExplanation:
         """Returns the explanation of a pod. As in the cluster, Longhorn's rules decide about the nodes that
-        kube-scheduler's plugins admit; what they say about the other nodes is decided apart.
-
-        Raises:
-            ResolutionError: an object that the pod names does not exist or contradicts it
+        kube-scheduler's plugins admit; what they say about the other nodes is decided apart. Raises a ResolutionError
+        if an object that the pod names does not exist or contradicts it.
         """
         snapshot = pod.snapshot
         cluster = self._source.objects.state

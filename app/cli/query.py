@@ -82,10 +82,8 @@ class Query:
             raise CoreError(f"standard input ({STDIN}) can be read only once")
 
     def read(self, *, needs_nodes: bool = False) -> ClusterSource:
-        """Returns the cluster.
-
-        Raises:
-            CoreError: it cannot be read, has no objects, or lacks Longhorn nodes that are needed
+        """Returns the cluster. Raises a CoreError if it cannot be read, has no objects, or lacks Longhorn nodes that
+        are needed.
         """
         # The objects stay; the collector would look at them again and again.
         gc.disable()
@@ -183,10 +181,7 @@ def cluster_objects(
     kubeconfig: str | None, context: str | None, namespace: str, *, progress: bool = False
 ) -> list[dict[str, Any]]:
     """Reads the live cluster's objects in the form of a snapshot file. It prints warnings to standard error, and with
-    `progress` what is being read.
-
-    Raises:
-        CoreError: there is no cluster to connect to, or it refuses
+    `progress` what is being read. Raises a CoreError if there is no cluster to connect to, or it refuses.
     """
     import asyncio
 
@@ -211,10 +206,8 @@ def cluster_objects(
 
 
 def predicted_cluster(source: ClusterSource) -> PredictedCluster:
-    """Returns the cluster of a source, as predictions change it.
-
-    Raises:
-        WhatIfError: the source is a cluster that cannot be predicted
+    """Returns the cluster of a source, as predictions change it. Raises a WhatIfError if the source is a cluster that
+    cannot be predicted.
     """
     from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
 
@@ -233,10 +226,8 @@ def read_rate(text: str | None) -> int | None:
 
 
 def positive_bytes(text: str, subject: str) -> int:
-    """Returns the bytes of a quantity; `subject` is the option as written.
-
-    Raises:
-        CoreError: it is no quantity, or not positive
+    """Returns the bytes of a quantity; `subject` is the option as written. Raises a CoreError if it is no quantity, or
+    not positive.
     """
     try:
         size = parse_bytes(text)
@@ -283,10 +274,7 @@ class ExplainedPod:
 
 def select_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
     """Returns the pod that an argument names: `pod/NAME`, `deploy/NAME`, `sts/NAME` and the like, a file with a pod or
-    a workload, or a pod's name or namespace/name.
-
-    Raises:
-        CoreError: there is no such pod, or there are several
+    a workload, or a pod's name or namespace/name. Raises a CoreError if there is no such pod, or there are several.
     """
     prefix, _, name = text.partition("/")
     if not text or text.endswith("/"):
@@ -358,10 +346,8 @@ async def _get(path: str, kubeconfig: str | None, context: str | None) -> Any:
 
 
 def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
-    """Returns the pod that uses a claim or, without one, a pod that would mount the claim alone.
-
-    Raises:
-        CoreError: there is no such claim
+    """Returns the pod that uses a claim or, without one, a pod that would mount the claim alone. Raises a CoreError if
+    there is no such claim.
     """
     head, slash, tail = text.partition("/")
     if slash and namespace is not None and namespace != head:

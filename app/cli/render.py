@@ -150,10 +150,8 @@ class Refreshing:
     ] = 2.0
 
     def run(self, draw: Callable[[], Table], output: ListOutput) -> None:
-        """Shows what `draw` reads until Ctrl-C.
-
-        Raises:
-            CoreError: standard output is no terminal, the output is no table, or the first table cannot be read
+        """Shows what `draw` reads until Ctrl-C. Raises a CoreError if standard output is no terminal, the output is no
+        table, or the first table cannot be read.
         """
         if output is not ListOutput.TABLE:
             raise CoreError("--watch shows a table; it cannot be combined with --output")
@@ -215,10 +213,7 @@ def show(
 
 def refresh(draw: Callable[[], Table], interval: float, sleep: Callable[[float], None] = time.sleep) -> None:
     """Shows what `draw` reads, every `interval` seconds, until Ctrl-C. It prints why something cannot be read later,
-    such as between two leaders, in place of the table.
-
-    Raises:
-        CoreError: the first table cannot be read
+    such as between two leaders, in place of the table. Raises a CoreError if the first table cannot be read.
     """
     try:
         table = draw()

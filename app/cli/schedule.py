@@ -313,10 +313,8 @@ def check(file: _File, plugin: PluginOption = None, output: OutputOption = Outpu
 
 
 def read_policy(path: str, plugins: Sequence[str] | None) -> PolicyFile:
-    """Returns a policy file that may name the rules of plugins; warnings go to standard error.
-
-    Raises:
-        CoreError: the file or a plugin cannot be used
+    """Returns a policy file that may name the rules of plugins; warnings go to standard error. Raises a CoreError if
+    the file or a plugin cannot be used.
     """
     # What a plugin prints is no result.
     with redirect_stdout(sys.stderr):

@@ -208,10 +208,7 @@ class _Edit:
 
 def merge_configuration(name: str, text: str, wanted: Mapping[str, Any]) -> str:
     """Returns the text with the entries of `wanted`; one that has them stays as it is. `name` is that of the text's
-    file.
-
-    Raises:
-        CoreError: the text is no KubeSchedulerConfiguration, or cannot be merged
+    file. Raises a CoreError if the text is no KubeSchedulerConfiguration, or cannot be merged.
     """
     text = text if text.endswith("\n") else f"{text}\n"
     root, data = _read_file(name, text)

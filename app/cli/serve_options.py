@@ -124,10 +124,8 @@ def config_key(name: str) -> str:
 
 
 def read_config(file: str, keys: Mapping[str, bool]) -> dict[str, str | list[str]]:
-    """Returns the values of a configuration file by key; `keys` says which there are, and whether each takes several values.
-
-    Raises:
-        CoreError: the file cannot be read, or has something else
+    """Returns the values of a configuration file by key; `keys` says which there are, and whether each takes several
+    values. Raises a CoreError if the file cannot be read, or has something else.
     """
     values: dict[str, str | list[str]] = {}
     for key, node in _entries(file):

@@ -211,10 +211,8 @@ def workload_of(kind: str, raw: Any) -> Workload:
 
 
 def named_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Workload:
-    """Returns a workload of the cluster; one that a snapshot file lacks is read from one of its pods.
-
-    Raises:
-        CoreError: there is no such workload
+    """Returns a workload of the cluster; one that a snapshot file lacks is read from one of its pods. Raises a
+    CoreError if there is no such workload.
     """
     kind = resource.kind
     if (
@@ -253,10 +251,8 @@ def _allows_several_nodes(spec: kube.ClaimSpec) -> bool:
 
 def pod_template(text: str, namespace: str | None, source: ClusterSource) -> tuple[Workload, Snapshot]:
     """Returns the template that an argument names, and its cluster, with the other objects of the argument's file. The
-    argument is what `explain` takes: a file, a workload such as ``sts/NAME``, or the name of a pod.
-
-    Raises:
-        CoreError: there is none, or it is of a DaemonSet, whose pods no scheduler distributes
+    argument is what `explain` takes: a file, a workload such as ``sts/NAME``, or the name of a pod. Raises a CoreError
+    if there is none, or it is of a DaemonSet, whose pods no scheduler distributes.
     """
     if is_file(text):
         pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)

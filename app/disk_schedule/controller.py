@@ -213,10 +213,8 @@ class Controller(ABC):
 
     @abstractmethod
     async def reconcile(self, key: str) -> Requeue | None:
-        """Reconciles one key. Returns why to reconcile it again after a pause; None: not before an event.
-
-        Raises:
-            ApiError: a call failed; on 409 and 404 the key is soon reconciled again
+        """Reconciles one key. Returns why to reconcile it again after a pause; None: not before an event. Raises an
+        ApiError if a call failed; on 409 and 404 the key is soon reconciled again.
         """
 
     async def run(self) -> None:

@@ -117,10 +117,7 @@ class DiskController(Controller):
         self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
     ) -> None:
         """Writes what a DiskSchedule needs. `schedule` is the value of `cached`, `node` the Longhorn node that it
-        names.
-
-        Raises:
-            ApiError: a write failed; `conflict` if the object changed meanwhile
+        names. Raises an ApiError if a write failed; `conflict` if the object changed meanwhile.
         """
 
 

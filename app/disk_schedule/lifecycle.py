@@ -245,10 +245,8 @@ class DiskScheduleLifecycle(Program):
         return self.problem
 
     async def run(self) -> None:
-        """Watches, competes and reconciles until cancelled.
-
-        Raises:
-            ExceptionGroup: a task has failed, or the elector has ended
+        """Watches, competes and reconciles until cancelled. Raises an ExceptionGroup if a task has failed, or the
+        elector has ended.
         """
         try:
             await self._loop.run()
@@ -327,10 +325,8 @@ class DiskScheduleLifecycle(Program):
 def run_controllers(
     options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
 ) -> None:
-    """Reconciles until a signal. `connected` is called once the checks have passed, before the first watch.
-
-    Raises:
-        CoreError: there is no cluster, it refuses, or longhorn-manager allocates there
+    """Reconciles until a signal. `connected` is called once the checks have passed, before the first watch. Raises a
+    CoreError if there is no cluster, it refuses, or longhorn-manager allocates there.
     """
     run_process(_main(options, process, listener, connected))
 

@@ -92,10 +92,8 @@ class ScheduleWriter:
         self._disks: defaultdict[str, _Disk] = defaultdict(_Disk)
 
     async def set_requirement(self, write: SetRequirement, decided_from: DiskSchedule) -> None:
-        """Changes one request.
-
-        Raises:
-            ApiError: a call failed; `conflict` if the request or its answer is not what the decision was made from
+        """Changes one request. Raises an ApiError if a call failed; `conflict` if the request or its answer is not what
+        the decision was made from.
         """
         change = _Change(write, _entry(decided_from, write))
         disk = self._disks[write.disk]
@@ -113,10 +111,8 @@ class ScheduleWriter:
 
     async def write_status(self, name: str, decide: Decide) -> InformerObject[DiskSchedule] | None:
         """Decides about the newest version and writes the status; after a conflict, decides again. Returns the version
-        after that; None if there is no DiskSchedule that can be read.
-
-        Raises:
-            ApiError: a call failed; `conflict` if other writers were faster every time
+        after that; None if there is no DiskSchedule that can be read. Raises an ApiError if a call failed; `conflict`
+        if other writers were faster every time.
         """
         disk = self._disks[name]
         try:
@@ -250,28 +246,20 @@ class ObjectWriter:
         self.schedules = ScheduleWriter(cache.schedules, self.put_schedule, self._is_on_disk)
 
     async def read(self, resource: Resource, name: str) -> bytes | None:
-        """Returns an object as it is now, None if there is none.
-
-        Raises:
-            ApiError: the API server refused or did not answer
+        """Returns an object as it is now, None if there is none. Raises an ApiError if the API server refused or did
+        not answer.
         """
         return await self._client.find(resource.path(self._namespace, name))
 
     async def read_schedule(self, name: str) -> None:
-        """Reads a DiskSchedule into the cache, as it is now.
-
-        Raises:
-            ApiError: as read
-        """
+        """Reads a DiskSchedule into the cache, as it is now. Raises an ApiError as `read` does."""
         raw = await self.read(DISK_SCHEDULES, name)
         if raw is not None:
             self._cache.schedules.store(raw)
 
     async def list_all(self, resource: Resource) -> list[bytes]:
-        """Returns all objects of a kind as the API server has them; none if the kind does not exist.
-
-        Raises:
-            ApiError: as read
+        """Returns all objects of a kind as the API server has them; none if the kind does not exist. Raises an ApiError
+        as `read` does.
         """
         items: list[bytes] = []
         try:
@@ -284,9 +272,7 @@ class ObjectWriter:
 
     async def list_replicas(self, volume: str, cached_names: Iterable[str]) -> dict[str, bytes]:
         """Returns a volume's replicas as they are now, by name, found by Longhorn's label or by the names in the cache.
-
-        Raises:
-            ApiError: as read
+        Raises an ApiError as `read` does.
         """
         replicas: dict[str, bytes] = {}
         if len(volume) <= _MAX_LABEL_LENGTH:

@@ -68,10 +68,8 @@ class ServingPair:
 
     @classmethod
     def decode(cls, chain: Pem, key: Pem) -> ServingPair:
-        """Returns a certificate and its key.
-
-        Raises:
-            CertificateError: one is unreadable, or they do not belong together
+        """Returns a certificate and its key. Raises a CertificateError if one is unreadable, or they do not belong
+        together.
         """
         certificates = decode_chain(chain)
         if not belongs(certificates[0], decode_key(key)):
@@ -101,11 +99,8 @@ class ServingPair:
 
 
 def server_context(serving: ServingPair | None = None, authorities: bytes = b"") -> ssl.SSLContext:
-    """Returns a server's TLS. With `authorities` of callers (DER) the handshake fails without a certificate of one of them, before the
-    first byte of a request is read.
-
-    Raises:
-        CertificateError: OpenSSL refuses what it is given
+    """Returns a server's TLS. With `authorities` of callers (DER) the handshake fails without a certificate of one of
+    them, before the first byte of a request is read. Raises a CertificateError if OpenSSL refuses what it is given.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -141,10 +136,8 @@ def _memory_file(content: bytes) -> Iterator[str]:
 
 
 def decode_chain(pem: Pem) -> list[x509.Certificate]:
-    """Returns the certificates of a PEM text, at least one.
-
-    Raises:
-        CertificateError: there is none, or one cannot be read
+    """Returns the certificates of a PEM text, at least one. Raises a CertificateError if there is none, or one cannot
+    be read.
     """
     try:
         certificates = x509.load_pem_x509_certificates(pem.content)
@@ -158,11 +151,7 @@ def decode_chain(pem: Pem) -> list[x509.Certificate]:
 
 
 def decode_key(pem: Pem) -> PrivateKeyTypes:
-    """Returns a private key.
-
-    Raises:
-        CertificateError: it cannot be read, or has a password
-    """
+    """Returns a private key. Raises a CertificateError if it cannot be read, or has a password."""
     # The cause could quote the key.
     try:
         return load_pem_private_key(pem.content, None)
@@ -212,13 +201,10 @@ class CertificateReloader(ABC):
 
 
 class CertificateFiles(CertificateReloader):
-    """TLS of the port that kube-scheduler calls, from files.
+    """TLS of the port that kube-scheduler calls, from files. Raises a CertificateError if the files cannot be used now.
 
     Args:
         now: returns the time
-
-    Raises:
-        CertificateError: the files cannot be used now
     """
 
     def __init__(self, files: TlsFiles, metrics: Metrics, now: Callable[[], datetime]) -> None:

@@ -195,10 +195,8 @@ def decode_serving(data: Mapping[str, bytes]) -> ServingPair:
 
 
 def decode_certificates(data: Mapping[str, bytes]) -> Certificates:
-    """Returns the certificates in the content of a Secret.
-
-    Raises:
-        CertificateError: some are missing or unreadable, do not belong together, or were not made by this program
+    """Returns the certificates in the content of a Secret. Raises a CertificateError if some are missing or unreadable,
+    do not belong together, or were not made by this program.
     """
     authorities = decode_chain(_entry(data, AUTHORITIES_KEY))
     for authority in authorities:

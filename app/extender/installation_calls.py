@@ -64,19 +64,13 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 async def read_version(client: KubeClient) -> str:
-    """Returns the API server's version.
-
-    Raises:
-        ApiError: the API server does not answer
-    """
+    """Returns the API server's version. Raises an ApiError if the API server does not answer."""
     return msgspec.json.decode(await client.get(_VERSION), type=_Version).text
 
 
 async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | None:
-    """Returns where the extender's Service is reached, None without one.
-
-    Raises:
-        ApiError: it may not be read, or the API server does not answer
+    """Returns where the extender's Service is reached, None without one. Raises an ApiError if it may not be read, or
+    the API server does not answer.
     """
     raw = await client.find(SERVICES.path(namespace, EXTENDER.name))
     return service_address(raw) if raw is not None else None
@@ -84,10 +78,7 @@ async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | N
 
 async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
     """Returns the port of an extender that listens on loopback alone, None if it listens on other addresses, or pods
-    may not be read.
-
-    Raises:
-        ApiError: the API server does not answer
+    may not be read. Raises an ApiError if the API server does not answer.
     """
     try:
         async for page in pages(client, PODS.path(namespace), EXTENDER_PODS):
@@ -102,10 +93,8 @@ async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
 
 
 async def read_scheduler_flags(client: KubeClient) -> SchedulerFlags:
-    """Returns the flags of kube-scheduler's static pod, all empty where it is no pod, or pods may not be read.
-
-    Raises:
-        ApiError: the API server does not answer
+    """Returns the flags of kube-scheduler's static pod, all empty where it is no pod, or pods may not be read. Raises
+    an ApiError if the API server does not answer.
     """
     try:
         async for page in pages(client, PODS.path(_NAMESPACE), _STATIC_POD):
@@ -148,10 +137,8 @@ class CallerFiles:
     server_name: str = ""  # the name in the extender's certificate, "" for the host of the URL
 
     def context(self) -> ssl.SSLContext:
-        """Returns what connections use.
-
-        Raises:
-            CoreError: a file cannot be read, or the key is not that of the certificate
+        """Returns what connections use. Raises a CoreError if a file cannot be read, or the key is not that of the
+        certificate.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
@@ -173,11 +160,7 @@ def _file_problem(error: OSError, unusable: str) -> str:
 
 
 def direct_call(url: str, files: CallerFiles | None = None) -> Ask:
-    """Returns what calls a process at a URL.
-
-    Raises:
-        CoreError: a file of `files` cannot be used
-    """
+    """Returns what calls a process at a URL. Raises a CoreError if a file of `files` cannot be used."""
     files = files or CallerFiles()
     context = files.context()
     server_name = files.server_name or None

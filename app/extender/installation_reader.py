@@ -131,11 +131,7 @@ class InstallationReader:
         self._unknown: list[str] = []
 
     async def read(self) -> Installation:
-        """Returns the facts.
-
-        Raises:
-            ApiError: the API server does not answer
-        """
+        """Returns the facts. Raises an ApiError if the API server does not answer."""
         namespace = self._options.namespace
         version = await read_version(self._client)
         # Before other facts, whose reading then takes no time away from kube-scheduler's answer.

@@ -117,10 +117,8 @@ class NodeReservations:
         return decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help; nothing is reserved until /filter.
-
-        Raises:
-            ResolutionError: as filter
+        """Decides where preemption could help; nothing is reserved until /filter. Raises a ResolutionError as `filter`
+        does.
         """
         return await self._evaluator.filter(pod, candidates, self.contenders)
 

@@ -154,10 +154,8 @@ class NudgePatch:
         self._client = client
 
     async def __call__(self, pod: Pod, at: str) -> bool:
-        """Writes when the pod was nudged; returns whether it still exists, not another pod of the same name.
-
-        Raises:
-            ApiError: the API server refused or did not answer
+        """Writes when the pod was nudged; returns whether it still exists, not another pod of the same name. Raises an
+        ApiError if the API server refused or did not answer.
         """
         try:
             await self._client.patch(PODS.path(pod.namespace, pod.name), nudge_patch(pod.uid, at), seconds=CALL_SECONDS)

@@ -79,11 +79,7 @@ class _ConfigMap(msgspec.Struct, rename="camel"):
 
     @property
     def record(self) -> bytes:
-        """The stored record, b"" if there is none.
-
-        Raises:
-            RecordError: it is no base64
-        """
+        """The stored record, b"" if there is none. Raises a RecordError if it is no base64."""
         try:
             return b64decode((self.binary_data or {}).get(KEY, ""), validate=True)
         except ValueError as error:

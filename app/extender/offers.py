@@ -212,10 +212,8 @@ class Offers:
         return answer.decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Decides where preemption could help, and holds the room there. Raises a ResolutionError if an object the pod
+        names does not exist or contradicts it.
         """
         if not await self._evaluator.has_pod(pod):
             return await self._evaluator.filter(pod, candidates, self.contenders)

@@ -255,10 +255,8 @@ class StatusReporter:
 
     async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
         """Decides about a pod on every node, and explains some: `select` returns those of all nodes, given with their
-        reasons, the closest first.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        reasons, the closest first. Raises a ResolutionError if an object the pod names does not exist or contradicts
+        it.
         """
         return await self.run(
             partial(

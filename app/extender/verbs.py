@@ -55,10 +55,8 @@ class Decider(Protocol):
         """
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Decides where preemption could help, and holds the room there. Raises a ResolutionError if an object the pod
+        names does not exist or contradicts it.
         """
 
 
@@ -96,20 +94,12 @@ class WithoutReservations:
     async def filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
-        """Decides about a pod.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
-        """
+        """Decides about a pod. Raises a ResolutionError if an object the pod names does not exist or contradicts it."""
         del hung_up, scores
         return await self.preempt(pod, candidates)
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides as `filter`.
-
-        Raises:
-            ResolutionError: as filter
-        """
+        """Decides as `filter`. Raises a ResolutionError as `filter` does."""
         return await self._evaluator.filter(pod, candidates, self.contenders)
 
 
@@ -168,10 +158,8 @@ class Verbs:
         return self._policy.answer()
 
     def check(self) -> None:
-        """Returns if new requests are accepted now.
-
-        Raises:
-            UnavailableError: they are not; another process may answer
+        """Returns if new requests are accepted now. Raises an UnavailableError if they are not; another process may
+        answer.
         """
         check(self._availability)
 
@@ -202,10 +190,7 @@ class Verbs:
 
     async def preempt(self, pod: Pod, names: Sequence[str]) -> Decision:
         """Decides where preemption could help, and holds the room there, but not on nodes that the policy refuses for
-        good.
-
-        Raises:
-            UndecidableError, ResolutionError, UnavailableError: as filter
+        good. Raises an UndecidableError, a ResolutionError or an UnavailableError as `filter` does.
         """
         refusals = await self._policy_refusals(pod, names)
         candidates = [name for name in names if name not in refusals or not refusals[name].unresolvable]
@@ -215,10 +200,8 @@ class Verbs:
         return decision
 
     async def explain(self, pod: Pod, candidates: Sequence[str]) -> Explanation:
-        """Decides as `filter` without the policy, with plans and numbers, and without any promise.
-
-        Raises:
-            ResolutionError, UnavailableError: as filter
+        """Decides as `filter` without the policy, with plans and numbers, and without any promise. Raises a
+        ResolutionError or an UnavailableError as `filter` does.
         """
         self.check()
         if self._evaluator.explanations >= MAX_EXPLANATIONS:
@@ -228,10 +211,8 @@ class Verbs:
         return explanation
 
     async def scores(self, pod: Pod, names: Sequence[str]) -> Mapping[str, int]:
-        """Returns a score from 0 to 10 for each node, in order.
-
-        Raises:
-            UndecidableError, ResolutionError, UnavailableError: as filter
+        """Returns a score from 0 to 10 for each node, in order. Raises an UndecidableError, a ResolutionError or an
+        UnavailableError as `filter` does.
         """
         self.check()
         return await self._scores(pod, names)

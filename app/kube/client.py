@@ -195,10 +195,8 @@ class KubeClient:
         memory: int | None = None,
     ) -> KubeClient:
         """Reads the credentials and returns a client. Credentials come from the given kubeconfig or context; else from
-        the pod's service account; else from $KUBECONFIG or ~/.kube/config.
-
-        Raises:
-            ConnectError: there are no credentials, or they cannot be read
+        the pod's service account; else from $KUBECONFIG or ~/.kube/config. Raises a ConnectError if there are no
+        credentials, or they cannot be read.
         """
         settings = Configuration()
         settings.connection_pool_maxsize = _MAX_CONNECTIONS
@@ -227,10 +225,8 @@ class KubeClient:
         seconds: float = CALL_TIMEOUT,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> bytes:
-        """GETs an object or a list; returns the body of the response.
-
-        Raises:
-            ApiError: any response but a success, or none within `seconds`
+        """GETs an object or a list; returns the body of the response. Raises an ApiError if any response but a success,
+        or none within `seconds`.
         """
         return await self._request(_Call("GET", path, seconds, query, headers=headers))
 
@@ -244,46 +240,32 @@ class KubeClient:
             raise
 
     async def create(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
-        """POSTs an object; returns the body of the response.
-
-        Raises:
-            ApiError: as get
-        """
+        """POSTs an object; returns the body of the response. Raises an ApiError as `get` does."""
         return await self._request(_Call("POST", path, seconds, body=body))
 
     async def replace(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
-        """PUTs an object; returns the body of the response.
-
-        Raises:
-            ApiError: as get; `conflict` if the body has a resourceVersion and the object has changed since
+        """PUTs an object; returns the body of the response. Raises an ApiError as `get` does; `conflict` if the body
+        has a resourceVersion and the object has changed since.
         """
         return await self._request(_Call("PUT", path, seconds, body=body))
 
     async def patch(
         self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH, seconds: float = CALL_TIMEOUT
     ) -> bytes:
-        """PATCHes an object; returns the body of the response.
-
-        Raises:
-            ApiError: as get
-        """
+        """PATCHes an object; returns the body of the response. Raises an ApiError as `get` does."""
         return await self._request(_Call("PATCH", path, seconds, body=body, content_type=content_type))
 
     async def delete(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = CALL_TIMEOUT) -> bytes:
         """DELETEs an object; returns the body of the response. `body` may hold DeleteOptions such as preconditions.
-
-        Raises:
-            ApiError: as get
+        Raises an ApiError as `get` does.
         """
         return await self._request(_Call("DELETE", path, seconds, body=body))
 
     @asynccontextmanager
     async def watch(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[aiohttp.StreamReader]:
         """Opens a watch and provides its events as a stream. The response must begin within `CALL_TIMEOUT`, and the
-        stream is cut off after `seconds`. A stream that breaks raises aiohttp's or asyncio's own errors.
-
-        Raises:
-            ApiError: any response but a success, or none
+        stream is cut off after `seconds`. A stream that breaks raises aiohttp's or asyncio's own errors. Raises an
+        ApiError if any response but a success, or none.
         """
         call = _Call("GET", path, seconds, query)
         opening = _Call("GET", path, min(seconds, CALL_TIMEOUT))
@@ -410,10 +392,8 @@ _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 async def create_owned(client: KubeClient, path: str, namespace: str, body: Mapping[str, Any], seconds: float) -> bytes:
     """POSTs an object that the process's ServiceAccount owns. It returns the body of the response. Without a
-    ServiceAccount in `namespace` the object has no owner. Each of the two calls takes at most half of `seconds`.
-
-    Raises:
-        ApiError: as `KubeClient.create`
+    ServiceAccount in `namespace` the object has no owner. Each of the two calls takes at most half of `seconds`. Raises
+    an ApiError as `KubeClient.create` does.
     """
     owners = await _owners(client, namespace, seconds / 2)
     if owners:

@@ -120,10 +120,8 @@ class ClusterCache:
             await objects.listed.wait()
 
     def state(self) -> ClusterState:
-        """Returns the state after every change delivered so far.
-
-        Raises:
-            RuntimeError: not every kind has been listed; callers check `problem` first
+        """Returns the state after every change delivered so far. Raises a RuntimeError if not every kind has been
+        listed; callers check `problem` first.
         """
         state = self._start()
         if state is None:
@@ -177,10 +175,8 @@ class ClusterCache:
         return True
 
     async def fetch(self, missing: MissingObjectError) -> bool:
-        """GETs an object that no watch has delivered; returns whether it exists.
-
-        Raises:
-            ResolutionError: it exists and cannot be read, or the API server does not answer
+        """GETs an object that no watch has delivered; returns whether it exists. Raises a ResolutionError if it exists
+        and cannot be read, or the API server does not answer.
         """
         resource = _FETCH_RESOURCES.get(missing.kind)
         namespace, _, name = missing.name.rpartition("/")
@@ -201,10 +197,8 @@ class ClusterCache:
         return True
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Reads a pod that no watch has delivered; None if there is none.
-
-        Raises:
-            ResolutionError: the API server did not answer, or the pod cannot be read
+        """Reads a pod that no watch has delivered; None if there is none. Raises a ResolutionError if the API server
+        did not answer, or the pod cannot be read.
         """
         # Without one of them the path would be that of a collection.
         if not namespace or not name:
@@ -349,10 +343,8 @@ Redact = Callable[[bytes | msgspec.Raw], dict[str, Any]]
 
 async def read_cluster(client: KubeClient, namespace: str, progress: Report, warn: Report) -> list[dict[str, Any]]:
     """Lists the objects, ordered by kind and name. `namespace` is Longhorn's. `progress` receives the number of objects
-    of each kind, `warn` what is missing or was left out.
-
-    Raises:
-        ApiError: a list is refused, or a required kind does not exist
+    of each kind, `warn` what is missing or was left out. Raises an ApiError if a list is refused, or a required kind
+    does not exist.
     """
     objects: list[dict[str, Any]] = []
     for entry in WATCHED:
@@ -376,10 +368,8 @@ async def read_cluster(client: KubeClient, namespace: str, progress: Report, war
 
 
 def as_snapshot(objects: list[dict[str, Any]]) -> Snapshot:
-    """Returns the snapshot that a file with these objects would give.
-
-    Raises:
-        ObjectError: an object cannot be read
+    """Returns the snapshot that a file with these objects would give. Raises an ObjectError if an object cannot be
+    read.
     """
     kinds = [(PREDICTED_KINDS.get((group_of(entry["apiVersion"]), entry["kind"])), entry) for entry in objects]
     return build_snapshot((kind, entry) for kind, entry in kinds if kind is not None)

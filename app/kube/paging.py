@@ -35,10 +35,8 @@ class Page:
 
 
 async def pages(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QUERY) -> AsyncIterator[Page]:
-    """Yields a collection page by page.
-
-    Raises:
-        ApiError: the API server refused, did not answer, or answered with something other than a list
+    """Yields a collection page by page. Raises an ApiError if the API server refused, did not answer, or answered with
+    something other than a list.
     """
     token = ""
     objects = 0
@@ -57,10 +55,7 @@ async def pages(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QU
 
 async def newest_version(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QUERY) -> str:
     """Returns the current resourceVersion of a collection. Everything that happened to the collection before this call
-    has a resourceVersion up to it.
-
-    Raises:
-        ApiError: as pages
+    has a resourceVersion up to it. Raises an ApiError as `pages` does.
     """
     return (await _page(client, path, {**query, "limit": "1"})).metadata.resource_version
 

@@ -64,10 +64,8 @@ class WatchHandler(Protocol[_Value_contra]):
 
 
 class Decode(Protocol[_Value_co]):
-    """Decodes one object. A value of None means that the object does not matter, as if it were deleted.
-
-    Raises:
-        ObjectError: it cannot be read
+    """Decodes one object. A value of None means that the object does not matter, as if it were deleted. Raises an
+    ObjectError if it cannot be read.
     """
 
     def __call__(self, raw: bytes | msgspec.Raw) -> tuple[Key, _Value_co | None]:

@@ -51,10 +51,8 @@ class LoadedSnapshot:
 
 
 def load_snapshot(source: str) -> LoadedSnapshot:
-    """Reads a snapshot file ("-" for standard input).
-
-    Raises:
-        SnapshotFileError: the file is missing, is neither YAML nor JSON, or holds an object that cannot be read
+    """Reads a snapshot file ("-" for standard input). Raises a SnapshotFileError if the file is missing, is neither
+    YAML nor JSON, or holds an object that cannot be read.
     """
     return snapshot_of(source, read_objects(source), _SILENTLY_IGNORED)
 
@@ -67,10 +65,8 @@ def snapshot_of(
 ) -> LoadedSnapshot:
     """Returns the snapshot of objects that were read from `source`, as `kinds` reads them.
 
-    The caller reads `skipped_kinds`, by kind and API group, so no warning says that they are ignored.
-
-    Raises:
-        SnapshotFileError: an object cannot be read
+    The caller reads `skipped_kinds`, by kind and API group, so no warning says that they are ignored. Raises a
+    SnapshotFileError if an object cannot be read.
     """
     entries: list[tuple[SnapshotKind, object]] = []
     ignored: Counter[str] = Counter()
@@ -103,10 +99,7 @@ def _check_version(source: str, kind: SnapshotKind, raw: Any) -> None:
 
 def pod_in_file(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot, tuple[str, object]]:
     """Returns the pod that a file describes, the snapshot with the file's other objects, and the undecoded pod or
-    workload with its kind.
-
-    Raises:
-        SnapshotFileError: the file cannot be read, or holds none or several pods
+    workload with its kind. Raises a SnapshotFileError if the file cannot be read, or holds none or several pods.
     """
     pods: list[tuple[str, object]] = []
     other_objects: list[tuple[SnapshotKind, object]] = []
@@ -135,10 +128,8 @@ def is_file(source: str) -> bool:
 
 
 def named_pod(name: str, snapshot: Snapshot, namespace: str | None = None) -> Pod:
-    """Returns the pod of a name or ``namespace/name``. A name alone is sought in `namespace`, if given.
-
-    Raises:
-        SnapshotFileError: there is no such pod, or there are several
+    """Returns the pod of a name or ``namespace/name``. A name alone is sought in `namespace`, if given. Raises a
+    SnapshotFileError if there is no such pod, or there are several.
     """
     matches = [
         pod
@@ -155,10 +146,8 @@ def named_pod(name: str, snapshot: Snapshot, namespace: str | None = None) -> Po
 
 
 def read_objects(source: str) -> Iterator[tuple[str, str, object]]:
-    """Yields each object of a file as (kind, API group, undecoded object).
-
-    Raises:
-        SnapshotFileError: the file is missing, or is neither YAML nor JSON
+    """Yields each object of a file as (kind, API group, undecoded object). Raises a SnapshotFileError if the file is
+    missing, or is neither YAML nor JSON.
     """
     documents = [document for document in _documents(source) if document is not None]
     for index, document in enumerate(documents):
@@ -238,10 +227,8 @@ def _check_keys(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 def read_from(source: str, read: Callable[[], _Result]) -> _Result:
-    """Returns the result of `read`, whose errors get the file's name, line and column.
-
-    Raises:
-        SnapshotFileError: an object or a setting cannot be read
+    """Returns the result of `read`, whose errors get the file's name, line and column. Raises a SnapshotFileError if an
+    object or a setting cannot be read.
     """
     try:
         return read()

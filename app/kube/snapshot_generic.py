@@ -50,10 +50,8 @@ class LoadedCluster:
 
 def load_cluster(source: str, policy: Policy, *, longhorn: bool) -> LoadedCluster:
     """Reads a snapshot file ("-" for standard input) for a policy. With `longhorn` the objects that Longhorn's rules
-    read are included.
-
-    Raises:
-        SnapshotFileError: the file is missing, is neither YAML nor JSON, or holds an object that cannot be read
+    read are included. Raises a SnapshotFileError if the file is missing, is neither YAML nor JSON, or holds an object
+    that cannot be read.
     """
     objects = list(read_objects(source))
     reader = _Reader()
@@ -76,11 +74,7 @@ class _Reader:
         self._controllers: list[Controller] = []
 
     def read(self, objects: Iterable[tuple[str, str, object]]) -> None:
-        """Reads all objects.
-
-        Raises:
-            ObjectError: an object cannot be read, or a node or pod is among them twice
-        """
+        """Reads all objects. Raises an ObjectError if an object cannot be read, or a node or pod is among them twice."""
         for kind, group, raw in objects:
             if (kind, group) == ("Node", ""):
                 node = NODE.read(raw)
@@ -159,11 +153,8 @@ class SchedulingObjects:
 
     @classmethod
     def of(cls, objects: Iterable[tuple[str, str, Any]], pods: Iterable[Pod]) -> SchedulingObjects:
-        """Reads the objects of a snapshot, except for its pods. Each is (kind, API group, undecoded object); other kinds
-        are left out.
-
-        Raises:
-            ObjectError: an object cannot be read
+        """Reads the objects of a snapshot, except for its pods. Each is (kind, API group, undecoded object); other
+        kinds are left out. Raises an ObjectError if an object cannot be read.
         """
         nodes: list[Node] = []
         namespaces: list[Namespace] = []

@@ -182,10 +182,8 @@ class LeaderLoop:
         return self._term is not None and self._election.leading()
 
     async def run(self) -> None:
-        """Competes, and runs the program while this process leads, until cancelled.
-
-        Raises:
-            ExceptionGroup: a task has failed, or the elector has ended
+        """Competes, and runs the program while this process leads, until cancelled. Raises an ExceptionGroup if a task
+        has failed, or the elector has ended.
         """
         loop = asyncio.get_running_loop()
 

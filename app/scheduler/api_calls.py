@@ -231,10 +231,8 @@ class ClaimCheck:
         self._client = client
 
     async def check(self, pod: kube.Pod) -> None:
-        """Returns if no claim of the pod is known to be unusable.
-
-        Raises:
-            ResolutionError: a claim does not exist, or is being deleted; the text is the same in every attempt
+        """Returns if no claim of the pod is known to be unusable. Raises a ResolutionError if a claim does not exist,
+        or is being deleted; the text is the same in every attempt.
         """
         names = sorted({volume.claim for volume in pod.volumes})[:MAX_CLAIMS]
         if not names:

@@ -264,10 +264,8 @@ class LonghornCache:
         return self.cache.state().view.version
 
     async def fetch_missing(self, pending: PendingPod) -> None:
-        """Fetches objects that a pod names and no watch has delivered yet.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Fetches objects that a pod names and no watch has delivered yet. Raises a ResolutionError if an object the
+        pod names does not exist or contradicts it.
         """
         await self._evaluator.fetch_missing(pending.pod)
 

@@ -66,10 +66,8 @@ class SchedulerLifecycle(Program):
         metrics.add_gauge("leading", "Whether this process schedules", lambda: float(self._loop.leading))
 
     def readiness(self) -> LeaderHealth:
-        """Returns that the process could schedule, and whether it leads.
-
-        Raises:
-            UnavailableError: the cluster is not known well enough to schedule
+        """Returns that the process could schedule, and whether it leads. Raises an UnavailableError if the cluster is
+        not known well enough to schedule.
         """
         problem = self._scheduler.problem
         if problem:
@@ -138,10 +136,7 @@ def run_scheduler(
     config: SchedulerConfig, options: SchedulerOptions, listener: socket.socket | None, on_connect: Callable[[], None]
 ) -> None:
     """Schedules until a signal. Without a listener the probes are not served. `on_connect` is called once there is a
-    connection to the cluster.
-
-    Raises:
-        ConnectError: there is no cluster to talk to
+    connection to the cluster. Raises a ConnectError if there is no cluster to talk to.
     """
     run_process(_run(config, options, listener, on_connect))
 

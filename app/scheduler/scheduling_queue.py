@@ -225,10 +225,8 @@ def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     closed: Mapping[str, str] = _NONE,
 ) -> ScheduleResult:
     """Selects a node for the pod. A policy with Longhorn's rules needs `facts_for`. Nodes that are `closed`, each with
-    its reason, are left out.
-
-    Raises:
-        ResolutionError: `facts_for` fails, because the pod names an object that does not exist or contradicts it
+    its reason, are left out. Raises a ResolutionError if `facts_for` fails, because the pod names an object that does
+    not exist or contradicts it.
     """
     open_nodes = [name for name in state.node_names if name not in closed] if closed else None
     if facts_for is None:

@@ -359,10 +359,8 @@ class PageQuery:
 
 
 def page_query(request: Request) -> PageQuery:
-    """Reads the query of a request.
-
-    Raises:
-        RequestError: it has another parameter, one twice, or a value that is not valid
+    """Reads the query of a request. Raises a RequestError if it has another parameter, one twice, or a value that is
+    not valid.
     """
     pairs = request.query_params.multi_items()
     values = dict(pairs)
