@@ -14,6 +14,7 @@ import structlog
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from app.api import extender_codec as codec
 from app.api.dependencies import AppState, RequestLease, read_body, state_of
 from app.api.errors import (
     BODY_ERRORS,
@@ -23,18 +24,6 @@ from app.api.errors import (
     HOST_PRIORITY_LIST,
     UNAVAILABLE,
     error_responses,
-)
-from app.api.extender_codec import (
-    ExtenderArgs,
-    Pieces,
-    PreemptionArgs,
-    decode_filter,
-    decode_preempt,
-    error_result,
-    filter_result,
-    filter_result_around,
-    preemption_result,
-    priority_list,
 )
 from app.extender.verbs import FilterAnswer
 from app.memory import Lease
@@ -83,7 +72,7 @@ class _PiecewiseResponse(Response):
 class _FilterResponse(_PiecewiseResponse):
     """A filter result whose nodes are sent as pieces of the request; `started` is when decoding began."""
 
-    def __init__(self, head: bytes, nodes: Pieces | None, tail: bytes, state: AppState, started: float) -> None:
+    def __init__(self, head: bytes, nodes: codec.Pieces | None, tail: bytes, state: AppState, started: float) -> None:
         size = len(head) + (nodes.size if nodes else 0) + len(tail)
         super().__init__(chain([head], nodes or (), [tail]), size)
         self._state = state
@@ -122,15 +111,15 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
 
 
-async def _decode(state: AppState, body: bytearray, lease: Lease) -> ExtenderArgs:
+async def _decode(state: AppState, body: bytearray, lease: Lease) -> codec.ExtenderArgs:
     # Not while the body is received or objects are fetched: a slow caller would stop everything else.
     with state.evaluator.expecting_decision():
-        return await decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling)
+        return await codec.decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling)
 
 
 def _undecided_answer(
-    state: AppState, args: ExtenderArgs, error: Exception, started: float, *, observes: bool
-) -> tuple[bytes, Pieces | None, bytes]:
+    state: AppState, args: codec.ExtenderArgs, error: Exception, started: float, *, observes: bool
+) -> tuple[bytes, codec.Pieces | None, bytes]:
     """Returns the answer about an undecidable pod, as `_result`; raises the error if another process may answer."""
     if isinstance(error, UnavailableError) and not observes:
         raise error
@@ -139,7 +128,7 @@ def _undecided_answer(
     result = DecisionResult(len(args.candidates), error=str(error), seconds=perf_counter() - started, observed=observes)
     state.decisions.record("filter", args.pod, result)
     # While refusals are only observed, every node fits, even if this process may not decide.
-    return _result(args, {}, {}) if observes else (filter_result(None, {}, str(error)), None, b"")
+    return _result(args, {}, {}) if observes else (codec.filter_result(None, {}, str(error)), None, b"")
 
 
 def _close_if_unavailable(response: Response, error: Exception) -> Response:
@@ -150,20 +139,20 @@ def _close_if_unavailable(response: Response, error: Exception) -> Response:
 
 
 def _result(
-    args: ExtenderArgs, unresolvable: Mapping[str, str], resolvable: Mapping[str, str]
-) -> tuple[bytes, Pieces | None, bytes]:
+    args: codec.ExtenderArgs, unresolvable: Mapping[str, str], resolvable: Mapping[str, str]
+) -> tuple[bytes, codec.Pieces | None, bytes]:
     """Returns the bytes before the nodes, the nodes, and those after, in the form of the request."""
     # Preemption may help on the `resolvable` nodes, and cannot on the `unresolvable` ones.
     refused = {**unresolvable, **resolvable} if resolvable else unresolvable
     if args.runs is None:
         names = [name for name in args.candidates if name not in refused]
-        return filter_result(names, unresolvable, failed=resolvable), None, b""
-    head, tail = filter_result_around(unresolvable, resolvable)
+        return codec.filter_result(names, unresolvable, failed=resolvable), None, b""
+    head, tail = codec.filter_result_around(unresolvable, resolvable)
     return head, args.runs.select([name not in refused for name in args.candidates]), tail
 
 
 def _record_filter(
-    request: Request, args: ExtenderArgs, answer: FilterAnswer, seconds: float, *, observes: bool
+    request: Request, args: codec.ExtenderArgs, answer: FilterAnswer, seconds: float, *, observes: bool
 ) -> None:
     state = state_of(request, AppState)
     state.callers.record(request.client.host if request.client else "", whole_nodes=args.runs is not None)
@@ -214,19 +203,19 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = await decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling, names_only=True)
+    args = await codec.decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling, names_only=True)
     lease.charge(_SCORE_BYTES * len(args.candidates))
     equal = dict.fromkeys(args.candidates, 0)
     try:
         scores = await state.verbs.scores(args.pod, args.candidates)
     except (ResolutionError, UndecidableError) as error:
         log.warning("prioritize refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-        return Response(priority_list(equal), media_type=_JSON)
+        return Response(codec.priority_list(equal), media_type=_JSON)
     _record_scores(args, scores, perf_counter() - started)
-    return Response(priority_list(equal if state.observes() else scores), media_type=_JSON)
+    return Response(codec.priority_list(equal if state.observes() else scores), media_type=_JSON)
 
 
-def _record_scores(args: ExtenderArgs, scores: Mapping[str, int], seconds: float) -> None:
+def _record_scores(args: codec.ExtenderArgs, scores: Mapping[str, int], seconds: float) -> None:
     log.info(
         "prioritize",
         pod=args.pod.key,
@@ -254,7 +243,7 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
         state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = decode_preempt(body, lease.charge, scheduling=state.verbs.reads_scheduling)
+    args = codec.decode_preempt(body, lease.charge, scheduling=state.verbs.reads_scheduling)
     try:
         decision = await state.verbs.preempt(args.pod, sorted(args.victims))
     except (ResolutionError, UndecidableError, UnavailableError) as error:
@@ -262,11 +251,11 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
     _record_preemption(state, args, decision, perf_counter() - started, observes=observes)
     fitting = set(args.victims) if observes else set(decision.fitting_nodes)
     victims = {name: entry for name, entry in args.victims.items() if name in fitting}
-    return Response(preemption_result(victims), media_type=_JSON)
+    return Response(codec.preemption_result(victims), media_type=_JSON)
 
 
 def _record_preemption(
-    state: AppState, args: PreemptionArgs, decision: Decision, seconds: float, *, observes: bool
+    state: AppState, args: codec.PreemptionArgs, decision: Decision, seconds: float, *, observes: bool
 ) -> None:
     counted = Counter(decision.reasons)
     fits = sum(count for reason, count in counted.items() if reason.fits)
@@ -279,7 +268,7 @@ def _record_preemption(
 
 
 def _undecided_preemption(
-    state: AppState, args: PreemptionArgs, error: Exception, started: float, *, observes: bool
+    state: AppState, args: codec.PreemptionArgs, error: Exception, started: float, *, observes: bool
 ) -> Response:
     """Returns the answer about an undecidable preemption, as `_undecided_answer` for /filter."""
     if isinstance(error, UnavailableError) and not observes:
@@ -287,7 +276,7 @@ def _undecided_preemption(
     log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
     result = DecisionResult(len(args.victims), error=str(error), seconds=perf_counter() - started, observed=observes)
     state.decisions.record("preempt", args.pod, result)
-    response = Response(preemption_result(args.victims if observes else {}), media_type=_JSON)
+    response = Response(codec.preemption_result(args.victims if observes else {}), media_type=_JSON)
     return _close_if_unavailable(response, error)
 
 
@@ -306,12 +295,12 @@ async def explain(request: Request, lease: RequestLease) -> Response:
     """
     state = state_of(request, AppState)
     state.verbs.check()
-    args = await decode_filter(await read_body(request, state.max_body, lease), lease.charge)
+    args = await codec.decode_filter(await read_body(request, state.max_body, lease), lease.charge)
     lease.charge(_EXPLANATION_BYTES * len(args.candidates))
     try:
         explanation = await state.verbs.explain(args.pod, args.candidates)
     except ResolutionError as error:
-        return Response(error_result(str(error)), media_type=_JSON)
+        return Response(codec.error_result(str(error)), media_type=_JSON)
     pieces = await state.evaluator.run(partial(explain_json, args.pod, explanation), Urgency.EXPLANATION)
     # Freeing the verdicts of thousands of nodes takes 15 ms: a turn of its own.
     await asyncio.sleep(0)

@@ -25,16 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from app.cli.options import (
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LonghornNamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    filter_options,
-    now,
-)
+from app.cli import options as flags
 from app.cli.render import format_duration, json_text, print_line, print_result, warn, yaml_text
 from app.kube.resources import Resource
 from app.kube.snapshot_file import STDIN, is_file, named_pod, pod_in_file, read_from, read_objects, snapshot_of
@@ -69,10 +60,10 @@ RebuildRateOption = Annotated[
 class Query:
     """The cluster that is asked about."""
 
-    snapshot: SnapshotOption = None
-    kubeconfig: KubeconfigOption = None
-    context: ContextOption = None
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE
+    snapshot: flags.SnapshotOption = None
+    kubeconfig: flags.KubeconfigOption = None
+    context: flags.ContextOption = None
+    longhorn_namespace: flags.LonghornNamespaceOption = DEFAULT_NAMESPACE
 
     def check_standard_input(self, *files: str | None, repeats: bool = False) -> None:
         """Raises a CoreError if standard input is read more than once; `repeats` for a command that reads again and again."""
@@ -128,12 +119,12 @@ class Query:
 class Rules:
     """By which options pods are decided about."""
 
-    best_effort: BestEffortOption = BestEffort.REQUIRE
-    packing: PackingOption = Packing.AUTO
+    best_effort: flags.BestEffortOption = BestEffort.REQUIRE
+    packing: flags.PackingOption = Packing.AUTO
 
     @property
     def options(self) -> FilterOptions:
-        return filter_options(self.best_effort, self.packing)
+        return flags.filter_options(self.best_effort, self.packing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +202,9 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
     """
     from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
 
-    return PredictedCluster(predicted_state(source.snapshot, now()), source.objects.state, source.objects.affinities)
+    return PredictedCluster(
+        predicted_state(source.snapshot, flags.now()), source.objects.state, source.objects.affinities
+    )
 
 
 def seeded_choice(seed: str) -> Choose:
@@ -387,9 +380,9 @@ class SnapshotFormat(StrEnum):
 
 
 def snapshot(
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
+    kubeconfig: flags.KubeconfigOption = None,
+    context: flags.ContextOption = None,
+    longhorn_namespace: flags.LonghornNamespaceOption = DEFAULT_NAMESPACE,
     output: Annotated[SnapshotFormat, typer.Option("--output", "-o", help="How to print.")] = SnapshotFormat.YAML,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write here instead of to standard output.")

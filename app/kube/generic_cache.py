@@ -20,18 +20,8 @@ from app.kube.client import KubeClient
 from app.kube.reflector import CacheStatus, Decode, Key, Timing
 from app.kube.resources import Resource
 from app.kube.store import Objects, Store, Watch, intern_texts
+from scheduler_core.convert import generic
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.generic import (
-    NAMESPACE,
-    NODE,
-    REPLICA_SET,
-    REPLICATION_CONTROLLER,
-    SERVICE,
-    STATEFUL_SET,
-    PendingPod,
-    pending_pod,
-    unbound_pod_key,
-)
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.generic import Controller, Namespace, Node, Service
@@ -51,7 +41,7 @@ class CacheObserver(Protocol):
     def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         """Called after an object was added, changed or deleted (None). The next state has the change."""
 
-    def effective_pod(self, pod: PendingPod) -> Pod:
+    def effective_pod(self, pod: generic.PendingPod) -> Pod:
         """Returns the pod as the state counts it. Called after each change and each `GenericCache.recount`."""
 
 
@@ -61,21 +51,21 @@ class _NoObserver:
     def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         pass
 
-    def effective_pod(self, pod: PendingPod) -> Pod:
+    def effective_pod(self, pod: generic.PendingPod) -> Pod:
         return pod.pod
 
 
 def _decode_node(raw: bytes | msgspec.Raw) -> tuple[Key, Node | None]:
-    node = NODE.decode(raw)
+    node = generic.NODE.decode(raw)
     intern_texts(node)
     return node.name, node
 
 
-def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, PendingPod | None]:
+def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, generic.PendingPod | None]:
     try:
-        pending = pending_pod(raw)
+        pending = generic.pending_pod(raw)
     except ObjectError as error:
-        key_without_node = unbound_pod_key(raw)
+        key_without_node = generic.unbound_pod_key(raw)
         if key_without_node is None:
             raise
         # It occupies no node, so it must not make all other pods unusable.
@@ -86,12 +76,12 @@ def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, PendingPod | None]:
 
 
 def _decode_service(raw: bytes | msgspec.Raw) -> tuple[Key, Service | None]:
-    service = SERVICE.decode(raw)
+    service = generic.SERVICE.decode(raw)
     return (service.namespace, service.name), service
 
 
 def _decode_namespace(raw: bytes | msgspec.Raw) -> tuple[Key, Namespace | None]:
-    namespace = NAMESPACE.decode(raw)
+    namespace = generic.NAMESPACE.decode(raw)
     return namespace.name, namespace
 
 
@@ -134,9 +124,9 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         GenericClusterState.with_namespace,
         GenericClusterState.without_namespace,
     ),
-    "replicationcontrollers": _controller_kind(resources.REPLICATION_CONTROLLERS, REPLICATION_CONTROLLER),
-    "replicasets": _controller_kind(resources.REPLICA_SETS, REPLICA_SET),
-    "statefulsets": _controller_kind(resources.STATEFUL_SETS, STATEFUL_SET),
+    "replicationcontrollers": _controller_kind(resources.REPLICATION_CONTROLLERS, generic.REPLICATION_CONTROLLER),
+    "replicasets": _controller_kind(resources.REPLICA_SETS, generic.REPLICA_SET),
+    "statefulsets": _controller_kind(resources.STATEFUL_SETS, generic.STATEFUL_SET),
 }
 # They are in the first state of a cluster; objects of the other kinds are added to it.
 _FIRST_KINDS: Final = ("nodes", "pods", "services")
@@ -193,7 +183,7 @@ class GenericCache:
         problem = self.store.problem(sorted(kinds))
         return f"{self._prefix}{problem}" if problem else ""
 
-    def pod(self, key: Key) -> PendingPod | None:
+    def pod(self, key: Key) -> generic.PendingPod | None:
         return self.store["pods"].get(key) if "pods" in self.store else None
 
     def state(self) -> GenericClusterState:

@@ -9,15 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from app.kube.snapshot_file import read_from, read_objects, snapshot_of
-from scheduler_core.convert.generic import (
-    CONTROLLERS,
-    NAMESPACE,
-    NODE,
-    SERVICE,
-    VOLUME_NODE_AFFINITY,
-    PendingPod,
-    read_pending_pod,
-)
+from scheduler_core.convert import generic
 from scheduler_core.convert.meta import object_name
 from scheduler_core.convert.snapshot_kinds import WORKLOADS
 from scheduler_core.decide.kube_scheduler_filters import VolumeAffinity
@@ -33,7 +25,7 @@ _POD_COUNT_RULE: Final = "PodFitsResources"
 # The same, as kube-scheduler counts today.
 _ALLOCATABLE_RULE: Final = "NodeResourcesFit"
 _NAMESPACE_RULE: Final = "MatchInterPodAffinity"
-_GENERIC_KINDS: Final = frozenset({("Service", ""), ("Namespace", ""), *CONTROLLERS})
+_GENERIC_KINDS: Final = frozenset({("Service", ""), ("Namespace", ""), *generic.CONTROLLERS})
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -43,7 +35,7 @@ class LoadedCluster:
     """The content of a snapshot file."""
 
     state: GenericClusterState
-    pods: Mapping[PodKey, PendingPod]  # all pods, by namespace and name
+    pods: Mapping[PodKey, generic.PendingPod]  # all pods, by namespace and name
     snapshot: Snapshot  # what Longhorn's rules read; empty unless requested
     warnings: tuple[str, ...]  # what was ignored or looks wrong, as sentences for the administrator
 
@@ -68,7 +60,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
-        self.pods: dict[PodKey, PendingPod] = {}
+        self.pods: dict[PodKey, generic.PendingPod] = {}
         self.namespaces: list[Namespace] = []
         self._services: list[Service] = []
         self._controllers: list[Controller] = []
@@ -77,21 +69,21 @@ class _Reader:
         """Reads all objects. Raises an ObjectError if an object cannot be read, or a node or pod is among them twice."""
         for kind, group, raw in objects:
             if (kind, group) == ("Node", ""):
-                node = NODE.read(raw)
+                node = generic.NODE.read(raw)
                 _add_object(self.nodes, node.name, node, object_name(kind, raw))
             elif (kind, group) == ("Pod", ""):
-                pending = read_pending_pod(raw)
+                pending = generic.read_pending_pod(raw)
                 _add_object(self.pods, pending.pod.namespaced_name, pending, object_name(kind, raw))
             else:
                 self._read_other(kind, group, raw)
 
     def _read_other(self, kind: str, group: str, raw: object) -> None:
         if (kind, group) == ("Service", ""):
-            self._services.append(SERVICE.read(raw))
+            self._services.append(generic.SERVICE.read(raw))
         elif (kind, group) == ("Namespace", ""):
-            self.namespaces.append(NAMESPACE.read(raw))
-        elif (kind, group) in CONTROLLERS:
-            self._controllers.append(CONTROLLERS[kind, group].read(raw))
+            self.namespaces.append(generic.NAMESPACE.read(raw))
+        elif (kind, group) in generic.CONTROLLERS:
+            self._controllers.append(generic.CONTROLLERS[kind, group].read(raw))
 
     def state(self) -> GenericClusterState:
         """Returns the state of all objects."""
@@ -162,11 +154,11 @@ class SchedulingObjects:
         workloads: dict[tuple[str, str, str], Any] = {}
         for kind, group, raw in objects:
             if (kind, group) == ("Node", ""):
-                nodes.append(NODE.read(raw))
+                nodes.append(generic.NODE.read(raw))
             elif (kind, group) == ("Namespace", ""):
-                namespaces.append(NAMESPACE.read(raw))
+                namespaces.append(generic.NAMESPACE.read(raw))
             elif (kind, group) == ("PersistentVolume", ""):
-                affinity = VOLUME_NODE_AFFINITY.read(raw)
+                affinity = generic.VOLUME_NODE_AFFINITY.read(raw)
                 if affinity.terms is not None:
                     affinities[affinity.volume] = affinity.terms
             elif (kind, group) in SCHEDULING_KINDS:

@@ -32,24 +32,6 @@ from app.runtime import wait_at_most
 from scheduler_core.convert.leadership import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership import election
-from scheduler_core.leadership.election import (
-    LEASE_NAME,
-    Attempt,
-    CallFailed,
-    Candidate,
-    CreateLease,
-    ElectionTiming,
-    Event,
-    LeaseAbsent,
-    LeaseRead,
-    LeaseRecord,
-    LeaseReplaced,
-    ReadLease,
-    ReplaceLease,
-    ShouldCompete,
-    Wait,
-    WriteConflicted,
-)
 
 log = structlog.get_logger("leadership")
 
@@ -74,7 +56,7 @@ class _ElectionStatus:
     answered_until: float = -float("inf")
     holder: str = ""
     problem: str = ""
-    predecessor: LeaseRecord | None = None
+    predecessor: election.LeaseRecord | None = None
     transitions: int = 0
 
 
@@ -98,9 +80,9 @@ class Elector:
         connect: Callable[[], Awaitable[KubeClient]],
         identity: str,
         namespace: str,
-        timing: ElectionTiming | None = None,
+        timing: election.ElectionTiming | None = None,
         *,
-        lease: str = LEASE_NAME,
+        lease: str = election.LEASE_NAME,
         clock: Callable[[], float] = boot_clock,
         random: Callable[[], float] = random.random,
     ) -> None:
@@ -110,7 +92,7 @@ class Elector:
         self._lease = lease
         self._clock = clock
         self._random = random
-        self._state = Candidate(self.identity, timing or ElectionTiming())
+        self._state = election.Candidate(self.identity, timing or election.ElectionTiming())
         self._status = _ElectionStatus()
         self._announced_term: int | None = None
         self._callbacks: list[Callable[[], None]] = []
@@ -139,7 +121,7 @@ class Elector:
         return self._clock() - self._status.answered_until
 
     @property
-    def predecessor(self) -> LeaseRecord | None:
+    def predecessor(self) -> election.LeaseRecord | None:
         """The Lease as it was before this process took it last, None if it has never led."""
         return self._status.predecessor
 
@@ -229,12 +211,12 @@ class Elector:
         """Performs the next action; returns whether to go on."""
         stop_at = self._stop_at
         now = self._clock()
-        self._state = election.step(self._state, ShouldCompete(self._enabled and stop_at is None, now))
+        self._state = election.step(self._state, election.ShouldCompete(self._enabled and stop_at is None, now))
         self._publish()
         action = election.plan(self._state, now, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
-        if stop_at is not None and (now >= stop_at or action == Wait(election.NEVER)):
+        if stop_at is not None and (now >= stop_at or action == election.Wait(election.NEVER)):
             return False
-        if isinstance(action, Wait):
+        if isinstance(action, election.Wait):
             await self._sleep(action.until, now)
         else:
             self._state = election.step(self._state, await self._perform(action, now))
@@ -250,18 +232,20 @@ class Elector:
         await wait_at_most(self._wake, None if until == election.NEVER else max(0.0, until - now))
         self._wake.clear()
 
-    async def _perform(self, action: ReadLease | CreateLease | ReplaceLease, now: float) -> Event:
-        attempt = Attempt(action.record, now) if isinstance(action, ReplaceLease) else None
+    async def _perform(
+        self, action: election.ReadLease | election.CreateLease | election.ReplaceLease, now: float
+    ) -> election.Event:
+        attempt = election.Attempt(action.record, now) if isinstance(action, election.ReplaceLease) else None
         try:
             async with asyncio.timeout(self._call_timeout(now)):
                 event = await self._call(action, now)
         except ApiError as error:
-            if error.not_found and isinstance(action, ReadLease):
+            if error.not_found and isinstance(action, election.ReadLease):
                 self._note_success()
-                return LeaseAbsent(self._clock())
-            if error.conflict or (error.not_found and isinstance(action, ReplaceLease)):
+                return election.LeaseAbsent(self._clock())
+            if error.conflict or (error.not_found and isinstance(action, election.ReplaceLease)):
                 self._note_success()
-                return WriteConflicted(self._clock(), self._random())
+                return election.WriteConflicted(self._clock(), self._random())
             problem = str(error)
         except TimeoutError:
             problem = f"{LEASES.label} {self._namespace}/{self._lease}: no answer from the API server in time"
@@ -272,7 +256,7 @@ class Elector:
             return event
         self._note_failure(problem)
         await self._disconnect()
-        return CallFailed(self._clock(), self._random(), attempt)
+        return election.CallFailed(self._clock(), self._random(), attempt)
 
     def _call_timeout(self, now: float) -> float:
         """Returns the time-out of one call in seconds."""
@@ -284,25 +268,27 @@ class Elector:
             seconds = min(seconds, self._stop_at - now)
         return max(seconds, _MIN_CALL_TIMEOUT)
 
-    async def _call(self, action: ReadLease | CreateLease | ReplaceLease, sent: float) -> Event:
+    async def _call(
+        self, action: election.ReadLease | election.CreateLease | election.ReplaceLease, sent: float
+    ) -> election.Event:
         if self._client is None:
             self._client = await self._connect()
         client = self._client
         seconds = self._state.timing.call_timeout
         match action:
-            case ReadLease():
+            case election.ReadLease():
                 raw = await client.get(LEASES.path(self._namespace, self._lease), seconds=seconds)
-                return LeaseRead(self._remember_lease(raw), self._clock())
-            case CreateLease(record):
+                return election.LeaseRead(self._remember_lease(raw), self._clock())
+            case election.CreateLease(record):
                 body = new_lease(self._namespace, self._lease, record)
                 raw = await create_owned(client, LEASES.path(self._namespace), self._namespace, body, seconds)
-                return LeaseRead(self._remember_lease(raw), self._clock())
-            case ReplaceLease(record):
+                return election.LeaseRead(self._remember_lease(raw), self._clock())
+            case election.ReplaceLease(record):
                 body = update_lease(self._raw_lease, record)
                 raw = await client.replace(LEASES.path(self._namespace, self._lease), body, seconds)
-                return LeaseReplaced(self._remember_lease(raw), sent, self._clock())
+                return election.LeaseReplaced(self._remember_lease(raw), sent, self._clock())
 
-    def _remember_lease(self, raw: bytes) -> LeaseRecord:
+    def _remember_lease(self, raw: bytes) -> election.LeaseRecord:
         record = lease(raw)
         self._raw_lease = raw
         return record
