@@ -122,7 +122,7 @@ class Evaluator:
         self._plans = PlanCache()
         # Requests about pods that do not exist must not become a flood of requests to the API server.
         self._pod_fetches = asyncio.Semaphore(MAX_POD_FETCHES)
-        self._explanations = 0
+        self.explanations = 0  # how many are being made
 
     def follow_guard(self, proven: Callable[[], bool], allowances: Callable[[], Sequence[Placement]] = tuple) -> None:
         """Makes later decisions count what the placement guard allowed, as `FilterOptions.with_guard` says while the
@@ -137,10 +137,6 @@ class Evaluator:
     def options(self) -> FilterOptions:
         guarded = self._guard_proven() and guards_every_node(self.view)
         return self._options_with_guard if guarded else self._options
-
-    @property
-    def explanations(self) -> int:
-        return self._explanations
 
     @property
     def state(self) -> ClusterState:
@@ -208,7 +204,7 @@ class Evaluator:
         """Decides as `filter`, with plans and numbers. Explanations run one at a time, and decisions go first, because
         kube-scheduler waits for them. Raises a ResolutionError as `filter` does.
         """
-        self._explanations += 1
+        self.explanations += 1
         try:
             return await self._run(
                 pod,
@@ -218,7 +214,7 @@ class Evaluator:
                 Urgency.EXPLANATION,
             )
         finally:
-            self._explanations -= 1
+            self.explanations -= 1
 
     def explained(self, contenders: Contenders) -> Contenders:
         """Returns contenders for an explanation: decisions run in the middle of it, and have caches of their own."""

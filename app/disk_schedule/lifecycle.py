@@ -102,14 +102,14 @@ def obstacles(*, mirror: bool) -> tuple[Obstacle, ...]:
     return (LONGHORNS_DEFINITION,) if mirror else (LONGHORNS_DEFINITION, MANAGER_PODS)
 
 
-class ObstacleWatch:
+class ObstacleWatch(Store):
     """Watches the obstacles in Longhorn's namespace."""
 
     def __init__(
         self, client: KubeClient, namespace: str, timing: Timing, stale_after: float, obstacles: Sequence[Obstacle]
     ) -> None:
+        super().__init__(client, timing, stale_after)
         self._obstacles = obstacles
-        self._store = Store(client, timing, stale_after)
         for each in obstacles:
             watch = Watch(
                 each.resource,
@@ -119,17 +119,13 @@ class ObstacleWatch:
                 label=each.label,
                 required=False,
             )
-            self._store.watch(each.label, watch)
-
-    async def run(self) -> None:
-        await self._store.run()
+            self.watch(each.label, watch)
 
     @property
     def problem(self) -> str:
         """Why nothing may be written, in one sentence, or ""; that the objects are not known is a reason, too."""
         problems = (
-            self._store.problem([each.label]) or each.refusal(set(self._store[each.label].values()))
-            for each in self._obstacles
+            self.problem_of([each.label]) or each.refusal(set(self[each.label].values())) for each in self._obstacles
         )
         return next(filter(None, problems), "")
 

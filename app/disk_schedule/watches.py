@@ -93,7 +93,7 @@ class ControllerCache:
 
     @property
     def problem(self) -> str:
-        return self._store.problem()
+        return self._store.problem_of()
 
     def unreadable(self) -> Counter[str]:
         """Returns how many objects cannot be read, by kind."""

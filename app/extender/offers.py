@@ -130,7 +130,7 @@ class Offers:
         self._watcher: asyncio.Task[None] | None = None
         # Counts leaderships: an answer that began in an earlier one makes no offer.
         self._generation = 0
-        self._adopted = False
+        self.adopted = False  # whether this process makes the offers
         self._closed = False
         self._requests = 0
         self._no_request = asyncio.Event()
@@ -158,11 +158,6 @@ class Offers:
         if self._settings().node_reservation_timeout <= 0:
             return NO_CONTENDERS
         return Competing(self._cache.state().demand, self.ledger, self._contention, self._equivalence)
-
-    @property
-    def adopted(self) -> bool:
-        """Whether this process makes the offers."""
-        return self._adopted
 
     def reserved_nodes(self) -> frozenset[str]:
         """Returns no node: none is reserved as a whole."""
@@ -252,7 +247,7 @@ class Offers:
                 await self._wait_for_decisions(undisturbed)
             await self._fill_contention()
         self._closed = False
-        self._adopted = True
+        self.adopted = True
 
     async def _restore(self, record: HandoverRecord, undisturbed: float) -> None:
         elapsed = undisturbed if 0 < undisturbed < math.inf else 0.0
@@ -311,7 +306,7 @@ class Offers:
         """Answers accepted requests and hands the offers over; returns whether a successor may answer at once. If the
         offers cannot be recorded, waits until none is outstanding, at most for `SETTLE_TIMEOUT`.
         """
-        if not self._adopted:
+        if not self.adopted:
             # The predecessor's offers are not adopted, and a successor must not believe that there are none.
             return False
         until = self._clock() + ANSWER_TIMEOUT + SETTLE_TIMEOUT
@@ -328,7 +323,7 @@ class Offers:
     def clear(self) -> None:
         """Forgets everything: another process leads."""
         self._generation += 1
-        self._adopted = False
+        self.adopted = False
         self._apply(LeadershipLost())
         if self._watcher is not None:
             self._watcher.cancel()

@@ -108,24 +108,15 @@ class Placements:
         self._contenders = contenders
         self._metrics = metrics
         self._clock = clock
-        self._report = PlacementReport()
-        self._overbookings = OverbookingReport()
+        # The latest reports; empty before the first ones, and while another process leads.
+        self.report = PlacementReport()
+        self.overbookings = OverbookingReport()
         self._deliveries: dict[tuple[str, str], float] = {}
         self._contention = Contention()
         self._followed_pods: dict[str, _FollowedPod] = {}
         self._checked: tuple[ChangeLog, ...] = (ChangeLog(), ChangeLog())  # of the state that was checked last
         self._leads = False
         self._wake = asyncio.Event()
-
-    @property
-    def report(self) -> PlacementReport:
-        """The latest report; empty before the first one, and while another process leads."""
-        return self._report
-
-    @property
-    def overbookings(self) -> OverbookingReport:
-        """The latest report on overbooked disks; empty before the first one, and while another process leads."""
-        return self._overbookings
 
     @property
     def followed(self) -> int:
@@ -136,13 +127,13 @@ class Placements:
         """Returns the numbers for Prometheus, with those of the caller: offers, waiting pods, and how long the oldest
         of them has waited.
         """
-        report = self._report
+        report = self.report
         return Outstanding(
             demands={source.name.lower(): count for source, count in report.by_source.items()},
             offers=offers,
             hopeless_demands=len(report.hopeless),
             misplaced_volumes=len(report.misplaced),
-            overbooked_disks=len(self._overbookings.overbooked),
+            overbooked_disks=len(self.overbookings.overbooked),
             stuck_pods=len(report.stuck),
             waiting_pods=waiting,
             oldest_waiting_pod_seconds=oldest_wait,
@@ -159,8 +150,8 @@ class Placements:
         # No followed pod is counted: this process does not see their end.
         self._followed_pods.clear()
         self._deliveries.clear()
-        self._report = PlacementReport()
-        self._overbookings = OverbookingReport()
+        self.report = PlacementReport()
+        self.overbookings = OverbookingReport()
 
     def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
         """Follows a pod that kube-scheduler has decided a node for; the same decision again changes nothing, another
@@ -226,16 +217,16 @@ class Placements:
         if isinstance(contenders, Competing):
             contention = contenders.contention
             ledger = contenders.ledger
-        previous = self._report
+        previous = self.report
         required = self._evaluator.options.require_best_effort
         update = partial(
             previous.update, self._cache.state(), contention, ledger, self._clock(), require_best_effort=required
         )
         report = await self._evaluator.run(update)
-        cleared = self._report is not previous or not self._leads
+        cleared = self.report is not previous or not self._leads
         if cleared:
             return
-        self._report = report
+        self.report = report
         for entry in report.new_misplacements:
             self._metrics.misplacements.inc()
             log.warning(
@@ -248,14 +239,14 @@ class Placements:
             return
         deliveries = self._deliveries
         self._deliveries = {}
-        previous = self._overbookings
+        previous = self.overbookings
         report = await self._evaluator.run(
             partial(previous.update, self._cache.state().view, deliveries, self._clock())
         )
-        cleared = self._overbookings is not previous or not self._leads
+        cleared = self.overbookings is not previous or not self._leads
         if cleared:
             return
-        self._overbookings = report
+        self.overbookings = report
         for entry in report.new_overbookings:
             self._metrics.overbookings.inc()
             log.warning(

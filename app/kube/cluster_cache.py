@@ -25,7 +25,7 @@ from rpds import HashTrieMap
 from app.kube import resources
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
-from app.kube.reflector import CacheStatus, Decode, Key, Timing
+from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import LONGHORN_NODES, LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS, Resource
 from app.kube.store import Objects, Store, Watch, intern_texts
 from scheduler_core.cluster.update import build_view
@@ -67,19 +67,18 @@ _FETCH_RESOURCES: Final[Mapping[str, Resource]] = {
 }
 
 
-class ClusterCache:
+class ClusterCache(Store):
     """Owner of the live state; every method must be called on the event loop that runs `run`."""
 
     def __init__(
         self, client: KubeClient, namespace: str, timing: Timing, now: Callable[[], datetime], stale_after: float
     ) -> None:
-        self._client = client
+        super().__init__(client, timing, stale_after)
         self._namespace = namespace
         self._now = now
         self._state: ClusterState | None = None
         self.listeners: dict[ObjectKey, set[asyncio.Event]] = {}
         self._observers: dict[str, list[ChangeObserver]] = {}
-        self.store = Store(client, timing, stale_after)
         for entry in WATCHED:
             field = entry.kind.field
             objects = Objects[object]()
@@ -93,30 +92,18 @@ class ClusterCache:
                 hint="is Longhorn installed?",
                 unreadable=f"{entry.resource.label}: " if field in _NEVER_UNREADABLE else None,
             )
-            self.store.watch(field, watch)
-
-    async def run(self) -> None:
-        await self.store.run()
-
-    @property
-    def statuses(self) -> Mapping[str, CacheStatus]:
-        return self.store.statuses
-
-    @property
-    def unreadable(self) -> list[str]:
-        """The objects that are left out because they cannot be read, and why; the first ones."""
-        return self.store.unreadable
+            self.watch(field, watch)
 
     @property
     def problem(self) -> str:
-        return self.store.problem() or ("" if self._start() else "not every kind is listed yet")
+        return self.problem_of() or ("" if self._start() else "not every kind is listed yet")
 
     @property
     def has_synced(self) -> bool:
         return self._start() is not None
 
     async def wait_for_sync(self) -> None:
-        for objects in self.store.kinds.values():
+        for objects in self.kinds.values():
             await objects.listed.wait()
 
     def state(self) -> ClusterState:
@@ -127,7 +114,7 @@ class ClusterCache:
         if state is None:
             raise RuntimeError("the cache has not been filled")
         now = self._now()
-        changed = [(field, objects) for field, objects in self.store.kinds.items() if objects.latest]
+        changed = [(field, objects) for field, objects in self.kinds.items() if objects.latest]
         if not changed and timedelta() <= now - state.view.cluster.now < _CLOCK_STEP:
             return state
         changes = {(field, key): value for field, objects in changed for key, value in objects.latest.items()}
@@ -149,15 +136,7 @@ class ClusterCache:
         if state is None:
             return {}
         # They are read often, and change rarely: other changes wait for the next decision.
-        return (self.state() if self.store["settings"].latest else state).view.snapshot.settings
-
-    async def catch_up(self) -> None:
-        """Returns once the state has everything that happened before this call."""
-        await self.store.catch_up()
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        return self.store.versions
+        return (self.state() if self["settings"].latest else state).view.snapshot.settings
 
     async def reach(self, versions: Mapping[str, str], seconds: float) -> bool:
         """Waits at most so many seconds until the state has everything that a process with these versions had; returns
@@ -168,7 +147,7 @@ class ClusterCache:
         """
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
-        while not self.store.reaches(versions):
+        while not self.reaches(versions):
             if clock() >= until:
                 return False
             await asyncio.sleep(_REACH_CHECK_INTERVAL)
@@ -184,7 +163,7 @@ class ClusterCache:
             return False
         kind = KINDS[resource.group, resource.kind]
         key: Key = (namespace, name) if namespace else name
-        status = self.store.status(kind.field)
+        status = self.status(kind.field)
         lists = status.lists
         with self.listening((kind.field, key)) as changed:
             raw = await self._get(missing, resource.path(namespace or self._namespace, name))
@@ -224,7 +203,7 @@ class ClusterCache:
             key, value = kind.decode(raw)
         except ObjectError as error:
             raise ResolutionError(f"{error}, so nothing can be decided") from error
-        self.store[kind.field].change(key, value)
+        self[kind.field].change(key, value)
 
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
@@ -257,12 +236,10 @@ class ClusterCache:
 
     def _start(self) -> ClusterState | None:
         """Returns the state that was read last. Makes the first one as soon as every kind has been listed."""
-        if self._state is None and all(objects.listed.is_set() for objects in self.store.kinds.values()):
-            snapshot: dict[str, Any] = {
-                field: HashTrieMap(objects.latest) for field, objects in self.store.kinds.items()
-            }
+        if self._state is None and all(objects.listed.is_set() for objects in self.kinds.values()):
+            snapshot: dict[str, Any] = {field: HashTrieMap(objects.latest) for field, objects in self.kinds.items()}
             self._state = ClusterState.of(build_view(Snapshot(**snapshot), self._now(), 1))
-            for field, objects in self.store.kinds.items():
+            for field, objects in self.kinds.items():
                 objects.rebase(snapshot[field])
         return self._state
 

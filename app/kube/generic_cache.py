@@ -132,7 +132,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 _FIRST_KINDS: Final = ("nodes", "pods", "services")
 
 
-class GenericCache:
+class GenericCache(Store):
     """Owner of the store and of the state. Every method must be called on the event loop that runs `run`.
 
     Args:
@@ -147,17 +147,17 @@ class GenericCache:
         observer: CacheObserver | None = None,
         prefix: str = "policy: ",
     ) -> None:
+        super().__init__(client, timing, stale_after)
         self._observer = observer or _NoObserver()
         self._prefix = prefix
-        self.store = Store(client, timing, stale_after)
         self._state: GenericClusterState | None = None
         self._pending: dict[tuple[str, Key], None] = {}
 
     def want(self, kinds: frozenset[str]) -> None:
         """Watches these kinds from now on, and forgets all others."""
-        watched = self.store.kinds.keys()
+        watched = self.kinds.keys()
         for kind in watched - kinds:
-            self.store.remove(kind)
+            self.remove(kind)
             self._state = None
         for kind in kinds - watched:
             entry = _KINDS[kind]
@@ -165,26 +165,19 @@ class GenericCache:
             objects.subscribe(partial(self._take_change, kind))
             # What an unreadable pod takes of its node is unknown.
             unreadable = "" if kind == "pods" else None
-            self.store.watch(kind, Watch(entry.resource, entry.decode, objects, label=kind, unreadable=unreadable))
-
-    async def run(self) -> None:
-        await self.store.run()
-
-    async def catch_up(self) -> None:
-        """Returns once the state has everything that happened before this call."""
-        await self.store.catch_up()
+            self.watch(kind, Watch(entry.resource, entry.decode, objects, label=kind, unreadable=unreadable))
 
     @property
     def statuses(self) -> Mapping[str, CacheStatus]:
-        return {f"{kind} (policy)": status for kind, status in self.store.statuses.items()}
+        return {f"{kind} (policy)": status for kind, status in super().statuses.items()}
 
     def problem(self, kinds: frozenset[str]) -> str:
         """Returns why rules that read these kinds cannot be evaluated, or ""."""
-        problem = self.store.problem(sorted(kinds))
+        problem = self.problem_of(sorted(kinds))
         return f"{self._prefix}{problem}" if problem else ""
 
     def pod(self, key: Key) -> generic.PendingPod | None:
-        return self.store["pods"].get(key) if "pods" in self.store else None
+        return self["pods"].get(key) if "pods" in self else None
 
     def state(self) -> GenericClusterState:
         """Returns the state after every change delivered so far."""
@@ -195,7 +188,7 @@ class GenericCache:
             return self._state
         for kind, key in pending:
             entry = _KINDS[kind]
-            value = self.store[kind].get(key)
+            value = self[kind].get(key)
             if value is None:
                 self._state = entry.drop(self._state, key)
             else:
@@ -203,7 +196,7 @@ class GenericCache:
         return self._state
 
     def _first_state(self) -> GenericClusterState:
-        kinds = {kind: objects.values() for kind, objects in self.store.kinds.items()}
+        kinds = {kind: objects.values() for kind, objects in self.kinds.items()}
         nodes, pods, services = (kinds.pop(kind, ()) for kind in _FIRST_KINDS)
         state = GenericClusterState.of(nodes, map(self._observer.effective_pod, pods), services)
         for kind, values in kinds.items():
@@ -217,7 +210,7 @@ class GenericCache:
 
     def _take_change(self, kind: str, key: Key, before: Any, value: Any) -> None:
         # The reflector of a kind that is not wanted any more may deliver once more.
-        if before != value and kind in self.store:
+        if before != value and kind in self:
             self._note(kind, key)
             self._observer.on_change(kind, key, before, value)
 

@@ -19,7 +19,6 @@ import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -45,19 +44,6 @@ def boot_clock() -> float:
     """Returns the seconds since boot, including sleep if the system counts it."""
     clock: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
-
-
-@dataclass(frozen=True, slots=True)
-class _ElectionStatus:
-    """The status that other threads read: one immutable value, replaced in one assignment."""
-
-    leading_until: float = -float("inf")
-    term: int = 0
-    answered_until: float = -float("inf")
-    holder: str = ""
-    problem: str = ""
-    predecessor: election.LeaseRecord | None = None
-    transitions: int = 0
 
 
 class Elector:
@@ -93,7 +79,8 @@ class Elector:
         self._clock = clock
         self._random = random
         self._state = election.Candidate(self.identity, timing or election.ElectionTiming())
-        self._status = _ElectionStatus()
+        # What other threads read: one immutable value with its problem, replaced in one assignment.
+        self._published = (self._state, "")
         self._announced_term: int | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._enabled = True
@@ -108,34 +95,35 @@ class Elector:
 
     def leading(self) -> bool:
         """Whether this process may answer now. Callers check it before they decide, and again before they answer."""
-        return self._enabled and self._stop_at is None and self._clock() < self._status.leading_until
+        return self._enabled and self._stop_at is None and self._clock() < self._published[0].leading_until
 
     @property
     def term(self) -> int:
         """Grows whenever this process wins the lead; 0 before the first time."""
-        return self._status.term
+        return self._published[0].term
 
     @property
     def undisturbed(self) -> float:
         """Seconds since a previous leader may last have answered, infinite if the Lease was released."""
-        return self._clock() - self._status.answered_until
+        return self._clock() - self._published[0].answered_until
 
     @property
     def predecessor(self) -> election.LeaseRecord | None:
         """The Lease as it was before this process took it last, None if it has never led."""
-        return self._status.predecessor
+        return self._published[0].predecessor
 
     @property
     def transitions(self) -> int:
-        return self._status.transitions
+        record = self._published[0].observed_record
+        return record.transitions if record is not None else 0
 
     @property
     def holder(self) -> str:
-        return self._status.holder
+        return self._published[0].holder
 
     @property
     def problem(self) -> str:
-        return self._status.problem
+        return self._published[1]
 
     @property
     def alive(self) -> bool:
@@ -316,15 +304,7 @@ class Elector:
 
     def _publish(self) -> None:
         state = self._state
-        self._status = _ElectionStatus(
-            state.leading_until,
-            state.term,
-            state.answered_until,
-            state.holder,
-            self._problem,
-            state.predecessor,
-            state.observed_record.transitions if state.observed_record is not None else 0,
-        )
+        self._published = (state, self._problem)
         term = state.term if state.leading(self._clock()) else None
         if term == self._announced_term:
             return

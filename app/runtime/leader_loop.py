@@ -169,17 +169,13 @@ class LeaderLoop:
         self._program = program
         self._log = log
         self._release_after_crash = release_after_crash
-        self._term: int | None = None
+        self.term: int | None = None  # in which the program runs
         self._wake = asyncio.Event()
         self._steering: asyncio.Task[None] | None = None
 
     @property
-    def term(self) -> int | None:
-        return self._term
-
-    @property
     def leading(self) -> bool:
-        return self._term is not None and self._election.leading()
+        return self.term is not None and self._election.leading()
 
     async def run(self) -> None:
         """Competes, and runs the program while this process leads, until cancelled. Raises an ExceptionGroup if a task
@@ -214,7 +210,7 @@ class LeaderLoop:
                 await self._program.settle()
         except TimeoutError:
             self._program.log_unsettled()
-        self._term = None
+        self.term = None
         await self._program.stop()
         await self._program.before_release()
         release = self._program.may_release
@@ -237,12 +233,12 @@ class LeaderLoop:
         await program.before_step()
         election.enable(program.competes)
         term = election.term if election.leading() and not program.must_stop else None
-        if self._term is not None and term != self._term:
-            if not self._leads_in(self._term):
-                program.log_lead_lost(self._term)
-            self._term = None
+        if self.term is not None and term != self.term:
+            if not self._leads_in(self.term):
+                program.log_lead_lost(self.term)
+            self.term = None
             await program.stop()
-        if term is not None and self._term is None and program.can_start:
+        if term is not None and self.term is None and program.can_start:
             await self._take_over(term)
         await program.after_step()
 
@@ -259,7 +255,7 @@ class LeaderLoop:
         if not self._leads_in(term):
             await self._program.stop()
             return
-        self._term = term
+        self.term = term
         self._program.start(term)
 
     def _leads_in(self, term: int) -> bool:
