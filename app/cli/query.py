@@ -28,8 +28,17 @@ import typer
 from app.cli import options as flags
 from app.cli.render import format_duration, json_text, print_line, print_result, warn, yaml_text
 from app.kube.resources import Resource
-from app.kube.snapshot_file import STDIN, is_file, named_pod, pod_in_file, read_from, read_objects, snapshot_of
-from app.kube.snapshot_generic import SCHEDULING_KINDS, SchedulingObjects
+from app.kube.snapshot_file import (
+    SCHEDULING_KINDS,
+    STDIN,
+    SchedulingObjects,
+    is_file,
+    named_pod,
+    pod_in_file,
+    read_from,
+    read_objects,
+    snapshot_of,
+)
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.convert.kubectl import creates_in_order, read_pod
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of

@@ -6,7 +6,7 @@ import random
 import re
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -15,7 +15,7 @@ import typer
 
 from app.cli import options as flags
 from app.cli.commands import CommandGroup
-from app.cli.render import Output, OutputOption, print_line, show, warn
+from app.cli.render import Output, OutputOption, print_line, show, show_progress, warn
 from app.policy import PolicyFile, load_plugins
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort, LogFormat
@@ -34,10 +34,8 @@ from scheduler_core.generic.rule_registry import rule_inputs
 from scheduler_core.leadership.election import ElectionTiming
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from app.cli.console import EscapingConsole
-    from app.kube.snapshot_generic import LoadedCluster
+    from app.kube.snapshot_file import LoadedCluster
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
     from app.scheduler.scheduling_queue import WhatIfReport
@@ -200,7 +198,7 @@ def schedule(  # one parameter per flag
 
 
 def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, list[PendingPod]]:
-    from app.kube.snapshot_generic import load_cluster
+    from app.kube.snapshot_file import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=policy.reads_longhorn)
     for warning in loaded.warnings:
@@ -229,29 +227,16 @@ def _what_if(
         longhorn = LonghornSnapshot(loaded.snapshot, options, flags.now())
     # What a plugin prints is no result.
     with redirect_stdout(sys.stderr):
-        report = what_if(pending, loaded.state, policy, select_host, longhorn, unsupported, _show_progress)
+        shown = show_progress(sorted(pending, key=lambda pod: pod.queue_key), "Scheduling pods")
+        report = what_if(shown, loaded.state, policy, select_host, longhorn, unsupported)
     for placed in report.placed:
         if placed.unsupported:
             warn(f"{placed.pod}: {unsupported_message(placed.unsupported)}")
     return report
 
 
-def _show_progress(pods: Sequence[PendingPod]) -> Iterable[PendingPod]:
-    if not sys.stderr.isatty():
-        return pods
-    from rich.progress import track
-
-    from app.cli.console import EscapingConsole
-
-    return track(pods, "Scheduling pods", console=EscapingConsole(stderr=True), transient=True)
-
-
-def _print_table(report: WhatIfReport, console: Console) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("POD", "NODE", "SCORE", "EQUALLY GOOD", "WHY NOT"):
-        table.add_column(column)
+def _print_table(report: WhatIfReport, console: EscapingConsole) -> None:
+    table = console.table_of(("POD", "NODE", "SCORE", "EQUALLY GOOD", "WHY NOT"))
     for placed in report.placed:
         table.add_row(placed.pod, placed.node, str(placed.score), str(placed.best), "")
     for unplaced in report.unplaced:

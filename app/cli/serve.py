@@ -196,7 +196,7 @@ def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
 
 def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot, GenericClusterState]:
     """Returns a snapshot and what a policy's rules read of it; prints warnings to standard error."""
-    from app.kube.snapshot_generic import load_cluster
+    from app.kube.snapshot_file import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=True)
     for warning in loaded.warnings:

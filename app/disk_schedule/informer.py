@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -65,7 +65,7 @@ class _Labelled(msgspec.Struct):
     metadata: _Metadata
 
 
-Version = _Value | Fault | None
+Version: TypeAlias = _Value | Fault | None
 """The value of an object before or after a change; None if there is no object."""
 EventHandler = Callable[[str, Version[_Value], Version[_Value]], None]
 """Receives a name, and the values before and after a change."""

@@ -30,9 +30,8 @@ from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
 from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
-from app.kube.client import KubeClient
+from app.kube.client import KubeClient, pages
 from app.kube.event_recorder import EventRecorder
-from app.kube.paging import pages
 from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource
 from app.kube.store import Store, Watch

@@ -28,8 +28,7 @@ import structlog
 
 from app.disk_schedule.informer import Informer, InformerObject
 from app.disk_schedule.watches import ControllerCache
-from app.kube.client import ApiError, KubeClient
-from app.kube.paging import pages
+from app.kube.client import ApiError, KubeClient, pages
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, Resource
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.meta import header

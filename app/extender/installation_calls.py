@@ -21,8 +21,7 @@ import aiohttp
 import msgspec
 
 from app.kube import resources
-from app.kube.client import ApiError, KubeClient
-from app.kube.paging import pages
+from app.kube.client import ApiError, KubeClient, pages
 from app.settings import NO_BROWSER
 from scheduler_core.convert import installed_objects
 from scheduler_core.convert.leadership import lease

@@ -25,9 +25,8 @@ from app.extender.installation_calls import (
 )
 from app.extender.offer_store import CONFIG_MAP
 from app.kube import resources
-from app.kube.client import ApiError, KubeClient
+from app.kube.client import ApiError, KubeClient, pages
 from app.kube.cluster_cache import WATCHED
-from app.kube.paging import pages
 from scheduler_core.convert import installed_objects
 from scheduler_core.convert.kube import ConfigMap
 from scheduler_core.convert.leadership import endpoint_slice, lease

@@ -23,8 +23,7 @@ import structlog
 from rpds import HashTrieMap
 
 from app.kube import resources
-from app.kube.client import ApiError, KubeClient
-from app.kube.paging import pages
+from app.kube.client import ApiError, KubeClient, pages
 from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import LONGHORN_NODES, LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS, Resource
 from app.kube.store import Objects, Store, Watch, intern_texts

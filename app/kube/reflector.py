@@ -24,8 +24,7 @@ import msgspec
 import structlog
 from aiohttp.http_exceptions import LineTooLong
 
-from app.kube.client import ApiError, KubeClient
-from app.kube.paging import newest_version, pages
+from app.kube.client import ApiError, KubeClient, newest_version, pages
 from app.kube.resources import Resource
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import ObjectError

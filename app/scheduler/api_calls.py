@@ -29,9 +29,8 @@ from typing import Final
 import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
+from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient, pages
 from app.kube.event_recorder import EVENT, ApiDispatcher, EventRecorder
-from app.kube.paging import pages
 from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES
 from app.runtime.probes import BUCKETS, LabelledCounter
 from app.settings import LOADED, REFUSED

@@ -13,14 +13,14 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final
 
 import structlog
 
-from app.kube.client import DEFAULT_LIMITS, CallLimits, KubeClient
+from app.kube.client import CallLimits, KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.runtime.decision_thread import DecisionThread
@@ -51,7 +51,7 @@ class SchedulerOptions:
     timing: ElectionTiming
     options: FilterOptions  # how Longhorn's rules decide
     lease: str = LEASE  # the Lease's name
-    limits: CallLimits = DEFAULT_LIMITS  # of Bindings, conditions and watches, and again of Events
+    limits: CallLimits = field(default_factory=CallLimits)  # of Bindings, conditions and watches, and again of Events
 
 
 class SchedulerLifecycle(Program):

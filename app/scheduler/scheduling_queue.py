@@ -315,14 +315,6 @@ class WhatIfReport:
         }
 
 
-Progress = Callable[[Sequence[PendingPod]], Iterable[PendingPod]]
-"""Returns the same pods, and shows how many have been taken."""
-
-
-def without_progress(pods: Sequence[PendingPod]) -> Iterable[PendingPod]:
-    return pods
-
-
 def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
     pods: Iterable[PendingPod],
     state: GenericClusterState,
@@ -330,13 +322,12 @@ def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
     select_host: SelectHost,
     longhorn: LonghornSnapshot | None,
     unsupported: UnsupportedMode = UnsupportedMode.WARN,
-    progress: Progress = without_progress,
 ) -> WhatIfReport:
-    """Schedules the pods by priority, age and name, and binds each before the next decision."""
+    """Schedules the pods in their order, and binds each before the next decision."""
     refuse = unsupported is UnsupportedMode.REFUSE
     placed: list[PlacedPod] = []
     unplaced: list[UnplacedPod] = []
-    for pending in progress(sorted(pods, key=lambda pod: pod.queue_key)):
+    for pending in pods:
         name = pending.pod.key
         constraints = unsupported_constraints(pending.pod, policy) if refuse else ()
         if constraints:
