@@ -60,10 +60,11 @@ LOGGING: Final = frozenset({"schedule", "doctor", "policy"})
 _PLACES: Final = {"snapshot": -1, "longhorn_namespace": 1}
 # The others are named as their command.
 _MODULES: Final = {
+    "headroom": "planning",
+    "maintenance": "planning",
     "policy": "schedule",
     "remedies": "remedies_command",
     "scheduler-config": "scheduler_registration",
-    "snapshot": "query",
     "waiting": "decisions",
 }
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}

@@ -5,28 +5,21 @@ option of each field) → the objects of a snapshot file or of the live cluster 
 it is, or a prediction that starts with it (`predicted_cluster`) → an answer, which `app/cli/render.py` prints.
 
 An argument names pods and workloads in a file or in the cluster; the pod may also be that of a workload or claim.
-
-`longhorn-extender snapshot` writes the objects of the live cluster to a file, for a bug report, or as an input of `explain` and `serve`.
 """
 
 from __future__ import annotations
 
 import gc
 import random
-import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
 from app.cli import options as flags
-from app.cli.render import format_duration, json_text, print_line, print_result, warn, yaml_text
+from app.cli.render import format_duration, print_line, warn
 from app.kube.resources import Resource
 from app.kube.snapshot_file import (
     SCHEDULING_KINDS,
@@ -47,7 +40,7 @@ from scheduler_core.decide.kube_scheduler_filters import compares_resources
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.model import kube
 from scheduler_core.model.listing import natural_key
-from scheduler_core.model.quantity import format_count, parse_bytes
+from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 if TYPE_CHECKING:
@@ -375,55 +368,3 @@ def waiting_pods(namespace: str | None, source: ClusterSource) -> list[Explained
     pods: Iterable[kube.Pod] = source.snapshot.pods.values()
     waiting = [pod for pod in pods if pod.live and not pod.node_name and namespace in (None, pod.namespace)]
     return [ExplainedPod(pod, source.snapshot) for pod in sorted(waiting, key=lambda pod: natural_key(pod.key))]
-
-
-# Texts that YAML 1.2 reads as floating-point numbers.
-_FLOAT = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
-
-
-class SnapshotFormat(StrEnum):
-    """The format of a snapshot file."""
-
-    YAML = "yaml"
-    JSON = "json"
-
-
-def snapshot(
-    kubeconfig: flags.KubeconfigOption = None,
-    context: flags.ContextOption = None,
-    longhorn_namespace: flags.LonghornNamespaceOption = DEFAULT_NAMESPACE,
-    output: Annotated[SnapshotFormat, typer.Option("--output", "-o", help="How to print.")] = SnapshotFormat.YAML,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write here instead of to standard output.")
-    ] = None,
-) -> None:
-    """Write what decisions read of the cluster: nodes, pods, claims, volumes, and Longhorn's objects.
-
-    Only the fields that decide something are written: no environment variables, secrets, commands or annotations.
-    `serve --snapshot` and `explain --snapshot` read the file.
-    """
-    objects = cluster_objects(kubeconfig, context, longhorn_namespace, progress=sys.stderr.isatty() or file is not None)
-    object_list = {"apiVersion": "v1", "kind": "List", "items": objects}
-    text = _format(object_list, output)
-    if file is None:
-        print_result(text)
-        return
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise CoreError(f"{file}: cannot be written: {error.strerror}") from error
-    print_line(f"wrote {format_count(len(objects), 'object')} to {file}", err=True)
-
-
-def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:
-    if output is SnapshotFormat.JSON:
-        return json_text(object_list, indent=1)
-    import yaml
-
-    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-        """Also quotes texts such as 1.5e3: PyYAML takes them for texts, but YAML 1.2, which kubectl and this program
-        read, for numbers.
-        """
-
-    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
-    return yaml_text(partial(yaml.dump, Dumper=Dumper), object_list)

@@ -36,9 +36,9 @@ from scheduler_core.leadership.election import ElectionTiming
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
     from app.kube.snapshot_file import LoadedCluster
+    from app.scheduler.decision import WhatIfReport
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
-    from app.scheduler.scheduling_queue import WhatIfReport
     from scheduler_core.convert.generic import PendingPod
     from scheduler_core.generic.scheduler import SelectHost
 
@@ -217,7 +217,7 @@ def _what_if(
     options: FilterOptions,
     unsupported: UnsupportedMode,
 ) -> WhatIfReport:
-    from app.scheduler.scheduling_queue import what_if
+    from app.scheduler.decision import what_if
 
     loaded, pending = cluster
     longhorn = None

@@ -19,7 +19,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from app import printable
+from app.escaping import escape_invisible
 from app.settings import LogFormat
 
 # The local variables of a failed request contain its pod, whose environment may hold secrets: neither format prints them.
@@ -115,7 +115,9 @@ def limit_fields(_logger: object, _name: str, fields: structlog.typing.EventDict
 def escape_fields(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Escapes texts for a terminal; JSON has escapes of its own, as have the lists and maps of readable lines."""
     return {
-        printable(key): printable(value, "\n" if key == "exception" else "") if isinstance(value, str) else value
+        escape_invisible(key): escape_invisible(value, "\n" if key == "exception" else "")
+        if isinstance(value, str)
+        else value
         for key, value in fields.items()
     }
 

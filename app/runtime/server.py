@@ -35,7 +35,7 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app import printable
+from app.escaping import escape_invisible
 from app.runtime.connections import CallerLog, Connections, ServerMetrics, owner_of
 from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol
 from app.settings import NO_BROWSER
@@ -411,7 +411,7 @@ class BrowserRules:
         return name in self._hosts or _is_address(name)
 
     async def _refuse(self, host: str, scope: Scope, receive: Receive, send: Send) -> None:
-        text = f"Host is {printable(host)}, which is no name of this service; see serve --allowed-host"
+        text = f"Host is {escape_invisible(host)}, which is no name of this service; see serve --allowed-host"
         client = scope.get("client")
         caller_log.warning(
             "refused request", client=owner_of(client[0]) if client else "", path=scope["path"], status=421, error=text

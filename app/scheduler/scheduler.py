@@ -27,7 +27,8 @@ from app.runtime import wait_at_most
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread
 from app.scheduler.api_calls import ERROR, SCHEDULED, UNSCHEDULABLE, Binder, ClaimCheck, PodReporter, SchedulerMetrics
 from app.scheduler.cache import LonghornCache, SchedulerCache, binding_changes, kinds_required
-from app.scheduler.scheduling_queue import FactsFor, SchedulingQueue, decide, message
+from app.scheduler.decision import FactsFor, decide, message
+from app.scheduler.scheduling_queue import SchedulingQueue
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.generic import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
 from scheduler_core.errors import ResolutionError
