@@ -20,11 +20,11 @@ def escape_invisible(text: str, keep: str = "") -> str:
     >>> escape_invisible("node\x1b[2J"), escape_invisible("a\u202eb")
     ('node\\x1b[2J', 'a\\u202eb')
     """
-    if text.isascii() and text.isescape_invisible():
+    if text.isascii() and text.isprintable():
         return text
     return "".join(
         letter
-        if letter in keep or (letter.isescape_invisible() and not _INVISIBLE.match(letter))
+        if letter in keep or (letter.isprintable() and not _INVISIBLE.match(letter))
         else ascii(letter)[1:-1]
         for letter in text
     )
