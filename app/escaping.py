@@ -23,8 +23,6 @@ def escape_invisible(text: str, keep: str = "") -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        letter
-        if letter in keep or (letter.isprintable() and not _INVISIBLE.match(letter))
-        else ascii(letter)[1:-1]
+        letter if letter in keep or (letter.isprintable() and not _INVISIBLE.match(letter)) else ascii(letter)[1:-1]
         for letter in text
     )

@@ -14,17 +14,9 @@ import structlog
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from app.api import errors
 from app.api import extender_codec as codec
 from app.api.dependencies import AppState, RequestLease, read_body, state_of
-from app.api.errors import (
-    BODY_ERRORS,
-    EXTENDER_ARGS,
-    EXTENDER_PREEMPTION_ARGS,
-    FILTER_PATH,
-    HOST_PRIORITY_LIST,
-    UNAVAILABLE,
-    error_responses,
-)
 from app.extender.verbs import FilterAnswer
 from app.memory import Lease
 from app.runtime.decision_thread import Turns, Urgency
@@ -84,9 +76,9 @@ class _FilterResponse(_PiecewiseResponse):
 
 
 @router.post(
-    FILTER_PATH,
-    openapi_extra=EXTENDER_ARGS,
-    responses=BODY_ERRORS,
+    errors.FILTER_PATH,
+    openapi_extra=errors.EXTENDER_ARGS,
+    responses=errors.BODY_ERRORS,
     summary="Which nodes can hold all the pod's Longhorn volumes",
 )
 async def filter_verb(request: Request, lease: RequestLease) -> Response:
@@ -189,8 +181,8 @@ def _fitting_nodes(decision: Decision) -> Iterator[str]:
 
 @router.post(
     "/prioritize",
-    openapi_extra={**EXTENDER_ARGS, **HOST_PRIORITY_LIST},
-    responses=BODY_ERRORS,
+    openapi_extra={**errors.EXTENDER_ARGS, **errors.HOST_PRIORITY_LIST},
+    responses=errors.BODY_ERRORS,
     summary="How good each node is for the pod, from 0 to 10",
 )
 async def prioritize(request: Request, lease: RequestLease) -> Response:
@@ -228,8 +220,8 @@ def _record_scores(args: codec.ExtenderArgs, scores: Mapping[str, int], seconds:
 
 @router.post(
     "/preempt",
-    openapi_extra=EXTENDER_PREEMPTION_ARGS,
-    responses=BODY_ERRORS,
+    openapi_extra=errors.EXTENDER_PREEMPTION_ARGS,
+    responses=errors.BODY_ERRORS,
     summary="Where preemption could help the pod",
 )
 async def preempt(request: Request, lease: RequestLease) -> Response:
@@ -282,9 +274,9 @@ def _undecided_preemption(
 
 @router.post(
     "/explain",
-    openapi_extra=EXTENDER_ARGS,
+    openapi_extra=errors.EXTENDER_ARGS,
     response_model=ExplainAnswer | UnresolvedAnswer,
-    responses=BODY_ERRORS,
+    responses=errors.BODY_ERRORS,
     summary="Why the pod fits or does not, node by node",
 )
 async def explain(request: Request, lease: RequestLease) -> Response:
@@ -327,7 +319,7 @@ def readiness(app_state: AppState) -> CacheHealth:
 @operation_router.get(
     "/state",
     response_model=StateAnswer,
-    responses=error_responses(_503=UNAVAILABLE),
+    responses=errors.error_responses(_503=errors.UNAVAILABLE),
     summary="Nodes, disks, what counts on each, and what is not settled",
 )
 async def state(request: Request, lease: RequestLease) -> Response:
@@ -348,7 +340,7 @@ async def state(request: Request, lease: RequestLease) -> Response:
 @operation_router.get(
     "/decisions",
     response_model=DecisionListAnswer,
-    responses=error_responses(_422="A parameter is not what is described here", _503=UNAVAILABLE),
+    responses=errors.error_responses(_422="A parameter is not what is described here", _503=errors.UNAVAILABLE),
     summary="The latest decisions about pods",
 )
 async def decisions(

@@ -29,15 +29,8 @@ from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs, WithoutReservations
 from app.memory import MemoryBudget
 from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState
+from app.runtime import probes
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
-from app.runtime.probes import (
-    CacheHealth,
-    Health,
-    UnavailableError,
-    install_metrics,
-    install_probes,
-    probe_application,
-)
 from app.runtime.server import HEADERS
 from app.settings import Settings
 from scheduler_core.cluster.view import View
@@ -114,8 +107,8 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
     _install_docs(app)
     app.state.services = state
     app.include_router(extender.router)
-    install_probes(app, lambda: extender.readiness(state), CacheHealth)
-    install_metrics(app, state.metrics.registry, in_thread=True, prepare=before_scrape)
+    probes.install_probes(app, lambda: extender.readiness(state), probes.CacheHealth)
+    probes.install_metrics(app, state.metrics.registry, in_thread=True, prepare=before_scrape)
     app.include_router(extender.operation_router)
 
     if state.status is None:
@@ -175,14 +168,14 @@ def plain_probes(app: FastAPI) -> FastAPI:
     """
     state: AppState = app.state.services
 
-    def readiness() -> Health:
+    def readiness() -> probes.Health:
         try:
             extender.readiness(state)
-        except UnavailableError:
-            raise UnavailableError("not ready") from None
-        return Health(status="ok")
+        except probes.UnavailableError:
+            raise probes.UnavailableError("not ready") from None
+        return probes.Health(status="ok")
 
-    return probe_application(readiness, None)
+    return probes.probe_application(readiness, None)
 
 
 class SnapshotService:

@@ -46,14 +46,7 @@ from app.settings import LiveOptions, Reservation, Settings
 from scheduler_core.decide.decision import Competing, Contenders
 from scheduler_core.decide.offer import offers_on_node
 from scheduler_core.decide.settings import GuardMode
-from scheduler_core.leadership.endpoint_slice import (
-    EXTENDER,
-    EXTENDER_WITH_TLS,
-    PLACEMENT_GUARD,
-    PLACEMENT_GUARD_STANDBY,
-    Endpoint,
-    LeaderService,
-)
+from scheduler_core.leadership import endpoint_slice
 
 _TIMING: Final = Timing(monotonic, random.uniform)
 
@@ -132,7 +125,12 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         cache=cache,
         config_map=config_map,
         elector=elector,
-        publisher=_publisher(shared, elector.leading, port, EXTENDER if files is None else EXTENDER_WITH_TLS),
+        publisher=_publisher(
+            shared,
+            elector.leading,
+            port,
+            endpoint_slice.EXTENDER if files is None else endpoint_slice.EXTENDER_WITH_TLS,
+        ),
         metrics=metrics,
         environment=options.environment,
         node_name=options.node_name,
@@ -176,9 +174,9 @@ def _guard_endpoint(
     shared: _Shared, elector: Elector, certificate: GuardCertificate, guard: PlacementGuard
 ) -> GuardEndpoint:
     options = shared.options
-    leader = _publisher(shared, elector.leading, options.guard_port, PLACEMENT_GUARD)
+    leader = _publisher(shared, elector.leading, options.guard_port, endpoint_slice.PLACEMENT_GUARD)
     # Any process that does not lead may take this port, and the leader empties it.
-    standby = _publisher(shared, lambda: True, options.guard_port, PLACEMENT_GUARD_STANDBY)
+    standby = _publisher(shared, lambda: True, options.guard_port, endpoint_slice.PLACEMENT_GUARD_STANDBY)
     return GuardEndpoint(
         certificate,
         (leader, standby) if leader is not None and standby is not None else None,
@@ -248,12 +246,12 @@ def _now() -> datetime:
 
 
 def _publisher(
-    shared: _Shared, allowed: Callable[[], bool], port: int, service: LeaderService
+    shared: _Shared, allowed: Callable[[], bool], port: int, service: endpoint_slice.LeaderService
 ) -> EndpointPublisher | None:
     options = shared.options
     if not options.advertise or not port:
         return None
-    endpoint = Endpoint.at(options.advertise, port, options.node_name)
+    endpoint = endpoint_slice.Endpoint.at(options.advertise, port, options.node_name)
     return EndpointPublisher(shared.client, options.namespace, endpoint, allowed, service)
 
 

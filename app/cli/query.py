@@ -20,18 +20,8 @@ import typer
 
 from app.cli import options as flags
 from app.cli.render import format_duration, print_line, warn
+from app.kube import snapshot_file
 from app.kube.resources import Resource
-from app.kube.snapshot_file import (
-    SCHEDULING_KINDS,
-    STDIN,
-    SchedulingObjects,
-    is_file,
-    named_pod,
-    pod_in_file,
-    read_from,
-    read_objects,
-    snapshot_of,
-)
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.convert.kubectl import creates_in_order, read_pod
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
@@ -69,10 +59,12 @@ class Query:
 
     def check_standard_input(self, *files: str | None, repeats: bool = False) -> None:
         """Raises a CoreError if standard input is read more than once; `repeats` for a command that reads again and again."""
-        if repeats and self.snapshot == STDIN:
-            raise CoreError(f"standard input ({STDIN}) can be read only once; --watch reads again and again")
-        if [self.snapshot, *files].count(STDIN) > 1:
-            raise CoreError(f"standard input ({STDIN}) can be read only once")
+        if repeats and self.snapshot == snapshot_file.STDIN:
+            raise CoreError(
+                f"standard input ({snapshot_file.STDIN}) can be read only once; --watch reads again and again"
+            )
+        if [self.snapshot, *files].count(snapshot_file.STDIN) > 1:
+            raise CoreError(f"standard input ({snapshot_file.STDIN}) can be read only once")
 
     def read(self, *, needs_nodes: bool = False) -> ClusterSource:
         """Returns the cluster. Raises a CoreError if it cannot be read, has no objects, or lacks Longhorn nodes that
@@ -95,7 +87,7 @@ class Query:
         raw_objects = cluster_objects(self.kubeconfig, self.context, self.longhorn_namespace)
         snapshot = as_snapshot(raw_objects)
         listed = ((raw["kind"], group_of(raw["apiVersion"]), raw) for raw in raw_objects)
-        objects = SchedulingObjects.of(listed, snapshot.pods.values())
+        objects = snapshot_file.SchedulingObjects.of(listed, snapshot.pods.values())
         if not snapshot.longhorn_nodes:
             problem = f"no nodes.longhorn.io in the namespace {self.longhorn_namespace}; see --longhorn-namespace"
             # Without Longhorn nodes a prediction would call everything safe.
@@ -105,16 +97,20 @@ class Query:
         return ClusterSource(snapshot, objects, self)
 
     def _read_file(self, file: str, *, needs_nodes: bool) -> ClusterSource:
-        entries = list(read_objects(file))
+        entries = list(snapshot_file.read_objects(file))
         if not entries:
             raise CoreError(f"{file}: has no objects")
-        loaded = snapshot_of(file, entries, SCHEDULING_KINDS, PREDICTED_KINDS)
+        loaded = snapshot_file.snapshot_of(file, entries, snapshot_file.SCHEDULING_KINDS, PREDICTED_KINDS)
         if needs_nodes and not loaded.snapshot.longhorn_nodes:
             raise CoreError(f"{file}: has no nodes.longhorn.io, so that nothing can be predicted")
         for warning in loaded.warnings:
             warn(warning)
         pods = loaded.snapshot.pods.values()
-        return ClusterSource(loaded.snapshot, read_from(file, lambda: SchedulingObjects.of(entries, pods)), self)
+        return ClusterSource(
+            loaded.snapshot,
+            snapshot_file.read_from(file, lambda: snapshot_file.SchedulingObjects.of(entries, pods)),
+            self,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +145,7 @@ class ClusterSource:
     """A cluster, from a snapshot file or live."""
 
     snapshot: Snapshot
-    objects: SchedulingObjects
+    objects: snapshot_file.SchedulingObjects
     query: Query = field(default_factory=Query)  # where they come from
 
     @property
@@ -274,8 +270,8 @@ def select_pod(text: str, namespace: str | None, source: ClusterSource) -> Expla
     prefix, _, name = text.partition("/")
     if not text or text.endswith("/"):
         raise CoreError(f"'{text}': the name of a pod is missing; see --help")
-    if is_file(text):
-        pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
+    if snapshot_file.is_file(text):
+        pod, snapshot, (kind, raw) = snapshot_file.pod_in_file(text, source.snapshot)
         selection = "" if kind == "Pod" else _first_pod(kind, raw)
         return ExplainedPod(pod, snapshot, selection)
     if name and prefix.lower() in POD_PREFIXES:
@@ -290,7 +286,7 @@ def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSour
     named_namespace, slash, _ = name.partition("/")
     if slash and namespace is not None and namespace != named_namespace:
         raise CoreError(f"{text}: contradicts --namespace {namespace}")
-    return named_pod(name, source.snapshot, namespace)
+    return snapshot_file.named_pod(name, source.snapshot, namespace)
 
 
 def _pod_of_workload(resource: Resource, key: NamespacedName, source: ClusterSource) -> ExplainedPod:

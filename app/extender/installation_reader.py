@@ -13,16 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from app.extender.installation_calls import (
-    EXTENDER_PODS,
-    Ask,
-    Probe,
-    ProbeOptions,
-    admitted_pod,
-    direct_call,
-    proxy_call,
-    read_version,
-)
+from app.extender import installation_calls
 from app.extender.offer_store import CONFIG_MAP
 from app.kube import resources
 from app.kube.client import ApiError, KubeClient, pages
@@ -89,7 +80,7 @@ class ReadOptions:
     """What to read."""
 
     namespace: str  # of Longhorn and of the extender
-    probe: ProbeOptions | None  # how to probe; None: no probe pod is created
+    probe: installation_calls.ProbeOptions | None  # how to probe; None: no probe pod is created
     url: str = ""  # where the leader is reached directly; "": through the API server
 
 
@@ -104,14 +95,14 @@ class InstallationReader:
     async def read(self) -> Installation:
         """Returns the facts. Raises an ApiError if the API server does not answer."""
         namespace = self._options.namespace
-        version = await read_version(self._client)
+        version = await installation_calls.read_version(self._client)
         # Before other facts, whose reading then takes no time away from kube-scheduler's answer.
         admitted = await self._pod_after_admission()
         scheduler = self._scheduler_name(admitted)
         asks = admitted is not None and admitted.asks(scheduler)
         probe, plain_probe = await self._probe(scheduler, without_resource=not asks)
         pods = await self._pods("")
-        labelled = await self._pods(namespace, EXTENDER_PODS)
+        labelled = await self._pods(namespace, installation_calls.EXTENDER_PODS)
         settings = await self._list(resources.LONGHORN_SETTINGS, namespace, _read_as(resources.LONGHORN_SETTINGS))
         classes = [
             entry for _, entry in await self._list(resources.STORAGE_CLASSES, "", _read_as(resources.STORAGE_CLASSES))
@@ -167,7 +158,7 @@ class InstallationReader:
         probe = self._options.probe
         namespace = (probe.namespace if probe is not None else "") or _TRIAL_NAMESPACE
         try:
-            return await admitted_pod(self._client, namespace)
+            return await installation_calls.admitted_pod(self._client, namespace)
         except ApiError as error:
             if error.unreachable:
                 raise
@@ -186,10 +177,12 @@ class InstallationReader:
         options = self._options.probe
         if options is None:
             return None, None
-        asking = Probe(self._client, replace(options, scheduler_name=scheduler))
+        asking = installation_calls.Probe(self._client, replace(options, scheduler_name=scheduler))
         if not without_resource:
             return await asking.run(), None
-        plain = Probe(self._client, replace(options, scheduler_name=DEFAULT_SCHEDULER, requests_extender=False))
+        plain = installation_calls.Probe(
+            self._client, replace(options, scheduler_name=DEFAULT_SCHEDULER, requests_extender=False)
+        )
         # Not gather: it would end before both have removed what they created.
         async with asyncio.TaskGroup() as group:
             first, second = group.create_task(asking.run()), group.create_task(plain.run())
@@ -291,7 +284,9 @@ class InstallationReader:
         if answered or leader is None:
             return GuardTrial(answered)
         try:
-            await proxy_call(self._client, leader, "https", leader.guard_port or PLACEMENT_GUARD.port)("")
+            await installation_calls.proxy_call(
+                self._client, leader, "https", leader.guard_port or PLACEMENT_GUARD.port
+            )("")
         except ApiError as error:
             # The guard itself answers no GET. What the API server says has a reason.
             if error.reason or error.status == 0:
@@ -302,11 +297,12 @@ class InstallationReader:
         pods = [pod for pod in facts.pods if pod.address]
         if facts.service is not None and facts.service.tls:
             return await self._ask_probe_ports(pods)
-        asks = [proxy_call(self._client, pod) for pod in pods]
+        asks = [installation_calls.proxy_call(self._client, pod) for pod in pods]
         leader = facts.leader
         if self._options.url:
             asks = [
-                direct_call(self._options.url) if pod is leader else ask for pod, ask in zip(pods, asks, strict=True)
+                installation_calls.direct_call(self._options.url) if pod is leader else ask
+                for pod, ask in zip(pods, asks, strict=True)
             ]
         reports = await asyncio.gather(*(_report(ask) for ask in asks))
         return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
@@ -314,7 +310,7 @@ class InstallationReader:
     async def _ask_probe_ports(self, pods: list[InstalledPod]) -> dict[str, ProcessReport]:
         # These processes answer only callers with a certificate, and the API server has none.
         reports = await asyncio.gather(
-            *(_failure(proxy_call(self._client, replace(pod, port=pod.probe_port))) for pod in pods)
+            *(_failure(installation_calls.proxy_call(self._client, replace(pod, port=pod.probe_port))) for pod in pods)
         )
         return {pod.name: report for pod, report in zip(pods, reports, strict=True) if report is not None}
 
@@ -338,7 +334,7 @@ def _read_as(resource: resources.Resource) -> Callable[[msgspec.Raw], tuple[Any,
     return KINDS[resource.group, resource.kind].decode
 
 
-async def _report(ask: Ask) -> ProcessReport:
+async def _report(ask: installation_calls.Ask) -> ProcessReport:
     try:
         await ask("readyz")
         state = msgspec.json.decode(await ask("state"), type=_State)
@@ -361,7 +357,7 @@ async def _report(ask: Ask) -> ProcessReport:
     )
 
 
-async def _failure(ask: Ask) -> ProcessReport | None:
+async def _failure(ask: installation_calls.Ask) -> ProcessReport | None:
     try:
         await ask("readyz")
     except ApiError as error:

@@ -23,13 +23,7 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS
 from app.runtime import wait_at_most
 from scheduler_core.leadership.election import LeaseRecord
-from scheduler_core.offers.handover_record import (
-    HandoverRecord,
-    RecordError,
-    RecordHead,
-    decode_record,
-    encode_record,
-)
+from scheduler_core.offers import handover_record
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import RecordedOffer
 
@@ -83,7 +77,7 @@ class _ConfigMap(msgspec.Struct, rename="camel"):
         try:
             return b64decode((self.binary_data or {}).get(KEY, ""), validate=True)
         except ValueError as error:
-            raise RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
+            raise handover_record.RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
 
 
 class _Version(msgspec.Struct):
@@ -166,7 +160,7 @@ class OfferStore:
             log.warning("the offers were not handed over: the API server does not answer")
             return False
 
-    async def read(self) -> HandoverRecord | None:
+    async def read(self) -> handover_record.HandoverRecord | None:
         """Returns the record of the last leader or, neither final nor complete, that of an earlier one; None if no
         leader ever wrote one.
 
@@ -177,7 +171,7 @@ class OfferStore:
         data = await self._get_repeatedly()
         if not data:
             return None
-        record = await asyncio.to_thread(decode_record, data)
+        record = await asyncio.to_thread(handover_record.decode_record, data)
         predecessor = self._leadership.predecessor
         head = record.head
         if predecessor is not None and head.transitions < predecessor.transitions:
@@ -189,7 +183,9 @@ class OfferStore:
             or head.transitions != predecessor.transitions
             or predecessor.holder not in ("", head.holder)
         ):
-            raise RecordError(f"the record of offers is of {head.holder}, which did not hold the Lease last")
+            raise handover_record.RecordError(
+                f"the record of offers is of {head.holder}, which did not hold the Lease last"
+            )
         return record
 
     async def read_offers(self) -> Sequence[RecordedOffer]:
@@ -199,9 +195,11 @@ class OfferStore:
             version = config_map.metadata.resource_version
             if version != self._read_version:
                 data = config_map.record
-                self._read_offers = (await asyncio.to_thread(decode_record, data)).offers if data else ()
+                self._read_offers = (
+                    (await asyncio.to_thread(handover_record.decode_record, data)).offers if data else ()
+                )
                 self._read_version = version
-        except (ApiError, RecordError) as error:
+        except (ApiError, handover_record.RecordError) as error:
             log.warning("the leader's offers are unknown", problem=str(error))
             return ()
         return self._read_offers
@@ -212,13 +210,13 @@ class OfferStore:
         # ledger.
         leadership = self._leadership
         versions = self._versions() if final else {}
-        head = RecordHead(leadership.identity, leadership.transitions, final, versions=versions)
+        head = handover_record.RecordHead(leadership.identity, leadership.transitions, final, versions=versions)
         now = self._clock()
         async with self._writing:
             try:
-                record = await asyncio.to_thread(encode_record, ledger, head, now)
+                record = await asyncio.to_thread(handover_record.encode_record, ledger, head, now)
                 written = await self._write(record.data, final=final)
-            except (ApiError, RecordError) as error:
+            except (ApiError, handover_record.RecordError) as error:
                 self._note_problem(str(error))
                 return None
         problem = "" if record.complete else f"{ledger.outstanding} offers do not fit into one record"
@@ -270,7 +268,7 @@ class OfferStore:
         try:
             return msgspec.json.decode(raw, type=_ConfigMap)
         except msgspec.DecodeError as error:
-            raise RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
+            raise handover_record.RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
 
     def _note_problem(self, problem: str) -> None:
         if problem != self._problem and problem:

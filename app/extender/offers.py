@@ -45,20 +45,9 @@ from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
+from scheduler_core.offers import outstanding_offer
 from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.offers.ledger import Ledger, step
-from scheduler_core.offers.outstanding_offer import (
-    OFFER_LIFETIME,
-    Event,
-    LeadershipLost,
-    Offered,
-    OffersRestored,
-    Outcome,
-    OutcomeKind,
-    RecordedOffer,
-    Tick,
-    Withdrawn,
-)
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.volumes.resolve import PodVolume
 
@@ -234,7 +223,7 @@ class Offers:
             answered = True
         finally:
             if not answered:
-                self._apply(Withdrawn(pod.uid, number))
+                self._apply(outstanding_offer.Withdrawn(pod.uid, number))
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Restores the previous leader's offers; what it decided is demand. If the record may lack some offers, returns
@@ -252,7 +241,7 @@ class Offers:
     async def _restore(self, record: HandoverRecord, undisturbed: float) -> None:
         elapsed = undisturbed if 0 < undisturbed < math.inf else 0.0
         since = self._clock()
-        restored: list[tuple[Pod, RecordedOffer]] = []
+        restored: list[tuple[Pod, outstanding_offer.RecordedOffer]] = []
         volumes: list[Any] = []
         # In this order they were matched with existing PersistentVolumes.
         oldest_first = sorted(record.offers, key=lambda offer: offer.number)
@@ -270,14 +259,14 @@ class Offers:
             if entry is not None:
                 restored.append((pod, entry))
                 volumes += entry.offered.volumes
-        self._apply(OffersRestored(tuple(entry for _, entry in restored), record.offers_made))
+        self._apply(outstanding_offer.OffersRestored(tuple(entry for _, entry in restored), record.offers_made))
         for pod, _ in restored:
             self._start_watching(pod)
         log.info("restored offers", recorded=len(record.offers), restored=self._ledger.outstanding)
 
     async def _to_restore(
-        self, pod: Pod, recorded: RecordedOffer, elapsed: float, volumes: Sequence[PodVolume]
-    ) -> RecordedOffer | None:
+        self, pod: Pod, recorded: outstanding_offer.RecordedOffer, elapsed: float, volumes: Sequence[PodVolume]
+    ) -> outstanding_offer.RecordedOffer | None:
         options = self._evaluator.options
         try:
             return offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)
@@ -324,7 +313,7 @@ class Offers:
         """Forgets everything: another process leads."""
         self._generation += 1
         self.adopted = False
-        self._apply(LeadershipLost())
+        self._apply(outstanding_offer.LeadershipLost())
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
@@ -355,7 +344,7 @@ class Offers:
                 offer = self._ledger.offer_of(pod.uid)
                 # While victims end, kube-scheduler does not ask about the node that is held.
                 if offer is not None and (offer.priority is None or decision.fits):
-                    self._apply(Offered(observed_pod(pod), frozenset()))
+                    self._apply(outstanding_offer.Offered(observed_pod(pod), frozenset()))
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             view = self._cache.state().view
             competing = self._ledger.competing_offers(pod.uid)
@@ -387,35 +376,35 @@ class Offers:
         with self._watched.awaiting_changes():
             await wait_at_most(self._outcome, seconds)
 
-    def _apply(self, event: Event) -> None:
+    def _apply(self, event: outstanding_offer.Event) -> None:
         self._update(*step(self._ledger, event, self._clock()))
 
-    def _update(self, ledger: Ledger, outcomes: tuple[Outcome, ...]) -> None:
+    def _update(self, ledger: Ledger, outcomes: tuple[outstanding_offer.Outcome, ...]) -> None:
         self._ledger = ledger
         if self._store is not None:
             self._store.note(ledger)
         for outcome in outcomes:
             self._log_outcome(outcome)
-            if outcome.kind is not OutcomeKind.NARROWED:
+            if outcome.kind is not outstanding_offer.OutcomeKind.NARROWED:
                 self._on_offer_end(outcome)
         if outcomes:
             self._outcome.set()
 
-    def _log_outcome(self, outcome: Outcome) -> None:
+    def _log_outcome(self, outcome: outstanding_offer.Outcome) -> None:
         offer = outcome.offer
         pod = f"{offer.pod.namespace}/{offer.pod.name}"
         ms = round((outcome.at - offer.made_at) * 1000, 1)
         became = outcome.kind.value
         log.info("offer", became=became, pod=pod, uid=offer.uid, node=outcome.node, nodes=len(offer.nodes), ms=ms)
 
-    def _on_offer_end(self, outcome: Outcome) -> None:
-        decided = outcome.kind is OutcomeKind.DECIDED
+    def _on_offer_end(self, outcome: outstanding_offer.Outcome) -> None:
+        decided = outcome.kind is outstanding_offer.OutcomeKind.DECIDED
         self._metrics.offers_ended.count(outcome.kind.value)
         self._metrics.pod_scheduling_wait(outcome.at - outcome.offer.made_at, scheduled=decided)
         uid = outcome.offer.uid
         watched = self._watched.get(uid)
         # The next offer to the pod is watched from its own beginning, unless it replaced this one.
-        if outcome.kind is not OutcomeKind.REPLACED or self._ledger.offer_of(uid) is None:
+        if outcome.kind is not outstanding_offer.OutcomeKind.REPLACED or self._ledger.offer_of(uid) is None:
             self._watched.remove(uid)
         if watched is not None and self._decision_observer is not None and decided:
             self._decision_observer.note_decision(watched.pod, outcome.node, outcome.offer.made_at)
@@ -431,13 +420,15 @@ class Offers:
     async def _watch_pods(self) -> None:
         while self._watched:
             # An offer that stands may be replaced by one that ends.
-            await self._watched.wait(max(0.0, min(self._ledger.next_end - self._clock(), OFFER_LIFETIME)))
+            await self._watched.wait(
+                max(0.0, min(self._ledger.next_end - self._clock(), outstanding_offer.OFFER_LIFETIME))
+            )
             self._observe_pods()
             await self._watched.gather_changes()
 
     def _observe_pods(self) -> None:
         """Ends offers that are due, and those to pods that have changed."""
-        self._apply(Tick())
+        self._apply(outstanding_offer.Tick())
         for watched in self._watched.take_changed():
             uid = watched.pod.uid
             try:

@@ -17,14 +17,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from app.kube.resources import LONGHORN_NODES
-from scheduler_core.convert import generic
-from scheduler_core.convert.json_text import (
-    JsonPlaces,
-    RepeatedKeyError,
-    describe_syntax_error,
-    line_and_column,
-    read_number,
-)
+from scheduler_core.convert import generic, json_text
 from scheduler_core.convert.kubectl import read_pod
 from scheduler_core.convert.meta import object_name
 from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, SnapshotKind, build_snapshot, group_of
@@ -197,14 +190,14 @@ def _documents(source: str) -> Iterable[Any]:
             if text.count(b":") != msgspec.json.encode(document).count(b":") or b"\\u003" in text:
                 json.loads(text, object_pairs_hook=_check_keys)
             return [document]
-    except RepeatedKeyError as error:
+    except json_text.RepeatedKeyError as error:
         content = text.decode()
-        offset = JsonPlaces.of(content).duplicates[0].offsets[1]
-        raise SnapshotFileError(f"{source}: {line_and_column(content, offset)}: {error}") from error
+        offset = json_text.JsonPlaces.of(content).duplicates[0].offsets[1]
+        raise SnapshotFileError(f"{source}: {json_text.line_and_column(content, offset)}: {error}") from error
     except RecursionError as error:
         raise SnapshotFileError(f"{source}: is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SnapshotFileError(f"{source}: is not JSON: {describe_syntax_error(text, error)}") from error
+        raise SnapshotFileError(f"{source}: is not JSON: {json_text.describe_syntax_error(text, error)}") from error
     # Its import brings PyYAML, which a JSON file does not need.
     from app.kube.yaml_text import load_yaml
 
@@ -223,14 +216,14 @@ def _read_bytes(source: str) -> bytes:
         raise SnapshotFileError(f"{source}: cannot be read: {error.strerror}") from error
 
 
-_JSON: Final = msgspec.json.Decoder(float_hook=read_number)
+_JSON: Final = msgspec.json.Decoder(float_hook=json_text.read_number)
 
 
 def _check_keys(pairs: Sequence[tuple[str, object]]) -> None:
     # Decoders keep the last value, so that the objects of an earlier list would be lost.
     if len({key for key, _ in pairs}) < len(pairs):
         keys = Counter(key for key, _ in pairs)
-        raise RepeatedKeyError(next(key for key, count in keys.items() if count > 1))
+        raise json_text.RepeatedKeyError(next(key for key, count in keys.items() if count > 1))
 
 
 def read_from(source: str, read: Callable[[], _Result]) -> _Result:
