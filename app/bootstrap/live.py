@@ -132,7 +132,6 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
             endpoint_slice.EXTENDER if files is None else endpoint_slice.EXTENDER_WITH_TLS,
         ),
         metrics=metrics,
-        environment=options.environment,
         node_name=options.node_name,
         policy_problem=lambda: policy.problem,
         offer_store=reservation.store,

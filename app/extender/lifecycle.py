@@ -56,7 +56,6 @@ class ExtenderParts:
     elector: Elector
     publisher: EndpointPublisher | None  # None without an address to point the Service to
     metrics: Metrics
-    environment: Mapping[str, str]  # the extender's own settings given by flag or environment variable
     node_name: str
     policy_problem: Availability = ALWAYS_AVAILABLE  # returns why the policy in force cannot be evaluated, or ""
     offer_store: OfferStore | None = None  # where a leader records its offers for its successor, None if it makes none

@@ -40,9 +40,6 @@ class Decider(Protocol):
     def contenders(self) -> Contenders:
         """Returns what other pods have that counts for a pod that is evaluated now."""
 
-    def reserved_nodes(self) -> frozenset[str]:
-        """Names of the nodes that take no new volumes now."""
-
     async def filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
@@ -62,6 +59,9 @@ class Decider(Protocol):
 
 class Reservations(Decider, Protocol):
     """Keeps pods from taking the same space: the proposal's node reservations, or offers."""
+
+    def reserved_nodes(self) -> frozenset[str]:
+        """Names of the nodes that take no new volumes now."""
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Restores the previous leader's reservations from the cluster.
@@ -87,9 +87,6 @@ class WithoutReservations:
 
     def contenders(self) -> Contenders:
         return self._contenders
-
-    def reserved_nodes(self) -> frozenset[str]:
-        return frozenset()
 
     async def filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
@@ -162,9 +159,6 @@ class Verbs:
         answer.
         """
         check(self._availability)
-
-    def reserved_nodes(self) -> frozenset[str]:
-        return self._decider.reserved_nodes()
 
     async def filter(self, pod: Pod, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
         """Decides which nodes can hold the pod's volumes, and reserves what the `Decider` does.

@@ -41,18 +41,8 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    renderer: list[structlog.typing.Processor] = (
-        [
-            structlog.processors.format_exc_info,
-            limit_fields,
-            escape_fields,
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
-        ]
-        if console
-        else [_TRACEBACKS, limit_fields, structlog.processors.JSONRenderer()]
-    )
+    json_lines: list[structlog.typing.Processor] = [_TRACEBACKS, limit_fields, structlog.processors.JSONRenderer()]
+    renderer = _readable_lines(sys.stdout) if console else json_lines
     handler = QueuedLogHandler(sys.stdout)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -80,20 +70,17 @@ def configure_for_results() -> None:
     lines on standard error.
     """
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.format_exc_info,
-            limit_fields,
-            escape_fields,
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
-        ],
+        processors=[structlog.processors.add_log_level, *_readable_lines(sys.stderr)],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         # `configure` may follow.
         cache_logger_on_first_use=False,
     )
+
+
+def _readable_lines(stream: TextIO) -> list[structlog.typing.Processor]:
+    renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    return [structlog.processors.format_exc_info, limit_fields, escape_fields, renderer]
 
 
 def dropped_lines() -> int:

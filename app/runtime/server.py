@@ -163,14 +163,14 @@ async def serve(service: Service, servers: Sequence[HttpServer]) -> None:
         listening = [_Server(server, connections) for server in servers]
         tasks.add(asyncio.create_task(_serve_connections(listening, connections), name="servers"))
     try:
-        await signals.wait_for(1, tasks)
+        await signals.wait_until(lambda: signals.counted >= 1, tasks)
         if signals.counted and not any(task.done() for task in tasks):
             await _drain(service, signals, tasks)
         if listening:
             for server in listening:
                 server.should_exit = True
             serving = tasks - {running}
-            await signals.wait_for_interrupt(serving)
+            await signals.wait_until(lambda: signals.interrupted, serving)
             for server in listening:
                 server.force_exit = signals.interrupted
             await asyncio.wait(serving)
@@ -204,7 +204,7 @@ async def _serve_connections(servers: Sequence[_Server], connections: Connection
 async def _drain(service: Service, signals: _Signals, tasks: set[asyncio.Task[None]]) -> None:
     """Drains until that is done, a second signal comes, or a task ends."""
     draining = asyncio.create_task(service.drain(), name="drain")
-    await signals.wait_for(2, {draining, *tasks})
+    await signals.wait_until(lambda: signals.counted >= 2, {draining, *tasks})
     draining.cancel()
     [outcome] = await asyncio.gather(draining, return_exceptions=True)
     if isinstance(outcome, Exception):
@@ -224,15 +224,8 @@ class _Signals:
         self.counted += 1
         self._changed.set()
 
-    async def wait_for(self, signals: int, tasks: set[asyncio.Task[None]]) -> None:
-        """Returns after so many signals, or as soon as one of the tasks ends."""
-        await self._wait_until(lambda: self.counted >= signals, tasks)
-
-    async def wait_for_interrupt(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Returns once `interrupted`, or as soon as one of the tasks ends."""
-        await self._wait_until(lambda: self.interrupted, tasks)
-
-    async def _wait_until(self, condition: Callable[[], bool], tasks: set[asyncio.Task[None]]) -> None:
+    async def wait_until(self, condition: Callable[[], bool], tasks: set[asyncio.Task[None]]) -> None:
+        """Returns once a signal has made the condition true, or as soon as one of the tasks ends."""
         waiting = asyncio.create_task(self._wait(condition), name="signal")
         try:
             await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)

@@ -271,7 +271,7 @@ class World:
             "cache": self.cache, "config_map": self.config_map, "elector": self.elector, "publisher": self.publisher,
             "offer_store": self.store, "guard": guard,
         }  # fmt: skip
-        parts = ExtenderParts(**fakes, metrics=self.metrics, environment=environment or {}, node_name="host")
+        parts = ExtenderParts(**fakes, metrics=self.metrics, node_name="host")
         settings = LiveSettings(parts.cache, parts.config_map, parts.environment)
         tasks = [FakeLeaderTask(self.story)] if leader_task else []
         self.lifecycle = ExtenderLifecycle(parts, settings, cast("NodeReservations", self.reservations), tasks)
