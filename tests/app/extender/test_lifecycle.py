@@ -272,7 +272,7 @@ class World:
             "offer_store": self.store, "guard": guard,
         }  # fmt: skip
         parts = ExtenderParts(**fakes, metrics=self.metrics, node_name="host")
-        settings = LiveSettings(parts.cache, parts.config_map, parts.environment)
+        settings = LiveSettings(parts.cache, parts.config_map, environment or {})
         tasks = [FakeLeaderTask(self.story)] if leader_task else []
         self.lifecycle = ExtenderLifecycle(parts, settings, cast("NodeReservations", self.reservations), tasks)
         self.reservations.late_refusal = self.lifecycle.late_refusal
