@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import structlog
@@ -17,6 +17,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 
 from app.api.dependencies import RequestLease, read_body, state_of
 from app.api.errors import RequestError, install_error_handlers
+from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.memory import Lease, MemoryBudget
 from app.runtime.probes import Availability
@@ -37,22 +38,11 @@ _LAST_ANSWER: Final = {"Connection": "close"}
 router = APIRouter()
 
 
-class PlacementReviewer(Protocol):
-    """Decides about the placements that Longhorn writes."""
-
-    async def review(self, request: admission.AdmissionRequest) -> admission.JsonPatch:
-        """Returns the JSON patch (RFC 6902) for the object of a review; an empty patch leaves the object as it is.
-
-        The route calls it only while this process leads, and drops the patch if the process leads no more by then.
-        It returns within the second that API servers wait. An error leaves the object as it is.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class AdmissionState:
     """What the route needs."""
 
-    reviewer: PlacementReviewer
+    reviewer: PlacementGuard
     refusal: Availability  # returns why this process reviews no placement now, or ""
     keeps_connections: Callable[[], bool]
     metrics: Metrics

@@ -14,7 +14,7 @@ import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import structlog
@@ -22,7 +22,7 @@ import structlog
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS
 from app.runtime import wait_at_most
-from scheduler_core.leadership.election import LeaseRecord
+from app.runtime.elector import Elector
 from scheduler_core.offers import handover_record
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import RecordedOffer
@@ -44,23 +44,6 @@ _FAILURE_INTERVAL: Final = 5.0
 # etcd keeps every version for minutes.
 _BYTES_PER_SECOND: Final = 128 * 1024
 _TRIES: Final = 3
-
-
-class Leadership(Protocol):
-    """What the record says about its writer (`app.runtime.elector.Elector`)."""
-
-    identity: str
-
-    @property
-    def predecessor(self) -> LeaseRecord | None:
-        """The Lease as it was before this process took it last."""
-
-    @property
-    def transitions(self) -> int:
-        """How often the Lease was taken."""
-
-    def leading(self) -> bool:
-        """Whether this process leads now."""
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -96,7 +79,7 @@ class OfferStore:
         self,
         client: KubeClient,
         namespace: str,
-        leadership: Leadership,
+        leadership: Elector,
         versions: Callable[[], Mapping[str, str]],
         clock: Callable[[], float],
     ) -> None:

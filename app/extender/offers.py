@@ -16,13 +16,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
+from app.extender.nudger import Nudger
 from app.extender.offer_store import OfferStore
+from app.extender.placements import Placements
 from app.extender.watched_pods import WatchedPods
 from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, UnavailableError, check_caller
@@ -75,23 +77,6 @@ class _Answer:
     waiting: bool = False  # whether waiting for other pods' decisions may change it
 
 
-class RequestObserver(Protocol):
-    """Observes requests and refusals (`app/extender/nudger.py`)."""
-
-    def note_request(self, pod: Pod) -> None:
-        """A request for the pod has come."""
-
-    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
-        """None of these nodes was offered to the pod."""
-
-
-class DecisionObserver(Protocol):
-    """Observes kube-scheduler's decisions (`app/extender/placements.py`)."""
-
-    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
-        """kube-scheduler chose a node for a pod that was offered some at this time."""
-
-
 class Offers:
     """Owner of the ledger."""
 
@@ -124,13 +109,14 @@ class Offers:
         self._requests = 0
         self._no_request = asyncio.Event()
         self._no_request.set()
-        self._request_observer: RequestObserver | None = None
-        self._decision_observer: DecisionObserver | None = None
+        self._nudger: Nudger | None = None
+        self._placements: Placements | None = None
         self._outcome = asyncio.Event()
 
-    def subscribe(self, requests: RequestObserver | None = None, decisions: DecisionObserver | None = None) -> None:
-        self._request_observer = requests
-        self._decision_observer = decisions
+    def subscribe(self, nudger: Nudger | None = None, placements: Placements | None = None) -> None:
+        """Passes requests and refusals to the one, kube-scheduler's decisions to the other."""
+        self._nudger = nudger
+        self._placements = placements
 
     @property
     def ledger(self) -> Ledger:
@@ -177,8 +163,8 @@ class Offers:
     async def _filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
     ) -> Decision:
-        if self._request_observer is not None:
-            self._request_observer.note_request(pod)
+        if self._nudger is not None:
+            self._nudger.note_request(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, MAX_WAIT)
         while True:
             answer = await self._decide(pod, candidates, hung_up, scores)
@@ -191,8 +177,8 @@ class Offers:
             await self._withdraw_without_caller(pod, answer.number, hung_up)
         # Without candidates, no change of Longhorn's objects can help the pod. While refusals are only observed, no pod is refused.
         refused = bool(candidates) and not answer.decision.fits and not self._settings().observes
-        if self._request_observer is not None and refused:
-            self._request_observer.note_refusal(pod, candidates)
+        if self._nudger is not None and refused:
+            self._nudger.note_refusal(pod, candidates)
         return answer.decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
@@ -406,8 +392,8 @@ class Offers:
         # The next offer to the pod is watched from its own beginning, unless it replaced this one.
         if outcome.kind is not outstanding_offer.OutcomeKind.REPLACED or self._ledger.offer_of(uid) is None:
             self._watched.remove(uid)
-        if watched is not None and self._decision_observer is not None and decided:
-            self._decision_observer.note_decision(watched.pod, outcome.node, outcome.offer.made_at)
+        if watched is not None and self._placements is not None and decided:
+            self._placements.note_decision(watched.pod, outcome.node, outcome.offer.made_at)
 
     def _start_watching(self, pod: Pod) -> None:
         """Updates the ledger from the cluster until the pod's offer ends."""
