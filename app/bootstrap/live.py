@@ -118,6 +118,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     if file is not None:
         file.subscribe(metrics.policy_reloads.count)
     files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
+    service = endpoint_slice.EXTENDER if files is None else endpoint_slice.EXTENDER_WITH_TLS
     certificate = _certificate(shared, elector)
     guard = _placement_guard(shared, reservation, certificate)
     endpoint = _guard_endpoint(shared, elector, certificate, guard)
@@ -125,12 +126,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         cache=cache,
         config_map=config_map,
         elector=elector,
-        publisher=_publisher(
-            shared,
-            elector.leading,
-            port,
-            endpoint_slice.EXTENDER if files is None else endpoint_slice.EXTENDER_WITH_TLS,
-        ),
+        publisher=_publisher(shared, elector.leading, port, service),
         metrics=metrics,
         node_name=options.node_name,
         policy_problem=lambda: policy.problem,
