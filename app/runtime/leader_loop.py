@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import structlog
 
 from app.runtime import wait_at_most
+from app.runtime.elector import Elector
 
 CATCH_UP_TIMEOUT: Final = 15.0
 DRAIN_TIMEOUT: Final = 10.0
@@ -24,41 +25,6 @@ RELEASE_TIMEOUT: Final = 5.0
 _CRASH_TIMEOUT: Final = 1.0
 # The elector wakes the loop when the lead is won or lost; everything else the loop notices this late at most.
 _STEP_INTERVAL: Final = 0.25
-
-
-class Election(Protocol):
-    """What the loop needs of an elector (`app.runtime.elector.Elector`)."""
-
-    @property
-    def term(self) -> int:
-        """Grows whenever this process wins the lead."""
-
-    @property
-    def problem(self) -> str:
-        """The last problem with the Lease as one line, "" if there is none."""
-
-    @property
-    def holder(self) -> str:
-        """The identity of the leader, "" if there is none or it is unknown."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether the elector runs."""
-
-    def leading(self) -> bool:
-        """Whether this process leads now."""
-
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Calls back, from any thread, when the lead is won or lost."""
-
-    def start(self) -> None:
-        """Starts the election."""
-
-    def enable(self, enabled: bool) -> None:  # noqa: FBT001 # reads well where it is used: enable(setting)
-        """Sets whether to compete."""
-
-    def stop(self, *, release: bool, seconds: float) -> None:
-        """Ends the election; blocks at most `seconds` and a little."""
 
 
 class NoElection:
@@ -78,11 +44,14 @@ class NoElection:
     def start(self) -> None:
         """Does nothing."""
 
-    def enable(self, enabled: bool) -> None:  # noqa: FBT001 # as Election
+    def enable(self, enabled: bool) -> None:  # noqa: FBT001 # as Elector
         """Does nothing."""
 
     def stop(self, *, release: bool, seconds: float) -> None:
         """Does nothing."""
+
+
+Election: TypeAlias = Elector | NoElection
 
 
 class Program:
