@@ -51,7 +51,6 @@ _MAX_CONNECTIONS: Final = 100
 # How often `close` checks whether the event loop has closed the sockets that were shut down: a few times, unless the loop is busy.
 _CLOSE_CHECK_INTERVAL: Final = 0.005
 _MAX_CLOSE_CHECKS: Final = 100
-_DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 # Raised by the client for missing or wrong credentials; it also reads tokens and runs plugins before later calls.
 _CREDENTIAL_ERRORS: Final = (
     config.ConfigException,
@@ -94,11 +93,6 @@ class ApiError(CoreError):
     @property
     def forbidden(self) -> bool:
         return self.status in (401, 403)
-
-    @property
-    def gone(self) -> bool:
-        """Whether a resourceVersion or a continue token is too old."""
-        return self.status == 410
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +204,10 @@ class KubeClient:
             raise ConnectError(f"no cluster to talk to: {_one_line(error)}; see --kubeconfig and --context") from error
         api.user_agent = f"{DISTRIBUTION}/{version(DISTRIBUTION)}"
         return cls(api, limits, AnswerMemory(memory))
+
+    @property
+    def server(self) -> str:
+        return str(self._api.configuration.host)
 
     async def get(
         self,
@@ -337,7 +335,7 @@ def _check_exists(kubeconfig: str | None) -> None:
     """Raises a ConnectError if no kubeconfig exists."""
     # Without one the client would use an empty configuration.
     paths = kubeconfig or os.environ.get("KUBECONFIG", "")
-    files = paths.split(os.pathsep) if paths else [os.path.expanduser(_DEFAULT_KUBECONFIG)]  # noqa: PTH111 # as the client
+    files = paths.split(os.pathsep) if paths else [os.path.expanduser("~/.kube/config")]  # noqa: PTH111 # as the client
     if not any(os.path.isfile(file) for file in files):  # noqa: PTH113
         raise ConnectError(
             f"no cluster to talk to: there is no file {' or '.join(files)}; give --kubeconfig, or set KUBECONFIG"
