@@ -105,12 +105,7 @@ class Evaluator:
         runner: where decisions run; by default on the event loop, which is then not free meanwhile
     """
 
-    def __init__(
-        self,
-        source: StateSource,
-        options: FilterOptions,
-        runner: DecisionRunner | None = None,
-    ) -> None:
+    def __init__(self, source: StateSource, options: FilterOptions, runner: DecisionRunner | None = None) -> None:
         self._source = source
         self._options = options
         self._options_with_guard = options.with_guard()
@@ -230,8 +225,7 @@ class Evaluator:
         does.
         """
         return await self._run(
-            pod,
-            lambda state: partial(self._plans.longhorn_facts, pod, candidates, state, self.options, contenders()),
+            pod, lambda state: partial(self._plans.longhorn_facts, pod, candidates, state, self.options, contenders())
         )
 
     async def run(self, work: Callable[[], _Result], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> _Result:
@@ -256,10 +250,7 @@ class Evaluator:
         return len(classes)
 
     async def _run(
-        self,
-        pod: Pod,
-        decide: Callable[[ClusterState], Callable[[], _Result]],
-        urgency: Urgency = Urgency.DECISION,
+        self, pod: Pod, decide: Callable[[ClusterState], Callable[[], _Result]], urgency: Urgency = Urgency.DECISION
     ) -> _Result:
         fetches = 0
         while True:

@@ -160,10 +160,7 @@ HOST_PRIORITY_LIST: Final[dict[str, Any]] = {
 }
 EXTENDER_PREEMPTION_ARGS: Final = _body(
     "ExtenderPreemptionArgs: a pod and the victims on each node, as pods or by UID",
-    {
-        "NodeNameToVictims": {"type": ["object", "null"]},
-        "NodeNameToMetaVictims": {"type": ["object", "null"]},
-    },
+    {"NodeNameToVictims": {"type": ["object", "null"]}, "NodeNameToMetaVictims": {"type": ["object", "null"]}},
 )
 
 

@@ -187,8 +187,7 @@ _program = typer.Typer(
 @_program.callback()
 def _options(
     version: Annotated[  # noqa: FBT002 # --version
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options of the program itself."""

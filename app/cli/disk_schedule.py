@@ -51,8 +51,7 @@ def disk_schedule(  # one parameter per flag
         ),
     ] = 300.0,
     stale_after: Annotated[
-        float,
-        typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is decided."),
+        float, typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is decided.")
     ] = DEFAULT_STALE_AFTER,
     lease_duration: flags.LeaseDurationOption = 15.0,
     renew_deadline: flags.RenewDeadlineOption = 10.0,

@@ -115,8 +115,7 @@ _Port = Annotated[
     ),
 ]
 _StaleAfter = Annotated[
-    float,
-    typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is scheduled."),
+    float, typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is scheduled.")
 ]
 _Qps = Annotated[float, typer.Option(min=1, help="Calls per second in the long run, of Events on their own.")]
 _Burst = Annotated[int, typer.Option(min=1, help="Calls at once after a pause, of Events on their own.")]

@@ -165,12 +165,7 @@ def _merge(file: Path, registration: Registration) -> str:
 
 async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags, str]:
     """Returns the extender's address, the flags of kube-scheduler, and Kubernetes' version."""
-    from app.extender.installation_calls import (
-        read_loopback_port,
-        read_scheduler_flags,
-        read_service,
-        read_version,
-    )
+    from app.extender.installation_calls import read_loopback_port, read_scheduler_flags, read_service, read_version
     from app.kube.client import KubeClient
 
     client = await KubeClient.connect(kubeconfig, context)

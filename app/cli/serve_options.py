@@ -96,8 +96,7 @@ PodSchedulingTimeout = Annotated[str, _hidden(f"{_ENV}POD_SCHEDULING_TIMEOUT")]
 NodeReservationTimeout = Annotated[str, _hidden(f"{_ENV}NODE_RESERVATION_TIMEOUT")]
 PlacementGuard = Annotated[str, _hidden(f"{_ENV}PLACEMENT_GUARD")]
 GuardOtherNodes = Annotated[
-    str,
-    typer.Option("--placement-guard-other-nodes", envvar=f"{_ENV}PLACEMENT_GUARD_OTHER_NODES", hidden=True),
+    str, typer.Option("--placement-guard-other-nodes", envvar=f"{_ENV}PLACEMENT_GUARD_OTHER_NODES", hidden=True)
 ]
 PlacementGuardPort = Annotated[int, _hidden(f"{_ENV}PLACEMENT_GUARD_PORT", min=0, max=65535)]
 AllowedHost = Annotated[list[str] | None, _hidden(f"{_ENV}ALLOWED_HOST")]

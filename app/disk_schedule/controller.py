@@ -86,11 +86,7 @@ class _DiskScheduleCollector(Collector):
         broken = GaugeMetricFamily(
             f"{PREFIX}_disk_schedule_unreadable_objects", "Objects that cannot be read", labels=["kind"]
         )
-        behind = GaugeMetricFamily(
-            f"{PREFIX}_disk_schedule_cache_behind_seconds",
-            BEHIND_HELP,
-            labels=["kind"],
-        )
+        behind = GaugeMetricFamily(f"{PREFIX}_disk_schedule_cache_behind_seconds", BEHIND_HELP, labels=["kind"])
         now = self._clock()
         for label, status in self._cache.statuses.items():
             behind.add_metric([label], status.behind(now))

@@ -10,14 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from app.disk_schedule.controller import Controller
-from app.disk_schedule.informer import (
-    ImageObject,
-    InformerObject,
-    Version,
-    VolumeObject,
-    condition_of,
-    read_image,
-)
+from app.disk_schedule.informer import ImageObject, InformerObject, Version, VolumeObject, condition_of, read_image
 from app.disk_schedule.watches import readable
 from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES

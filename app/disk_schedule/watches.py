@@ -233,10 +233,7 @@ class DiskIndex:
         self._handlers.append(handler)
 
     def occupancy(self, uuid: str) -> DiskOccupancy:
-        return DiskOccupancy(
-            dict(self._replica_occupants.get(uuid, {})),
-            dict(self._image_occupants.get(uuid, {})),
-        )
+        return DiskOccupancy(dict(self._replica_occupants.get(uuid, {})), dict(self._image_occupants.get(uuid, {})))
 
     def space(self) -> DiskSpaces:
         """What a newcomer can get on each disk now; valid until the caller awaits."""

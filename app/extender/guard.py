@@ -31,11 +31,7 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.resources import LONGHORN_REPLICAS
 from app.runtime.decision_thread import Urgency
 from app.schemas.state import GuardActivity
-from scheduler_core.convert.admission import (
-    AdmissionRequest,
-    JsonPatch,
-    placement_patch,
-)
+from scheduler_core.convert.admission import AdmissionRequest, JsonPatch, placement_patch
 from scheduler_core.convert.meta import Wire, decode_json
 from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.decide.decision import Competing, Contenders

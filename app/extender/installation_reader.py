@@ -31,13 +31,7 @@ from scheduler_core.leadership.election import LEASE_NAME
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.replenish_wait import parse_time
-from scheduler_core.model.installation import (
-    DEFAULT_SCHEDULER,
-    HeldLease,
-    InstalledPod,
-    Permission,
-    SchedulingFailure,
-)
+from scheduler_core.model.installation import DEFAULT_SCHEDULER, HeldLease, InstalledPod, Permission, SchedulingFailure
 from scheduler_core.model.kube import StorageClass
 
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -145,12 +139,7 @@ class InstallationReader:
         denied = await self._missing_permissions(facts)
         failures = await self._failures(facts.now)
         return replace(
-            facts,
-            reports=reports,
-            guard_trial=trial,
-            denied=denied,
-            failures=failures,
-            unknown=tuple(self._unknown),
+            facts, reports=reports, guard_trial=trial, denied=denied, failures=failures, unknown=tuple(self._unknown)
         )
 
     async def _pod_after_admission(self) -> InstalledPod | None:

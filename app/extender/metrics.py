@@ -286,9 +286,6 @@ class Metrics:
 
     def instrument(self, app: FastAPI) -> None:
         """Adds the HTTP metrics of every route."""
-        instrumentator = Instrumentator(
-            excluded_handlers=["/metrics", "/healthz", "/readyz"],
-            registry=self.registry,
-        )
+        instrumentator = Instrumentator(excluded_handlers=["/metrics", "/healthz", "/readyz"], registry=self.registry)
         instrumentator.add(metrics.default(latency_lowr_buckets=BUCKETS, registry=self.registry))
         instrumentator.instrument(app)

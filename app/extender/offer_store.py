@@ -214,10 +214,7 @@ class OfferStore:
                     await self._get()
                 if not self._leadership.leading():
                     return False
-                body = {
-                    "metadata": {"resourceVersion": self._version},
-                    "binaryData": {KEY: b64encode(data).decode()},
-                }
+                body = {"metadata": {"resourceVersion": self._version}, "binaryData": {KEY: b64encode(data).decode()}}
                 raw = await self._client.patch(self._path, body, seconds=CALL_SECONDS)
             except ApiError as error:
                 self._version = ""

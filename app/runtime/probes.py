@@ -178,12 +178,7 @@ def install_metrics(
 
     app.state.registry = registry
     app.add_api_route(
-        "/metrics",
-        metrics,
-        methods=["GET"],
-        name="metrics",
-        tags=["operation"],
-        response_class=_MetricsResponse,
+        "/metrics", metrics, methods=["GET"], name="metrics", tags=["operation"], response_class=_MetricsResponse
     )
 
 

@@ -132,10 +132,7 @@ class WhatIfReport:
 
     def data(self) -> dict[str, Any]:
         """Returns what is printed; stable, and documented in docs/generic-scheduler.md."""
-        return {
-            "bindings": [pod.data() for pod in self.placed],
-            "unschedulable": [pod.data() for pod in self.unplaced],
-        }
+        return {"bindings": [pod.data() for pod in self.placed], "unschedulable": [pod.data() for pod in self.unplaced]}
 
 
 def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
