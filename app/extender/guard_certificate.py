@@ -17,7 +17,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import Enum, auto
 from typing import Any, Final
 
 import msgspec
@@ -79,14 +78,6 @@ CHAIN_KEY: Final = "tls.crt"
 SERVING_KEY_KEY: Final = "tls.key"
 
 
-class Due(Enum):
-    """What must be renewed now."""
-
-    NOTHING = auto()
-    SERVING = auto()
-    AUTHORITY = auto()
-
-
 @dataclass(frozen=True, slots=True)
 class Certificates:
     """An authority and the serving certificate that it signed."""
@@ -101,13 +92,12 @@ class Certificates:
         """The certificates to trust, as PEM."""
         return b"".join(authority.public_bytes(Encoding.PEM) for authority in self.authorities)
 
-    def due(self, host: str, now: datetime) -> Due:
-        """Returns what must be renewed for a server that is called as `host`."""
-        if _is_due(self.authorities[0], now):
-            return Due.AUTHORITY
-        if _is_due(self.serving.certificate, now) or self.serving.problem(host, now):
-            return Due.SERVING
-        return Due.NOTHING
+    def is_authority_due(self, now: datetime) -> bool:
+        return _is_due(self.authorities[0], now)
+
+    def is_serving_due(self, host: str, now: datetime) -> bool:
+        """Whether the serving certificate must be renewed for a server that is called as `host`."""
+        return _is_due(self.serving.certificate, now) or self.serving.problem(host, now) != ""
 
     def renew_serving(self, host: str, now: datetime) -> Certificates:
         return replace(self, serving=_sign_serving(self.authorities[0], self.authority_key, host, now))
@@ -232,13 +222,9 @@ class _Secret(Wire):
             raise CertificateError("an entry is no base64") from None
 
 
-class _ClientConfig(Wire):
-    ca_bundle: str | None = None
-
-
 class _Webhook(Wire):
     name: str = ""
-    client_config: _ClientConfig = msgspec.field(default_factory=_ClientConfig)
+    client_config: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _WebhookConfiguration(Wire):
@@ -339,11 +325,11 @@ class GuardCertificate(CertificateReloader):
                 raise CertificateError("it is empty; the leader makes the certificate")
             return await self._write(secret, issue(host, now))
         stored = decode_certificates(secret.content)
-        due = stored.due(host, now) if leading else Due.NOTHING
-        if due is Due.SERVING:
-            return await self._write(secret, stored.renew_serving(host, now))
-        if due is Due.NOTHING:
+        if not leading:
             return stored
+        if not stored.is_authority_due(now):
+            due = stored.is_serving_due(host, now)
+            return await self._write(secret, stored.renew_serving(host, now)) if due else stored
         # The stored certificates stay in force until the new authority is trusted.
         if self._next is None:
             self._next = stored.renew_authority(host, now)
@@ -392,7 +378,9 @@ class GuardCertificate(CertificateReloader):
     async def _write_ca_bundle(self, certificates: Certificates) -> None:
         configuration = await self._read_webhooks()
         bundle = b64encode(certificates.bundle).decode()
-        outdated = [entry.name for entry in configuration.webhooks or () if entry.client_config.ca_bundle != bundle]
+        outdated = [
+            entry.name for entry in configuration.webhooks or () if entry.client_config.get("caBundle") != bundle
+        ]
         if outdated:
             if not self._options.leading():
                 return
