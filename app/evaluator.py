@@ -45,18 +45,14 @@ class StateSource(Protocol):
         """Returns the current state."""
 
     async def fetch(self, missing: MissingObjectError) -> bool:
-        """Fetches an object that the state lacks; returns whether it exists.
-
-        Raises:
-            ResolutionError: the API server did not answer, or the object cannot be read
+        """Fetches an object that the state lacks; returns whether it exists. Raises a ResolutionError if the API server
+        did not answer, or the object cannot be read.
         """
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
         """Reads a pod of which the state has no such object; None if there is none. The state does not change: a watch
-        that is behind would end the pod in it once more.
-
-        Raises:
-            ResolutionError: the API server did not answer, or the pod cannot be read
+        that is behind would end the pod in it once more. Raises a ResolutionError if the API server did not answer, or
+        the pod cannot be read.
         """
 
 
@@ -109,12 +105,7 @@ class Evaluator:
         runner: where decisions run; by default on the event loop, which is then not free meanwhile
     """
 
-    def __init__(
-        self,
-        source: StateSource,
-        options: FilterOptions,
-        runner: DecisionRunner | None = None,
-    ) -> None:
+    def __init__(self, source: StateSource, options: FilterOptions, runner: DecisionRunner | None = None) -> None:
         self._source = source
         self._options = options
         self._options_with_guard = options.with_guard()
@@ -126,7 +117,7 @@ class Evaluator:
         self._plans = PlanCache()
         # Requests about pods that do not exist must not become a flood of requests to the API server.
         self._pod_fetches = asyncio.Semaphore(MAX_POD_FETCHES)
-        self._explanations = 0
+        self.explanations = 0  # how many are being made
 
     def follow_guard(self, proven: Callable[[], bool], allowances: Callable[[], Sequence[Placement]] = tuple) -> None:
         """Makes later decisions count what the placement guard allowed, as `FilterOptions.with_guard` says while the
@@ -143,10 +134,6 @@ class Evaluator:
         return self._options_with_guard if guarded else self._options
 
     @property
-    def explanations(self) -> int:
-        return self._explanations
-
-    @property
     def state(self) -> ClusterState:
         return self._source.state()
 
@@ -157,10 +144,8 @@ class Evaluator:
     async def filter(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> Decision:
-        """Decides which candidates can hold the pod's volumes.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Decides which candidates can hold the pod's volumes. Raises a ResolutionError if an object the pod names does
+        not exist or contradicts it.
         """
         return await self._run(
             pod, lambda state: partial(filter_nodes, pod, candidates, state, self.options, contenders())
@@ -185,19 +170,13 @@ class Evaluator:
         return decision
 
     async def fetch_missing(self, pod: Pod) -> None:
-        """Fetches what the pod names and the state lacks.
-
-        Raises:
-            ResolutionError: as filter
-        """
+        """Fetches what the pod names and the state lacks. Raises a ResolutionError as `filter` does."""
         await self._run(pod, lambda state: partial(_resolve, pod, state, self.options))
 
     async def has_pod(self, pod: Pod) -> bool:
         """Whether this very pod, by its UID, exists in the cluster. The API server is asked about a pod that no watch
-        has delivered yet.
-
-        Raises:
-            ResolutionError: the API server does not answer, the pod cannot be read, or too many pods are looked for
+        has delivered yet. Raises a ResolutionError if the API server does not answer, the pod cannot be read, or too
+        many pods are looked for.
         """
         for _ in range(_POD_RECHECKS):
             if is_same_pod(self.view.snapshot.pods.get((pod.namespace, pod.name)), pod):
@@ -218,12 +197,9 @@ class Evaluator:
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> Explanation:
         """Decides as `filter`, with plans and numbers. Explanations run one at a time, and decisions go first, because
-        kube-scheduler waits for them.
-
-        Raises:
-            ResolutionError: as filter
+        kube-scheduler waits for them. Raises a ResolutionError as `filter` does.
         """
-        self._explanations += 1
+        self.explanations += 1
         try:
             return await self._run(
                 pod,
@@ -233,7 +209,7 @@ class Evaluator:
                 Urgency.EXPLANATION,
             )
         finally:
-            self._explanations -= 1
+            self.explanations -= 1
 
     def explained(self, contenders: Contenders) -> Contenders:
         """Returns contenders for an explanation: decisions run in the middle of it, and have caches of their own."""
@@ -245,14 +221,11 @@ class Evaluator:
     async def facts(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> LonghornFacts:
-        """Decides as `filter`, in the form that a policy's Longhorn rules read.
-
-        Raises:
-            ResolutionError: as filter
+        """Decides as `filter`, in the form that a policy's Longhorn rules read. Raises a ResolutionError as `filter`
+        does.
         """
         return await self._run(
-            pod,
-            lambda state: partial(self._plans.longhorn_facts, pod, candidates, state, self.options, contenders()),
+            pod, lambda state: partial(self._plans.longhorn_facts, pod, candidates, state, self.options, contenders())
         )
 
     async def run(self, work: Callable[[], _Result], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> _Result:
@@ -264,10 +237,8 @@ class Evaluator:
         return self._runner.expecting()
 
     async def fetch_storage_classes(self, pod: Pod) -> int:
-        """Fetches the classes that the state lacks, or one would pass for another driver's; returns how many.
-
-        Raises:
-            ResolutionError: these are too many
+        """Fetches the classes that the state lacks, or one would pass for another driver's; returns how many. Raises a
+        ResolutionError if these are too many.
         """
         classes = missing_storage_classes(pod, self.view)
         if len(classes) > MAX_FETCHES:
@@ -279,10 +250,7 @@ class Evaluator:
         return len(classes)
 
     async def _run(
-        self,
-        pod: Pod,
-        decide: Callable[[ClusterState], Callable[[], _Result]],
-        urgency: Urgency = Urgency.DECISION,
+        self, pod: Pod, decide: Callable[[ClusterState], Callable[[], _Result]], urgency: Urgency = Urgency.DECISION
     ) -> _Result:
         fetches = 0
         while True:

@@ -105,10 +105,8 @@ class AnswerMemory:
         self._received = 0
 
     async def read(self, response: aiohttp.ClientResponse) -> bytes:
-        """Returns the body of a response.
-
-        Raises:
-            AnswerTooLargeError: all bodies together have more than a quarter of the process's memory
+        """Returns the body of a response. Raises an AnswerTooLargeError if all bodies together have more than a quarter
+        of the process's memory.
         """
         body = bytearray()
         try:
@@ -127,11 +125,7 @@ class AnswerMemory:
         return bytes(body)
 
     def check(self, objects: int) -> None:
-        """Returns if there is memory for another page of a list.
-
-        Raises:
-            AnswerTooLargeError: there is none
-        """
+        """Returns if there is memory for another page of a list. Raises an AnswerTooLargeError if there is none."""
         if self._resident() > self._process:
             raise AnswerTooLargeError(
                 f"the list has no end, or too many objects for this process: {objects} so far, and it may use "
@@ -175,19 +169,15 @@ class Lease:
         self._period_bytes = 0
 
     def charge(self, size: int) -> None:
-        """Takes memory from the budget.
-
-        Raises:
-            BudgetExceededError: there is not enough, and no other request gives way
+        """Takes memory from the budget. Raises a BudgetExceededError if there is not enough, and no other request gives
+        way.
         """
         self._budget.take(self, size)
         self.held += size
 
     async def charge_arrived(self, size: int) -> None:
-        """Takes memory for bytes that arrived; returns once what gave way for them is free.
-
-        Raises:
-            BudgetExceededError: as charge
+        """Takes memory for bytes that arrived; returns once what gave way for them is free. Raises a
+        BudgetExceededError as `charge` does.
         """
         refusals = self._budget.refusals
         self.charge(size)
@@ -263,10 +253,8 @@ class MemoryBudget:
             lease.release()
 
     def take(self, lease: Lease, size: int) -> None:
-        """Takes memory for a lease.
-
-        Raises:
-            BudgetExceededError: there is not enough, and no other request gives way
+        """Takes memory for a lease. Raises a BudgetExceededError if there is not enough, and no other request gives
+        way.
         """
         while self.used + size > self.total:
             victim = self._victim(lease, size) if lease.held + size <= self.total else None

@@ -171,14 +171,11 @@ class PolicyFileError(CoreError):
 
 
 class PolicyFile:
-    """Owner of the policy that was read last.
+    """Owner of the policy that was read last. Raises a PolicyFileError if the file cannot be used now.
 
     Args:
         path: of the file
         plugins: the rules from outside the package that it may name
-
-    Raises:
-        PolicyFileError: the file cannot be used now
     """
 
     def __init__(self, path: str, plugins: Plugins = NO_PLUGINS) -> None:
@@ -244,13 +241,11 @@ _Result = TypeVar("_Result")
 
 
 def load_plugins(modules: Sequence[str] = ()) -> Plugins:
-    """Loads the rules of installed packages, and those of modules.
+    """Loads the rules of installed packages, and those of modules. Raises a PluginError if a plugin cannot be loaded,
+    or defines something else than rules.
 
     Args:
         modules: names of modules, also of the current folder, or paths of files that end in ``.py``
-
-    Raises:
-        PluginError: a plugin cannot be loaded, or defines something else than rules
     """
     plugins = Plugins(run=PluginThreads().run)
     for group in (PREDICATES_GROUP, PRIORITIES_GROUP):
@@ -332,10 +327,8 @@ class PluginThreads:
         self._logged: set[tuple[str, str, int]] = set()
 
     def run(self, rule: str, call: Callable[[], _Result], /) -> _Result:
-        """Returns the result of a call to a plugin's rule.
-
-        Raises:
-            UndecidableError: the rule raised, did not answer in time, or is not called now because it did not recently
+        """Returns the result of a call to a plugin's rule. Raises an UndecidableError if the rule raised, did not
+        answer in time, or is not called now because it did not recently.
         """
         suspension = self._suspensions.get(rule)
         if suspension is not None and self._clock() < suspension.until:

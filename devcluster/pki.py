@@ -55,7 +55,7 @@ class CertificateAuthority:
         folder.chmod(0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        usage = key_usage(signs_certificates=True)
+        usage = key_usage(ca=True)
         signer = issuer.certificate.subject if issuer is not None else subject
         builder = _certificate_builder(subject, signer, key.public_key()).add_extension(usage, critical=True)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -88,7 +88,7 @@ class CertificateAuthority:
     ) -> CertificatePair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _certificate_builder(subject, self.certificate.subject, key.public_key())
-        builder = builder.add_extension(key_usage(signs_certificates=False), critical=True)
+        builder = builder.add_extension(key_usage(ca=False), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         if hosts:
             names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])

@@ -159,10 +159,8 @@ class AppState:
 
 
 def state_of(request: Request, kind: type[_State]) -> _State:
-    """Returns what the application of a request was made with.
-
-    Raises:
-        TypeError: the application was not made with a state of this kind
+    """Returns what the application of a request was made with. Raises a TypeError if the application was not made with
+    a state of this kind.
     """
     state = request.app.state.services
     if not isinstance(state, kind):

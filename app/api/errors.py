@@ -33,6 +33,10 @@ _NO_NODES: Final[Mapping[str, object]] = {
 }
 
 
+_CLOSE: Final = {"Connection": "close"}
+_RETRY: Final = {"Retry-After": "1"}
+
+
 class RequestError(Exception):
     """A request that cannot be read. The text says what is wrong and where."""
 
@@ -49,31 +53,31 @@ def _client(request: Request) -> str:
     return owner_of(request.client.host) if request.client else ""
 
 
+def _refuse(request: Request, status: int, problem: str, **headers: str) -> JSONResponse:
+    caller_log.warning("refused request", client=_client(request), path=request.url.path, status=status, error=problem)
+    return JSONResponse({"error": problem}, status, headers=headers)
+
+
 def install_error_handlers(app: FastAPI) -> None:
-    """Gives every error of the application one form."""
+    """Gives every error of the application one form. A refusal before the end of a body closes the connection: the unread
+    rest must not be read as the next request.
+    """
 
     @app.exception_handler(RequestError)
     async def bad_request(request: Request, error: RequestError) -> JSONResponse:
-        caller_log.warning(
-            "refused request", client=_client(request), path=request.url.path, status=error.status, error=str(error)
-        )
-        # The unread end of a body must not be read as the next request.
-        headers = {"Connection": "close"} if isinstance(error, BodyTooLargeError) else None
-        return JSONResponse({"error": str(error)}, error.status, headers=headers)
+        headers = _CLOSE if isinstance(error, BodyTooLargeError) else {}
+        return _refuse(request, error.status, str(error), **headers)
 
     @app.exception_handler(RequestValidationError)
     async def bad_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
-        problems = [f"{entry['loc'][-1]}: {value_problem(entry)}" for entry in error.errors()]
-        caller_log.warning(
-            "refused request", client=_client(request), path=request.url.path, status=422, error="; ".join(problems)
-        )
-        return JSONResponse({"error": "; ".join(problems)}, 422)
+        problems = (f"{entry['loc'][-1]}: {value_problem(entry)}" for entry in error.errors())
+        return _refuse(request, 422, "; ".join(problems))
 
     @app.exception_handler(UnavailableError)
     async def unavailable(request: Request, error: UnavailableError) -> JSONResponse:
         caller_log.info("refused question", client=_client(request), path=request.url.path, why=str(error))
-        # A new connection may reach the process that answers, and the unread end of a body must not be read as a request.
-        headers = {"Connection": "close", "Retry-After": "1"}
+        # A new connection may reach the process that answers.
+        headers = {**_CLOSE, **_RETRY}
         # An extender that is switched off is in no EndpointSlice: kube-scheduler does not reach it.
         if request.url.path == FILTER_PATH and not isinstance(error, SwitchedOffError):
             # kube-scheduler puts this text into the pod's event; of any status but 200 it shows the number alone. For both it fails the
@@ -83,19 +87,13 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(BudgetExceededError)
     async def over_budget(request: Request, error: BudgetExceededError) -> JSONResponse:
-        status = 413 if error.permanent else 503
-        caller_log.warning(
-            "refused request", client=_client(request), path=request.url.path, status=status, error=str(error)
-        )
-        retry = {} if error.permanent else {"Retry-After": "1"}
-        return JSONResponse({"error": str(error)}, status, headers={"Connection": "close", **retry})
+        if error.permanent:
+            return _refuse(request, 413, str(error), **_CLOSE)
+        return _refuse(request, 503, str(error), **_CLOSE, **_RETRY)
 
     @app.exception_handler(SlowBodyError)
     async def slow_body(request: Request, error: SlowBodyError) -> JSONResponse:
-        caller_log.warning(
-            "refused request", client=_client(request), path=request.url.path, status=408, error=str(error)
-        )
-        return JSONResponse({"error": str(error)}, 408, headers={"Connection": "close"})
+        return _refuse(request, 408, str(error), **_CLOSE)
 
     @app.exception_handler(CallerGoneError)
     async def lost_caller(request: Request, error: CallerGoneError) -> JSONResponse:
@@ -162,10 +160,7 @@ HOST_PRIORITY_LIST: Final[dict[str, Any]] = {
 }
 EXTENDER_PREEMPTION_ARGS: Final = _body(
     "ExtenderPreemptionArgs: a pod and the victims on each node, as pods or by UID",
-    {
-        "NodeNameToVictims": {"type": ["object", "null"]},
-        "NodeNameToMetaVictims": {"type": ["object", "null"]},
-    },
+    {"NodeNameToVictims": {"type": ["object", "null"]}, "NodeNameToMetaVictims": {"type": ["object", "null"]}},
 )
 
 

@@ -14,28 +14,9 @@ import structlog
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from app.api import errors
+from app.api import extender_codec as codec
 from app.api.dependencies import AppState, RequestLease, read_body, state_of
-from app.api.errors import (
-    BODY_ERRORS,
-    EXTENDER_ARGS,
-    EXTENDER_PREEMPTION_ARGS,
-    FILTER_PATH,
-    HOST_PRIORITY_LIST,
-    UNAVAILABLE,
-    error_responses,
-)
-from app.api.extender_codec import (
-    ExtenderArgs,
-    Pieces,
-    PreemptionArgs,
-    decode_filter,
-    decode_preempt,
-    error_result,
-    filter_result,
-    filter_result_around,
-    preemption_result,
-    priority_list,
-)
 from app.extender.verbs import FilterAnswer
 from app.memory import Lease
 from app.runtime.decision_thread import Turns, Urgency
@@ -83,7 +64,7 @@ class _PiecewiseResponse(Response):
 class _FilterResponse(_PiecewiseResponse):
     """A filter result whose nodes are sent as pieces of the request; `started` is when decoding began."""
 
-    def __init__(self, head: bytes, nodes: Pieces | None, tail: bytes, state: AppState, started: float) -> None:
+    def __init__(self, head: bytes, nodes: codec.Pieces | None, tail: bytes, state: AppState, started: float) -> None:
         size = len(head) + (nodes.size if nodes else 0) + len(tail)
         super().__init__(chain([head], nodes or (), [tail]), size)
         self._state = state
@@ -95,9 +76,9 @@ class _FilterResponse(_PiecewiseResponse):
 
 
 @router.post(
-    FILTER_PATH,
-    openapi_extra=EXTENDER_ARGS,
-    responses=BODY_ERRORS,
+    errors.FILTER_PATH,
+    openapi_extra=errors.EXTENDER_ARGS,
+    responses=errors.BODY_ERRORS,
     summary="Which nodes can hold all the pod's Longhorn volumes",
 )
 async def filter_verb(request: Request, lease: RequestLease) -> Response:
@@ -122,24 +103,24 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
 
 
-async def _decode(state: AppState, body: bytearray, lease: Lease) -> ExtenderArgs:
+async def _decode(state: AppState, body: bytearray, lease: Lease) -> codec.ExtenderArgs:
     # Not while the body is received or objects are fetched: a slow caller would stop everything else.
     with state.evaluator.expecting_decision():
-        return await decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling)
+        return await codec.decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling)
 
 
 def _undecided_answer(
-    state: AppState, args: ExtenderArgs, error: Exception, started: float, *, observes: bool
-) -> tuple[bytes, Pieces | None, bytes]:
+    state: AppState, args: codec.ExtenderArgs, error: Exception, started: float, *, observes: bool
+) -> tuple[bytes, codec.Pieces | None, bytes]:
     """Returns the answer about an undecidable pod, as `_result`; raises the error if another process may answer."""
     if isinstance(error, UnavailableError) and not observes:
         raise error
-    state.metrics.count_undecided()
+    state.metrics.count_request("error")
     log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
     result = DecisionResult(len(args.candidates), error=str(error), seconds=perf_counter() - started, observed=observes)
     state.decisions.record("filter", args.pod, result)
     # While refusals are only observed, every node fits, even if this process may not decide.
-    return _result(args, {}, {}) if observes else (filter_result(None, {}, str(error)), None, b"")
+    return _result(args, {}, {}) if observes else (codec.filter_result(None, {}, str(error)), None, b"")
 
 
 def _close_if_unavailable(response: Response, error: Exception) -> Response:
@@ -150,33 +131,33 @@ def _close_if_unavailable(response: Response, error: Exception) -> Response:
 
 
 def _result(
-    args: ExtenderArgs, unresolvable: Mapping[str, str], resolvable: Mapping[str, str]
-) -> tuple[bytes, Pieces | None, bytes]:
+    args: codec.ExtenderArgs, unresolvable: Mapping[str, str], resolvable: Mapping[str, str]
+) -> tuple[bytes, codec.Pieces | None, bytes]:
     """Returns the bytes before the nodes, the nodes, and those after, in the form of the request."""
     # Preemption may help on the `resolvable` nodes, and cannot on the `unresolvable` ones.
     refused = {**unresolvable, **resolvable} if resolvable else unresolvable
     if args.runs is None:
         names = [name for name in args.candidates if name not in refused]
-        return filter_result(names, unresolvable, failed=resolvable), None, b""
-    head, tail = filter_result_around(unresolvable, resolvable)
+        return codec.filter_result(names, unresolvable, failed=resolvable), None, b""
+    head, tail = codec.filter_result_around(unresolvable, resolvable)
     return head, args.runs.select([name not in refused for name in args.candidates]), tail
 
 
 def _record_filter(
-    request: Request, args: ExtenderArgs, answer: FilterAnswer, seconds: float, *, observes: bool
+    request: Request, args: codec.ExtenderArgs, answer: FilterAnswer, seconds: float, *, observes: bool
 ) -> None:
     state = state_of(request, AppState)
     state.callers.record(request.client.host if request.client else "", whole_nodes=args.runs is not None)
     decision = answer.decision
     counted = state.metrics.count_decision(decision.reasons, decision.gave_up)
     state.metrics.count_unsafe_answer(decision.unsafe_reasons)
-    state.metrics.count_policy_refusals(len(answer.policy_refusals))
+    state.metrics.policy_refusals.inc(len(answer.policy_refusals))
     refused = Counter({reason.text: count for reason, count in counted.items() if not reason.fits})
     refused.update(refusal.text for refusal in answer.policy_refusals.values())
     fitting = {reason.text: count for reason, count in counted.items() if reason.fits}
     fits = sum(fitting.values())
     if observes and not fits:
-        state.metrics.count_would_refuse()
+        state.metrics.would_refuse.inc()
     log.info(
         "observed" if observes else "filter",
         pod=args.pod.key,
@@ -200,8 +181,8 @@ def _fitting_nodes(decision: Decision) -> Iterator[str]:
 
 @router.post(
     "/prioritize",
-    openapi_extra={**EXTENDER_ARGS, **HOST_PRIORITY_LIST},
-    responses=BODY_ERRORS,
+    openapi_extra={**errors.EXTENDER_ARGS, **errors.HOST_PRIORITY_LIST},
+    responses=errors.BODY_ERRORS,
     summary="How good each node is for the pod, from 0 to 10",
 )
 async def prioritize(request: Request, lease: RequestLease) -> Response:
@@ -214,19 +195,19 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = await decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling, names_only=True)
+    args = await codec.decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling, names_only=True)
     lease.charge(_SCORE_BYTES * len(args.candidates))
     equal = dict.fromkeys(args.candidates, 0)
     try:
         scores = await state.verbs.scores(args.pod, args.candidates)
     except (ResolutionError, UndecidableError) as error:
         log.warning("prioritize refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-        return Response(priority_list(equal), media_type=_JSON)
+        return Response(codec.priority_list(equal), media_type=_JSON)
     _record_scores(args, scores, perf_counter() - started)
-    return Response(priority_list(equal if state.observes() else scores), media_type=_JSON)
+    return Response(codec.priority_list(equal if state.observes() else scores), media_type=_JSON)
 
 
-def _record_scores(args: ExtenderArgs, scores: Mapping[str, int], seconds: float) -> None:
+def _record_scores(args: codec.ExtenderArgs, scores: Mapping[str, int], seconds: float) -> None:
     log.info(
         "prioritize",
         pod=args.pod.key,
@@ -239,8 +220,8 @@ def _record_scores(args: ExtenderArgs, scores: Mapping[str, int], seconds: float
 
 @router.post(
     "/preempt",
-    openapi_extra=EXTENDER_PREEMPTION_ARGS,
-    responses=BODY_ERRORS,
+    openapi_extra=errors.EXTENDER_PREEMPTION_ARGS,
+    responses=errors.BODY_ERRORS,
     summary="Where preemption could help the pod",
 )
 async def preempt(request: Request, lease: RequestLease) -> Response:
@@ -254,7 +235,7 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
         state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = decode_preempt(body, lease.charge, scheduling=state.verbs.reads_scheduling)
+    args = codec.decode_preempt(body, lease.charge, scheduling=state.verbs.reads_scheduling)
     try:
         decision = await state.verbs.preempt(args.pod, sorted(args.victims))
     except (ResolutionError, UndecidableError, UnavailableError) as error:
@@ -262,11 +243,11 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
     _record_preemption(state, args, decision, perf_counter() - started, observes=observes)
     fitting = set(args.victims) if observes else set(decision.fitting_nodes)
     victims = {name: entry for name, entry in args.victims.items() if name in fitting}
-    return Response(preemption_result(victims), media_type=_JSON)
+    return Response(codec.preemption_result(victims), media_type=_JSON)
 
 
 def _record_preemption(
-    state: AppState, args: PreemptionArgs, decision: Decision, seconds: float, *, observes: bool
+    state: AppState, args: codec.PreemptionArgs, decision: Decision, seconds: float, *, observes: bool
 ) -> None:
     counted = Counter(decision.reasons)
     fits = sum(count for reason, count in counted.items() if reason.fits)
@@ -279,7 +260,7 @@ def _record_preemption(
 
 
 def _undecided_preemption(
-    state: AppState, args: PreemptionArgs, error: Exception, started: float, *, observes: bool
+    state: AppState, args: codec.PreemptionArgs, error: Exception, started: float, *, observes: bool
 ) -> Response:
     """Returns the answer about an undecidable preemption, as `_undecided_answer` for /filter."""
     if isinstance(error, UnavailableError) and not observes:
@@ -287,15 +268,15 @@ def _undecided_preemption(
     log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
     result = DecisionResult(len(args.victims), error=str(error), seconds=perf_counter() - started, observed=observes)
     state.decisions.record("preempt", args.pod, result)
-    response = Response(preemption_result(args.victims if observes else {}), media_type=_JSON)
+    response = Response(codec.preemption_result(args.victims if observes else {}), media_type=_JSON)
     return _close_if_unavailable(response, error)
 
 
 @router.post(
     "/explain",
-    openapi_extra=EXTENDER_ARGS,
+    openapi_extra=errors.EXTENDER_ARGS,
     response_model=ExplainAnswer | UnresolvedAnswer,
-    responses=BODY_ERRORS,
+    responses=errors.BODY_ERRORS,
     summary="Why the pod fits or does not, node by node",
 )
 async def explain(request: Request, lease: RequestLease) -> Response:
@@ -306,12 +287,12 @@ async def explain(request: Request, lease: RequestLease) -> Response:
     """
     state = state_of(request, AppState)
     state.verbs.check()
-    args = await decode_filter(await read_body(request, state.max_body, lease), lease.charge)
+    args = await codec.decode_filter(await read_body(request, state.max_body, lease), lease.charge)
     lease.charge(_EXPLANATION_BYTES * len(args.candidates))
     try:
         explanation = await state.verbs.explain(args.pod, args.candidates)
     except ResolutionError as error:
-        return Response(error_result(str(error)), media_type=_JSON)
+        return Response(codec.error_result(str(error)), media_type=_JSON)
     pieces = await state.evaluator.run(partial(explain_json, args.pod, explanation), Urgency.EXPLANATION)
     # Freeing the verdicts of thousands of nodes takes 15 ms: a turn of its own.
     await asyncio.sleep(0)
@@ -324,10 +305,8 @@ operation_router = APIRouter(tags=["operation"])
 
 
 def readiness(app_state: AppState) -> CacheHealth:
-    """Returns the answer of /readyz.
-
-    Raises:
-        UnavailableError: the cluster's state is not known well enough to decide
+    """Returns the answer of /readyz. Raises an UnavailableError if the cluster's state is not known well enough to
+    decide.
     """
     lifecycle = app_state.lifecycle
     if lifecycle is None:
@@ -340,7 +319,7 @@ def readiness(app_state: AppState) -> CacheHealth:
 @operation_router.get(
     "/state",
     response_model=StateAnswer,
-    responses=error_responses(_503=UNAVAILABLE),
+    responses=errors.error_responses(_503=errors.UNAVAILABLE),
     summary="Nodes, disks, what counts on each, and what is not settled",
 )
 async def state(request: Request, lease: RequestLease) -> Response:
@@ -361,7 +340,7 @@ async def state(request: Request, lease: RequestLease) -> Response:
 @operation_router.get(
     "/decisions",
     response_model=DecisionListAnswer,
-    responses=error_responses(_422="A parameter is not what is described here", _503=UNAVAILABLE),
+    responses=errors.error_responses(_422="A parameter is not what is described here", _503=errors.UNAVAILABLE),
     summary="The latest decisions about pods",
 )
 async def decisions(

@@ -98,11 +98,7 @@ class NodeRuns:
 
 
 async def node_names(items: Sequence[msgspec.Raw], turns: Turns) -> list[str]:
-    """Returns the names of the items of a node list.
-
-    Raises:
-        RequestError: an item is no node
-    """
+    """Returns the names of the items of a node list. Raises a RequestError if an item is no node."""
     names: list[str] = []
     for index, item in enumerate(items):
         names.append(_name(item, index))
@@ -272,11 +268,9 @@ class PreemptionArgs:
 async def decode_filter(
     body: bytearray, charge: Charge, *, scheduling: bool = False, names_only: bool = False
 ) -> ExtenderArgs:
-    """Decodes the body of /filter, /prioritize and /explain. `charge` is called with the memory that this takes, before it is taken.
-    `scheduling`: there is a policy file, whose rules read `Pod.scheduling`. `names_only`: the answer has no full nodes.
-
-    Raises:
-        RequestError: it is not JSON, has another shape, or contradicts itself; names the field
+    """Decodes the body of /filter, /prioritize and /explain. `charge` is called with the memory that this takes, before
+    it is taken. `scheduling`: there is a policy file, whose rules read `Pod.scheduling`. `names_only`: the answer has
+    no full nodes. Raises a RequestError if it is not JSON, has another shape, or contradicts itself; names the field.
     """
     turns = Turns()
     raw, names, items = await _pod_and_nodes(body, charge, turns)
@@ -324,10 +318,8 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def decode_preempt(body: bytearray, charge: Charge, *, scheduling: bool) -> PreemptionArgs:
-    """Decodes the body of /preempt; arguments as in decode_filter.
-
-    Raises:
-        RequestError: it is not JSON, has another shape, or contradicts itself; names the field
+    """Decodes the body of /preempt; arguments as in decode_filter. Raises a RequestError if it is not JSON, has another
+    shape, or contradicts itself; names the field.
     """
     charge(_VICTIM_ELEMENT_BYTES * _commas(body))
     args = _decode(_PREEMPTION_ARGS, body)

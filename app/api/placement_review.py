@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import structlog
@@ -17,16 +17,11 @@ from fastapi import APIRouter, FastAPI, Request, Response
 
 from app.api.dependencies import RequestLease, read_body, state_of
 from app.api.errors import RequestError, install_error_handlers
+from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
 from app.memory import Lease, MemoryBudget
 from app.runtime.probes import Availability
-from scheduler_core.convert.admission import (
-    TRIAL_PATCH,
-    AdmissionRequest,
-    JsonPatch,
-    admission_request,
-    admission_response,
-)
+from scheduler_core.convert import admission
 from scheduler_core.errors import ObjectError
 
 log = structlog.get_logger("admission")
@@ -43,22 +38,11 @@ _LAST_ANSWER: Final = {"Connection": "close"}
 router = APIRouter()
 
 
-class PlacementReviewer(Protocol):
-    """Decides about the placements that Longhorn writes."""
-
-    async def review(self, request: AdmissionRequest) -> JsonPatch:
-        """Returns the JSON patch (RFC 6902) for the object of a review; an empty patch leaves the object as it is.
-
-        The route calls it only while this process leads, and drops the patch if the process leads no more by then.
-        It returns within the second that API servers wait. An error leaves the object as it is.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class AdmissionState:
     """What the route needs."""
 
-    reviewer: PlacementReviewer
+    reviewer: PlacementGuard
     refusal: Availability  # returns why this process reviews no placement now, or ""
     keeps_connections: Callable[[], bool]
     metrics: Metrics
@@ -81,18 +65,18 @@ async def review(request: Request, lease: RequestLease) -> Response:
     try:
         asked = _decode_review(await read_body(request, MAX_BODY, lease), lease)
     except RequestError:
-        state.metrics.count_review("refused")
+        state.metrics.guard_reviews.count("refused")
         raise
-    answer = admission_response(asked.uid, await _review(state, asked))
+    answer = admission.admission_response(asked.uid, await _review(state, asked))
     headers = None if state.keeps_connections() else _LAST_ANSWER
     return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
 
 
-def _decode_review(body: bytearray, lease: Lease) -> AdmissionRequest:
+def _decode_review(body: bytearray, lease: Lease) -> admission.AdmissionRequest:
     """Returns the request of an AdmissionReview, or raises a RequestError if it is none, or of another version."""
     lease.charge(_DECODED_FACTOR * len(body))
     try:
-        return admission_request(msgspec.json.decode(body))
+        return admission.admission_request(msgspec.json.decode(body))
     except RecursionError as error:
         raise RequestError("the body is nested too deeply") from error
     except msgspec.DecodeError as error:
@@ -101,20 +85,20 @@ def _decode_review(body: bytearray, lease: Lease) -> AdmissionRequest:
         raise RequestError(str(error)) from error
 
 
-async def _review(state: AdmissionState, asked: AdmissionRequest) -> JsonPatch:
+async def _review(state: AdmissionState, asked: admission.AdmissionRequest) -> admission.JsonPatch:
     """Returns the patch; none after an error, and while another process may lead."""
     if state.refusal():
-        state.metrics.count_review("idle")
+        state.metrics.guard_reviews.count("idle")
         return []
     try:
-        patch = TRIAL_PATCH if asked.is_trial else await state.reviewer.review(asked)
+        patch = admission.TRIAL_PATCH if asked.is_trial else await state.reviewer.review(asked)
     except Exception:
         # Longhorn goes on after every error.
         log.exception("review failed, the placement stays", uid=asked.uid)
-        state.metrics.count_review("failed")
+        state.metrics.guard_reviews.count("failed")
         return []
     if state.refusal():
-        state.metrics.count_review("idle")
+        state.metrics.guard_reviews.count("idle")
         return []
-    state.metrics.count_review("answered")
+    state.metrics.guard_reviews.count("answered")
     return patch

@@ -29,15 +29,8 @@ from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs, WithoutReservations
 from app.memory import MemoryBudget
 from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState
+from app.runtime import probes
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
-from app.runtime.probes import (
-    CacheHealth,
-    Health,
-    UnavailableError,
-    install_metrics,
-    install_probes,
-    probe_application,
-)
 from app.runtime.server import HEADERS
 from app.settings import Settings
 from scheduler_core.cluster.view import View
@@ -59,7 +52,8 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
     *,
     runner: DecisionRunner | None = None,
 ) -> FastAPI:
-    """Returns the HTTP service over one snapshot, as it was at `now`.
+    """Returns the HTTP service over one snapshot, as it was at `now`. Raises a SettingError if a Longhorn setting in
+    the snapshot cannot be read.
 
     Args:
         snapshot: the cluster
@@ -68,9 +62,6 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
         generic: the objects of the snapshot that the rules of a policy file read
         file: the policy file, which the caller keeps reading again
         runner: where decisions run; by default a thread of their own
-
-    Raises:
-        SettingError: a Longhorn setting in the snapshot cannot be read
     """
     source = SnapshotState(View.of(snapshot, now))
     evaluator = Evaluator(source, settings.options, runner or DecisionThread())
@@ -79,7 +70,7 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
     metrics.capacity(source.state, with_disks=settings.disk_metrics)
     policy = PolicyInForce(file, SnapshotGenericState(generic or GenericClusterState()))
     if file is not None:
-        file.subscribe(metrics.count_policy_reload)
+        file.subscribe(metrics.policy_reloads.count)
     verbs = Verbs(evaluator, policy, decider=WithoutReservations(evaluator, contenders))
     observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)
@@ -116,8 +107,8 @@ def application(state: AppState, before_scrape: Callable[[], None] | None = None
     _install_docs(app)
     app.state.services = state
     app.include_router(extender.router)
-    install_probes(app, lambda: extender.readiness(state), CacheHealth)
-    install_metrics(app, state.metrics.registry, in_thread=True, prepare=before_scrape)
+    probes.install_probes(app, lambda: extender.readiness(state), probes.CacheHealth)
+    probes.install_metrics(app, state.metrics.registry, in_thread=True, prepare=before_scrape)
     app.include_router(extender.operation_router)
 
     if state.status is None:
@@ -177,14 +168,14 @@ def plain_probes(app: FastAPI) -> FastAPI:
     """
     state: AppState = app.state.services
 
-    def readiness() -> Health:
+    def readiness() -> probes.Health:
         try:
             extender.readiness(state)
-        except UnavailableError:
-            raise UnavailableError("not ready") from None
-        return Health(status="ok")
+        except probes.UnavailableError:
+            raise probes.UnavailableError("not ready") from None
+        return probes.Health(status="ok")
 
-    return probe_application(readiness, None)
+    return probes.probe_application(readiness, None)
 
 
 class SnapshotService:

@@ -46,14 +46,7 @@ from app.settings import LiveOptions, Reservation, Settings
 from scheduler_core.decide.decision import Competing, Contenders
 from scheduler_core.decide.offer import offers_on_node
 from scheduler_core.decide.settings import GuardMode
-from scheduler_core.leadership.endpoint_slice import (
-    EXTENDER,
-    EXTENDER_WITH_TLS,
-    PLACEMENT_GUARD,
-    PLACEMENT_GUARD_STANDBY,
-    Endpoint,
-    LeaderService,
-)
+from scheduler_core.leadership import endpoint_slice
 
 _TIMING: Final = Timing(monotonic, random.uniform)
 
@@ -123,8 +116,9 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
     metrics.capacity(lambda: cache.latest_state if elector.leading() else None, with_disks=settings.disk_metrics)
     if file is not None:
-        file.subscribe(metrics.count_policy_reload)
+        file.subscribe(metrics.policy_reloads.count)
     files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
+    service = endpoint_slice.EXTENDER if files is None else endpoint_slice.EXTENDER_WITH_TLS
     certificate = _certificate(shared, elector)
     guard = _placement_guard(shared, reservation, certificate)
     endpoint = _guard_endpoint(shared, elector, certificate, guard)
@@ -132,9 +126,8 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         cache=cache,
         config_map=config_map,
         elector=elector,
-        publisher=_publisher(shared, elector.leading, port, EXTENDER if files is None else EXTENDER_WITH_TLS),
+        publisher=_publisher(shared, elector.leading, port, service),
         metrics=metrics,
-        environment=options.environment,
         node_name=options.node_name,
         policy_problem=lambda: policy.problem,
         offer_store=reservation.store,
@@ -176,9 +169,9 @@ def _guard_endpoint(
     shared: _Shared, elector: Elector, certificate: GuardCertificate, guard: PlacementGuard
 ) -> GuardEndpoint:
     options = shared.options
-    leader = _publisher(shared, elector.leading, options.guard_port, PLACEMENT_GUARD)
+    leader = _publisher(shared, elector.leading, options.guard_port, endpoint_slice.PLACEMENT_GUARD)
     # Any process that does not lead may take this port, and the leader empties it.
-    standby = _publisher(shared, lambda: True, options.guard_port, PLACEMENT_GUARD_STANDBY)
+    standby = _publisher(shared, lambda: True, options.guard_port, endpoint_slice.PLACEMENT_GUARD_STANDBY)
     return GuardEndpoint(
         certificate,
         (leader, standby) if leader is not None and standby is not None else None,
@@ -248,12 +241,12 @@ def _now() -> datetime:
 
 
 def _publisher(
-    shared: _Shared, allowed: Callable[[], bool], port: int, service: LeaderService
+    shared: _Shared, allowed: Callable[[], bool], port: int, service: endpoint_slice.LeaderService
 ) -> EndpointPublisher | None:
     options = shared.options
     if not options.advertise or not port:
         return None
-    endpoint = Endpoint.at(options.advertise, port, options.node_name)
+    endpoint = endpoint_slice.Endpoint.at(options.advertise, port, options.node_name)
     return EndpointPublisher(shared.client, options.namespace, endpoint, allowed, service)
 
 
@@ -268,7 +261,7 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
     placements = Placements(cache, evaluator, offers.contenders, metrics, monotonic)
     cache.subscribe("replicas", placements.note_delivery)
     patch = NudgePatch(shared.client)
-    nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics.count_nudge, clock=monotonic, now=_now)
+    nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics.nudges.count, clock=monotonic, now=_now)
     nudges = shared.options.nudge
     offers.subscribe(nudger if nudges else None, placements)
     metrics.outstanding(

@@ -1,4 +1,4 @@
-"""The command line, one module per command.
+"""The command line, a module for each command, or two (`commands`: which).
 
 main            the entry point
 commands        every command, by what it is for; exit codes

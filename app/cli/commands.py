@@ -60,10 +60,11 @@ LOGGING: Final = frozenset({"schedule", "doctor", "policy"})
 _PLACES: Final = {"snapshot": -1, "longhorn_namespace": 1}
 # The others are named as their command.
 _MODULES: Final = {
+    "headroom": "planning",
+    "maintenance": "planning",
     "policy": "schedule",
     "remedies": "remedies_command",
     "scheduler-config": "scheduler_registration",
-    "snapshot": "query",
     "waiting": "decisions",
 }
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
@@ -186,8 +187,7 @@ _program = typer.Typer(
 @_program.callback()
 def _options(
     version: Annotated[  # noqa: FBT002 # --version
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options of the program itself."""
@@ -198,10 +198,8 @@ cli: Final = cast("TyperGroup", typer.main.get_command(_program))
 
 
 def run() -> int:
-    """Runs the command of the command line, and returns its exit code; an error becomes one line.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C ended the command
+    """Runs the command of the command line, and returns its exit code; an error becomes one line. Raises a
+    KeyboardInterrupt if Ctrl-C ended the command.
     """
     try:
         code: int = cli(standalone_mode=False, prog_name=NAME) or 0

@@ -13,8 +13,8 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from app import printable
 from app.cli.render import Cell
+from app.escaping import escape_invisible
 
 
 class EscapingConsole(Console):
@@ -25,12 +25,12 @@ class EscapingConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Returns a string as a text; tables also measure it so."""
-        return super().render_str(printable(text), **options)
+        return super().render_str(escape_invisible(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Returns the segments of anything that is printed."""
         if isinstance(renderable, Text):
-            escaped = printable(renderable.plain)
+            escaped = escape_invisible(renderable.plain)
             if escaped != renderable.plain:
                 renderable = renderable.blank_copy(escaped)
         return super().render(renderable, options)

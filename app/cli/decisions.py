@@ -232,10 +232,8 @@ class Leader:
     ] = ""
 
     def files(self) -> CallerFiles:
-        """Returns the files for a call of an extender with TLS.
-
-        Raises:
-            CoreError: a file or name is given and the URL has no TLS, or a certificate has no key
+        """Returns the files for a call of an extender with TLS. Raises a CoreError if a file or name is given and the
+        URL has no TLS, or a certificate has no key.
         """
         from app.extender.installation_calls import CallerFiles
 

@@ -6,21 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from app.cli.options import (
-    CandidateIdentityOption,
-    ContextOption,
-    KubeconfigOption,
-    LeaseDurationOption,
-    LogFormatOption,
-    LogLevelOption,
-    NamespaceOption,
-    RenewDeadlineOption,
-    RetryPeriodOption,
-    check_log_level,
-    holder_identity,
-    listen,
-    url,
-)
+from app.cli import options as flags
 from app.cli.render import print_line
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER
@@ -30,9 +16,9 @@ DEFAULT_PORT: Final = 9505
 
 
 def disk_schedule(  # one parameter per flag
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    longhorn_namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    kubeconfig: flags.KubeconfigOption = None,
+    context: flags.ContextOption = None,
+    longhorn_namespace: flags.NamespaceOption = DEFAULT_NAMESPACE,
     mirror: Annotated[  # noqa: FBT002 # a flag
         bool,
         typer.Option(
@@ -48,7 +34,7 @@ def disk_schedule(  # one parameter per flag
     port: Annotated[
         int, typer.Option(envvar="LONGHORN_DISK_SCHEDULE_PORT", min=0, max=65535, help="TCP port; 0 picks a free one.")
     ] = DEFAULT_PORT,
-    identity: CandidateIdentityOption = "",
+    identity: flags.CandidateIdentityOption = "",
     leader_elect: Annotated[  # noqa: FBT002 # --leader-elect and --no-leader-elect
         bool,
         typer.Option(
@@ -65,14 +51,13 @@ def disk_schedule(  # one parameter per flag
         ),
     ] = 300.0,
     stale_after: Annotated[
-        float,
-        typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is decided."),
+        float, typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is decided.")
     ] = DEFAULT_STALE_AFTER,
-    lease_duration: LeaseDurationOption = 15.0,
-    renew_deadline: RenewDeadlineOption = 10.0,
-    retry_period: RetryPeriodOption = 2.0,
-    log_format: LogFormatOption = "auto",
-    log_level: LogLevelOption = "info",
+    lease_duration: flags.LeaseDurationOption = 15.0,
+    renew_deadline: flags.RenewDeadlineOption = 10.0,
+    retry_period: flags.RetryPeriodOption = 2.0,
+    log_format: flags.LogFormatOption = "auto",
+    log_level: flags.LogLevelOption = "info",
 ) -> None:
     """Allocate room on Longhorn's disks through DiskSchedules, or with --mirror observe who allocates it.
 
@@ -83,13 +68,13 @@ def disk_schedule(  # one parameter per flag
     from app.runtime.server import exit_quietly
 
     timing = ElectionTiming(lease_duration, renew_deadline, retry_period)
-    check_log_level(log_level)
+    flags.check_log_level(log_level)
     exit_quietly()
-    name = holder_identity(identity)
+    name = flags.holder_identity(identity)
     does = "Mirrors Longhorn's allocations into DiskSchedules" if mirror else "Allocates through DiskSchedules"
-    with listen(host, port) as listener:
+    with flags.listen(host, port) as listener:
         configure(log_format, log_level)
-        address = url(host, listener.getsockname()[1])
+        address = flags.url(host, listener.getsockname()[1])
         welcome = f"{does} as {name} (readiness: {address}/readyz, metrics: {address}/metrics, Ctrl-C stops)"
         run_controllers(
             ControllerOptions(longhorn_namespace, mirror, stale_after, release_orphans_after),

@@ -20,8 +20,8 @@ from app.settings import DEFAULT_NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
-
+    from app.cli.console import EscapingConsole
+    from app.cli.render import Cell
     from app.extender.installation_reader import ReadOptions
     from scheduler_core.installation.facts import Finding, Installation
 
@@ -126,17 +126,16 @@ async def _read(kubeconfig: str | None, context: str | None, options: ReadOption
         await client.close()
 
 
-def _print(findings: Sequence[Finding], console: Console) -> None:
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    table = Table(Column("CHECK", no_wrap=True), Column("RESULT"), Column("FINDING"), box=None, pad_edge=False)
+def _print(findings: Sequence[Finding], console: EscapingConsole) -> None:
+    rows: list[Sequence[Cell]] = []
     for entry in findings:
         finding = f"{entry.where}: {entry.what}" if entry.where else entry.what
-        table.add_row(entry.check, Text(entry.severity, style=_STYLES[entry.severity]), Text(finding))
+        rows.append((entry.check, (entry.severity, _STYLES[entry.severity]), finding))
         if entry.command:
-            table.add_row("", "", Text(f"to mend: {entry.command}", style="bold"))
+            rows.append(("", "", (f"to mend: {entry.command}", "bold")))
+    table = console.table_of(("CHECK", "RESULT", "FINDING"), rows)
+    table.columns[0].no_wrap = True
     console.print(table)
     problems = sum(entry.severity in {"warning", "error"} for entry in findings)
     console.print()
-    console.print(Text(f"{problems} to mend" if problems else "all is well", style="bold"))
+    console.write(f"{problems} to mend" if problems else "all is well", "bold")

@@ -20,14 +20,9 @@ from app.cli.query import NO_RESOURCES, ClusterSource, ExplainedPod, Query, Rule
 from app.cli.render import NO, YES, Cell, ExplainOutput, document, plain_data, show, warn
 from app.schemas.decision import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View
+from scheduler_core.decide import kube_scheduler_filters
 from scheduler_core.decide.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions
 from scheduler_core.decide.explain import explain_nodes
-from scheduler_core.decide.kube_scheduler_filters import (
-    PluginRefusal,
-    compares_resources,
-    kube_scheduler_refusals,
-    pod_claims,
-)
 from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.listing import natural_key
@@ -69,7 +64,9 @@ class CandidateNode:
     longhorn: NodeAnswer
     disks: Mapping[str, str]  # names of its disks by UUID
     asked: bool = False  # whether kube-scheduler's plugins were asked
-    refusal: PluginRefusal | None = None  # that of the first plugin, None if all that were asked admit the node
+    refusal: kube_scheduler_filters.PluginRefusal | None = (
+        None  # that of the first plugin, None if all that were asked admit the node
+    )
 
     @property
     def fits(self) -> bool:
@@ -94,7 +91,7 @@ class CandidateNode:
 
     def data(self) -> dict[str, Any]:
         """Returns what JSON has."""
-        refusal = self.refusal or PluginRefusal(plugin="", text="")
+        refusal = self.refusal or kube_scheduler_filters.PluginRefusal(plugin="", text="")
         admitted = self.refusal is None
         longhorn = self.longhorn
         return {
@@ -263,10 +260,8 @@ class _Question:
 
     def ask(self, pod: ExplainedPod) -> PodExplanation:
         """Returns the explanation of a pod. As in the cluster, Longhorn's rules decide about the nodes that
-        kube-scheduler's plugins admit; what they say about the other nodes is decided apart.
-
-        Raises:
-            ResolutionError: an object that the pod names does not exist or contradicts it
+        kube-scheduler's plugins admit; what they say about the other nodes is decided apart. Raises a ResolutionError
+        if an object that the pod names does not exist or contradicts it.
         """
         snapshot = pod.snapshot
         cluster = self._source.objects.state
@@ -274,8 +269,8 @@ class _Question:
         candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes), key=natural_key)
         refusals = {}
         if not self._all_nodes:
-            claims = pod_claims(pod.pod, snapshot, self._source.objects.affinities)
-            refusals = kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
+            claims = kube_scheduler_filters.pod_claims(pod.pod, snapshot, self._source.objects.affinities)
+            refusals = kube_scheduler_filters.kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
         state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]
@@ -297,7 +292,7 @@ class _Question:
             selection=pod.selection,
             volumes=answers[0].volumes,
             skipped_claims=answers[0].skipped_claims,
-            resources_compared=self._all_nodes or not asked or compares_resources(cluster),
+            resources_compared=self._all_nodes or not asked or kube_scheduler_filters.compares_resources(cluster),
             nodes=nodes,
         )
 

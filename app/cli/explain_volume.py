@@ -90,10 +90,7 @@ class VolumeExplanation:
 
 def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) -> VolumeExplanation:
     """Explains where a volume's next replica may go: an unplaced one, or else one more. `nodes` limits the answer to
-    these nodes, not the decision.
-
-    Raises:
-        CoreError: there is no such volume, or it has no replicas
+    these nodes, not the decision. Raises a CoreError if there is no such volume, or it has no replicas.
     """
     volume = view.snapshot.volumes.get(name)
     if volume is None:

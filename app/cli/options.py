@@ -117,10 +117,8 @@ def check_log_level(level: str) -> None:
 def listen(host: str, port: int) -> socket.socket:
     """Returns a listening socket; port 0 picks a free one.
 
-    ``::`` is every address of both IP families, and of IPv4 alone where the kernel has no IPv6.
-
-    Raises:
-        CoreError: the address cannot be used
+    ``::`` is every address of both IP families, and of IPv4 alone where the kernel has no IPv6. Raises a CoreError if
+    the address cannot be used.
     """
     try:
         if host == ANY_ADDRESS:

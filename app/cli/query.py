@@ -5,40 +5,23 @@ option of each field) → the objects of a snapshot file or of the live cluster 
 it is, or a prediction that starts with it (`predicted_cluster`) → an answer, which `app/cli/render.py` prints.
 
 An argument names pods and workloads in a file or in the cluster; the pod may also be that of a workload or claim.
-
-`longhorn-extender snapshot` writes the objects of the live cluster to a file, for a bug report, or as an input of `explain` and `serve`.
 """
 
 from __future__ import annotations
 
 import gc
 import random
-import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
-from app.cli.options import (
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LonghornNamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    filter_options,
-    now,
-)
-from app.cli.render import format_duration, json_text, print_line, print_result, warn, yaml_text
+from app.cli import options as flags
+from app.cli.render import format_duration, print_line, warn
+from app.kube import snapshot_file
 from app.kube.resources import Resource
-from app.kube.snapshot_file import STDIN, is_file, named_pod, pod_in_file, read_from, read_objects, snapshot_of
-from app.kube.snapshot_generic import SCHEDULING_KINDS, SchedulingObjects
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.convert.kubectl import creates_in_order, read_pod
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
@@ -47,7 +30,7 @@ from scheduler_core.decide.kube_scheduler_filters import compares_resources
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.model import kube
 from scheduler_core.model.listing import natural_key
-from scheduler_core.model.quantity import format_count, parse_bytes
+from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 if TYPE_CHECKING:
@@ -69,23 +52,23 @@ RebuildRateOption = Annotated[
 class Query:
     """The cluster that is asked about."""
 
-    snapshot: SnapshotOption = None
-    kubeconfig: KubeconfigOption = None
-    context: ContextOption = None
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE
+    snapshot: flags.SnapshotOption = None
+    kubeconfig: flags.KubeconfigOption = None
+    context: flags.ContextOption = None
+    longhorn_namespace: flags.LonghornNamespaceOption = DEFAULT_NAMESPACE
 
     def check_standard_input(self, *files: str | None, repeats: bool = False) -> None:
         """Raises a CoreError if standard input is read more than once; `repeats` for a command that reads again and again."""
-        if repeats and self.snapshot == STDIN:
-            raise CoreError(f"standard input ({STDIN}) can be read only once; --watch reads again and again")
-        if [self.snapshot, *files].count(STDIN) > 1:
-            raise CoreError(f"standard input ({STDIN}) can be read only once")
+        if repeats and self.snapshot == snapshot_file.STDIN:
+            raise CoreError(
+                f"standard input ({snapshot_file.STDIN}) can be read only once; --watch reads again and again"
+            )
+        if [self.snapshot, *files].count(snapshot_file.STDIN) > 1:
+            raise CoreError(f"standard input ({snapshot_file.STDIN}) can be read only once")
 
     def read(self, *, needs_nodes: bool = False) -> ClusterSource:
-        """Returns the cluster.
-
-        Raises:
-            CoreError: it cannot be read, has no objects, or lacks Longhorn nodes that are needed
+        """Returns the cluster. Raises a CoreError if it cannot be read, has no objects, or lacks Longhorn nodes that
+        are needed.
         """
         # The objects stay; the collector would look at them again and again.
         gc.disable()
@@ -104,7 +87,7 @@ class Query:
         raw_objects = cluster_objects(self.kubeconfig, self.context, self.longhorn_namespace)
         snapshot = as_snapshot(raw_objects)
         listed = ((raw["kind"], group_of(raw["apiVersion"]), raw) for raw in raw_objects)
-        objects = SchedulingObjects.of(listed, snapshot.pods.values())
+        objects = snapshot_file.SchedulingObjects.of(listed, snapshot.pods.values())
         if not snapshot.longhorn_nodes:
             problem = f"no nodes.longhorn.io in the namespace {self.longhorn_namespace}; see --longhorn-namespace"
             # Without Longhorn nodes a prediction would call everything safe.
@@ -114,28 +97,32 @@ class Query:
         return ClusterSource(snapshot, objects, self)
 
     def _read_file(self, file: str, *, needs_nodes: bool) -> ClusterSource:
-        entries = list(read_objects(file))
+        entries = list(snapshot_file.read_objects(file))
         if not entries:
             raise CoreError(f"{file}: has no objects")
-        loaded = snapshot_of(file, entries, SCHEDULING_KINDS, PREDICTED_KINDS)
+        loaded = snapshot_file.snapshot_of(file, entries, snapshot_file.SCHEDULING_KINDS, PREDICTED_KINDS)
         if needs_nodes and not loaded.snapshot.longhorn_nodes:
             raise CoreError(f"{file}: has no nodes.longhorn.io, so that nothing can be predicted")
         for warning in loaded.warnings:
             warn(warning)
         pods = loaded.snapshot.pods.values()
-        return ClusterSource(loaded.snapshot, read_from(file, lambda: SchedulingObjects.of(entries, pods)), self)
+        return ClusterSource(
+            loaded.snapshot,
+            snapshot_file.read_from(file, lambda: snapshot_file.SchedulingObjects.of(entries, pods)),
+            self,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """By which options pods are decided about."""
 
-    best_effort: BestEffortOption = BestEffort.REQUIRE
-    packing: PackingOption = Packing.AUTO
+    best_effort: flags.BestEffortOption = BestEffort.REQUIRE
+    packing: flags.PackingOption = Packing.AUTO
 
     @property
     def options(self) -> FilterOptions:
-        return filter_options(self.best_effort, self.packing)
+        return flags.filter_options(self.best_effort, self.packing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +145,7 @@ class ClusterSource:
     """A cluster, from a snapshot file or live."""
 
     snapshot: Snapshot
-    objects: SchedulingObjects
+    objects: snapshot_file.SchedulingObjects
     query: Query = field(default_factory=Query)  # where they come from
 
     @property
@@ -183,10 +170,7 @@ def cluster_objects(
     kubeconfig: str | None, context: str | None, namespace: str, *, progress: bool = False
 ) -> list[dict[str, Any]]:
     """Reads the live cluster's objects in the form of a snapshot file. It prints warnings to standard error, and with
-    `progress` what is being read.
-
-    Raises:
-        CoreError: there is no cluster to connect to, or it refuses
+    `progress` what is being read. Raises a CoreError if there is no cluster to connect to, or it refuses.
     """
     import asyncio
 
@@ -211,14 +195,14 @@ def cluster_objects(
 
 
 def predicted_cluster(source: ClusterSource) -> PredictedCluster:
-    """Returns the cluster of a source, as predictions change it.
-
-    Raises:
-        WhatIfError: the source is a cluster that cannot be predicted
+    """Returns the cluster of a source, as predictions change it. Raises a WhatIfError if the source is a cluster that
+    cannot be predicted.
     """
     from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
 
-    return PredictedCluster(predicted_state(source.snapshot, now()), source.objects.state, source.objects.affinities)
+    return PredictedCluster(
+        predicted_state(source.snapshot, flags.now()), source.objects.state, source.objects.affinities
+    )
 
 
 def seeded_choice(seed: str) -> Choose:
@@ -233,10 +217,8 @@ def read_rate(text: str | None) -> int | None:
 
 
 def positive_bytes(text: str, subject: str) -> int:
-    """Returns the bytes of a quantity; `subject` is the option as written.
-
-    Raises:
-        CoreError: it is no quantity, or not positive
+    """Returns the bytes of a quantity; `subject` is the option as written. Raises a CoreError if it is no quantity, or
+    not positive.
     """
     try:
         size = parse_bytes(text)
@@ -283,16 +265,13 @@ class ExplainedPod:
 
 def select_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
     """Returns the pod that an argument names: `pod/NAME`, `deploy/NAME`, `sts/NAME` and the like, a file with a pod or
-    a workload, or a pod's name or namespace/name.
-
-    Raises:
-        CoreError: there is no such pod, or there are several
+    a workload, or a pod's name or namespace/name. Raises a CoreError if there is no such pod, or there are several.
     """
     prefix, _, name = text.partition("/")
     if not text or text.endswith("/"):
         raise CoreError(f"'{text}': the name of a pod is missing; see --help")
-    if is_file(text):
-        pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
+    if snapshot_file.is_file(text):
+        pod, snapshot, (kind, raw) = snapshot_file.pod_in_file(text, source.snapshot)
         selection = "" if kind == "Pod" else _first_pod(kind, raw)
         return ExplainedPod(pod, snapshot, selection)
     if name and prefix.lower() in POD_PREFIXES:
@@ -307,7 +286,7 @@ def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSour
     named_namespace, slash, _ = name.partition("/")
     if slash and namespace is not None and namespace != named_namespace:
         raise CoreError(f"{text}: contradicts --namespace {namespace}")
-    return named_pod(name, source.snapshot, namespace)
+    return snapshot_file.named_pod(name, source.snapshot, namespace)
 
 
 def _pod_of_workload(resource: Resource, key: NamespacedName, source: ClusterSource) -> ExplainedPod:
@@ -358,10 +337,8 @@ async def _get(path: str, kubeconfig: str | None, context: str | None) -> Any:
 
 
 def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:
-    """Returns the pod that uses a claim or, without one, a pod that would mount the claim alone.
-
-    Raises:
-        CoreError: there is no such claim
+    """Returns the pod that uses a claim or, without one, a pod that would mount the claim alone. Raises a CoreError if
+    there is no such claim.
     """
     head, slash, tail = text.partition("/")
     if slash and namespace is not None and namespace != head:
@@ -387,55 +364,3 @@ def waiting_pods(namespace: str | None, source: ClusterSource) -> list[Explained
     pods: Iterable[kube.Pod] = source.snapshot.pods.values()
     waiting = [pod for pod in pods if pod.live and not pod.node_name and namespace in (None, pod.namespace)]
     return [ExplainedPod(pod, source.snapshot) for pod in sorted(waiting, key=lambda pod: natural_key(pod.key))]
-
-
-# Texts that YAML 1.2 reads as floating-point numbers.
-_FLOAT = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
-
-
-class SnapshotFormat(StrEnum):
-    """The format of a snapshot file."""
-
-    YAML = "yaml"
-    JSON = "json"
-
-
-def snapshot(
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
-    output: Annotated[SnapshotFormat, typer.Option("--output", "-o", help="How to print.")] = SnapshotFormat.YAML,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write here instead of to standard output.")
-    ] = None,
-) -> None:
-    """Write what decisions read of the cluster: nodes, pods, claims, volumes, and Longhorn's objects.
-
-    Only the fields that decide something are written: no environment variables, secrets, commands or annotations.
-    `serve --snapshot` and `explain --snapshot` read the file.
-    """
-    objects = cluster_objects(kubeconfig, context, longhorn_namespace, progress=sys.stderr.isatty() or file is not None)
-    object_list = {"apiVersion": "v1", "kind": "List", "items": objects}
-    text = _format(object_list, output)
-    if file is None:
-        print_result(text)
-        return
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise CoreError(f"{file}: cannot be written: {error.strerror}") from error
-    print_line(f"wrote {format_count(len(objects), 'object')} to {file}", err=True)
-
-
-def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:
-    if output is SnapshotFormat.JSON:
-        return json_text(object_list, indent=1)
-    import yaml
-
-    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-        """Also quotes texts such as 1.5e3: PyYAML takes them for texts, but YAML 1.2, which kubectl and this program
-        read, for numbers.
-        """
-
-    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
-    return yaml_text(partial(yaml.dump, Dumper=Dumper), object_list)

@@ -4,7 +4,7 @@ Data flow: an answer as a dictionary, with the keys of the JSON; its values are 
 the keys → `plain_data` → JSON or YAML. The same dataclasses, row by row → headers and cells → a table on the console
 (`app/cli/console.py`), which `Refreshing` may draw again and again.
 
-This is the one place that writes to standard output and standard error. What people read is escaped (`app/__init__.py`):
+This is the one place that writes to standard output and standard error. What people read is escaped (`app/escaping.py`):
 lines here, tables by the console. Results for programs have escapes of their own.
 """
 
@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from app import API_VERSION, printable
+from app import API_VERSION
+from app.escaping import escape_invisible
 from scheduler_core.errors import CoreError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class CommandInterruptedError(CoreError):
 
 
 def print_line(text: str, *, err: bool = False) -> None:
-    typer.echo(printable(text), err=err)
+    typer.echo(escape_invisible(text), err=err)
 
 
 def print_lines(text: str, *, err: bool = False) -> None:
@@ -150,10 +151,8 @@ class Refreshing:
     ] = 2.0
 
     def run(self, draw: Callable[[], Table], output: ListOutput) -> None:
-        """Shows what `draw` reads until Ctrl-C.
-
-        Raises:
-            CoreError: standard output is no terminal, the output is no table, or the first table cannot be read
+        """Shows what `draw` reads until Ctrl-C. Raises a CoreError if standard output is no terminal, the output is no
+        table, or the first table cannot be read.
         """
         if output is not ListOutput.TABLE:
             raise CoreError("--watch shows a table; it cannot be combined with --output")
@@ -215,10 +214,7 @@ def show(
 
 def refresh(draw: Callable[[], Table], interval: float, sleep: Callable[[float], None] = time.sleep) -> None:
     """Shows what `draw` reads, every `interval` seconds, until Ctrl-C. It prints why something cannot be read later,
-    such as between two leaders, in place of the table.
-
-    Raises:
-        CoreError: the first table cannot be read
+    such as between two leaders, in place of the table. Raises a CoreError if the first table cannot be read.
     """
     try:
         table = draw()
@@ -261,7 +257,7 @@ def yaml_text(dump: Callable[..., Any], data: Any) -> str:
     """Returns data as YAML; `dump` is one of PyYAML's functions, or behaves as they do."""
     # YAML permits letters that change a terminal, such as U+202E. A text with such a letter is in ASCII letters.
     text = str(dump(data, sort_keys=False, allow_unicode=True))
-    return text if printable(text, "\n") == text else str(dump(data, sort_keys=False))
+    return text if escape_invisible(text, "\n") == text else str(dump(data, sort_keys=False))
 
 
 def shorten(names: Sequence[str], limit: int, separator: str = ", ", *, total: int | None = None) -> str:

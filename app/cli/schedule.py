@@ -6,33 +6,16 @@ import random
 import re
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.cli import options as flags
 from app.cli.commands import CommandGroup
-from app.cli.options import (
-    BestEffortOption,
-    ContextOption,
-    KubeconfigOption,
-    LeaseDurationOption,
-    LogFormatOption,
-    LogLevelOption,
-    NamespaceOption,
-    PackingOption,
-    PluginOption,
-    RenewDeadlineOption,
-    RetryPeriodOption,
-    check_log_level,
-    filter_options,
-    holder_identity,
-    listen,
-    now,
-)
-from app.cli.render import Output, OutputOption, print_line, show, warn
+from app.cli.render import Output, OutputOption, print_line, show, show_progress, warn
 from app.policy import PolicyFile, load_plugins
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort, LogFormat
@@ -51,13 +34,11 @@ from scheduler_core.generic.rule_registry import rule_inputs
 from scheduler_core.leadership.election import ElectionTiming
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from app.cli.console import EscapingConsole
-    from app.kube.snapshot_generic import LoadedCluster
+    from app.kube.snapshot_file import LoadedCluster
+    from app.scheduler.decision import WhatIfReport
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
-    from app.scheduler.scheduling_queue import WhatIfReport
     from scheduler_core.convert.generic import PendingPod
     from scheduler_core.generic.scheduler import SelectHost
 
@@ -134,8 +115,7 @@ _Port = Annotated[
     ),
 ]
 _StaleAfter = Annotated[
-    float,
-    typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is scheduled."),
+    float, typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is scheduled.")
 ]
 _Qps = Annotated[float, typer.Option(min=1, help="Calls per second in the long run, of Events on their own.")]
 _Burst = Annotated[int, typer.Option(min=1, help="Calls at once after a pause, of Events on their own.")]
@@ -147,26 +127,26 @@ def schedule(  # one parameter per flag
     scheduler_name: _SchedulerName = "",
     policy: _Policy = None,
     unsupported_constraints: _Unsupported = None,
-    plugin: PluginOption = None,
+    plugin: flags.PluginOption = None,
     seed: _Seed = None,
     output: _Output = Output.TABLE,
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
-    packing: PackingOption = Packing.AUTO,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    longhorn_namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    best_effort: flags.BestEffortOption = BestEffort.REQUIRE,
+    packing: flags.PackingOption = Packing.AUTO,
+    kubeconfig: flags.KubeconfigOption = None,
+    context: flags.ContextOption = None,
+    longhorn_namespace: flags.NamespaceOption = DEFAULT_NAMESPACE,
     lease_name: _LeaseName = _LEASE,
     identity: _Identity = "",
     host: _Host = DEFAULT_HOST,
     port: _Port = None,
     stale_after: _StaleAfter = DEFAULT_STALE_AFTER,
-    lease_duration: LeaseDurationOption = 15.0,
-    renew_deadline: RenewDeadlineOption = 10.0,
-    retry_period: RetryPeriodOption = 2.0,
+    lease_duration: flags.LeaseDurationOption = 15.0,
+    renew_deadline: flags.RenewDeadlineOption = 10.0,
+    retry_period: flags.RetryPeriodOption = 2.0,
     kube_api_qps: _Qps = 50.0,
     kube_api_burst: _Burst = 100,
-    log_format: LogFormatOption = "auto",
-    log_level: LogLevelOption = "info",
+    log_format: flags.LogFormatOption = "auto",
+    log_level: flags.LogLevelOption = "info",
 ) -> None:
     """Schedule pods by predicates, priorities and a policy file.
 
@@ -178,7 +158,7 @@ def schedule(  # one parameter per flag
         raise CoreError("schedule needs either --snapshot or --watch; see --help")
     file = None if policy is None else read_policy(policy, plugin)
     # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
-    options = replace(filter_options(best_effort, packing), match_volumes=False)
+    options = replace(flags.filter_options(best_effort, packing), match_volumes=False)
     if snapshot is not None:
         in_force = DEFAULT_POLICY if file is None else file.policy
         loaded = _load(snapshot, in_force, scheduler_name)
@@ -195,7 +175,7 @@ def schedule(  # one parameter per flag
             f"--lease-name {lease_name!r}: a Lease's name has lower-case letters, digits, '-' and '.', begins and ends each part "
             f"with a letter or digit, and has {_MAX_NAME_LENGTH} characters at most"
         )
-    check_log_level(log_level)
+    flags.check_log_level(log_level)
     from app.kube.client import CallLimits
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
@@ -204,7 +184,7 @@ def schedule(  # one parameter per flag
     mode = unsupported_constraints or UnsupportedMode.REFUSE
     config = SchedulerConfig(scheduler_name, DEFAULT_POLICY, choose, stale_after, file, mode)
     process_options = SchedulerOptions(
-        identity=holder_identity(identity),
+        identity=flags.holder_identity(identity),
         namespace=longhorn_namespace,
         kubeconfig=kubeconfig,
         context=context,
@@ -213,11 +193,11 @@ def schedule(  # one parameter per flag
         lease=lease_name,
         limits=CallLimits(kube_api_qps, kube_api_burst),
     )
-    _watch(config, process_options, None if port is None else listen(host, port), log_format, log_level)
+    _watch(config, process_options, None if port is None else flags.listen(host, port), log_format, log_level)
 
 
 def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, list[PendingPod]]:
-    from app.kube.snapshot_generic import load_cluster
+    from app.kube.snapshot_file import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=policy.reads_longhorn)
     for warning in loaded.warnings:
@@ -236,39 +216,26 @@ def _what_if(
     options: FilterOptions,
     unsupported: UnsupportedMode,
 ) -> WhatIfReport:
-    from app.scheduler.scheduling_queue import what_if
+    from app.scheduler.decision import what_if
 
     loaded, pending = cluster
     longhorn = None
     if policy.reads_longhorn:
         from app.scheduler.cache import LonghornSnapshot
 
-        longhorn = LonghornSnapshot(loaded.snapshot, options, now())
+        longhorn = LonghornSnapshot(loaded.snapshot, options, flags.now())
     # What a plugin prints is no result.
     with redirect_stdout(sys.stderr):
-        report = what_if(pending, loaded.state, policy, select_host, longhorn, unsupported, _show_progress)
+        shown = show_progress(sorted(pending, key=lambda pod: pod.queue_key), "Scheduling pods")
+        report = what_if(shown, loaded.state, policy, select_host, longhorn, unsupported)
     for placed in report.placed:
         if placed.unsupported:
             warn(f"{placed.pod}: {unsupported_message(placed.unsupported)}")
     return report
 
 
-def _show_progress(pods: Sequence[PendingPod]) -> Iterable[PendingPod]:
-    if not sys.stderr.isatty():
-        return pods
-    from rich.progress import track
-
-    from app.cli.console import EscapingConsole
-
-    return track(pods, "Scheduling pods", console=EscapingConsole(stderr=True), transient=True)
-
-
-def _print_table(report: WhatIfReport, console: Console) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("POD", "NODE", "SCORE", "EQUALLY GOOD", "WHY NOT"):
-        table.add_column(column)
+def _print_table(report: WhatIfReport, console: EscapingConsole) -> None:
+    table = console.table_of(("POD", "NODE", "SCORE", "EQUALLY GOOD", "WHY NOT"))
     for placed in report.placed:
         table.add_row(placed.pod, placed.node, str(placed.score), str(placed.best), "")
     for unplaced in report.unplaced:
@@ -303,7 +270,7 @@ def _policy_files() -> None:
 
 
 @policy.command()
-def check(file: _File, plugin: PluginOption = None, output: OutputOption = Output.TABLE) -> None:
+def check(file: _File, plugin: flags.PluginOption = None, output: OutputOption = Output.TABLE) -> None:
     """Check a policy file, and list what each of its rules reads.
 
     Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.
@@ -313,10 +280,8 @@ def check(file: _File, plugin: PluginOption = None, output: OutputOption = Outpu
 
 
 def read_policy(path: str, plugins: Sequence[str] | None) -> PolicyFile:
-    """Returns a policy file that may name the rules of plugins; warnings go to standard error.
-
-    Raises:
-        CoreError: the file or a plugin cannot be used
+    """Returns a policy file that may name the rules of plugins; warnings go to standard error. Raises a CoreError if
+    the file or a plugin cannot be used.
     """
     # What a plugin prints is no result.
     with redirect_stdout(sys.stderr):

@@ -165,12 +165,7 @@ def _merge(file: Path, registration: Registration) -> str:
 
 async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags, str]:
     """Returns the extender's address, the flags of kube-scheduler, and Kubernetes' version."""
-    from app.extender.installation_calls import (
-        read_loopback_port,
-        read_scheduler_flags,
-        read_service,
-        read_version,
-    )
+    from app.extender.installation_calls import read_loopback_port, read_scheduler_flags, read_service, read_version
     from app.kube.client import KubeClient
 
     client = await KubeClient.connect(kubeconfig, context)
@@ -208,10 +203,7 @@ class _Edit:
 
 def merge_configuration(name: str, text: str, wanted: Mapping[str, Any]) -> str:
     """Returns the text with the entries of `wanted`; one that has them stays as it is. `name` is that of the text's
-    file.
-
-    Raises:
-        CoreError: the text is no KubeSchedulerConfiguration, or cannot be merged
+    file. Raises a CoreError if the text is no KubeSchedulerConfiguration, or cannot be merged.
     """
     text = text if text.endswith("\n") else f"{text}\n"
     root, data = _read_file(name, text)

@@ -10,23 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from app.cli import options as flags
 from app.cli import serve_options as flag
-from app.cli.options import (
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
-    PackingOption,
-    SnapshotOption,
-    check_log_level,
-    filter_options,
-    holder_identity,
-    listen,
-    now,
-    process_memory,
-    read_snapshot_file,
-    request_limits,
-    url,
-)
 from app.cli.render import print_line, print_lines, warn
 from app.cli.schedule import read_policy
 from app.runtime.logs import configure
@@ -64,22 +49,22 @@ _MAX_EXAMPLE_NODES: Final = 12
 
 def serve(  # one parameter per flag
     config: flag.Config = None,  # noqa: ARG001 # its callback has read it
-    snapshot: SnapshotOption = None,
+    snapshot: flags.SnapshotOption = None,
     host: flag.Host = DEFAULT_HOST,
     port: flag.Port = DEFAULT_PORT,
     max_body: flag.MaxBody = "",
     memory_limit: flag.MemoryLimit = "",
     best_effort: flag.BestEffort = BestEffort.REQUIRE,
-    packing: PackingOption = Packing.AUTO,
+    packing: flags.PackingOption = Packing.AUTO,
     enforcement: flag.Enforcement = None,
     policy: flag.Policy = None,
     plugin: flag.Plugin = None,
     alone: flag.Alone = False,  # noqa: FBT002 # --alone
     disk_metrics: flag.DiskMetrics = True,  # noqa: FBT002 # --disk-metrics and --no-disk-metrics
     status_page: flag.StatusPage = True,  # noqa: FBT002 # --status-page and --no-status-page
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    longhorn_namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    kubeconfig: flags.KubeconfigOption = None,
+    context: flags.ContextOption = None,
+    longhorn_namespace: flags.NamespaceOption = DEFAULT_NAMESPACE,
     identity: flag.Identity = "",
     advertise: flag.Advertise = "",
     node_name: flag.NodeName = "",
@@ -109,8 +94,8 @@ def serve(  # one parameter per flag
     the one that holds the Lease answers.
     """
     _check(snapshot, log_level, alone=alone)
-    options = filter_options(best_effort, packing)
-    limits = request_limits(max_body, memory_limit)
+    options = flags.filter_options(best_effort, packing)
+    limits = flags.request_limits(max_body, memory_limit)
     mode = enforcement or Enforcement.ENFORCE
     tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
     settings = Settings(host, port, *limits, options, mode, policy, alone, tuple(plugin or ()), disk_metrics, tls)
@@ -121,12 +106,12 @@ def serve(  # one parameter per flag
         _serve_snapshot(snapshot, settings, log_format, log_level)
         return
     live_options = LiveOptions(
-        identity=holder_identity(identity),
+        identity=flags.holder_identity(identity),
         namespace=longhorn_namespace,
         kubeconfig=kubeconfig,
         context=context,
         advertise=_advertised_address(advertise, host),
-        memory=process_memory(memory_limit),
+        memory=flags.process_memory(memory_limit),
         node_name=node_name or socket.gethostname(),
         reservation=reservation,
         nudge=nudge,
@@ -145,7 +130,7 @@ def serve(  # one parameter per flag
 
 
 def _check(snapshot: str | None, log_level: str, *, alone: bool) -> None:
-    check_log_level(log_level)
+    flags.check_log_level(log_level)
     if alone and snapshot is None:
         raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
 
@@ -176,12 +161,12 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
     exit_quietly()
     file = PolicyFile(settings.policy, load_plugins(settings.plugins)) if settings.policy is not None else None
     snapshot, generic = (
-        (read_snapshot_file(source), None) if file is None else _snapshot_with_generic_state(source, file.policy)
+        (flags.read_snapshot_file(source), None) if file is None else _snapshot_with_generic_state(source, file.policy)
     )
-    app = create_app(snapshot, settings, now(), generic, file)
+    app = create_app(snapshot, settings, flags.now(), generic, file)
     metrics = app.state.services.metrics
-    certificate = CertificateFiles(settings.tls, metrics, now) if settings.tls is not None else None
-    listener = listen(settings.host, settings.port)
+    certificate = CertificateFiles(settings.tls, metrics, flags.now) if settings.tls is not None else None
+    listener = flags.listen(settings.host, settings.port)
     tls = None if certificate is None else lambda: certificate.context
     servers = [HttpServer(app, listener, tls, hosts=_hosts(settings)), *_probe_servers(app, settings)]
     configure(log_format, log_level)
@@ -191,7 +176,7 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:
-    return url(settings.host, listener.getsockname()[1], "https" if settings.tls is not None else "http")
+    return flags.url(settings.host, listener.getsockname()[1], "https" if settings.tls is not None else "http")
 
 
 def _hosts(settings: Settings, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
@@ -206,12 +191,12 @@ def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
 
     if settings.probe_port is None:
         return []
-    return [HttpServer(plain_probes(app), listen(settings.host, settings.probe_port))]
+    return [HttpServer(plain_probes(app), flags.listen(settings.host, settings.probe_port))]
 
 
 def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot, GenericClusterState]:
     """Returns a snapshot and what a policy's rules read of it; prints warnings to standard error."""
-    from app.kube.snapshot_generic import load_cluster
+    from app.kube.snapshot_file import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=True)
     for warning in loaded.warnings:
@@ -225,9 +210,9 @@ def _serve_cluster(
     from app.runtime.server import exit_quietly, run_process
 
     exit_quietly()
-    listeners = [listen(settings.host, settings.port)]
+    listeners = [flags.listen(settings.host, settings.port)]
     try:
-        listeners.append(listen(settings.host, guard_port))
+        listeners.append(flags.listen(settings.host, guard_port))
     except CoreError as error:
         # The extender answers kube-scheduler without a placement guard.
         options = replace(options, guard_problem=str(error))

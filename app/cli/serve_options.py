@@ -96,8 +96,7 @@ PodSchedulingTimeout = Annotated[str, _hidden(f"{_ENV}POD_SCHEDULING_TIMEOUT")]
 NodeReservationTimeout = Annotated[str, _hidden(f"{_ENV}NODE_RESERVATION_TIMEOUT")]
 PlacementGuard = Annotated[str, _hidden(f"{_ENV}PLACEMENT_GUARD")]
 GuardOtherNodes = Annotated[
-    str,
-    typer.Option("--placement-guard-other-nodes", envvar=f"{_ENV}PLACEMENT_GUARD_OTHER_NODES", hidden=True),
+    str, typer.Option("--placement-guard-other-nodes", envvar=f"{_ENV}PLACEMENT_GUARD_OTHER_NODES", hidden=True)
 ]
 PlacementGuardPort = Annotated[int, _hidden(f"{_ENV}PLACEMENT_GUARD_PORT", min=0, max=65535)]
 AllowedHost = Annotated[list[str] | None, _hidden(f"{_ENV}ALLOWED_HOST")]
@@ -124,10 +123,8 @@ def config_key(name: str) -> str:
 
 
 def read_config(file: str, keys: Mapping[str, bool]) -> dict[str, str | list[str]]:
-    """Returns the values of a configuration file by key; `keys` says which there are, and whether each takes several values.
-
-    Raises:
-        CoreError: the file cannot be read, or has something else
+    """Returns the values of a configuration file by key; `keys` says which there are, and whether each takes several
+    values. Raises a CoreError if the file cannot be read, or has something else.
     """
     values: dict[str, str | list[str]] = {}
     for key, node in _entries(file):

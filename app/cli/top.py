@@ -21,20 +21,8 @@ from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.monitor import node_rows
 from scheduler_core.monitor.capacity_report import DiskUsage
-from scheduler_core.monitor.node_rows import (
-    DiskRow,
-    NodeCondition,
-    NodeRow,
-    RowOrder,
-    SpaceTotal,
-    ZoneRows,
-    disk_rows,
-    group_by_zone,
-    select_rows,
-    sort_disks,
-    sort_nodes,
-)
 from scheduler_core.monitor.report import StatusReport, placement_problems, status_report
 
 if TYPE_CHECKING:
@@ -91,21 +79,21 @@ class UsageList:
 
     subject: Subject
     summary: Summary
-    zones: Sequence[ZoneRows]  # by name; nodes without a zone come last
+    zones: Sequence[node_rows.ZoneRows]  # by name; nodes without a zone come last
     count: int  # of all selected nodes or disks, before --limit
-    items: Sequence[NodeRow] | Sequence[DiskRow]
+    items: Sequence[node_rows.NodeRow] | Sequence[node_rows.DiskRow]
 
     def data(self) -> dict[str, Any]:
         """Returns what JSON has."""
         zones = [
             {"zone": entry.zone, "nodes": len(entry.rows), "space": _space_data(entry.space)} for entry in self.zones
         ]
-        items = [_node_data(row) if isinstance(row, NodeRow) else _disk_data(row) for row in self.items]
+        items = [_node_data(row) if isinstance(row, node_rows.NodeRow) else _disk_data(row) for row in self.items]
         kind = "NodeUsageList" if self.subject is Subject.NODES else "DiskUsageList"
         return document(kind, {"summary": self.summary, "zones": zones, "count": self.count, "items": items})
 
 
-def _node_data(row: NodeRow) -> dict[str, Any]:
+def _node_data(row: node_rows.NodeRow) -> dict[str, Any]:
     return {
         "node": row.name,
         "zone": row.zone,
@@ -117,7 +105,7 @@ def _node_data(row: NodeRow) -> dict[str, Any]:
     }
 
 
-def _disk_data(row: DiskRow) -> dict[str, Any]:
+def _disk_data(row: node_rows.DiskRow) -> dict[str, Any]:
     usage = row.usage
     closed = _closed_by(usage)
     return {"node": usage.node, "disk": usage.disk, "zone": row.zone, "closedBy": closed, "space": _space_data(usage)}
@@ -127,7 +115,7 @@ def _closed_by(usage: DiskUsage) -> str:
     return usage.closed_by.detail if usage.closed_by is not None else ""
 
 
-def _space_data(space: SpaceTotal | DiskUsage) -> dict[str, int]:
+def _space_data(space: node_rows.SpaceTotal | DiskUsage) -> dict[str, int]:
     return {
         "maximum": space.maximum,
         "reserved": space.reserved,
@@ -142,11 +130,11 @@ def top(
     *,
     subject: Annotated[Subject, typer.Argument(help="What each row is about.")] = Subject.NODES,
     sort: Annotated[
-        RowOrder,
+        node_rows.RowOrder,
         typer.Option(
             "--sort", help="What comes first: the worst, the least free bytes, or the most of another number."
         ),
-    ] = RowOrder.WORST,
+    ] = node_rows.RowOrder.WORST,
     zone: Annotated[
         str | None, typer.Option("--zone", metavar="NAME", help="Only nodes of this zone; '' for those without one.")
     ] = None,
@@ -177,10 +165,10 @@ def top(
     def read() -> UsageList:
         state = ClusterState.of(View.of(query.read().snapshot, now()))
         report = status_report(state)
-        rows = select_rows(report.rows, zone=zone)
+        rows = node_rows.select_rows(report.rows, zone=zone)
         if zone is not None and not rows:
             raise CoreError(f"--zone '{zone}': no Longhorn node is in it")
-        zones = group_by_zone(rows)
+        zones = node_rows.group_by_zone(rows)
         items = _sort([entry.rows for entry in zones] if grouped else [rows], subject, sort)
         return UsageList(subject, _summary(report, state, best_effort), zones, len(items), items[:limit])
 
@@ -191,7 +179,7 @@ def top(
         refreshing.run(lambda: table(read()), output)
         return
     answer = read()
-    names = (f"node/{row.name if isinstance(row, NodeRow) else row.usage.node}" for row in answer.items)
+    names = (f"node/{row.name if isinstance(row, node_rows.NodeRow) else row.usage.node}" for row in answer.items)
     show(answer.data(), output, table(answer), names)
 
 
@@ -200,9 +188,9 @@ def _summary(report: StatusReport, state: ClusterState, best_effort: BestEffort)
     return Summary(
         nodes=len(report.rows),
         disks=report.disks,
-        not_ready=report.count(NodeCondition.NOT_READY),
-        over_limit=report.count(NodeCondition.OVER_LIMIT),
-        closed=report.count(NodeCondition.CLOSED),
+        not_ready=report.count(node_rows.NodeCondition.NOT_READY),
+        over_limit=report.count(node_rows.NodeCondition.OVER_LIMIT),
+        closed=report.count(node_rows.NodeCondition.CLOSED),
         waiting=len(report.waiting),
         bound_without_volumes=len(placements.stuck),
         misplaced=len(placements.misplaced),
@@ -211,11 +199,11 @@ def _summary(report: StatusReport, state: ClusterState, best_effort: BestEffort)
 
 
 def _sort(
-    groups: Iterable[Sequence[NodeRow]], subject: Subject, order: RowOrder
-) -> Sequence[NodeRow] | Sequence[DiskRow]:
+    groups: Iterable[Sequence[node_rows.NodeRow]], subject: Subject, order: node_rows.RowOrder
+) -> Sequence[node_rows.NodeRow] | Sequence[node_rows.DiskRow]:
     if subject is Subject.DISKS:
-        return [disk for group in groups for disk in sort_disks(disk_rows(group), order)]
-    return [row for group in groups for row in sort_nodes(group, order)]
+        return [disk for group in groups for disk in node_rows.sort_disks(node_rows.disk_rows(group), order)]
+    return [row for group in groups for row in node_rows.sort_nodes(group, order)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,21 +286,21 @@ def _count(number: int, singular: str, plural: str) -> str:
     return format_count(number, singular, plural) if number else f"no {plural}"
 
 
-def _zone_of(row: NodeRow | DiskRow) -> str:
+def _zone_of(row: node_rows.NodeRow | node_rows.DiskRow) -> str:
     return row.zone
 
 
 def _usage_table(answer: UsageList, layout: _Layout, console: EscapingConsole) -> rich_table.Table:
     table = _empty_table(answer, layout, console)
     zones = {entry.zone: entry for entry in answer.zones}
-    items: Sequence[NodeRow | DiskRow] = answer.items
+    items: Sequence[node_rows.NodeRow | node_rows.DiskRow] = answer.items
     for zone, members in groupby(items, key=_zone_of if layout.grouped else lambda _: ""):
         if layout.grouped:
             names = (f"zone {zone or '-'}", "", _count(len(zones[zone].rows), "node", "nodes"), "")
             console.add_row(table, [*names, *_space_cells(zones[zone].space, layout)], style="bold")
         for row in members:
-            cells = _node_cells(row, layout) if isinstance(row, NodeRow) else _disk_cells(row, layout)
-            space = row.space if isinstance(row, NodeRow) else row.usage
+            cells = _node_cells(row, layout) if isinstance(row, node_rows.NodeRow) else _disk_cells(row, layout)
+            space = row.space if isinstance(row, node_rows.NodeRow) else row.usage
             console.add_row(table, [*cells, *_space_cells(space, layout)])
     return table
 
@@ -329,27 +317,27 @@ def _empty_table(answer: UsageList, layout: _Layout, console: EscapingConsole) -
     return table
 
 
-def _node_cells(row: NodeRow, layout: _Layout) -> list[Cell]:
-    reason = row.closed if layout.reasons and row.condition is not NodeCondition.NOT_READY else ""
+def _node_cells(row: node_rows.NodeRow, layout: _Layout) -> list[Cell]:
+    reason = row.closed if layout.reasons and row.condition is not node_rows.NodeCondition.NOT_READY else ""
     condition = row.condition.text
     state = f"{condition}: {reason}" if reason else condition
     demand = format_bytes(row.demand) if row.demand else "-"
     return [row.name, row.zone or "-", (state, _CONDITION_STYLES.get(condition, "red")), demand]
 
 
-def _disk_cells(row: DiskRow, layout: _Layout) -> list[Cell]:
+def _disk_cells(row: node_rows.DiskRow, layout: _Layout) -> list[Cell]:
     closed = _closed_by(row.usage)
     state = (closed, "red") if closed and layout.reasons else ("closed", "red") if closed else ("open", "green")
     return [row.usage.node, row.usage.disk, row.zone or "-", state]
 
 
-def _space_cells(space: SpaceTotal | DiskUsage, layout: _Layout) -> list[Cell]:
+def _space_cells(space: node_rows.SpaceTotal | DiskUsage, layout: _Layout) -> list[Cell]:
     sizes = (space.written, space.scheduled, space.promised, space.free, space.reserved, space.maximum)
     cells: list[Cell] = [(format_bytes(size), "red" if size < 0 else "") for size in sizes]
     return [*cells, _bar(space, layout)] if layout.bar else cells
 
 
-def _bar(space: SpaceTotal | DiskUsage, layout: _Layout) -> Cell:
+def _bar(space: node_rows.SpaceTotal | DiskUsage, layout: _Layout) -> Cell:
     """Returns a bar of a disk, whose whole width is the disk's size, or what it holds and takes if that is more."""
     sizes = [max(0, size) for size in (space.scheduled, space.promised, space.free, space.reserved)]
     total = max(space.maximum, sum(sizes), 1)

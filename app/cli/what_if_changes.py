@@ -7,15 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from app.cli.query import (
-    DEFAULT_POD_NAMESPACE,
-    POD_PREFIXES,
-    WORKLOADS,
-    ClusterSource,
-    pod_by_name,
-    positive_bytes,
-    read_workload,
-)
+from app.cli import query
 from app.kube.resources import Resource
 from app.kube.snapshot_file import is_file, pod_in_file, read_from, read_objects
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
@@ -25,15 +17,7 @@ from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError
 from scheduler_core.model import generic, kube
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
-from scheduler_core.predict.cluster_additions import (
-    MEMBER_NAMES,
-    AddDisk,
-    AddNodes,
-    ApplyObjects,
-    Scale,
-    Workload,
-    workload_members,
-)
+from scheduler_core.predict import cluster_additions
 from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, STATEFUL_SET
 from scheduler_core.predict.situation import Change
@@ -51,10 +35,10 @@ class ChangeReader:
         namespace: that of claims and workloads without one
     """
 
-    def __init__(self, source: ClusterSource, namespace: str | None) -> None:
+    def __init__(self, source: query.ClusterSource, namespace: str | None) -> None:
         self._source = source
-        self._namespace = namespace or DEFAULT_POD_NAMESPACE
-        self._applied: dict[tuple[str, str, str], Workload] = {}
+        self._namespace = namespace or query.DEFAULT_POD_NAMESPACE
+        self._applied: dict[tuple[str, str, str], cluster_additions.Workload] = {}
         self._skipped: dict[str, None] = {}
         self._verbs: Mapping[str, Callable[[str], Sequence[Change]]] = {
             "drain": self._drain,
@@ -94,7 +78,7 @@ class ChangeReader:
 
     def _expand(self, text: str) -> Sequence[Change]:
         name, size = _assignment(text, "--expand", "CLAIM=SIZE")
-        return [Expand(self._key(name), positive_bytes(size, f"--expand {text}"))]
+        return [Expand(self._key(name), query.positive_bytes(size, f"--expand {text}"))]
 
     def _key(self, name: str) -> NamespacedName:
         namespace, slash, own = name.partition("/")
@@ -102,7 +86,7 @@ class ChangeReader:
 
     def _add_disk(self, text: str) -> Sequence[Change]:
         node, size = _assignment(text, "--add-disk", "NODE=SIZE")
-        return [AddDisk(node, positive_bytes(size, f"--add-disk {text}"))]
+        return [cluster_additions.AddDisk(node, query.positive_bytes(size, f"--add-disk {text}"))]
 
     def _add_node(self, text: str) -> Sequence[Change]:
         values: dict[str, list[str]] = {}
@@ -113,10 +97,10 @@ class ChangeReader:
             values.setdefault(key, []).append(tail if separator else part)
         counts = values.pop("count", ["1"])
         like = values.pop("like", None) or [self._open_node(text)]
-        sizes = tuple(positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
+        sizes = tuple(query.positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
         if values or len(like) != 1 or len(counts) != 1:
             raise CoreError(f"--add-node {text}: expected like=NODE, count=N and disks=SIZE,SIZE")
-        return [AddNodes(like[0], _count(counts[0], f"--add-node {text}"), sizes)]
+        return [cluster_additions.AddNodes(like[0], _count(counts[0], f"--add-node {text}"), sizes)]
 
     def _open_node(self, text: str) -> str:
         nodes = self._source.snapshot.longhorn_nodes.values()
@@ -128,8 +112,8 @@ class ChangeReader:
     def _scale(self, text: str) -> Sequence[Change]:
         subject, number = _assignment(text, "--scale", "sts/NAME=N or deploy/NAME=N")
         prefix, _, name = subject.partition("/")
-        resource = WORKLOADS.get(prefix.lower())
-        if resource is None or resource.kind not in MEMBER_NAMES or not name:
+        resource = query.WORKLOADS.get(prefix.lower())
+        if resource is None or resource.kind not in cluster_additions.MEMBER_NAMES or not name:
             raise CoreError(f"--scale {text}: expected sts/NAME=N, deploy/NAME=N or rs/NAME=N")
         namespace, own_name = self._key(name)
         count = _count(number, f"--scale {text}")
@@ -137,7 +121,7 @@ class ChangeReader:
         workload = self._applied.get(key)
         if workload is None:
             workload = named_workload(resource, own_name, namespace, self._source)
-        return [Scale(workload, count)]
+        return [cluster_additions.Scale(workload, count)]
 
     def _apply(self, text: str) -> Sequence[Change]:
         objects: dict[tuple[str, Any], object | None] = {}
@@ -147,7 +131,7 @@ class ChangeReader:
         for kind, group, listed in read_objects(text):
             entry = KINDS.get((group, kind))
             raw = with_namespace(listed, self._namespace) if kind in _NAMESPACED else listed
-            if kind in MEMBER_NAMES:
+            if kind in cluster_additions.MEMBER_NAMES:
                 scales.append(read_from(text, partial(self._apply_workload, kind, raw)))
             elif kind == "Pod":
                 pods.append(read_from(text, partial(_pod, raw)))
@@ -160,14 +144,14 @@ class ChangeReader:
                 objects[entry.field, key] = value
             if (kind, group) == ("Node", ""):
                 nodes.append(read_from(text, partial(_node, raw)))
-        return [ApplyObjects(objects, tuple(nodes), tuple(pods)), *scales]
+        return [cluster_additions.ApplyObjects(objects, tuple(nodes), tuple(pods)), *scales]
 
     def _apply_workload(self, kind: str, raw: Any) -> Change:
         workload = workload_of(kind, raw)
         self._applied[kind, workload.namespace, workload.name] = workload
         replicas = workload_replicas(kind, raw)
         count = None if replicas is None else _count(str(replicas), f"{kind} {workload.name}: spec.replicas")
-        return Scale(workload, count)
+        return cluster_additions.Scale(workload, count)
 
 
 def _node(raw: object) -> generic.Node:
@@ -202,34 +186,34 @@ def _count(text: str, subject: str) -> int:
     return int(text)
 
 
-def workload_of(kind: str, raw: Any) -> Workload:
+def workload_of(kind: str, raw: Any) -> cluster_additions.Workload:
     """Returns a workload from its undecoded object, or raises an ObjectError if it cannot be read."""
     pod = read_pod(kind, raw)
     in_order = kind == STATEFUL_SET and creates_in_order(kind, raw)
     name = pod.name.removesuffix("-0")
-    return Workload(kind, pod.namespace, name, pod, in_order=in_order)
+    return cluster_additions.Workload(kind, pod.namespace, name, pod, in_order=in_order)
 
 
-def named_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Workload:
-    """Returns a workload of the cluster; one that a snapshot file lacks is read from one of its pods.
-
-    Raises:
-        CoreError: there is no such workload
+def named_workload(
+    resource: Resource, name: str, namespace: str, source: query.ClusterSource
+) -> cluster_additions.Workload:
+    """Returns a workload of the cluster; one that a snapshot file lacks is read from one of its pods. Raises a
+    CoreError if there is no such workload.
     """
     kind = resource.kind
     if (
         source.query.snapshot is not None
         and (kind, namespace, name) not in source.objects.workloads
-        and kind in MEMBER_NAMES
+        and kind in cluster_additions.MEMBER_NAMES
     ):
-        members = workload_members(kind, (namespace, name), source.snapshot.pods)
+        members = cluster_additions.workload_members(kind, (namespace, name), source.snapshot.pods)
         if members:
             pod = source.snapshot.pods[members[0]]
             return _workload_of_member(kind, name, pod, source.snapshot)
-    return workload_of(kind, read_workload(resource, name, namespace, source))
+    return workload_of(kind, query.read_workload(resource, name, namespace, source))
 
 
-def _workload_of_member(kind: str, name: str, member: kube.Pod, snapshot: Snapshot) -> Workload:
+def _workload_of_member(kind: str, name: str, member: kube.Pod, snapshot: Snapshot) -> cluster_additions.Workload:
     mounts = []
     for mount in member.volumes:
         claim = snapshot.claims.get((member.namespace, mount.claim))
@@ -244,19 +228,19 @@ def _workload_of_member(kind: str, name: str, member: kube.Pod, snapshot: Snapsh
             template = replace(spec, volume_name="") if named and spec is not None else mount.template
             mounts.append(replace(mount, template=template))
     pod = replace(member, node_name="", phase="Pending", unschedulable="", volumes=tuple(mounts))
-    return Workload(kind, member.namespace, name, pod, in_order=kind == STATEFUL_SET)
+    return cluster_additions.Workload(kind, member.namespace, name, pod, in_order=kind == STATEFUL_SET)
 
 
 def _allows_several_nodes(spec: kube.ClaimSpec) -> bool:
     return any(mode in ("ReadWriteMany", "ReadOnlyMany") for mode in spec.access_modes)
 
 
-def pod_template(text: str, namespace: str | None, source: ClusterSource) -> tuple[Workload, Snapshot]:
+def pod_template(
+    text: str, namespace: str | None, source: query.ClusterSource
+) -> tuple[cluster_additions.Workload, Snapshot]:
     """Returns the template that an argument names, and its cluster, with the other objects of the argument's file. The
-    argument is what `explain` takes: a file, a workload such as ``sts/NAME``, or the name of a pod.
-
-    Raises:
-        CoreError: there is none, or it is of a DaemonSet, whose pods no scheduler distributes
+    argument is what `explain` takes: a file, a workload such as ``sts/NAME``, or the name of a pod. Raises a CoreError
+    if there is none, or it is of a DaemonSet, whose pods no scheduler distributes.
     """
     if is_file(text):
         pod, snapshot, (kind, raw) = pod_in_file(text, source.snapshot)
@@ -266,19 +250,19 @@ def pod_template(text: str, namespace: str | None, source: ClusterSource) -> tup
     prefix, _, name = text.partition("/")
     if not text or text.endswith("/"):
         raise CoreError(f"'{text}': the name of a pod or workload is missing; see --help")
-    resource = WORKLOADS.get(prefix.lower())
+    resource = query.WORKLOADS.get(prefix.lower())
     if name and resource is not None:
-        template = named_workload(resource, name, namespace or DEFAULT_POD_NAMESPACE, source)
+        template = named_workload(resource, name, namespace or query.DEFAULT_POD_NAMESPACE, source)
         return _require_no_daemon_set(text, template), source.snapshot
-    own = name if name and prefix.lower() in POD_PREFIXES else text
-    pod = pod_by_name(text, own, namespace, source)
+    own = name if name and prefix.lower() in query.POD_PREFIXES else text
+    pod = query.pod_by_name(text, own, namespace, source)
     own_name = pod.name.rpartition("-")[0] if pod.owner in (STATEFUL_SET, _REPLICA_SET) else pod.name
     kind = pod.owner if pod.owner in (STATEFUL_SET, _REPLICA_SET, DAEMON_SET) else _POD
     template = _workload_of_member(kind, own_name, pod, source.snapshot)
     return _require_no_daemon_set(text, template), source.snapshot
 
 
-def _require_no_daemon_set(text: str, workload: Workload) -> Workload:
+def _require_no_daemon_set(text: str, workload: cluster_additions.Workload) -> cluster_additions.Workload:
     if workload.kind == DAEMON_SET:
         raise CoreError(f"{text}: is a DaemonSet, which has one pod on every node")
     return workload

@@ -13,17 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from app.api.page.rendering import environment
-from app.cli.what_if import (
-    WhatIf,
-    expansion_text,
-    outcome_text,
-    pod_name,
-    pod_outcome_text,
-    rebuild_lines,
-    rebuild_start,
-    scheduled_after,
-    summary,
-)
+from app.cli import what_if
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.predict.prediction import Certainty, OrderPoint, Prediction
@@ -72,7 +62,7 @@ def check_place(file: Path) -> None:
         raise CoreError(f"--html {file}: cannot be written: {problem}")
 
 
-def write_report(file: Path, answer: WhatIf, head: ReportHead) -> None:
+def write_report(file: Path, answer: what_if.WhatIf, head: ReportHead) -> None:
     """Writes the report of a prediction, or raises a CoreError if the file cannot be written."""
     try:
         file.write_text(render_report(answer, head), encoding="utf-8")
@@ -80,7 +70,7 @@ def write_report(file: Path, answer: WhatIf, head: ReportHead) -> None:
         raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
 
 
-def render_report(answer: WhatIf, head: ReportHead) -> str:
+def render_report(answer: what_if.WhatIf, head: ReportHead) -> str:
     """Returns the report of a prediction as HTML."""
     prediction = answer.prediction
     certainties = list(Certainty)
@@ -90,20 +80,20 @@ def render_report(answer: WhatIf, head: ReportHead) -> str:
         "prediction": prediction,
         "capitalize": _capitalize,
         "exact_bytes": format_bytes,
-        "outcome": outcome_text,
-        "pod_name": pod_name,
-        "pod_outcome": pod_outcome_text,
+        "outcome": what_if.outcome_text,
+        "pod_name": what_if.pod_name,
+        "pod_outcome": what_if.pod_outcome_text,
         "head": head,
         "title": f"What-if: {', '.join(head.verbs)}" if head.verbs else "What-if: the pods that wait",
-        "summary": summary(prediction),
+        "summary": what_if.summary(prediction),
         "changed_pods": [pod for pod in pods if pod.entry.origin is not Origin.WAITING],
         "waiting_pods": [pod for pod in pods if pod.entry.origin is Origin.WAITING],
         "unlucky_pods": [pod for pod in pods if pod.unlucky_order],
         "disks": _disk_bars(prediction),
         "plots": step_plots(answer.order.steps),
-        "rebuilds": list(rebuild_lines(answer)),
-        "rebuild_start": rebuild_start,
-        "expansion_text": expansion_text,
+        "rebuilds": list(what_if.rebuild_lines(answer)),
+        "rebuild_start": what_if.rebuild_start,
+        "expansion_text": what_if.expansion_text,
     }
     return environment().get_template(_TEMPLATE).render(context)
 
@@ -140,7 +130,7 @@ def _disk_bars(prediction: Prediction) -> list[_DiskBars]:
                 before=None if disk.before is None else size_bar(disk.before, disk.before, disk.limit, scale),
                 after=size_bar(disk.least, disk.most, disk.limit, scale),
                 before_text="new" if disk.before is None else format_bytes(disk.before),
-                after_text=scheduled_after(disk),
+                after_text=what_if.scheduled_after(disk),
                 limit_text=format_bytes(disk.limit),
             )
         )

@@ -24,7 +24,7 @@ from prometheus_client import Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.disk_schedule.informer import Informer
+from app.disk_schedule.informer import Informer, Version
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter, ReadObjects
 from app.kube.event_recorder import EventRecorder
@@ -33,27 +33,22 @@ from app.runtime.probes import BEHIND_HELP, PREFIX, process_registry
 from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
 from scheduler_core.convert.kube import ObjectReference
 from scheduler_core.convert.meta import header
-from scheduler_core.disk_schedule.writes import (
-    BEING_DELETED,
-    DISK_MISSING,
-    DISK_REPLACED,
-    NODE_MISSING,
-    SCHEDULABLE,
-    SetRequirement,
-)
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
+from scheduler_core.disk_schedule import writes as disk_writes
+from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import condition
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _PENDING: Final = "pending"
 _STATES: Final = (_PENDING, "scheduled", "rejected")
-_NO_LIMIT: Final = frozenset({BEING_DELETED, DISK_MISSING, DISK_REPLACED, NODE_MISSING})
+_NO_LIMIT: Final = frozenset(
+    {disk_writes.BEING_DELETED, disk_writes.DISK_MISSING, disk_writes.DISK_REPLACED, disk_writes.NODE_MISSING}
+)
 
 
 def over_allocated(schedule: DiskSchedule) -> bool:
     """Whether a disk's status holds more than is available."""
     status = schedule.status
-    if status.storage_available is None or condition(status.conditions, SCHEDULABLE).reason in _NO_LIMIT:
+    if status.storage_available is None or condition(status.conditions, disk_writes.SCHEDULABLE).reason in _NO_LIMIT:
         return False
     # The condition Schedulable is not enough: a disk that is too full is soon under pressure too, and the condition may name that.
     return status.storage_scheduled > max(0, status.storage_available)
@@ -91,11 +86,7 @@ class _DiskScheduleCollector(Collector):
         broken = GaugeMetricFamily(
             f"{PREFIX}_disk_schedule_unreadable_objects", "Objects that cannot be read", labels=["kind"]
         )
-        behind = GaugeMetricFamily(
-            f"{PREFIX}_disk_schedule_cache_behind_seconds",
-            BEHIND_HELP,
-            labels=["kind"],
-        )
+        behind = GaugeMetricFamily(f"{PREFIX}_disk_schedule_cache_behind_seconds", BEHIND_HELP, labels=["kind"])
         now = self._clock()
         for label, status in self._cache.statuses.items():
             behind.add_metric([label], status.behind(now))
@@ -213,10 +204,8 @@ class Controller(ABC):
 
     @abstractmethod
     async def reconcile(self, key: str) -> Requeue | None:
-        """Reconciles one key. Returns why to reconcile it again after a pause; None: not before an event.
-
-        Raises:
-            ApiError: a call failed; on 409 and 404 the key is soon reconciled again
+        """Reconciles one key. Returns why to reconcile it again after a pause; None: not before an event. Raises an
+        ApiError if a call failed; on 409 and 404 the key is soon reconciled again.
         """
 
     async def run(self) -> None:
@@ -307,9 +296,7 @@ class OrphanController(Controller):
             self._orphans.mark_deleted(_key(kind, name))
             self.enqueue(_key(kind, name))
 
-    def _on_schedule_change(
-        self, _name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, _name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         if isinstance(after, DiskSchedule):
             old_keys = self._orphan_keys(before) if isinstance(before, DiskSchedule) else set[str]()
             for key in sorted(self._orphan_keys(after) - old_keys):
@@ -340,7 +327,7 @@ class OrphanController(Controller):
                 self.queue.add_later(key, wait)
                 return None
             log.info("a request is withdrawn: there is no such object", kind=kind.value, name=name)
-            withdrawals = [SetRequirement(uuid, kind, name, 0) for uuid in disks]
+            withdrawals = [disk_writes.SetRequirement(uuid, kind, name, 0) for uuid in disks]
             await self.writer.write_all(withdrawals, ReadObjects(schedules))
         self._orphans.stop_waiting(key)
         return None

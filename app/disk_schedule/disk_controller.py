@@ -18,19 +18,11 @@ from typing import Any, Final
 import structlog
 
 from app.disk_schedule.controller import Controller, ControllerContext, over_allocated
-from app.disk_schedule.informer import ImageObject, InformerObject
+from app.disk_schedule.informer import ImageObject, InformerObject, Version
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS
 from app.runtime.work_queue import Requeue
-from scheduler_core.convert.disk_schedule import (
-    backing_image_copies,
-    new_disk_schedule,
-    set_mirror_label,
-    with_finalizer,
-    with_spec,
-    with_status,
-    without_finalizer,
-)
+from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.leadership import version_precondition
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import (
@@ -82,9 +74,7 @@ class DiskController(Controller):
             self._log_over_allocation(schedule, before=False)
         await super().run()
 
-    def _on_schedule_change(
-        self, name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         if isinstance(after, DiskSchedule) and self._running:
             self._log_over_allocation(after, before=isinstance(before, DiskSchedule) and over_allocated(before))
             self.enqueue(name)
@@ -101,7 +91,7 @@ class DiskController(Controller):
                 "a disk is over-allocated", scheduled=status.storage_scheduled, available=status.storage_available
             )
 
-    def _on_node_change(self, name: str, before: Node | Fault | None, after: Node | Fault | None) -> None:
+    def _on_node_change(self, name: str, before: Version[Node], after: Version[Node]) -> None:
         del before, after
         for uuid in sorted(self.cache.disks.disks_of(name)):
             self.enqueue(uuid)
@@ -119,10 +109,7 @@ class DiskController(Controller):
         self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
     ) -> None:
         """Writes what a DiskSchedule needs. `schedule` is the value of `cached`, `node` the Longhorn node that it
-        names.
-
-        Raises:
-            ApiError: a write failed; `conflict` if the object changed meanwhile
+        names. Raises an ApiError if a write failed; `conflict` if the object changed meanwhile.
         """
 
 
@@ -151,7 +138,7 @@ class Allocator(DiskController):
         """Writes the next status, then removes the finalizer if nothing is left."""
         if schedule.mirrored:
             # Left by a mirror: from now on it allocates. This write enqueues the DiskSchedule again.
-            body = set_mirror_label(with_spec(cached.raw, schedule.spec), mirrored=False)
+            body = convert.set_mirror_label(convert.with_spec(cached.raw, schedule.spec), mirrored=False)
             await self.writer.put_schedule(schedule.name, body)
             return
         del node
@@ -160,7 +147,7 @@ class Allocator(DiskController):
         def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
             status = self._decide_status(schedule)
             decided[:] = [(schedule, status)] if status is not None else []
-            return None if status is None else with_status(cached.raw, status)
+            return None if status is None else convert.with_status(cached.raw, status)
 
         await self.writer.schedules.write_status(schedule.name, decide)
         for before, status in decided:
@@ -170,7 +157,9 @@ class Allocator(DiskController):
         if newest is None or isinstance(newest.value, Fault) or not newest.value.deleting:
             return
         if self._reconcile(newest.value).remove_finalizer:
-            await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(newest.raw))
+            await self.writer.put_without_finalizer(
+                DISK_SCHEDULES, schedule.name, convert.without_finalizer(newest.raw)
+            )
 
     def _decide_status(self, schedule: DiskSchedule) -> DiskScheduleStatus | None:
         """Returns the status to write now."""
@@ -206,7 +195,7 @@ class Mirror(DiskController):
         self.cache.replicas.subscribe(self._on_replica_change)
         self.cache.images.subscribe(self._on_image_change)
 
-    def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, name: str, before: Version[Replica], after: Version[Replica]) -> None:
         self._enqueue_disks_of_unreadable(RequestKind.REPLICA, name, before)
         if isinstance(before, Replica):
             self._replicas_on_disk[before.disk_id].discard(name)
@@ -215,9 +204,7 @@ class Mirror(DiskController):
             self._replicas_on_disk[after.disk_id].add(name)
             self.enqueue(after.disk_id)
 
-    def _on_image_change(
-        self, name: str, before: ImageObject | Fault | None, after: ImageObject | Fault | None
-    ) -> None:
+    def _on_image_change(self, name: str, before: Version[ImageObject], after: Version[ImageObject]) -> None:
         self._enqueue_disks_of_unreadable(RequestKind.BACKING_IMAGE, name, before)
         for version in (before, after):
             if isinstance(version, ImageObject):
@@ -239,19 +226,21 @@ class Mirror(DiskController):
         if schedule.deleting:
             # A mirrored DiskSchedule promises nothing, so its deletion need not wait.
             if FINALIZER in schedule.finalizers:
-                await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(cached.raw))
+                await self.writer.put_without_finalizer(
+                    DISK_SCHEDULES, schedule.name, convert.without_finalizer(cached.raw)
+                )
             return
         images = [each.image for each in self.cache.images.readable().values()]
         objects = [self.cache.replicas.value(name) for name in self._replicas_on_disk.get(schedule.name, ())]
         replicas = [each for each in objects if isinstance(each, Replica)]
         spec = self._keep_unreadable(schedule, mirror_spec(schedule, replicas, images))
         if spec != schedule.spec or not schedule.mirrored:
-            body = set_mirror_label(with_spec(cached.raw, spec), mirrored=True)
+            body = convert.set_mirror_label(convert.with_spec(cached.raw, spec), mirrored=True)
             cached = await self.writer.put_schedule(schedule.name, body)
         written = schedule if isinstance(cached.value, Fault) else cached.value
         status = mirror_status(written, node, self.context.timestamp)
         if status is not None:
-            await self.writer.put_schedule(schedule.name, with_status(cached.raw, status), "status")
+            await self.writer.put_schedule(schedule.name, convert.with_status(cached.raw, status), "status")
 
     def _keep_unreadable(self, schedule: DiskSchedule, spec: DiskScheduleSpec) -> DiskScheduleSpec:
         """Returns the spec with the old requests of unreadable objects."""
@@ -287,13 +276,11 @@ class NodeController(Controller):
     def all_keys(self) -> Iterable[str]:
         return (_ALL_DISKS,)
 
-    def _on_node_change(self, _name: str, before: Node | Fault | None, after: Node | Fault | None) -> None:
+    def _on_node_change(self, _name: str, before: Version[Node], after: Version[Node]) -> None:
         if _disks(before) != _disks(after):
             self.enqueue(_ALL_DISKS)
 
-    def _on_schedule_change(
-        self, name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         if after is None and isinstance(before, DiskSchedule) and not before.empty:
             self._predecessors[name] = before
         if _relevant_fields(before) != _relevant_fields(after):
@@ -326,7 +313,7 @@ class NodeController(Controller):
 
     async def _list_occupancy(self) -> dict[str, DiskOccupancy]:
         replicas = [self.cache.replicas.object_of(raw).value for raw in await self.writer.list_all(LONGHORN_REPLICAS)]
-        images = [backing_image_copies(raw) for raw in await self.writer.list_all(LONGHORN_BACKING_IMAGES)]
+        images = [convert.backing_image_copies(raw) for raw in await self.writer.list_all(LONGHORN_BACKING_IMAGES)]
         return occupancy_by_disk(
             [each for each in replicas if not isinstance(each, Fault)],
             {name: each.volume for name, each in self.cache.volumes.readable().items()},
@@ -335,7 +322,7 @@ class NodeController(Controller):
 
     async def _create(self, create: Create, occupancy: DiskOccupancy) -> None:
         schedule = new_schedule(create, occupancy, self._predecessors.get(create.uuid))
-        raw = await self.writer.create(DISK_SCHEDULES, new_disk_schedule(self.context.namespace, schedule))
+        raw = await self.writer.create(DISK_SCHEDULES, convert.new_disk_schedule(self.context.namespace, schedule))
         if not schedule.empty:
             requests = len(schedule.spec.replicas) + len(schedule.spec.backing_images)
             message = f"created with {requests} requests of what is on disk {create.disk} of node {create.node} already"
@@ -362,13 +349,13 @@ class NodeController(Controller):
         match change:
             case UpdateSpec(schedule, disk, node):
                 spec = replace(schedule.spec, disk=disk, node=node)
-                await self.writer.put_schedule(schedule.name, with_finalizer(with_spec(raw, spec)))
+                await self.writer.put_schedule(schedule.name, convert.with_finalizer(convert.with_spec(raw, spec)))
             case Delete(schedule):
                 await self.writer.delete(DISK_SCHEDULES, schedule.name, version_precondition(raw))
                 log.info("DiskSchedule deleted: its disk is gone", disk=schedule.spec.disk, uuid=schedule.name)
             case Recreate(schedule):
                 self._predecessors[schedule.name] = schedule
-                await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(raw))
+                await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, convert.without_finalizer(raw))
                 log.info(
                     "DiskSchedule is created again: its disk is there", disk=schedule.spec.disk, uuid=schedule.name
                 )

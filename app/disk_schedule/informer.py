@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -65,8 +65,10 @@ class _Labelled(msgspec.Struct):
     metadata: _Metadata
 
 
-EventHandler = Callable[[str, _Value | Fault | None, _Value | Fault | None], None]
-"""Receives a name, and the values before and after a change; None if there is no object."""
+Version: TypeAlias = _Value | Fault | None
+"""The value of an object before or after a change; None if there is no object."""
+EventHandler = Callable[[str, Version[_Value], Version[_Value]], None]
+"""Receives a name, and the values before and after a change."""
 
 
 class Informer(Objects[InformerObject[_Value]]):
@@ -101,7 +103,7 @@ class Informer(Objects[InformerObject[_Value]]):
         """Returns all objects as they are now."""
         return dict(self.objects)
 
-    def value(self, name: str) -> _Value | Fault | None:
+    def value(self, name: str) -> Version[_Value]:
         cached = self.get(name)
         return None if cached is None else cached.value
 
@@ -112,10 +114,8 @@ class Informer(Objects[InformerObject[_Value]]):
         return {name: each.value for name, each in self.objects.items() if isinstance(each.value, Fault)}
 
     def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value]]:
-        """Reads an object that a watch delivers. It is the cached one if this process wrote this version.
-
-        Raises:
-            ObjectError: it has no name
+        """Reads an object that a watch delivers. It is the cached one if this process wrote this version. Raises an
+        ObjectError if it has no name.
         """
         metadata = header(raw)
         cached = self.get(metadata.name)
@@ -124,11 +124,7 @@ class Informer(Objects[InformerObject[_Value]]):
         return metadata.name, self.object_of(raw)
 
     def object_of(self, raw: bytes | msgspec.Raw) -> InformerObject[_Value]:
-        """Reads an object; one that cannot be read has a Fault.
-
-        Raises:
-            ObjectError: it has no name
-        """
+        """Reads an object; one that cannot be read has a Fault. Raises an ObjectError if it has no name."""
         metadata = header(raw)
         try:
             value = self._read(raw)
@@ -212,10 +208,8 @@ def _body(raw: bytes | msgspec.Raw) -> bytes:
 
 
 def model_reader(group: str, kind: str, model: type[_Model]) -> Callable[[bytes | msgspec.Raw], _Model | Fault]:
-    """Returns the function that reads an object of a registered kind.
-
-    Raises:
-        ObjectError: from the returned function, if the object cannot be read
+    """Returns the function that reads an object of a registered kind. Raises an ObjectError from the returned function,
+    if the object cannot be read.
     """
     registered_kind = KINDS[group, kind]
 
@@ -234,11 +228,7 @@ _read_image: Final = model_reader(LONGHORN_GROUP, "BackingImage", BackingImage)
 
 
 def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject | Fault:
-    """Reads a volume with its condition.
-
-    Raises:
-        ObjectError: it cannot be read
-    """
+    """Reads a volume with its condition. Raises an ObjectError if it cannot be read."""
     volume = read_volume_model(raw)
     return volume if isinstance(volume, Fault) else VolumeObject(volume, condition_of(bytes(raw)))
 
@@ -256,11 +246,7 @@ def condition_of(raw: bytes) -> Condition | None:
 
 
 def read_image(raw: bytes | msgspec.Raw) -> ImageObject | Fault:
-    """Reads a backing image in both forms.
-
-    Raises:
-        ObjectError: it cannot be read
-    """
+    """Reads a backing image in both forms. Raises an ObjectError if it cannot be read."""
     image = _read_image(raw)
     copies = convert.backing_image_copies(bytes(raw))
     if isinstance(copies, Fault):

@@ -30,9 +30,8 @@ from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
 from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
-from app.kube.client import KubeClient
+from app.kube.client import KubeClient, pages
 from app.kube.event_recorder import EventRecorder
-from app.kube.paging import pages
 from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource
 from app.kube.store import Store, Watch
@@ -102,14 +101,14 @@ def obstacles(*, mirror: bool) -> tuple[Obstacle, ...]:
     return (LONGHORNS_DEFINITION,) if mirror else (LONGHORNS_DEFINITION, MANAGER_PODS)
 
 
-class ObstacleWatch:
+class ObstacleWatch(Store):
     """Watches the obstacles in Longhorn's namespace."""
 
     def __init__(
         self, client: KubeClient, namespace: str, timing: Timing, stale_after: float, obstacles: Sequence[Obstacle]
     ) -> None:
+        super().__init__(client, timing, stale_after)
         self._obstacles = obstacles
-        self._store = Store(client, timing, stale_after)
         for each in obstacles:
             watch = Watch(
                 each.resource,
@@ -119,17 +118,13 @@ class ObstacleWatch:
                 label=each.label,
                 required=False,
             )
-            self._store.watch(each.label, watch)
-
-    async def run(self) -> None:
-        await self._store.run()
+            self.watch(each.label, watch)
 
     @property
     def problem(self) -> str:
         """Why nothing may be written, in one sentence, or ""; that the objects are not known is a reason, too."""
         problems = (
-            self._store.problem([each.label]) or each.refusal(set(self._store[each.label].values()))
-            for each in self._obstacles
+            self.problem_of([each.label]) or each.refusal(set(self[each.label].values())) for each in self._obstacles
         )
         return next(filter(None, problems), "")
 
@@ -245,10 +240,8 @@ class DiskScheduleLifecycle(Program):
         return self.problem
 
     async def run(self) -> None:
-        """Watches, competes and reconciles until cancelled.
-
-        Raises:
-            ExceptionGroup: a task has failed, or the elector has ended
+        """Watches, competes and reconciles until cancelled. Raises an ExceptionGroup if a task has failed, or the
+        elector has ended.
         """
         try:
             await self._loop.run()
@@ -327,10 +320,8 @@ class DiskScheduleLifecycle(Program):
 def run_controllers(
     options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
 ) -> None:
-    """Reconciles until a signal. `connected` is called once the checks have passed, before the first watch.
-
-    Raises:
-        CoreError: there is no cluster, it refuses, or longhorn-manager allocates there
+    """Reconciles until a signal. `connected` is called once the checks have passed, before the first watch. Raises a
+    CoreError if there is no cluster, it refuses, or longhorn-manager allocates there.
     """
     run_process(_main(options, process, listener, connected))
 

@@ -10,19 +10,14 @@ from dataclasses import replace
 from typing import Final
 
 from app.disk_schedule.controller import Controller
-from app.disk_schedule.informer import (
-    ImageObject,
-    InformerObject,
-    VolumeObject,
-    condition_of,
-    read_image,
-)
+from app.disk_schedule.informer import ImageObject, InformerObject, Version, VolumeObject, condition_of, read_image
 from app.disk_schedule.watches import readable
 from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.meta import header
+from scheduler_core.disk_schedule import writes as disk_writes
 from scheduler_core.disk_schedule.backing_images import (
     ImageSnapshot,
     candidate_disks,
@@ -30,30 +25,15 @@ from scheduler_core.disk_schedule.backing_images import (
     disks_that_need_image,
 )
 from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, decide_volume
-from scheduler_core.disk_schedule.writes import (
-    ALLOCATION_PENDING,
-    DISK_ALLOCATION,
-    EXPANSION_GRANTED,
-    EXPANSION_PENDING,
-    EXPANSION_REJECTED,
-    NO_DISK,
-    UNREADABLE,
-    AssignReplica,
-    SetRequirement,
-    SetVolumeCondition,
-    Write,
-    changed_names,
-    condition_matches,
-    gone_disk,
-    release_replica,
-)
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
 
-_EXPANSION_REASONS: Final = frozenset({EXPANSION_PENDING, EXPANSION_GRANTED, EXPANSION_REJECTED})
+_EXPANSION_REASONS: Final = frozenset(
+    {disk_writes.EXPANSION_PENDING, disk_writes.EXPANSION_GRANTED, disk_writes.EXPANSION_REJECTED}
+)
 
 
 class VolumeController(Controller):
@@ -75,13 +55,11 @@ class VolumeController(Controller):
     def all_keys(self) -> Iterable[str]:
         return self.cache.volumes.all()
 
-    def _on_volume_change(
-        self, name: str, _before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
-    ) -> None:
+    def _on_volume_change(self, name: str, _before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
         if after is not None:
             self.enqueue(name)
 
-    def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, name: str, before: Version[Replica], after: Version[Replica]) -> None:
         if isinstance(after, Fault):
             self.enqueue(self.cache.disks.volume_of(name))
         if isinstance(before, Replica):
@@ -89,24 +67,20 @@ class VolumeController(Controller):
         if isinstance(after, Replica):
             self.enqueue(after.volume)
 
-    def _on_schedule_change(
-        self, _name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, _name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         old_allocations = before.status.replicas if isinstance(before, DiskSchedule) else {}
         new_allocations = after.status.replicas if isinstance(after, DiskSchedule) else {}
         moved = (
             isinstance(before, DiskSchedule) and isinstance(after, DiskSchedule) and before.spec.node != after.spec.node
         )
-        gone = {gone_disk(each) for each in (before, after) if isinstance(each, DiskSchedule)}
-        names = changed_names(old_allocations, new_allocations)
+        gone = {disk_writes.gone_disk(each) for each in (before, after) if isinstance(each, DiskSchedule)}
+        names = disk_writes.changed_names(old_allocations, new_allocations)
         for name in sorted(names | (new_allocations.keys() if moved or len(gone) > 1 else set())):
             replica = self.cache.replicas.value(name)
             if isinstance(replica, Replica):
                 self.enqueue(replica.volume)
 
-    def _on_image_change(
-        self, name: str, before: ImageObject | Fault | None, after: ImageObject | Fault | None
-    ) -> None:
+    def _on_image_change(self, name: str, before: Version[ImageObject], after: Version[ImageObject]) -> None:
         if _image_size(before) != _image_size(after):
             for volume in sorted(self.cache.disks.volumes_of(name)):
                 self.enqueue(volume)
@@ -135,7 +109,9 @@ class VolumeController(Controller):
             raw_replicas = await self.writer.list_replicas(key, self.cache.disks.replicas_of(key))
             replicas = [self.cache.replicas.object_of(raw_replica) for raw_replica in raw_replicas.values()]
             decision, read_objects = self._decide(schedules, self.cache.volumes.object_of(raw), replicas)
-        assignments = [write for write in decision.writes if isinstance(write, AssignReplica) and write.disk]
+        assignments = [
+            write for write in decision.writes if isinstance(write, disk_writes.AssignReplica) and write.disk
+        ]
         for assignment in assignments:
             self.cache.disks.assume(assignment.replica, assignment.disk)
         try:
@@ -147,21 +123,25 @@ class VolumeController(Controller):
         return Requeue.WAITING if decision.requeue else None
 
     def _record_events(
-        self, raw: bytes, before: Condition | None, writes: Iterable[Write], places: Mapping[str, str]
+        self, raw: bytes, before: Condition | None, writes: Iterable[disk_writes.Write], places: Mapping[str, str]
     ) -> None:
         """Records what a person must know of a decision that was carried out."""
         # `places` are the UUIDs of the replicas' disks before.
         for write in writes:
             match write:
-                case SetVolumeCondition(condition):
+                case disk_writes.SetVolumeCondition(condition):
                     unchanged = before is not None and before.reason == condition.reason
-                    expected = before is None or before.reason in {"", ALLOCATION_PENDING}
+                    expected = before is None or before.reason in {"", disk_writes.ALLOCATION_PENDING}
                     # A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so.
                     if condition.status == "True" and not expected:
                         self.context.record_event("Volume", raw, "Allocated", "every replica holds its bytes")
-                    elif condition.status != "True" and condition.reason != ALLOCATION_PENDING and not unchanged:
+                    elif (
+                        condition.status != "True"
+                        and condition.reason != disk_writes.ALLOCATION_PENDING
+                        and not unchanged
+                    ):
                         self.context.record_event("Volume", raw, condition.reason, condition.message, normal=False)
-                case AssignReplica(replica, node, disk) if places.get(replica):
+                case disk_writes.AssignReplica(replica, node, disk) if places.get(replica):
                     target = f"moves to disk {disk} on node {node}" if disk else "has no place now"
                     message = f"replica {replica} leaves disk {places[replica]} and {target}"
                     self.context.record_event("Volume", raw, "ReplicaMoved", message)
@@ -208,14 +188,14 @@ class VolumeController(Controller):
         image = self.cache.images.value(name) if name else None
         return str(image) if isinstance(image, Fault) else ""
 
-    def _report_unreadable(self, raw: bytes, problem: str) -> tuple[Write, ...]:
-        wanted = Condition(DISK_ALLOCATION, "False", UNREADABLE, problem)
+    def _report_unreadable(self, raw: bytes, problem: str) -> tuple[disk_writes.Write, ...]:
+        wanted = Condition(disk_writes.DISK_ALLOCATION, "False", disk_writes.UNREADABLE, problem)
         current = condition_of(raw)
-        if condition_matches(current, wanted):
+        if disk_writes.condition_matches(current, wanted):
             return ()
         same_status = current is not None and current.status == wanted.status
         since = current.last_transition_time if current is not None and same_status else self.context.timestamp
-        return (SetVolumeCondition(replace(wanted, last_transition_time=since or self.context.timestamp)),)
+        return (disk_writes.SetVolumeCondition(replace(wanted, last_transition_time=since or self.context.timestamp)),)
 
 
 def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
@@ -223,29 +203,33 @@ def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
 
 
 def _disks_to_leave(
-    writes: Iterable[Write], replicas: Iterable[InformerObject[Replica]], schedules: Mapping[str, DiskSchedule]
+    writes: Iterable[disk_writes.Write],
+    replicas: Iterable[InformerObject[Replica]],
+    schedules: Mapping[str, DiskSchedule],
 ) -> frozenset[str]:
     places = _places(replicas)
-    leaving = {write.replica: places.get(write.replica, "") for write in writes if isinstance(write, AssignReplica)}
+    leaving = {
+        write.replica: places.get(write.replica, "") for write in writes if isinstance(write, disk_writes.AssignReplica)
+    }
     allocations = {
         uuid: schedules[uuid].status.replicas.get(name) for name, uuid in leaving.items() if uuid in schedules
     }
     return frozenset(uuid for uuid, allocation in allocations.items() if allocation is not None and allocation.size)
 
 
-def _needs_reading(writes: Iterable[Write]) -> bool:
+def _needs_reading(writes: Iterable[disk_writes.Write]) -> bool:
     """Whether a decision from caches must be made again from newer objects, read after the cached DiskSchedules."""
     assigned: set[str] = set()
     for write in writes:
         match write:
-            case AssignReplica(name):
+            case disk_writes.AssignReplica(name):
                 # Written against the version of the Replica, and its request follows from that.
                 assigned.add(name)
-            case SetVolumeCondition(condition):
+            case disk_writes.SetVolumeCondition(condition):
                 # Written against the version of the volume; the direction of an expansion follows from several objects together.
                 if condition.reason in _EXPANSION_REASONS:
                     return True
-            case SetRequirement():
+            case disk_writes.SetRequirement():
                 # A withdrawal reads its object; any other request follows from several objects together.
                 if write.size and write.name not in assigned:
                     return True
@@ -293,7 +277,7 @@ class ReplicaController(Controller):
         replicas = self.cache.replicas.all()
         return sorted(name for name, each in replicas.items() if isinstance(each.value, Fault) or each.value.deleting)
 
-    def _on_replica_change(self, name: str, _before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, name: str, _before: Version[Replica], after: Version[Replica]) -> None:
         if isinstance(after, Fault) or (after is not None and after.deleting):
             self.enqueue(name)
 
@@ -309,7 +293,7 @@ class ReplicaController(Controller):
             if isinstance(replica, Fault):
                 # It still shows whether it is being deleted.
                 replica = replace(Replica(key, ""), deleting=header(raw).deleting)
-            writes = release_replica(replica, schedules)
+            writes = disk_writes.release_replica(replica, schedules)
             await self.writer.write_all(
                 writes, ReadObjects(cached_schedules, objects={(RequestKind.REPLICA, key): raw})
             )
@@ -339,15 +323,13 @@ class ImageController(Controller):
     def _on_image_change(self, name: str, _before: object, _after: object) -> None:
         self.enqueue(name)
 
-    def _on_schedule_change(
-        self, _name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, _name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         old = before if isinstance(before, DiskSchedule) else DiskSchedule("")
         new = after if isinstance(after, DiskSchedule) else DiskSchedule("")
-        for name in sorted(changed_names(old.status.backing_images, new.status.backing_images)):
+        for name in sorted(disk_writes.changed_names(old.status.backing_images, new.status.backing_images)):
             self.enqueue(name)
 
-    def _on_replica_change(self, _name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, _name: str, before: Version[Replica], after: Version[Replica]) -> None:
         disks = {each.disk_id if isinstance(each, Replica) else "" for each in (before, after)}
         replica = after if isinstance(after, Replica) else before
         if not isinstance(replica, Replica) or len(disks) == 1:
@@ -356,9 +338,7 @@ class ImageController(Controller):
         if volume is not None and not isinstance(volume, Fault):
             self.enqueue(volume.volume.backing_image)
 
-    def _on_volume_change(
-        self, _name: str, before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
-    ) -> None:
+    def _on_volume_change(self, _name: str, before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
         old, new = (each.volume.backing_image if isinstance(each, VolumeObject) else "" for each in (before, after))
         if old != new:
             self.enqueue(old)
@@ -376,7 +356,7 @@ class ImageController(Controller):
         read_objects = ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
         await self.writer.write_all(decision.writes, read_objects)
         if decision.shortage:
-            self.context.record_event("BackingImage", raw, NO_DISK, decision.shortage, normal=False)
+            self.context.record_event("BackingImage", raw, disk_writes.NO_DISK, decision.shortage, normal=False)
         # For an image without a size there is nothing to request once a copy is wanted; an event announces its size.
         waits_for_event = not snapshot.image.size and snapshot.image.wanted_disks
         return Requeue.WAITING if decision.requeue and not waits_for_event else None

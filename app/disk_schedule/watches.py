@@ -17,6 +17,7 @@ from app.disk_schedule.informer import (
     ImageObject,
     Informer,
     InformerObject,
+    Version,
     VolumeObject,
     model_reader,
     read_image,
@@ -92,7 +93,7 @@ class ControllerCache:
 
     @property
     def problem(self) -> str:
-        return self._store.problem()
+        return self._store.problem_of()
 
     def unreadable(self) -> Counter[str]:
         """Returns how many objects cannot be read, by kind."""
@@ -232,10 +233,7 @@ class DiskIndex:
         self._handlers.append(handler)
 
     def occupancy(self, uuid: str) -> DiskOccupancy:
-        return DiskOccupancy(
-            dict(self._replica_occupants.get(uuid, {})),
-            dict(self._image_occupants.get(uuid, {})),
-        )
+        return DiskOccupancy(dict(self._replica_occupants.get(uuid, {})), dict(self._image_occupants.get(uuid, {})))
 
     def space(self) -> DiskSpaces:
         """What a newcomer can get on each disk now; valid until the caller awaits."""
@@ -284,7 +282,7 @@ class DiskIndex:
         value = self._volumes.value(name)
         return value.volume if isinstance(value, VolumeObject) else None
 
-    def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, name: str, before: Version[Replica], after: Version[Replica]) -> None:
         del before
         if isinstance(after, Fault):
             cached = self._replicas.get(name)
@@ -303,9 +301,7 @@ class DiskIndex:
             self._volume_of_replica[replica] = volume
             self._replicas_of_volume[volume].add(replica)
 
-    def _on_volume_change(
-        self, name: str, before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
-    ) -> None:
+    def _on_volume_change(self, name: str, before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
         old = before.volume if isinstance(before, VolumeObject) else None
         new = after.volume if isinstance(after, VolumeObject) else None
         if _image_of(old) != _image_of(new):
@@ -315,9 +311,7 @@ class DiskIndex:
             for replica in self.replicas_of(name):
                 self.refresh(replica)
 
-    def _on_image_change(
-        self, name: str, _before: ImageObject | Fault | None, after: ImageObject | Fault | None
-    ) -> None:
+    def _on_image_change(self, name: str, _before: Version[ImageObject], after: Version[ImageObject]) -> None:
         if isinstance(after, Fault):
             return
         occupants = image_occupants(after.copies) if after is not None else {}
@@ -329,9 +323,7 @@ class DiskIndex:
         if not occupants:
             del self._disks_of_image[name]
 
-    def _on_schedule_change(
-        self, name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
-    ) -> None:
+    def _on_schedule_change(self, name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         self._changed.add(name)
         old = before.spec if isinstance(before, DiskSchedule) else DiskScheduleSpec()
         new = after.spec if isinstance(after, DiskSchedule) else DiskScheduleSpec()

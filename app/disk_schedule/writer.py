@@ -28,27 +28,18 @@ import structlog
 
 from app.disk_schedule.informer import Informer, InformerObject
 from app.disk_schedule.watches import ControllerCache
-from app.kube.client import ApiError, KubeClient
-from app.kube.paging import pages
+from app.kube.client import ApiError, KubeClient, pages
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, Resource
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.meta import header
-from scheduler_core.disk_schedule.writes import (
-    AssignReplica,
-    ChangeCopies,
-    RemoveFinalizer,
-    SetReplicaSize,
-    SetRequirement,
-    SetVolumeCondition,
-    Write,
-    set_requirement,
-)
+from scheduler_core.disk_schedule import writes as disk_writes
+from scheduler_core.disk_schedule.writes import set_requirement
 from scheduler_core.errors import CoreError
 from scheduler_core.model.disk_schedule import FINALIZER, Allocation, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
 
 Put = Callable[[str, Mapping[str, Any], str], Awaitable[InformerObject[DiskSchedule]]]
 """Replaces a DiskSchedule, or its status, at the version in the body; the arguments are name, body and subresource."""
-IsOnDisk = Callable[[SetRequirement], Awaitable[bool]]
+IsOnDisk = Callable[[disk_writes.SetRequirement], Awaitable[bool]]
 """Reads whether the object of a request is on the disk now."""
 Decide = Callable[[InformerObject[DiskSchedule], DiskSchedule], Mapping[str, Any] | None]
 """Returns the body of the status to write, None if it is up to date."""
@@ -70,7 +61,7 @@ class _Disk:
 class _Change:
     """A change of a request."""
 
-    write: SetRequirement
+    write: disk_writes.SetRequirement
     decided_from: tuple[object, ...]  # request and answer in the version that it was decided from
     done: bool = False  # whether it was carried out, or failed
     error: ApiError | None = None  # why it failed
@@ -91,11 +82,9 @@ class ScheduleWriter:
         self._is_on_disk = is_on_disk
         self._disks: defaultdict[str, _Disk] = defaultdict(_Disk)
 
-    async def set_requirement(self, write: SetRequirement, decided_from: DiskSchedule) -> None:
-        """Changes one request.
-
-        Raises:
-            ApiError: a call failed; `conflict` if the request or its answer is not what the decision was made from
+    async def set_requirement(self, write: disk_writes.SetRequirement, decided_from: DiskSchedule) -> None:
+        """Changes one request. Raises an ApiError if a call failed; `conflict` if the request or its answer is not what
+        the decision was made from.
         """
         change = _Change(write, _entry(decided_from, write))
         disk = self._disks[write.disk]
@@ -113,10 +102,8 @@ class ScheduleWriter:
 
     async def write_status(self, name: str, decide: Decide) -> InformerObject[DiskSchedule] | None:
         """Decides about the newest version and writes the status; after a conflict, decides again. Returns the version
-        after that; None if there is no DiskSchedule that can be read.
-
-        Raises:
-            ApiError: a call failed; `conflict` if other writers were faster every time
+        after that; None if there is no DiskSchedule that can be read. Raises an ApiError if a call failed; `conflict`
+        if other writers were faster every time.
         """
         disk = self._disks[name]
         try:
@@ -202,7 +189,7 @@ def _conflict(name: str, problem: str) -> ApiError:
     return ApiError(f"PUT DiskSchedule {name}", 409, "Conflict", problem)
 
 
-def _entry(schedule: DiskSchedule, write: SetRequirement) -> tuple[object, ...]:
+def _entry(schedule: DiskSchedule, write: disk_writes.SetRequirement) -> tuple[object, ...]:
     """What a change of a request is decided from."""
     allocation: Allocation | None = schedule.status.allocations(write.kind).get(write.name)
     return schedule.spec.requests(write.kind).get(write.name), allocation, schedule.deleting
@@ -250,28 +237,20 @@ class ObjectWriter:
         self.schedules = ScheduleWriter(cache.schedules, self.put_schedule, self._is_on_disk)
 
     async def read(self, resource: Resource, name: str) -> bytes | None:
-        """Returns an object as it is now, None if there is none.
-
-        Raises:
-            ApiError: the API server refused or did not answer
+        """Returns an object as it is now, None if there is none. Raises an ApiError if the API server refused or did
+        not answer.
         """
         return await self._client.find(resource.path(self._namespace, name))
 
     async def read_schedule(self, name: str) -> None:
-        """Reads a DiskSchedule into the cache, as it is now.
-
-        Raises:
-            ApiError: as read
-        """
+        """Reads a DiskSchedule into the cache, as it is now. Raises an ApiError as `read` does."""
         raw = await self.read(DISK_SCHEDULES, name)
         if raw is not None:
             self._cache.schedules.store(raw)
 
     async def list_all(self, resource: Resource) -> list[bytes]:
-        """Returns all objects of a kind as the API server has them; none if the kind does not exist.
-
-        Raises:
-            ApiError: as read
+        """Returns all objects of a kind as the API server has them; none if the kind does not exist. Raises an ApiError
+        as `read` does.
         """
         items: list[bytes] = []
         try:
@@ -284,9 +263,7 @@ class ObjectWriter:
 
     async def list_replicas(self, volume: str, cached_names: Iterable[str]) -> dict[str, bytes]:
         """Returns a volume's replicas as they are now, by name, found by Longhorn's label or by the names in the cache.
-
-        Raises:
-            ApiError: as read
+        Raises an ApiError as `read` does.
         """
         replicas: dict[str, bytes] = {}
         if len(volume) <= _MAX_LABEL_LENGTH:
@@ -341,7 +318,7 @@ class ObjectWriter:
         """
         await self._replace(resource, name, body)
 
-    async def write_all(self, writes: Iterable[Write], read_objects: ReadObjects) -> None:
+    async def write_all(self, writes: Iterable[disk_writes.Write], read_objects: ReadObjects) -> None:
         """Carries out writes in their order; the first that fails ends them.
 
         Raises:
@@ -350,19 +327,19 @@ class ObjectWriter:
         """
         for write in writes:
             match write:
-                case SetRequirement():
+                case disk_writes.SetRequirement():
                     await self._set_requirement(write, read_objects)
-                case AssignReplica(replica, node, disk, path):
+                case disk_writes.AssignReplica(replica, node, disk, path):
                     await self._update(
                         read_objects, RequestKind.REPLICA, replica, _replica_change(place=(node, disk, path))
                     )
-                case SetReplicaSize(replica, size):
+                case disk_writes.SetReplicaSize(replica, size):
                     await self._update(read_objects, RequestKind.REPLICA, replica, _replica_change(size=size))
-                case ChangeCopies(image, added, removed):
+                case disk_writes.ChangeCopies(image, added, removed):
                     await self._update(read_objects, RequestKind.BACKING_IMAGE, image, _copies_change(added, removed))
-                case RemoveFinalizer(kind, name):
+                case disk_writes.RemoveFinalizer(kind, name):
                     await self._remove_finalizer(read_objects, kind, name)
-                case SetVolumeCondition(condition):
+                case disk_writes.SetVolumeCondition(condition):
                     if read_objects.volume is None:
                         raise AssertionError("only a volume that was read is reported on")
                     body = convert.with_volume_condition(read_objects.volume, condition)
@@ -371,7 +348,7 @@ class ObjectWriter:
                     read_objects.volume = await self._replace(LONGHORN_VOLUMES, name, body, "status")
                     self._cache.volumes.store(read_objects.volume)
 
-    async def _set_requirement(self, write: SetRequirement, read_objects: ReadObjects) -> None:
+    async def _set_requirement(self, write: disk_writes.SetRequirement, read_objects: ReadObjects) -> None:
         schedule = read_objects.schedules[write.disk].value
         if isinstance(schedule, Fault):
             return
@@ -380,7 +357,7 @@ class ObjectWriter:
         if newest is not None:
             read_objects.schedules[write.disk] = newest
 
-    async def _is_on_disk(self, write: SetRequirement) -> bool:
+    async def _is_on_disk(self, write: disk_writes.SetRequirement) -> bool:
         """Whether the object of a request is on the disk, as the API server has it now, and not being deleted."""
         raw = await self.read(_OBJECTS[write.kind], write.name)
         if raw is None or header(raw).deleting:

@@ -56,7 +56,8 @@ class NodeLosses:
     def __init__(self, evaluator: Evaluator, read: Callable[[], ClusterState]) -> None:
         self._evaluator = evaluator
         self._read = read
-        self._latest: Mapping[str, NodeLossOutcome] = MappingProxyType({})
+        # The known outcomes of nodes, by name. The mapping does not change, and may be read from any thread.
+        self.latest: Mapping[str, NodeLossOutcome] = MappingProxyType({})
         self._leads = asyncio.Event()
         self._term = 0
         self._prediction: asyncio.Task[NodeLossOutcome | None] | None = None
@@ -64,17 +65,12 @@ class NodeLosses:
         self._work: deque[float] = deque(maxlen=_MEASURED)
 
     @property
-    def latest(self) -> Mapping[str, NodeLossOutcome]:
-        """The known outcomes of nodes, by name. The mapping does not change, and may be read from any thread."""
-        return self._latest
-
-    @property
     def seconds_left(self) -> float:
         """How long the round will take that has begun, by the time that the latest predictions took; 0 if that is not known."""
         if not self._work:
             return 0.0
-        known = len(self._latest)
-        new = sum(name not in self._latest for name in self._open)
+        known = len(self.latest)
+        new = sum(name not in self.latest for name in self._open)
         first = max(0, min(new, FIRST_NODES - known))
         rests = first * _FIRST_REST + (len(self._open) - first) * _REST
         return (len(self._open) + rests) * sum(self._work) / len(self._work)
@@ -89,7 +85,7 @@ class NodeLosses:
         self._term += 1
         if self._prediction is not None:
             self._prediction.cancel()
-        self._latest = MappingProxyType({})
+        self.latest = MappingProxyType({})
         self._open = ()
 
     async def run(self) -> None:
@@ -109,19 +105,19 @@ class NodeLosses:
         names = sorted(snapshot.nodes or snapshot.longhorn_nodes, key=lambda name: (-_fullness(snapshot, name), name))
         if len(names) > MAX_NODES:
             names = []
-        self._latest = MappingProxyType({name: self._latest[name] for name in names if name in self._latest})
+        self.latest = MappingProxyType({name: self.latest[name] for name in names if name in self.latest})
         clock = asyncio.get_running_loop().time
         for number, name in enumerate(names):
             self._open = names[number:]
-            first = name not in self._latest and len(self._latest) < FIRST_NODES
+            first = name not in self.latest and len(self.latest) < FIRST_NODES
             rest = _FIRST_REST if first else _REST
             began = clock()
             outcome = await self._predict_in_term(name, term, rest)
             if term != self._term:
                 return
             self._work.append((clock() - began) / (1 + rest))
-            outcomes = {key: entry for key, entry in self._latest.items() if key != name}
-            self._latest = MappingProxyType(outcomes if outcome is None else {**outcomes, name: outcome})
+            outcomes = {key: entry for key, entry in self.latest.items() if key != name}
+            self.latest = MappingProxyType(outcomes if outcome is None else {**outcomes, name: outcome})
         self._open = ()
 
     async def _predict_in_term(self, name: str, term: int, rest: float) -> NodeLossOutcome | None:

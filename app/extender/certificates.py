@@ -25,6 +25,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from app.extender.metrics import Metrics
+from app.runtime import wait_at_most
 from app.settings import LOADED, REFUSED, RELOAD_INTERVAL, TlsFiles, read_content
 from scheduler_core.errors import CoreError
 
@@ -67,10 +68,8 @@ class ServingPair:
 
     @classmethod
     def decode(cls, chain: Pem, key: Pem) -> ServingPair:
-        """Returns a certificate and its key.
-
-        Raises:
-            CertificateError: one is unreadable, or they do not belong together
+        """Returns a certificate and its key. Raises a CertificateError if one is unreadable, or they do not belong
+        together.
         """
         certificates = decode_chain(chain)
         if not belongs(certificates[0], decode_key(key)):
@@ -100,11 +99,8 @@ class ServingPair:
 
 
 def server_context(serving: ServingPair | None = None, authorities: bytes = b"") -> ssl.SSLContext:
-    """Returns a server's TLS. With `authorities` of callers (DER) the handshake fails without a certificate of one of them, before the
-    first byte of a request is read.
-
-    Raises:
-        CertificateError: OpenSSL refuses what it is given
+    """Returns a server's TLS. With `authorities` of callers (DER) the handshake fails without a certificate of one of
+    them, before the first byte of a request is read. Raises a CertificateError if OpenSSL refuses what it is given.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -140,10 +136,8 @@ def _memory_file(content: bytes) -> Iterator[str]:
 
 
 def decode_chain(pem: Pem) -> list[x509.Certificate]:
-    """Returns the certificates of a PEM text, at least one.
-
-    Raises:
-        CertificateError: there is none, or one cannot be read
+    """Returns the certificates of a PEM text, at least one. Raises a CertificateError if there is none, or one cannot
+    be read.
     """
     try:
         certificates = x509.load_pem_x509_certificates(pem.content)
@@ -157,11 +151,7 @@ def decode_chain(pem: Pem) -> list[x509.Certificate]:
 
 
 def decode_key(pem: Pem) -> PrivateKeyTypes:
-    """Returns a private key.
-
-    Raises:
-        CertificateError: it cannot be read, or has a password
-    """
+    """Returns a private key. Raises a CertificateError if it cannot be read, or has a password."""
     # The cause could quote the key.
     try:
         return load_pem_private_key(pem.content, None)
@@ -201,12 +191,7 @@ class CertificateReloader(ABC):
     async def run(self) -> None:
         """Keeps the certificate current until cancelled."""
         while True:
-            seconds = await self.check()
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(self._wake, await self.check())
             self._wake.clear()
 
     def _use(self, serving: ServingPair, authorities: bytes = b"") -> None:
@@ -216,13 +201,10 @@ class CertificateReloader(ABC):
 
 
 class CertificateFiles(CertificateReloader):
-    """TLS of the port that kube-scheduler calls, from files.
+    """TLS of the port that kube-scheduler calls, from files. Raises a CertificateError if the files cannot be used now.
 
     Args:
         now: returns the time
-
-    Raises:
-        CertificateError: the files cannot be used now
     """
 
     def __init__(self, files: TlsFiles, metrics: Metrics, now: Callable[[], datetime]) -> None:
@@ -233,12 +215,12 @@ class CertificateFiles(CertificateReloader):
         self._contents = _read(files)
         self._refused: tuple[_Contents, str] | None = None
         serving, authorities = _decode(files, self._contents)
-        super().__init__(server_context(serving, authorities), metrics.tls_certificate)
+        super().__init__(server_context(serving, authorities), metrics.tls_certificate_expiry.set)
         # An expired certificate is better than no process: callers say why they refuse it, and a renewed one is used at once.
         problem = serving.validity_problem(now())
         if problem:
             log.error("no caller accepts the serving certificate", problem=problem, file=files.certificate)
-        metrics.tls_certificate(serving.expires.timestamp())
+        metrics.tls_certificate_expiry.set(serving.expires.timestamp())
 
     async def check(self) -> float:
         """Reads the files, and uses them if their content changed."""
@@ -259,7 +241,7 @@ class CertificateFiles(CertificateReloader):
             return RELOAD_INTERVAL
         self._contents = contents
         self._refused = None
-        self._metrics.count_tls_reload(LOADED)
+        self._metrics.tls_reloads.count(LOADED)
         return RELOAD_INTERVAL
 
     def _note_refusal(self, contents: _Contents, problem: str) -> None:
@@ -267,7 +249,7 @@ class CertificateFiles(CertificateReloader):
             return
         self._refused = (contents, problem)
         log.error("serving certificate refused, the one before stays", problem=problem)
-        self._metrics.count_tls_reload(REFUSED)
+        self._metrics.tls_reloads.count(REFUSED)
 
 
 def _read(files: TlsFiles) -> _Contents:

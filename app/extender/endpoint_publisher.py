@@ -71,26 +71,18 @@ class EndpointPublisher:
 
     async def publish(self) -> bool:
         """Points the Service here; returns whether it does, which it does not if this process does not lead any more.
-
-        Raises:
-            ApiError: the API server refused or did not answer; `conflict` if others kept changing the slice
+        Raises an ApiError if the API server refused or did not answer; `conflict` if others kept changing the slice.
         """
         return await self._apply(plan_publish, self._leading)
 
     async def withdraw(self) -> None:
-        """Points the Service nowhere, unless it points to another process already.
-
-        Raises:
-            ApiError: as publish
+        """Points the Service nowhere, unless it points to another process already. Raises an ApiError as `publish`
+        does.
         """
         await self._apply(plan_withdraw, lambda: True)
 
     async def empty(self) -> bool:
-        """Points the Service nowhere, wherever it points; returns as publish.
-
-        Raises:
-            ApiError: as publish
-        """
+        """Points the Service nowhere, wherever it points; returns as publish. Raises an ApiError as `publish` does."""
         return await self._apply(lambda service, _, current: plan_empty(service, current), self._leading)
 
     async def _apply(

@@ -31,27 +31,13 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.resources import LONGHORN_REPLICAS
 from app.runtime.decision_thread import Urgency
 from app.schemas.state import GuardActivity
-from scheduler_core.convert.admission import (
-    AdmissionRequest,
-    JsonPatch,
-    placement_patch,
-)
+from scheduler_core.convert.admission import AdmissionRequest, JsonPatch, placement_patch
 from scheduler_core.convert.meta import Wire, decode_json
 from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.decide.decision import Competing, Contenders
 from scheduler_core.decide.settings import ExtenderSettings, GuardMode
 from scheduler_core.errors import ObjectError
-from scheduler_core.guard.placement_guard import (
-    STEPS_PER_PLACEMENT,
-    GuardDecision,
-    GuardOutcome,
-    GuardState,
-    Observation,
-    Search,
-    guard_placement,
-    next_state,
-    observe_placement,
-)
+from scheduler_core.guard import placement_guard
 from scheduler_core.model.longhorn import NODE_LABEL, Placement, Replica
 from scheduler_core.packing.budget import Budget
 
@@ -137,7 +123,7 @@ class PlacementGuard:
         self._metrics = metrics
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._state = GuardState.UNPROVEN
+        self._state = placement_guard.GuardState.UNPROVEN
         self._allowances: dict[str, _Allowance] = {}
         self._outcomes: Counter[str] = Counter()
         self._observations: Counter[str] = Counter()
@@ -148,7 +134,7 @@ class PlacementGuard:
         """Whether every placement was answered lately, by any process, and is kept to the plan."""
         # An obstacle is known before the first placement passes the guard by.
         enforced = self._mode is GuardMode.ENFORCE and not self._context.obstacle()
-        return enforced and self._state is GuardState.PROVEN
+        return enforced and self._state is placement_guard.GuardState.PROVEN
 
     @property
     def allowances(self) -> tuple[Placement, ...]:
@@ -196,13 +182,13 @@ class PlacementGuard:
             return []
         started = self._clock()
         patch = await self._patch(request)
-        self._metrics.observe_guard_answer(self._clock() - started)
+        self._metrics.guard_duration.observe(self._clock() - started)
         return patch
 
     async def _patch(self, request: AdmissionRequest) -> JsonPatch:
         wanted = request.placement
         if isinstance(wanted, str):
-            self._count(GuardOutcome.REFUSED_SHAPE)
+            self._count(placement_guard.GuardOutcome.REFUSED_SHAPE)
             log.warning("a replica's update is left alone: it has not the shape of a placement", problem=wanted)
             return []
         try:
@@ -211,7 +197,7 @@ class PlacementGuard:
         except TimeoutError:
             # The object will have no note of an answer. Another process may be asked.
             self._fall_behind()
-            self._count(GuardOutcome.LATE)
+            self._count(placement_guard.GuardOutcome.LATE)
             log.warning("a placement is left alone: its decision took too long", replica=wanted.replica)
             return []
         except Exception:
@@ -231,18 +217,29 @@ class PlacementGuard:
             if not isinstance(contenders, Competing):
                 return []
             # What other processes do on other nodes is not read.
-            search = Search(Budget(STEPS_PER_PLACEMENT), settings.guard_other_nodes and alone)
+            search = placement_guard.Search(
+                Budget(placement_guard.STEPS_PER_PLACEMENT), settings.guard_other_nodes and alone
+            )
             decision = await self._evaluator.run(
-                partial(guard_placement, wanted, self._cache.state(), contenders.ledger, self.allowances, search),
+                partial(
+                    placement_guard.guard_placement,
+                    wanted,
+                    self._cache.state(),
+                    contenders.ledger,
+                    self.allowances,
+                    search,
+                ),
                 Urgency.REVIEW,
             )
             current = await self._contenders(wanted.node) if alone else contenders
             if _has_same_offers(contenders, current, {wanted.node, decision.allowance.node}):
                 break
             contenders = current
-        enforces = settings.placement_guard is GuardMode.ENFORCE and self._state is not GuardState.TAMPERED
+        enforces = (
+            settings.placement_guard is GuardMode.ENFORCE and self._state is not placement_guard.GuardState.TAMPERED
+        )
         written = decision.allowance if enforces else wanted
-        refused = decision.outcome is GuardOutcome.REFUSED_SHAPE
+        refused = decision.outcome is placement_guard.GuardOutcome.REFUSED_SHAPE
         if not request.dry_run:
             self._count(decision.outcome)
             if not refused:
@@ -281,15 +278,15 @@ class PlacementGuard:
             return
         if after.disk_id:
             self._allowances.pop(after.name, None)
-        observation = observe_placement(before if isinstance(before, Replica) else None, after)
+        observation = placement_guard.observe_placement(before if isinstance(before, Replica) else None, after)
         if observation is None:
             return
         if self._mode is GuardMode.OFF:
-            self._state = next_state(self._state, observation)
+            self._state = placement_guard.next_state(self._state, observation)
             return
         self._observations[observation.value] += 1
-        self._metrics.count_guard_observation(observation.value)
-        write = log.info if observation is Observation.CONFIRMED else log.warning
+        self._metrics.guard_observations.count(observation.value)
+        write = log.info if observation is placement_guard.Observation.CONFIRMED else log.warning
         write(
             "a placement is shown",
             observation=observation.value,
@@ -298,7 +295,7 @@ class PlacementGuard:
             node=after.node_id,
             disk=after.disk_id,
         )
-        state = next_state(self._state, observation)
+        state = placement_guard.next_state(self._state, observation)
         if state is not self._state:
             log.warning("the placement guard is", state=state.value, before=self._state.value)
             self._state = state
@@ -316,12 +313,14 @@ class PlacementGuard:
                 return
             del self._allowances[replica]
 
-    def _count(self, outcome: GuardOutcome) -> None:
+    def _count(self, outcome: placement_guard.GuardOutcome) -> None:
         self._outcomes[outcome.value] += 1
-        self._metrics.count_guarded_placement(outcome.value)
+        self._metrics.guarded_placements.count(outcome.value)
 
-    def _log(self, decision: GuardDecision, wanted: Placement, written: Placement, seconds: float) -> None:
-        write = log.debug if decision.outcome is GuardOutcome.NOT_GUARDED else log.info
+    def _log(
+        self, decision: placement_guard.GuardDecision, wanted: Placement, written: Placement, seconds: float
+    ) -> None:
+        write = log.debug if decision.outcome is placement_guard.GuardOutcome.NOT_GUARDED else log.info
         write(
             "placement",
             outcome=decision.outcome.value,

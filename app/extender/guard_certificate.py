@@ -17,7 +17,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import Enum, auto
 from typing import Any, Final
 
 import msgspec
@@ -60,6 +59,10 @@ SERVING_VALIDITY: Final = timedelta(days=90)
 # Clocks of nodes differ, and a certificate is used at once.
 CLOCK_SKEW: Final = timedelta(hours=1)
 _RENEWED_AFTER: Final = 2 / 3
+_NO_OTHER_USAGE: Final = dict.fromkeys(
+    ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+    False,
+)
 # How long API servers may take until they trust a new authority.
 TRUSTED_AFTER: Final = timedelta(seconds=20)
 CALL_SECONDS: Final = 5.0
@@ -73,14 +76,6 @@ AUTHORITIES_KEY: Final = "ca.crt"
 AUTHORITY_KEY_KEY: Final = "ca.key"
 CHAIN_KEY: Final = "tls.crt"
 SERVING_KEY_KEY: Final = "tls.key"
-
-
-class Due(Enum):
-    """What must be renewed now."""
-
-    NOTHING = auto()
-    SERVING = auto()
-    AUTHORITY = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +92,12 @@ class Certificates:
         """The certificates to trust, as PEM."""
         return b"".join(authority.public_bytes(Encoding.PEM) for authority in self.authorities)
 
-    def due(self, host: str, now: datetime) -> Due:
-        """Returns what must be renewed for a server that is called as `host`."""
-        if _is_due(self.authorities[0], now):
-            return Due.AUTHORITY
-        if _is_due(self.serving.certificate, now) or self.serving.problem(host, now):
-            return Due.SERVING
-        return Due.NOTHING
+    def is_authority_due(self, now: datetime) -> bool:
+        return _is_due(self.authorities[0], now)
+
+    def is_serving_due(self, host: str, now: datetime) -> bool:
+        """Whether the serving certificate must be renewed for a server that is called as `host`."""
+        return _is_due(self.serving.certificate, now) or self.serving.problem(host, now) != ""
 
     def renew_serving(self, host: str, now: datetime) -> Certificates:
         return replace(self, serving=_sign_serving(self.authorities[0], self.authority_key, host, now))
@@ -131,9 +125,9 @@ def issue(host: str, now: datetime) -> Certificates:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # Two authorities must not have the same name: OpenSSL would try only one of them.
-    subject = _subject(f"authority {serial:x}"[:64])
-    builder = _builder(subject, subject, key.public_key(), now, now + AUTHORITY_VALIDITY, signs_certificates=True)
-    authority = builder.serial_number(serial).sign(key, hashes.SHA256())
+    name = _name(f"authority {serial:x}"[:64])
+    builder = _builder(name, key.public_key(), now, now + AUTHORITY_VALIDITY, ca=True)
+    authority = builder.issuer_name(name).serial_number(serial).sign(key, hashes.SHA256())
     return Certificates((authority,), key, _sign_serving(authority, key, host, now))
 
 
@@ -143,9 +137,9 @@ def _sign_serving(
     key = ec.generate_private_key(ec.SECP256R1())
     expires = min(now + SERVING_VALIDITY, authority.not_valid_after_utc)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
-    subject = _subject("serving")
     certificate = (
-        _builder(subject, authority.subject, key.public_key(), now, expires, signs_certificates=False)
+        _builder(_name("serving"), key.public_key(), now, expires, ca=False)
+        .issuer_name(authority.subject)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
@@ -155,47 +149,29 @@ def _sign_serving(
     return ServingPair(certificate, certificate.public_bytes(Encoding.PEM), private_pem(key))
 
 
-def _builder(  # noqa: PLR0913 # what every certificate has
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    now: datetime,
-    expires: datetime,
-    *,
-    signs_certificates: bool,
+def _builder(
+    name: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, expires: datetime, *, ca: bool
 ) -> x509.CertificateBuilder:
-    constraints = x509.BasicConstraints(ca=signs_certificates, path_length=0 if signs_certificates else None)
     return (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
+        .subject_name(name)
         .public_key(key)
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(expires)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(constraints, critical=True)
-        .add_extension(key_usage(signs_certificates=signs_certificates), critical=True)
+        .add_extension(x509.BasicConstraints(ca, path_length=0 if ca else None), critical=True)
+        .add_extension(key_usage(ca=ca), critical=True)
     )
 
 
-def _subject(name: str) -> x509.Name:
+def _name(text: str) -> x509.Name:
     organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, NAME)
-    return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def key_usage(*, ca: bool) -> x509.KeyUsage:
     """Returns the key usage of an authority, or of a certificate that it signs."""
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **_NO_OTHER_USAGE)
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -209,10 +185,8 @@ def decode_serving(data: Mapping[str, bytes]) -> ServingPair:
 
 
 def decode_certificates(data: Mapping[str, bytes]) -> Certificates:
-    """Returns the certificates in the content of a Secret.
-
-    Raises:
-        CertificateError: some are missing or unreadable, do not belong together, or were not made by this program
+    """Returns the certificates in the content of a Secret. Raises a CertificateError if some are missing or unreadable,
+    do not belong together, or were not made by this program.
     """
     authorities = decode_chain(_entry(data, AUTHORITIES_KEY))
     for authority in authorities:
@@ -248,13 +222,9 @@ class _Secret(Wire):
             raise CertificateError("an entry is no base64") from None
 
 
-class _ClientConfig(Wire):
-    ca_bundle: str | None = None
-
-
 class _Webhook(Wire):
     name: str = ""
-    client_config: _ClientConfig = msgspec.field(default_factory=_ClientConfig)
+    client_config: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _WebhookConfiguration(Wire):
@@ -280,7 +250,7 @@ class GuardCertificate(CertificateReloader):
     """Owner of the certificate that the placement guard's server shows."""
 
     def __init__(self, client: KubeClient, options: CertificateOptions, metrics: Metrics) -> None:
-        super().__init__(server_context(), metrics.guard_certificate)
+        super().__init__(server_context(), metrics.guard_certificate_expiry.set)
         self._client = client
         self._options = options
         self._secret_path = SECRETS.path(options.namespace, NAME)
@@ -355,11 +325,11 @@ class GuardCertificate(CertificateReloader):
                 raise CertificateError("it is empty; the leader makes the certificate")
             return await self._write(secret, issue(host, now))
         stored = decode_certificates(secret.content)
-        due = stored.due(host, now) if leading else Due.NOTHING
-        if due is Due.SERVING:
-            return await self._write(secret, stored.renew_serving(host, now))
-        if due is Due.NOTHING:
+        if not leading:
             return stored
+        if not stored.is_authority_due(now):
+            due = stored.is_serving_due(host, now)
+            return await self._write(secret, stored.renew_serving(host, now)) if due else stored
         # The stored certificates stay in force until the new authority is trusted.
         if self._next is None:
             self._next = stored.renew_authority(host, now)
@@ -408,7 +378,9 @@ class GuardCertificate(CertificateReloader):
     async def _write_ca_bundle(self, certificates: Certificates) -> None:
         configuration = await self._read_webhooks()
         bundle = b64encode(certificates.bundle).decode()
-        outdated = [entry.name for entry in configuration.webhooks or () if entry.client_config.ca_bundle != bundle]
+        outdated = [
+            entry.name for entry in configuration.webhooks or () if entry.client_config.get("caBundle") != bundle
+        ]
         if outdated:
             if not self._options.leading():
                 return

@@ -20,22 +20,10 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from app.kube.client import ApiError, KubeClient
-from app.kube.paging import pages
-from app.kube.resources import CLAIMS, LEASES, NAMESPACES, PODS, SERVICES, STORAGE_CLASSES, Resource
+from app.kube import resources
+from app.kube.client import ApiError, KubeClient, pages
 from app.settings import NO_BROWSER
-from scheduler_core.convert.installed_objects import (
-    TAG,
-    command_line,
-    installed_pod,
-    pod_progress,
-    probe_claim,
-    probe_class,
-    probe_namespace,
-    probe_pod,
-    selected_node,
-    service_address,
-)
+from scheduler_core.convert import installed_objects
 from scheduler_core.convert.leadership import lease
 from scheduler_core.errors import CoreError
 from scheduler_core.installation.facts import ProbeResult, leading_pod
@@ -64,35 +52,26 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 async def read_version(client: KubeClient) -> str:
-    """Returns the API server's version.
-
-    Raises:
-        ApiError: the API server does not answer
-    """
+    """Returns the API server's version. Raises an ApiError if the API server does not answer."""
     return msgspec.json.decode(await client.get(_VERSION), type=_Version).text
 
 
 async def read_service(client: KubeClient, namespace: str) -> ServiceAddress | None:
-    """Returns where the extender's Service is reached, None without one.
-
-    Raises:
-        ApiError: it may not be read, or the API server does not answer
+    """Returns where the extender's Service is reached, None without one. Raises an ApiError if it may not be read, or
+    the API server does not answer.
     """
-    raw = await client.find(SERVICES.path(namespace, EXTENDER.name))
-    return service_address(raw) if raw is not None else None
+    raw = await client.find(resources.SERVICES.path(namespace, EXTENDER.name))
+    return installed_objects.service_address(raw) if raw is not None else None
 
 
 async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
     """Returns the port of an extender that listens on loopback alone, None if it listens on other addresses, or pods
-    may not be read.
-
-    Raises:
-        ApiError: the API server does not answer
+    may not be read. Raises an ApiError if the API server does not answer.
     """
     try:
-        async for page in pages(client, PODS.path(namespace), EXTENDER_PODS):
+        async for page in pages(client, resources.PODS.path(namespace), EXTENDER_PODS):
             for raw in page.items:
-                pod = installed_pod(raw)
+                pod = installed_objects.installed_pod(raw)
                 if pod.live and pod.on_loopback:
                     return pod.port or EXTENDER.port
     except ApiError as error:
@@ -102,15 +81,13 @@ async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
 
 
 async def read_scheduler_flags(client: KubeClient) -> SchedulerFlags:
-    """Returns the flags of kube-scheduler's static pod, all empty where it is no pod, or pods may not be read.
-
-    Raises:
-        ApiError: the API server does not answer
+    """Returns the flags of kube-scheduler's static pod, all empty where it is no pod, or pods may not be read. Raises
+    an ApiError if the API server does not answer.
     """
     try:
-        async for page in pages(client, PODS.path(_NAMESPACE), _STATIC_POD):
+        async for page in pages(client, resources.PODS.path(_NAMESPACE), _STATIC_POD):
             for raw in page.items:
-                return flags(command_line(raw))
+                return flags(installed_objects.command_line(raw))
     except ApiError as error:
         if not error.forbidden:
             raise
@@ -127,9 +104,9 @@ Ask = Callable[[str], Awaitable[bytes]]
 
 def proxy_call(client: KubeClient, pod: InstalledPod, scheme: str = "http", port: int = 0) -> Ask:
     """Returns what calls a process through the API server, by default at its port for HTTP."""
-    path = PODS.path(pod.namespace, f"{scheme}:{pod.name}:{port or pod.port or EXTENDER.port}", "proxy").replace(
-        "%3A", ":"
-    )
+    path = resources.PODS.path(
+        pod.namespace, f"{scheme}:{pod.name}:{port or pod.port or EXTENDER.port}", "proxy"
+    ).replace("%3A", ":")
 
     async def ask(where: str) -> bytes:
         # The API server passes its own name on as Host.
@@ -148,10 +125,8 @@ class CallerFiles:
     server_name: str = ""  # the name in the extender's certificate, "" for the host of the URL
 
     def context(self) -> ssl.SSLContext:
-        """Returns what connections use.
-
-        Raises:
-            CoreError: a file cannot be read, or the key is not that of the certificate
+        """Returns what connections use. Raises a CoreError if a file cannot be read, or the key is not that of the
+        certificate.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
@@ -173,11 +148,7 @@ def _file_problem(error: OSError, unusable: str) -> str:
 
 
 def direct_call(url: str, files: CallerFiles | None = None) -> Ask:
-    """Returns what calls a process at a URL.
-
-    Raises:
-        CoreError: a file of `files` cannot be used
-    """
+    """Returns what calls a process at a URL. Raises a CoreError if a file of `files` cannot be used."""
     files = files or CallerFiles()
     context = files.context()
     server_name = files.server_name or None
@@ -228,9 +199,11 @@ async def leader_call(client: KubeClient, namespace: str) -> Ask:
             "--ca-file, --cert-file, --key-file and docs/tls.md"
         )
     pods = [
-        installed_pod(raw) async for page in pages(client, PODS.path(namespace), EXTENDER_PODS) for raw in page.items
+        installed_objects.installed_pod(raw)
+        async for page in pages(client, resources.PODS.path(namespace), EXTENDER_PODS)
+        for raw in page.items
     ]
-    raw = await client.find(LEASES.path(namespace, EXTENDER.name))
+    raw = await client.find(resources.LEASES.path(namespace, EXTENDER.name))
     leader = leading_pod([pod for pod in pods if pod.live], lease(raw).holder if raw is not None else "")
     if leader is None:
         raise CoreError(
@@ -262,9 +235,9 @@ class Probe:
     def __init__(self, client: KubeClient, options: ProbeOptions) -> None:
         self._client = client
         self._options = options
-        self._name = f"{TAG}-{secrets.token_hex(4)}"
+        self._name = f"{installed_objects.TAG}-{secrets.token_hex(4)}"
         self._namespace = options.namespace or self._name
-        self._created: list[tuple[Resource, str]] = []
+        self._created: list[tuple[resources.Resource, str]] = []
 
     async def run(self) -> ProbeResult:
         """Returns what kube-scheduler does with the pod."""
@@ -279,15 +252,17 @@ class Probe:
     async def _create_all(self) -> None:
         name = self._name
         if not self._options.namespace:
-            await self._create(NAMESPACES, "", probe_namespace(name))
-        await self._create(STORAGE_CLASSES, "", probe_class(name, DRIVER))
-        await self._create(CLAIMS, self._namespace, probe_claim(name))
+            await self._create(resources.NAMESPACES, "", installed_objects.probe_namespace(name))
+        await self._create(resources.STORAGE_CLASSES, "", installed_objects.probe_class(name, DRIVER))
+        await self._create(resources.CLAIMS, self._namespace, installed_objects.probe_claim(name))
         options = self._options
-        pod = probe_pod(name, options.scheduler_name or DEFAULT_SCHEDULER, requests_extender=options.requests_extender)
+        pod = installed_objects.probe_pod(
+            name, options.scheduler_name or DEFAULT_SCHEDULER, requests_extender=options.requests_extender
+        )
         deadline = asyncio.get_running_loop().time() + _ACCOUNT_TIMEOUT
         while True:
             try:
-                await self._create(PODS, self._namespace, pod)
+                await self._create(resources.PODS, self._namespace, pod)
             except ApiError as error:
                 if "serviceaccount" not in str(error) or asyncio.get_running_loop().time() > deadline:
                     raise
@@ -295,7 +270,7 @@ class Probe:
             else:
                 return
 
-    async def _create(self, resource: Resource, namespace: str, body: dict[str, object]) -> None:
+    async def _create(self, resource: resources.Resource, namespace: str, body: dict[str, object]) -> None:
         # Noted before: an answer may be lost, and a name that does not exist is deleted without harm.
         if (resource, namespace) not in self._created:
             self._created.append((resource, namespace))
@@ -304,8 +279,12 @@ class Probe:
     async def _observe(self) -> ProbeResult:
         deadline = asyncio.get_running_loop().time() + self._options.seconds
         while True:
-            progress = pod_progress(await self._client.get(PODS.path(self._namespace, self._name)))
-            node = progress.node or selected_node(await self._client.get(CLAIMS.path(self._namespace, self._name)))
+            progress = installed_objects.pod_progress(
+                await self._client.get(resources.PODS.path(self._namespace, self._name))
+            )
+            node = progress.node or installed_objects.selected_node(
+                await self._client.get(resources.CLAIMS.path(self._namespace, self._name))
+            )
             if node or progress.message or asyncio.get_running_loop().time() > deadline:
                 return ProbeResult(message="" if node else progress.message, node=node)
             await asyncio.sleep(_INTERVAL)
@@ -341,6 +320,8 @@ async def admitted_pod(client: KubeClient, namespace: str) -> InstalledPod:
         ApiError: the API server does not answer, or refuses such a pod
         ObjectError: the answer is no pod
     """
-    path = f"{PODS.path(namespace)}?dryRun=All"
-    body = probe_pod(TAG, DEFAULT_SCHEDULER, requests_extender=False, opts_out=False)
-    return installed_pod(await client.create(path, body))
+    path = f"{resources.PODS.path(namespace)}?dryRun=All"
+    body = installed_objects.probe_pod(
+        installed_objects.TAG, DEFAULT_SCHEDULER, requests_extender=False, opts_out=False
+    )
+    return installed_objects.installed_pod(await client.create(path, body))

@@ -13,50 +13,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from app.extender.installation_calls import (
-    EXTENDER_PODS,
-    Ask,
-    Probe,
-    ProbeOptions,
-    admitted_pod,
-    direct_call,
-    proxy_call,
-    read_version,
-)
+from app.extender import installation_calls
 from app.extender.offer_store import CONFIG_MAP
-from app.kube.client import ApiError, KubeClient
+from app.kube import resources
+from app.kube.client import ApiError, KubeClient, pages
 from app.kube.cluster_cache import WATCHED
-from app.kube.paging import pages
-from app.kube.resources import (
-    CLAIMS,
-    CONFIG_MAPS,
-    CSI_DRIVERS,
-    ENDPOINT_SLICES,
-    EVENTS,
-    LEASES,
-    LONGHORN_NODES,
-    LONGHORN_REPLICAS,
-    LONGHORN_SETTINGS,
-    LONGHORN_VOLUMES,
-    MUTATING_WEBHOOKS,
-    PERSISTENT_VOLUMES,
-    PODS,
-    SECRETS,
-    SERVICES,
-    STORAGE_CLASSES,
-    Resource,
-)
-from scheduler_core.convert.installed_objects import (
-    TAG,
-    access_review,
-    csi_driver_tracks_capacity,
-    installed_pod,
-    is_allowed,
-    is_answered,
-    probe_replica,
-    scheduling_failure,
-    service_address,
-)
+from scheduler_core.convert import installed_objects
 from scheduler_core.convert.kube import ConfigMap
 from scheduler_core.convert.leadership import endpoint_slice, lease
 from scheduler_core.convert.meta import decode_json
@@ -69,13 +31,7 @@ from scheduler_core.leadership.election import LEASE_NAME
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.replenish_wait import parse_time
-from scheduler_core.model.installation import (
-    DEFAULT_SCHEDULER,
-    HeldLease,
-    InstalledPod,
-    Permission,
-    SchedulingFailure,
-)
+from scheduler_core.model.installation import DEFAULT_SCHEDULER, HeldLease, InstalledPod, Permission, SchedulingFailure
 from scheduler_core.model.kube import StorageClass
 
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -118,7 +74,7 @@ class ReadOptions:
     """What to read."""
 
     namespace: str  # of Longhorn and of the extender
-    probe: ProbeOptions | None  # how to probe; None: no probe pod is created
+    probe: installation_calls.ProbeOptions | None  # how to probe; None: no probe pod is created
     url: str = ""  # where the leader is reached directly; "": through the API server
 
 
@@ -131,37 +87,35 @@ class InstallationReader:
         self._unknown: list[str] = []
 
     async def read(self) -> Installation:
-        """Returns the facts.
-
-        Raises:
-            ApiError: the API server does not answer
-        """
+        """Returns the facts. Raises an ApiError if the API server does not answer."""
         namespace = self._options.namespace
-        version = await read_version(self._client)
+        version = await installation_calls.read_version(self._client)
         # Before other facts, whose reading then takes no time away from kube-scheduler's answer.
         admitted = await self._pod_after_admission()
         scheduler = self._scheduler_name(admitted)
         asks = admitted is not None and admitted.asks(scheduler)
         probe, plain_probe = await self._probe(scheduler, without_resource=not asks)
         pods = await self._pods("")
-        labelled = await self._pods(namespace, EXTENDER_PODS)
-        settings = await self._list(LONGHORN_SETTINGS, namespace, _read_as(LONGHORN_SETTINGS))
-        classes = [entry for _, entry in await self._list(STORAGE_CLASSES, "", _read_as(STORAGE_CLASSES))]
-        own_settings = await self._get(CONFIG_MAPS, namespace, PROGRAM, _extender_settings)
-        guard = await self._get(MUTATING_WEBHOOKS, "", PLACEMENT_GUARD.name, bool)
+        labelled = await self._pods(namespace, installation_calls.EXTENDER_PODS)
+        settings = await self._list(resources.LONGHORN_SETTINGS, namespace, _read_as(resources.LONGHORN_SETTINGS))
+        classes = [
+            entry for _, entry in await self._list(resources.STORAGE_CLASSES, "", _read_as(resources.STORAGE_CLASSES))
+        ]
+        own_settings = await self._get(resources.CONFIG_MAPS, namespace, PROGRAM, _extender_settings)
+        guard = await self._get(resources.MUTATING_WEBHOOKS, "", PLACEMENT_GUARD.name, bool)
         facts = Installation(
             now=datetime.now(UTC),
             namespace=namespace,
             kubernetes_version=version,
-            service=await self._get(SERVICES, namespace, EXTENDER.name, service_address),
+            service=await self._get(resources.SERVICES, namespace, EXTENDER.name, installed_objects.service_address),
             pods=tuple(labelled),
             system_pods=tuple(pod for pod in pods if pod.namespace in {namespace, _SYSTEM_NAMESPACE}),
             requesting_pods=tuple(sorted(pod.key for pod in pods if pod.requests_extender)),
             second_scheduler_pods=tuple(sorted(pod.key for pod in pods if pod.scheduler_name == SECOND_SCHEDULER)),
             claiming_pods=await self._claiming_pods(pods, classes),
             admitted=admitted,
-            lease=await self._get(LEASES, namespace, EXTENDER.name, _held_lease),
-            endpoints=await self._get(ENDPOINT_SLICES, namespace, EXTENDER.name, _addresses) or (),
+            lease=await self._get(resources.LEASES, namespace, EXTENDER.name, _held_lease),
+            endpoints=await self._get(resources.ENDPOINT_SLICES, namespace, EXTENDER.name, _addresses) or (),
             guard_installed=bool(guard),
             probe=probe,
             plain_probe=plain_probe,
@@ -171,21 +125,21 @@ class InstallationReader:
             observes=own_settings is not None and own_settings.observes,
             storage_classes=tuple(classes),
             longhorn_nodes=tuple(
-                entry for _, entry in await self._list(LONGHORN_NODES, namespace, _read_as(LONGHORN_NODES))
+                entry
+                for _, entry in await self._list(
+                    resources.LONGHORN_NODES, namespace, _read_as(resources.LONGHORN_NODES)
+                )
             ),
-            tracks_capacity=bool(await self._get(CSI_DRIVERS, "", DRIVER, csi_driver_tracks_capacity)),
+            tracks_capacity=bool(
+                await self._get(resources.CSI_DRIVERS, "", DRIVER, installed_objects.csi_driver_tracks_capacity)
+            ),
         )
         reports = await self._ask_processes(facts)
         trial = await self._try_guard(facts) if facts.guard_installed else None
         denied = await self._missing_permissions(facts)
         failures = await self._failures(facts.now)
         return replace(
-            facts,
-            reports=reports,
-            guard_trial=trial,
-            denied=denied,
-            failures=failures,
-            unknown=tuple(self._unknown),
+            facts, reports=reports, guard_trial=trial, denied=denied, failures=failures, unknown=tuple(self._unknown)
         )
 
     async def _pod_after_admission(self) -> InstalledPod | None:
@@ -193,7 +147,7 @@ class InstallationReader:
         probe = self._options.probe
         namespace = (probe.namespace if probe is not None else "") or _TRIAL_NAMESPACE
         try:
-            return await admitted_pod(self._client, namespace)
+            return await installation_calls.admitted_pod(self._client, namespace)
         except ApiError as error:
             if error.unreachable:
                 raise
@@ -212,10 +166,12 @@ class InstallationReader:
         options = self._options.probe
         if options is None:
             return None, None
-        asking = Probe(self._client, replace(options, scheduler_name=scheduler))
+        asking = installation_calls.Probe(self._client, replace(options, scheduler_name=scheduler))
         if not without_resource:
             return await asking.run(), None
-        plain = Probe(self._client, replace(options, scheduler_name=DEFAULT_SCHEDULER, requests_extender=False))
+        plain = installation_calls.Probe(
+            self._client, replace(options, scheduler_name=DEFAULT_SCHEDULER, requests_extender=False)
+        )
         # Not gather: it would end before both have removed what they created.
         async with asyncio.TaskGroup() as group:
             first, second = group.create_task(asking.run()), group.create_task(plain.run())
@@ -224,7 +180,7 @@ class InstallationReader:
     async def _claiming_pods(self, pods: list[InstalledPod], classes: list[StorageClass]) -> tuple[InstalledPod, ...]:
         """Returns pods with a claim of a Longhorn StorageClass, without system pods."""
         names = {entry.name for entry in classes if entry.provisioner == DRIVER}
-        claims = await self._list(CLAIMS, "", _read_as(CLAIMS))
+        claims = await self._list(resources.CLAIMS, "", _read_as(resources.CLAIMS))
         keys = {key for key, claim in claims if claim.spec.storage_class in names}
         return tuple(
             pod
@@ -234,10 +190,14 @@ class InstallationReader:
         )
 
     async def _pods(self, namespace: str, query: dict[str, str] | None = None) -> list[InstalledPod]:
-        return [pod for pod in await self._list(PODS, namespace, installed_pod, query) if pod.live]
+        return [
+            pod
+            for pod in await self._list(resources.PODS, namespace, installed_objects.installed_pod, query)
+            if pod.live
+        ]
 
     async def _get(
-        self, resource: Resource, namespace: str, name: str, convert: Callable[[bytes], _Value]
+        self, resource: resources.Resource, namespace: str, name: str, convert: Callable[[bytes], _Value]
     ) -> _Value | None:
         try:
             return convert(await self._client.get(resource.path(namespace, name)))
@@ -249,7 +209,7 @@ class InstallationReader:
 
     async def _list(
         self,
-        resource: Resource,
+        resource: resources.Resource,
         namespace: str,
         convert: Callable[[msgspec.Raw], _Value],
         query: dict[str, str] | None = None,
@@ -276,11 +236,11 @@ class InstallationReader:
     async def _failures(self, now: datetime) -> tuple[SchedulingFailure, ...] | None:
         before = len(self._unknown)
         query = {"fieldSelector": "reason=FailedScheduling"}
-        failures = await self._list(EVENTS, "", scheduling_failure, query)
+        failures = await self._list(resources.EVENTS, "", installed_objects.scheduling_failure, query)
         if not failures and len(self._unknown) > before:
             return None
         # An event outlives its pod: the answers to earlier probes are not news.
-        workloads = [failure for failure in failures if f"/{TAG}" not in failure.pod]
+        workloads = [failure for failure in failures if f"/{installed_objects.TAG}" not in failure.pod]
         times = [(failure, parse_time(failure.last)) for failure in workloads]
         return tuple(failure for failure, last in times if last is not None and now - last <= _EVENT_AGE)
 
@@ -288,8 +248,8 @@ class InstallationReader:
         account = next((pod.account for pod in facts.pods if pod.account), PROGRAM)
 
         async def may(permission: Permission) -> bool:
-            review = access_review(permission, facts.namespace, account)
-            return is_allowed(await self._client.create(_REVIEWS, review))
+            review = installed_objects.access_review(permission, facts.namespace, account)
+            return installed_objects.is_allowed(await self._client.create(_REVIEWS, review))
 
         try:
             answers = await asyncio.gather(*(may(permission) for permission in PERMISSIONS))
@@ -300,16 +260,22 @@ class InstallationReader:
 
     async def _try_guard(self, facts: Installation) -> GuardTrial:
         """Has the API server call the placement guard by a dry run, and otherwise looks for the obstacle."""
-        path = f"{LONGHORN_REPLICAS.path(facts.namespace)}?dryRun=All"
+        path = f"{resources.LONGHORN_REPLICAS.path(facts.namespace)}?dryRun=All"
         try:
-            answered = is_answered(await self._client.create(path, probe_replica(LONGHORN_REPLICAS.api_version)))
+            answered = installed_objects.is_answered(
+                await self._client.create(
+                    path, installed_objects.probe_replica(resources.LONGHORN_REPLICAS.api_version)
+                )
+            )
         except CoreError as error:
             return GuardTrial(problem=str(error))
         leader = facts.leader
         if answered or leader is None:
             return GuardTrial(answered)
         try:
-            await proxy_call(self._client, leader, "https", leader.guard_port or PLACEMENT_GUARD.port)("")
+            await installation_calls.proxy_call(
+                self._client, leader, "https", leader.guard_port or PLACEMENT_GUARD.port
+            )("")
         except ApiError as error:
             # The guard itself answers no GET. What the API server says has a reason.
             if error.reason or error.status == 0:
@@ -320,11 +286,12 @@ class InstallationReader:
         pods = [pod for pod in facts.pods if pod.address]
         if facts.service is not None and facts.service.tls:
             return await self._ask_probe_ports(pods)
-        asks = [proxy_call(self._client, pod) for pod in pods]
+        asks = [installation_calls.proxy_call(self._client, pod) for pod in pods]
         leader = facts.leader
         if self._options.url:
             asks = [
-                direct_call(self._options.url) if pod is leader else ask for pod, ask in zip(pods, asks, strict=True)
+                installation_calls.direct_call(self._options.url) if pod is leader else ask
+                for pod, ask in zip(pods, asks, strict=True)
             ]
         reports = await asyncio.gather(*(_report(ask) for ask in asks))
         return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
@@ -332,7 +299,7 @@ class InstallationReader:
     async def _ask_probe_ports(self, pods: list[InstalledPod]) -> dict[str, ProcessReport]:
         # These processes answer only callers with a certificate, and the API server has none.
         reports = await asyncio.gather(
-            *(_failure(proxy_call(self._client, replace(pod, port=pod.probe_port))) for pod in pods)
+            *(_failure(installation_calls.proxy_call(self._client, replace(pod, port=pod.probe_port))) for pod in pods)
         )
         return {pod.name: report for pod, report in zip(pods, reports, strict=True) if report is not None}
 
@@ -351,12 +318,12 @@ def _extender_settings(raw: bytes) -> ExtenderSettings:
     return SettingsHistory().resolve([SettingsSource(f"ConfigMap {PROGRAM}", data)])
 
 
-def _read_as(resource: Resource) -> Callable[[msgspec.Raw], tuple[Any, Any]]:
+def _read_as(resource: resources.Resource) -> Callable[[msgspec.Raw], tuple[Any, Any]]:
     """Returns the decoder of a kind's objects, as snapshots use it, to an object's name and model."""
     return KINDS[resource.group, resource.kind].decode
 
 
-async def _report(ask: Ask) -> ProcessReport:
+async def _report(ask: installation_calls.Ask) -> ProcessReport:
     try:
         await ask("readyz")
         state = msgspec.json.decode(await ask("state"), type=_State)
@@ -379,7 +346,7 @@ async def _report(ask: Ask) -> ProcessReport:
     )
 
 
-async def _failure(ask: Ask) -> ProcessReport | None:
+async def _failure(ask: installation_calls.Ask) -> ProcessReport | None:
     try:
         await ask("readyz")
     except ApiError as error:
@@ -396,35 +363,43 @@ def _failed_report(error: ApiError) -> ProcessReport:
 
 
 # Objects that a request names before a cache has them.
-_FETCHED: Final = (CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, LONGHORN_VOLUMES)
+_FETCHED: Final = (
+    resources.CLAIMS,
+    resources.PERSISTENT_VOLUMES,
+    resources.PODS,
+    resources.STORAGE_CLASSES,
+    resources.LONGHORN_VOLUMES,
+)
 
 
-def _permissions(resource: Resource, *verbs: str, name: str = "", everywhere: bool = False) -> list[Permission]:
+def _permissions(
+    resource: resources.Resource, *verbs: str, name: str = "", everywhere: bool = False
+) -> list[Permission]:
     return [Permission(verb, resource.group, resource.plural, name, everywhere) for verb in verbs]
 
 
-def _cache_permissions(resource: Resource) -> list[Permission]:
+def _cache_permissions(resource: resources.Resource) -> list[Permission]:
     verbs = ("get", "list", "watch") if resource in _FETCHED else ("list", "watch")
-    return _permissions(resource, *verbs, everywhere=resource.group != LONGHORN_NODES.group)
+    return _permissions(resource, *verbs, everywhere=resource.group != resources.LONGHORN_NODES.group)
 
 
 PERMISSIONS: Final = (
     *(permission for entry in WATCHED for permission in _cache_permissions(entry.resource)),
     # Nudges.
-    *_permissions(PODS, "patch", everywhere=True),
+    *_permissions(resources.PODS, "patch", everywhere=True),
     # The extender's own settings, and the open offers.
-    *_permissions(CONFIG_MAPS, "list", "watch", name=EXTENDER.name),
-    *_permissions(CONFIG_MAPS, "get", "patch", name=CONFIG_MAP),
+    *_permissions(resources.CONFIG_MAPS, "list", "watch", name=EXTENDER.name),
+    *_permissions(resources.CONFIG_MAPS, "get", "patch", name=CONFIG_MAP),
     # Leader election. `create` cannot be granted by name.
-    *_permissions(LEASES, "create"),
-    *_permissions(LEASES, "get", "update", name=LEASE_NAME),
-    *_permissions(ENDPOINT_SLICES, "create"),
+    *_permissions(resources.LEASES, "create"),
+    *_permissions(resources.LEASES, "get", "update", name=LEASE_NAME),
+    *_permissions(resources.ENDPOINT_SLICES, "create"),
     *(
         permission
         for service in (EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY)
-        for permission in _permissions(ENDPOINT_SLICES, "delete", "get", "update", name=service.name)
+        for permission in _permissions(resources.ENDPOINT_SLICES, "delete", "get", "update", name=service.name)
     ),
     # The placement guard's certificate.
-    *_permissions(SECRETS, "get", "patch", name=PLACEMENT_GUARD.name),
-    *_permissions(MUTATING_WEBHOOKS, "get", "patch", name=PLACEMENT_GUARD.name, everywhere=True),
+    *_permissions(resources.SECRETS, "get", "patch", name=PLACEMENT_GUARD.name),
+    *_permissions(resources.MUTATING_WEBHOOKS, "get", "patch", name=PLACEMENT_GUARD.name, everywhere=True),
 )

@@ -56,7 +56,6 @@ class ExtenderParts:
     elector: Elector
     publisher: EndpointPublisher | None  # None without an address to point the Service to
     metrics: Metrics
-    environment: Mapping[str, str]  # the extender's own settings given by flag or environment variable
     node_name: str
     policy_problem: Availability = ALWAYS_AVAILABLE  # returns why the policy in force cannot be evaluated, or ""
     offer_store: OfferStore | None = None  # where a leader records its offers for its successor, None if it makes none
@@ -279,7 +278,7 @@ class ExtenderLifecycle(Program):
             await self._service.keep(term)
         if not self.review_refusal():
             await self._keep_guard(term)
-        self._parts.metrics.heartbeat(self._parts.node_name, leading=not self.refusal())
+        self._parts.metrics.heartbeat.labels(self._parts.node_name).set(not self.refusal())
 
     async def _keep_guard(self, term: int | None) -> None:
         if self._parts.guard is not None:
@@ -366,7 +365,7 @@ class ExtenderLifecycle(Program):
         log.warning("a pod is still being placed, handing over without it")
 
     async def before_release(self) -> None:
-        self._parts.metrics.heartbeat(self._parts.node_name, leading=False)
+        self._parts.metrics.heartbeat.labels(self._parts.node_name).set(0)
         services = (self._service, self._parts.guard)
         self._withdraws = [entry for entry in services if entry is not None and entry.points_here]
 

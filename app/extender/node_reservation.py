@@ -23,18 +23,14 @@ import structlog
 
 from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
+from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, check_caller
 from scheduler_core.decide.decision import NO_SCORES, Contenders, Decision, ExcludedNodes
 from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.offers.handover_record import HandoverRecord
-from scheduler_core.volumes.existing_replicas import (
-    decided_node,
-    decided_pods,
-    pods_awaiting_replicas,
-    unlisted_volumes,
-)
+from scheduler_core.volumes import existing_replicas
 
 log = structlog.get_logger("reservation")
 
@@ -116,10 +112,8 @@ class NodeReservations:
         return decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help; nothing is reserved until /filter.
-
-        Raises:
-            ResolutionError: as filter
+        """Decides where preemption could help; nothing is reserved until /filter. Raises a ResolutionError as `filter`
+        does.
         """
         return await self._evaluator.filter(pod, candidates, self.contenders)
 
@@ -131,7 +125,10 @@ class NodeReservations:
         view = self._cache.state().view
         required = self._evaluator.options.require_best_effort
         self._recovers_until = self._clock() + ADOPTED_SECONDS
-        for pod, node in (*pods_awaiting_replicas(view, require_best_effort=required), *decided_pods(view)):
+        for pod, node in (
+            *existing_replicas.pods_awaiting_replicas(view, require_best_effort=required),
+            *existing_replicas.decided_pods(view),
+        ):
             self._reserve(pod, node)
         log.info("adopted", reserved=sorted(self.reserved_nodes()))
 
@@ -213,7 +210,11 @@ class NodeReservations:
         """Returns the node chosen for a pod that was not bound in time, or ""."""
         view = self._cache.state().view
         current = view.snapshot.pods.get((pod.namespace, pod.name))
-        return decided_node(current, view) if current is not None and _identity(current) == _identity(pod) else ""
+        return (
+            existing_replicas.decided_node(current, view)
+            if current is not None and _identity(current) == _identity(pod)
+            else ""
+        )
 
     def _reserve(self, pod: Pod, node: str) -> None:
         seconds: float = self._settings().node_reservation_timeout
@@ -249,20 +250,16 @@ class NodeReservations:
             while True:
                 view = self._cache.state().view
                 current = view.snapshot.pods.get((pod.namespace, pod.name))
-                if current is not None and decided_node(current, view) not in ("", node):
+                if current is not None and existing_replicas.decided_node(current, view) not in ("", node):
                     # The node may have been chosen only.
                     return False
                 try:
-                    if not unlisted_volumes(pod, node, view, require_best_effort=required):
+                    if not existing_replicas.unlisted_volumes(pod, node, view, require_best_effort=required):
                         return True
                 except ResolutionError as error:
                     log.debug("cannot tell yet what is awaited", pod=pod.key, problem=str(error))
-                try:
-                    # Claims, volumes and replicas matter too, in any order.
-                    async with asyncio.timeout(_RECHECK_INTERVAL):
-                        await changed.wait()
-                except TimeoutError:
-                    continue
+                # Claims, volumes and replicas matter too, in any order.
+                await wait_at_most(changed, _RECHECK_INTERVAL)
                 changed.clear()
 
 

@@ -31,16 +31,8 @@ from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.generic import nudge_patch
 from scheduler_core.convert.snapshot_kinds import KINDS
+from scheduler_core.decide import nudge
 from scheduler_core.decide.decision import Competing, Contenders, Decision
-from scheduler_core.decide.nudge import (
-    NUDGE_LIMIT,
-    PENDING_NUDGE_LIFETIME,
-    NudgeBackoff,
-    PendingNudges,
-    WaitingPod,
-    equivalence_key,
-    previously_refused_pods,
-)
 from scheduler_core.decide.offer import current_pod
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
@@ -82,7 +74,7 @@ class RefusedPod:
     since: float  # when it was refused first
     last: float
     selected_node: str = ""  # the node that its claims had selected when it was refused the last time, "" for none
-    backoff: NudgeBackoff = field(default_factory=NudgeBackoff)  # when it may be nudged again
+    backoff: nudge.NudgeBackoff = field(default_factory=nudge.NudgeBackoff)  # when it may be nudged again
     # When kube-scheduler should have retried it after its last nudge; before that it gets no other nudge.
     retry_by: float = -math.inf
     nudges: int = 0  # number of its nudges
@@ -154,10 +146,8 @@ class NudgePatch:
         self._client = client
 
     async def __call__(self, pod: Pod, at: str) -> bool:
-        """Writes when the pod was nudged; returns whether it still exists, not another pod of the same name.
-
-        Raises:
-            ApiError: the API server refused or did not answer
+        """Writes when the pod was nudged; returns whether it still exists, not another pod of the same name. Raises an
+        ApiError if the API server refused or did not answer.
         """
         try:
             await self._client.patch(PODS.path(pod.namespace, pod.name), nudge_patch(pod.uid, at), seconds=CALL_SECONDS)
@@ -231,8 +221,8 @@ class Nudger:
         self._clock = clock
         self._now = now
         self._refusals = RefusedPods()
-        self._pending = PendingNudges()
-        self._rate = NUDGE_LIMIT
+        self._pending = nudge.PendingNudges()
+        self._rate = nudge.NUDGE_LIMIT
         # Nudged pods count also where pods are evaluated alone.
         self._contention = Contention()
         self._no_offers = Ledger()
@@ -270,7 +260,7 @@ class Nudger:
         """
         view = self._cache.state().view
         nodes = tuple(sorted(view.snapshot.longhorn_nodes))
-        for pod in previously_refused_pods(view):
+        for pod in nudge.previously_refused_pods(view):
             self.note_refusal(pod, nodes)
 
     def clear(self) -> None:
@@ -281,10 +271,12 @@ class Nudger:
         self._logged_failures.clear()
 
     @property
-    def waiting(self) -> tuple[WaitingPod, ...]:
+    def waiting(self) -> tuple[nudge.WaitingPod, ...]:
         """The remembered pods, the one refused first comes first."""
         now = self._clock()
-        return tuple(WaitingPod(each.pod, now - each.since, each.nudges) for each in self._refusals.oldest_first())
+        return tuple(
+            nudge.WaitingPod(each.pod, now - each.since, each.nudges) for each in self._refusals.oldest_first()
+        )
 
     @property
     def remembered(self) -> int:
@@ -379,7 +371,7 @@ class Nudger:
         if resolution is None:
             return None
         # A refused pod has no offer: it ended when a request named the pod.
-        equivalence = None if pod.uid in self._pending else equivalence_key(pod, resolution, view)
+        equivalence = None if pod.uid in self._pending else nudge.equivalence_key(pod, resolution, view)
         key = None if equivalence is None else (refusal.candidates, equivalence)
         if key is not None and key in self._unfit:
             return None
@@ -418,7 +410,7 @@ class Nudger:
         self._pending.add(pod, decision, view, now)
         self._rate = self._rate.after(now)
         refusal.backoff = refusal.backoff.after(now)
-        refusal.retry_by = now + PENDING_NUDGE_LIFETIME
+        refusal.retry_by = now + nudge.PENDING_NUDGE_LIFETIME
         patches.create_task(self._write(pod, refusal), name=f"nudge {pod.key}")
 
     async def _write(self, pod: Pod, refusal: RefusedPod) -> None:

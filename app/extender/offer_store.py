@@ -14,21 +14,16 @@ import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import structlog
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS
-from scheduler_core.leadership.election import LeaseRecord
-from scheduler_core.offers.handover_record import (
-    HandoverRecord,
-    RecordError,
-    RecordHead,
-    decode_record,
-    encode_record,
-)
+from app.runtime import wait_at_most
+from app.runtime.elector import Elector
+from scheduler_core.offers import handover_record
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import RecordedOffer
 
@@ -51,23 +46,6 @@ _BYTES_PER_SECOND: Final = 128 * 1024
 _TRIES: Final = 3
 
 
-class Leadership(Protocol):
-    """What the record says about its writer (`app.runtime.elector.Elector`)."""
-
-    identity: str
-
-    @property
-    def predecessor(self) -> LeaseRecord | None:
-        """The Lease as it was before this process took it last."""
-
-    @property
-    def transitions(self) -> int:
-        """How often the Lease was taken."""
-
-    def leading(self) -> bool:
-        """Whether this process leads now."""
-
-
 class _Metadata(msgspec.Struct, rename="camel"):
     resource_version: str = ""
 
@@ -78,15 +56,11 @@ class _ConfigMap(msgspec.Struct, rename="camel"):
 
     @property
     def record(self) -> bytes:
-        """The stored record, b"" if there is none.
-
-        Raises:
-            RecordError: it is no base64
-        """
+        """The stored record, b"" if there is none. Raises a RecordError if it is no base64."""
         try:
             return b64decode((self.binary_data or {}).get(KEY, ""), validate=True)
         except ValueError as error:
-            raise RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
+            raise handover_record.RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
 
 
 class _Version(msgspec.Struct):
@@ -105,7 +79,7 @@ class OfferStore:
         self,
         client: KubeClient,
         namespace: str,
-        leadership: Leadership,
+        leadership: Elector,
         versions: Callable[[], Mapping[str, str]],
         clock: Callable[[], float],
     ) -> None:
@@ -137,7 +111,7 @@ class OfferStore:
         """Records changes until cancelled; idles between `clear` and the next `adopt`."""
         while True:
             await self._changed.wait()
-            await self._wait_for_new_offer(_ENDS_INTERVAL)
+            await wait_at_most(self._made, _ENDS_INTERVAL)
             self._changed.clear()
             self._made.clear()
             if not self._active:
@@ -169,7 +143,7 @@ class OfferStore:
             log.warning("the offers were not handed over: the API server does not answer")
             return False
 
-    async def read(self) -> HandoverRecord | None:
+    async def read(self) -> handover_record.HandoverRecord | None:
         """Returns the record of the last leader or, neither final nor complete, that of an earlier one; None if no
         leader ever wrote one.
 
@@ -180,7 +154,7 @@ class OfferStore:
         data = await self._get_repeatedly()
         if not data:
             return None
-        record = await asyncio.to_thread(decode_record, data)
+        record = await asyncio.to_thread(handover_record.decode_record, data)
         predecessor = self._leadership.predecessor
         head = record.head
         if predecessor is not None and head.transitions < predecessor.transitions:
@@ -192,7 +166,9 @@ class OfferStore:
             or head.transitions != predecessor.transitions
             or predecessor.holder not in ("", head.holder)
         ):
-            raise RecordError(f"the record of offers is of {head.holder}, which did not hold the Lease last")
+            raise handover_record.RecordError(
+                f"the record of offers is of {head.holder}, which did not hold the Lease last"
+            )
         return record
 
     async def read_offers(self) -> Sequence[RecordedOffer]:
@@ -202,19 +178,14 @@ class OfferStore:
             version = config_map.metadata.resource_version
             if version != self._read_version:
                 data = config_map.record
-                self._read_offers = (await asyncio.to_thread(decode_record, data)).offers if data else ()
+                self._read_offers = (
+                    (await asyncio.to_thread(handover_record.decode_record, data)).offers if data else ()
+                )
                 self._read_version = version
-        except (ApiError, RecordError) as error:
+        except (ApiError, handover_record.RecordError) as error:
             log.warning("the leader's offers are unknown", problem=str(error))
             return ()
         return self._read_offers
-
-    async def _wait_for_new_offer(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._made.wait()
-        except TimeoutError:
-            return
 
     async def _record(self, ledger: Ledger, *, final: bool) -> int | None:
         """Writes the record; returns its bytes, None if it was not written or a final one is not complete."""
@@ -222,13 +193,13 @@ class OfferStore:
         # ledger.
         leadership = self._leadership
         versions = self._versions() if final else {}
-        head = RecordHead(leadership.identity, leadership.transitions, final, versions=versions)
+        head = handover_record.RecordHead(leadership.identity, leadership.transitions, final, versions=versions)
         now = self._clock()
         async with self._writing:
             try:
-                record = await asyncio.to_thread(encode_record, ledger, head, now)
+                record = await asyncio.to_thread(handover_record.encode_record, ledger, head, now)
                 written = await self._write(record.data, final=final)
-            except (ApiError, RecordError) as error:
+            except (ApiError, handover_record.RecordError) as error:
                 self._note_problem(str(error))
                 return None
         problem = "" if record.complete else f"{ledger.outstanding} offers do not fit into one record"
@@ -243,10 +214,7 @@ class OfferStore:
                     await self._get()
                 if not self._leadership.leading():
                     return False
-                body = {
-                    "metadata": {"resourceVersion": self._version},
-                    "binaryData": {KEY: b64encode(data).decode()},
-                }
+                body = {"metadata": {"resourceVersion": self._version}, "binaryData": {KEY: b64encode(data).decode()}}
                 raw = await self._client.patch(self._path, body, seconds=CALL_SECONDS)
             except ApiError as error:
                 self._version = ""
@@ -280,7 +248,7 @@ class OfferStore:
         try:
             return msgspec.json.decode(raw, type=_ConfigMap)
         except msgspec.DecodeError as error:
-            raise RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
+            raise handover_record.RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
 
     def _note_problem(self, problem: str) -> None:
         if problem != self._problem and problem:

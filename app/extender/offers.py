@@ -14,17 +14,19 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
+from app.extender.nudger import Nudger
 from app.extender.offer_store import OfferStore
+from app.extender.placements import Placements
 from app.extender.watched_pods import WatchedPods
+from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, UnavailableError, check_caller
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.decide.offer import (
@@ -45,20 +47,9 @@ from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
+from scheduler_core.offers import outstanding_offer
 from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.offers.ledger import Ledger, step
-from scheduler_core.offers.outstanding_offer import (
-    OFFER_LIFETIME,
-    Event,
-    LeadershipLost,
-    Offered,
-    OffersRestored,
-    Outcome,
-    OutcomeKind,
-    RecordedOffer,
-    Tick,
-    Withdrawn,
-)
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.volumes.resolve import PodVolume
 
@@ -84,23 +75,6 @@ class _Answer:
     decision: Decision
     number: int = 0  # of the offer made for it, 0 for none
     waiting: bool = False  # whether waiting for other pods' decisions may change it
-
-
-class RequestObserver(Protocol):
-    """Observes requests and refusals (`app/extender/nudger.py`)."""
-
-    def note_request(self, pod: Pod) -> None:
-        """A request for the pod has come."""
-
-    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
-        """None of these nodes was offered to the pod."""
-
-
-class DecisionObserver(Protocol):
-    """Observes kube-scheduler's decisions (`app/extender/placements.py`)."""
-
-    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
-        """kube-scheduler chose a node for a pod that was offered some at this time."""
 
 
 class Offers:
@@ -130,18 +104,19 @@ class Offers:
         self._watcher: asyncio.Task[None] | None = None
         # Counts leaderships: an answer that began in an earlier one makes no offer.
         self._generation = 0
-        self._adopted = False
+        self.adopted = False  # whether this process makes the offers
         self._closed = False
         self._requests = 0
         self._no_request = asyncio.Event()
         self._no_request.set()
-        self._request_observer: RequestObserver | None = None
-        self._decision_observer: DecisionObserver | None = None
+        self._nudger: Nudger | None = None
+        self._placements: Placements | None = None
         self._outcome = asyncio.Event()
 
-    def subscribe(self, requests: RequestObserver | None = None, decisions: DecisionObserver | None = None) -> None:
-        self._request_observer = requests
-        self._decision_observer = decisions
+    def subscribe(self, nudger: Nudger | None = None, placements: Placements | None = None) -> None:
+        """Passes requests and refusals to the one, kube-scheduler's decisions to the other."""
+        self._nudger = nudger
+        self._placements = placements
 
     @property
     def ledger(self) -> Ledger:
@@ -158,11 +133,6 @@ class Offers:
         if self._settings().node_reservation_timeout <= 0:
             return NO_CONTENDERS
         return Competing(self._cache.state().demand, self.ledger, self._contention, self._equivalence)
-
-    @property
-    def adopted(self) -> bool:
-        """Whether this process makes the offers."""
-        return self._adopted
 
     def reserved_nodes(self) -> frozenset[str]:
         """Returns no node: none is reserved as a whole."""
@@ -193,8 +163,8 @@ class Offers:
     async def _filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
     ) -> Decision:
-        if self._request_observer is not None:
-            self._request_observer.note_request(pod)
+        if self._nudger is not None:
+            self._nudger.note_request(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, MAX_WAIT)
         while True:
             answer = await self._decide(pod, candidates, hung_up, scores)
@@ -207,15 +177,13 @@ class Offers:
             await self._withdraw_without_caller(pod, answer.number, hung_up)
         # Without candidates, no change of Longhorn's objects can help the pod. While refusals are only observed, no pod is refused.
         refused = bool(candidates) and not answer.decision.fits and not self._settings().observes
-        if self._request_observer is not None and refused:
-            self._request_observer.note_refusal(pod, candidates)
+        if self._nudger is not None and refused:
+            self._nudger.note_refusal(pod, candidates)
         return answer.decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Decides where preemption could help, and holds the room there. Raises a ResolutionError if an object the pod
+        names does not exist or contradicts it.
         """
         if not await self._evaluator.has_pod(pod):
             return await self._evaluator.filter(pod, candidates, self.contenders)
@@ -241,7 +209,7 @@ class Offers:
             answered = True
         finally:
             if not answered:
-                self._apply(Withdrawn(pod.uid, number))
+                self._apply(outstanding_offer.Withdrawn(pod.uid, number))
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Restores the previous leader's offers; what it decided is demand. If the record may lack some offers, returns
@@ -254,12 +222,12 @@ class Offers:
                 await self._wait_for_decisions(undisturbed)
             await self._fill_contention()
         self._closed = False
-        self._adopted = True
+        self.adopted = True
 
     async def _restore(self, record: HandoverRecord, undisturbed: float) -> None:
         elapsed = undisturbed if 0 < undisturbed < math.inf else 0.0
         since = self._clock()
-        restored: list[tuple[Pod, RecordedOffer]] = []
+        restored: list[tuple[Pod, outstanding_offer.RecordedOffer]] = []
         volumes: list[Any] = []
         # In this order they were matched with existing PersistentVolumes.
         oldest_first = sorted(record.offers, key=lambda offer: offer.number)
@@ -277,14 +245,14 @@ class Offers:
             if entry is not None:
                 restored.append((pod, entry))
                 volumes += entry.offered.volumes
-        self._apply(OffersRestored(tuple(entry for _, entry in restored), record.offers_made))
+        self._apply(outstanding_offer.OffersRestored(tuple(entry for _, entry in restored), record.offers_made))
         for pod, _ in restored:
             self._start_watching(pod)
         log.info("restored offers", recorded=len(record.offers), restored=self._ledger.outstanding)
 
     async def _to_restore(
-        self, pod: Pod, recorded: RecordedOffer, elapsed: float, volumes: Sequence[PodVolume]
-    ) -> RecordedOffer | None:
+        self, pod: Pod, recorded: outstanding_offer.RecordedOffer, elapsed: float, volumes: Sequence[PodVolume]
+    ) -> outstanding_offer.RecordedOffer | None:
         options = self._evaluator.options
         try:
             return offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)
@@ -313,13 +281,11 @@ class Offers:
         """Answers accepted requests and hands the offers over; returns whether a successor may answer at once. If the
         offers cannot be recorded, waits until none is outstanding, at most for `SETTLE_TIMEOUT`.
         """
-        if not self._adopted:
+        if not self.adopted:
             # The predecessor's offers are not adopted, and a successor must not believe that there are none.
             return False
         until = self._clock() + ANSWER_TIMEOUT + SETTLE_TIMEOUT
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_TIMEOUT):
-                await self._no_request.wait()
+        await wait_at_most(self._no_request, ANSWER_TIMEOUT)
         self._closed = True
         if self._store is not None and await self._store.write_final(self.ledger):
             log.info("offers handed over", offers=self._ledger.outstanding)
@@ -332,8 +298,8 @@ class Offers:
     def clear(self) -> None:
         """Forgets everything: another process leads."""
         self._generation += 1
-        self._adopted = False
-        self._apply(LeadershipLost())
+        self.adopted = False
+        self._apply(outstanding_offer.LeadershipLost())
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
@@ -364,7 +330,7 @@ class Offers:
                 offer = self._ledger.offer_of(pod.uid)
                 # While victims end, kube-scheduler does not ask about the node that is held.
                 if offer is not None and (offer.priority is None or decision.fits):
-                    self._apply(Offered(observed_pod(pod), frozenset()))
+                    self._apply(outstanding_offer.Offered(observed_pod(pod), frozenset()))
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             view = self._cache.state().view
             competing = self._ledger.competing_offers(pod.uid)
@@ -393,42 +359,41 @@ class Offers:
 
     async def _wait_for_outcome(self, seconds: float) -> None:
         self._outcome.clear()
-        with self._watched.awaiting_changes(), suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._outcome.wait()
+        with self._watched.awaiting_changes():
+            await wait_at_most(self._outcome, seconds)
 
-    def _apply(self, event: Event) -> None:
+    def _apply(self, event: outstanding_offer.Event) -> None:
         self._update(*step(self._ledger, event, self._clock()))
 
-    def _update(self, ledger: Ledger, outcomes: tuple[Outcome, ...]) -> None:
+    def _update(self, ledger: Ledger, outcomes: tuple[outstanding_offer.Outcome, ...]) -> None:
         self._ledger = ledger
         if self._store is not None:
             self._store.note(ledger)
         for outcome in outcomes:
             self._log_outcome(outcome)
-            if outcome.kind is not OutcomeKind.NARROWED:
+            if outcome.kind is not outstanding_offer.OutcomeKind.NARROWED:
                 self._on_offer_end(outcome)
         if outcomes:
             self._outcome.set()
 
-    def _log_outcome(self, outcome: Outcome) -> None:
+    def _log_outcome(self, outcome: outstanding_offer.Outcome) -> None:
         offer = outcome.offer
         pod = f"{offer.pod.namespace}/{offer.pod.name}"
         ms = round((outcome.at - offer.made_at) * 1000, 1)
         became = outcome.kind.value
         log.info("offer", became=became, pod=pod, uid=offer.uid, node=outcome.node, nodes=len(offer.nodes), ms=ms)
 
-    def _on_offer_end(self, outcome: Outcome) -> None:
-        decided = outcome.kind is OutcomeKind.DECIDED
-        self._metrics.count_offer_end(outcome.kind.value)
+    def _on_offer_end(self, outcome: outstanding_offer.Outcome) -> None:
+        decided = outcome.kind is outstanding_offer.OutcomeKind.DECIDED
+        self._metrics.offers_ended.count(outcome.kind.value)
         self._metrics.pod_scheduling_wait(outcome.at - outcome.offer.made_at, scheduled=decided)
         uid = outcome.offer.uid
         watched = self._watched.get(uid)
         # The next offer to the pod is watched from its own beginning, unless it replaced this one.
-        if outcome.kind is not OutcomeKind.REPLACED or self._ledger.offer_of(uid) is None:
+        if outcome.kind is not outstanding_offer.OutcomeKind.REPLACED or self._ledger.offer_of(uid) is None:
             self._watched.remove(uid)
-        if watched is not None and self._decision_observer is not None and decided:
-            self._decision_observer.note_decision(watched.pod, outcome.node, outcome.offer.made_at)
+        if watched is not None and self._placements is not None and decided:
+            self._placements.note_decision(watched.pod, outcome.node, outcome.offer.made_at)
 
     def _start_watching(self, pod: Pod) -> None:
         """Updates the ledger from the cluster until the pod's offer ends."""
@@ -441,13 +406,15 @@ class Offers:
     async def _watch_pods(self) -> None:
         while self._watched:
             # An offer that stands may be replaced by one that ends.
-            await self._watched.wait(max(0.0, min(self._ledger.next_end - self._clock(), OFFER_LIFETIME)))
+            await self._watched.wait(
+                max(0.0, min(self._ledger.next_end - self._clock(), outstanding_offer.OFFER_LIFETIME))
+            )
             self._observe_pods()
             await self._watched.gather_changes()
 
     def _observe_pods(self) -> None:
         """Ends offers that are due, and those to pods that have changed."""
-        self._apply(Tick())
+        self._apply(outstanding_offer.Tick())
         for watched in self._watched.take_changed():
             uid = watched.pod.uid
             try:

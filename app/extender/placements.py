@@ -27,6 +27,7 @@ import structlog
 
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
+from app.runtime import wait_at_most
 from app.runtime.decision_thread import Turns
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
@@ -107,24 +108,15 @@ class Placements:
         self._contenders = contenders
         self._metrics = metrics
         self._clock = clock
-        self._report = PlacementReport()
-        self._overbookings = OverbookingReport()
+        # The latest reports; empty before the first ones, and while another process leads.
+        self.report = PlacementReport()
+        self.overbookings = OverbookingReport()
         self._deliveries: dict[tuple[str, str], float] = {}
         self._contention = Contention()
         self._followed_pods: dict[str, _FollowedPod] = {}
         self._checked: tuple[ChangeLog, ...] = (ChangeLog(), ChangeLog())  # of the state that was checked last
         self._leads = False
         self._wake = asyncio.Event()
-
-    @property
-    def report(self) -> PlacementReport:
-        """The latest report; empty before the first one, and while another process leads."""
-        return self._report
-
-    @property
-    def overbookings(self) -> OverbookingReport:
-        """The latest report on overbooked disks; empty before the first one, and while another process leads."""
-        return self._overbookings
 
     @property
     def followed(self) -> int:
@@ -135,16 +127,16 @@ class Placements:
         """Returns the numbers for Prometheus, with those of the caller: offers, waiting pods, and how long the oldest
         of them has waited.
         """
-        report = self._report
+        report = self.report
         return Outstanding(
             demands={source.name.lower(): count for source, count in report.by_source.items()},
             offers=offers,
             hopeless_demands=len(report.hopeless),
             misplaced_volumes=len(report.misplaced),
-            overbooked_disks=len(self._overbookings.overbooked),
+            overbooked_disks=len(self.overbookings.overbooked),
             stuck_pods=len(report.stuck),
             waiting_pods=waiting,
-            oldest_wait=oldest_wait,
+            oldest_waiting_pod_seconds=oldest_wait,
         )
 
     def adopt(self) -> None:
@@ -158,8 +150,8 @@ class Placements:
         # No followed pod is counted: this process does not see their end.
         self._followed_pods.clear()
         self._deliveries.clear()
-        self._report = PlacementReport()
-        self._overbookings = OverbookingReport()
+        self.report = PlacementReport()
+        self.overbookings = OverbookingReport()
 
     def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
         """Follows a pod that kube-scheduler has decided a node for; the same decision again changes nothing, another
@@ -196,12 +188,8 @@ class Placements:
         self._wake.clear()
         if self._followed_pods:
             await asyncio.sleep(min(REPORT_INTERVAL, max(FOLLOW_INTERVAL, _PAUSE_PER_SECOND * spent)))
-            return
-        try:
-            async with asyncio.timeout(REPORT_INTERVAL):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        else:
+            await wait_at_most(self._wake, REPORT_INTERVAL)
 
     async def _check_followed_pods(self) -> None:
         if not self._followed_pods:
@@ -229,18 +217,18 @@ class Placements:
         if isinstance(contenders, Competing):
             contention = contenders.contention
             ledger = contenders.ledger
-        previous = self._report
+        previous = self.report
         required = self._evaluator.options.require_best_effort
         update = partial(
             previous.update, self._cache.state(), contention, ledger, self._clock(), require_best_effort=required
         )
         report = await self._evaluator.run(update)
-        cleared = self._report is not previous or not self._leads
+        cleared = self.report is not previous or not self._leads
         if cleared:
             return
-        self._report = report
+        self.report = report
         for entry in report.new_misplacements:
-            self._metrics.count_misplaced()
+            self._metrics.misplacements.inc()
             log.warning(
                 "misplaced", pod=entry.pod, volume=entry.volume, wanted=entry.node, replicas_on=list(entry.replicas_on)
             )
@@ -251,16 +239,16 @@ class Placements:
             return
         deliveries = self._deliveries
         self._deliveries = {}
-        previous = self._overbookings
+        previous = self.overbookings
         report = await self._evaluator.run(
             partial(previous.update, self._cache.state().view, deliveries, self._clock())
         )
-        cleared = self._overbookings is not previous or not self._leads
+        cleared = self.overbookings is not previous or not self._leads
         if cleared:
             return
-        self._overbookings = report
+        self.overbookings = report
         for entry in report.new_overbookings:
-            self._metrics.count_overbooked()
+            self._metrics.overbookings.inc()
             log.warning(
                 "overbooked",
                 node=entry.node,

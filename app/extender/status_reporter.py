@@ -162,7 +162,6 @@ class StatusReporter:
         read: returns the current state; its maps are persistent
         contenders: returns the demand and offers of other pods
         namespace: Longhorn's, for commands
-        clock: returns seconds
     """
 
     def __init__(
@@ -171,13 +170,11 @@ class StatusReporter:
         read: Callable[[], ClusterState],
         contenders: Callable[[], Contenders] = no_contenders,
         namespace: str = DEFAULT_NAMESPACE,
-        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._evaluator = evaluator
         self._read = read
         self._contenders = contenders
         self._namespace = namespace
-        self._clock = clock
         self._version: int | None = None
         self._report = StatusReport()
         self._made_at = -MIN_AGE
@@ -203,10 +200,10 @@ class StatusReporter:
         """Returns the report of a state, at most `MIN_AGE` seconds old."""
         async with self._lock:
             state = self._evaluator.state
-            if state.view.version != self._version and self._clock() - self._made_at >= MIN_AGE:
+            if state.view.version != self._version and monotonic() - self._made_at >= MIN_AGE:
                 self._report = await self.run(partial(status_report, state))
                 self._version = state.view.version
-                self._made_at = self._clock()
+                self._made_at = monotonic()
             return self._report
 
     async def waiting_rows(self, pods: Sequence[Pod]) -> list[WaitingRow | None]:
@@ -255,10 +252,8 @@ class StatusReporter:
 
     async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
         """Decides about a pod on every node, and explains some: `select` returns those of all nodes, given with their
-        reasons, the closest first.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        reasons, the closest first. Raises a ResolutionError if an object the pod names does not exist or contradicts
+        it.
         """
         return await self.run(
             partial(

@@ -40,9 +40,6 @@ class Decider(Protocol):
     def contenders(self) -> Contenders:
         """Returns what other pods have that counts for a pod that is evaluated now."""
 
-    def reserved_nodes(self) -> frozenset[str]:
-        """Names of the nodes that take no new volumes now."""
-
     async def filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
@@ -55,15 +52,16 @@ class Decider(Protocol):
         """
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Decides where preemption could help, and holds the room there. Raises a ResolutionError if an object the pod
+        names does not exist or contradicts it.
         """
 
 
 class Reservations(Decider, Protocol):
     """Keeps pods from taking the same space: the proposal's node reservations, or offers."""
+
+    def reserved_nodes(self) -> frozenset[str]:
+        """Names of the nodes that take no new volumes now."""
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Restores the previous leader's reservations from the cluster.
@@ -90,26 +88,15 @@ class WithoutReservations:
     def contenders(self) -> Contenders:
         return self._contenders
 
-    def reserved_nodes(self) -> frozenset[str]:
-        return frozenset()
-
     async def filter(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
-        """Decides about a pod.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
-        """
+        """Decides about a pod. Raises a ResolutionError if an object the pod names does not exist or contradicts it."""
         del hung_up, scores
         return await self.preempt(pod, candidates)
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides as `filter`.
-
-        Raises:
-            ResolutionError: as filter
-        """
+        """Decides as `filter`. Raises a ResolutionError as `filter` does."""
         return await self._evaluator.filter(pod, candidates, self.contenders)
 
 
@@ -168,15 +155,10 @@ class Verbs:
         return self._policy.answer()
 
     def check(self) -> None:
-        """Returns if new requests are accepted now.
-
-        Raises:
-            UnavailableError: they are not; another process may answer
+        """Returns if new requests are accepted now. Raises an UnavailableError if they are not; another process may
+        answer.
         """
         check(self._availability)
-
-    def reserved_nodes(self) -> frozenset[str]:
-        return self._decider.reserved_nodes()
 
     async def filter(self, pod: Pod, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
         """Decides which nodes can hold the pod's volumes, and reserves what the `Decider` does.
@@ -202,10 +184,7 @@ class Verbs:
 
     async def preempt(self, pod: Pod, names: Sequence[str]) -> Decision:
         """Decides where preemption could help, and holds the room there, but not on nodes that the policy refuses for
-        good.
-
-        Raises:
-            UndecidableError, ResolutionError, UnavailableError: as filter
+        good. Raises an UndecidableError, a ResolutionError or an UnavailableError as `filter` does.
         """
         refusals = await self._policy_refusals(pod, names)
         candidates = [name for name in names if name not in refusals or not refusals[name].unresolvable]
@@ -215,10 +194,8 @@ class Verbs:
         return decision
 
     async def explain(self, pod: Pod, candidates: Sequence[str]) -> Explanation:
-        """Decides as `filter` without the policy, with plans and numbers, and without any promise.
-
-        Raises:
-            ResolutionError, UnavailableError: as filter
+        """Decides as `filter` without the policy, with plans and numbers, and without any promise. Raises a
+        ResolutionError or an UnavailableError as `filter` does.
         """
         self.check()
         if self._evaluator.explanations >= MAX_EXPLANATIONS:
@@ -228,10 +205,8 @@ class Verbs:
         return explanation
 
     async def scores(self, pod: Pod, names: Sequence[str]) -> Mapping[str, int]:
-        """Returns a score from 0 to 10 for each node, in order.
-
-        Raises:
-            UndecidableError, ResolutionError, UnavailableError: as filter
+        """Returns a score from 0 to 10 for each node, in order. Raises an UndecidableError, a ResolutionError or an
+        UnavailableError as `filter` does.
         """
         self.check()
         return await self._scores(pod, names)

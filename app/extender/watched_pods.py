@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from app.evaluator import LiveStateSource
+from app.runtime import wait_at_most
 from scheduler_core.decide.offer import current_pod
 from scheduler_core.model.kube import Claim, Pod
 from scheduler_core.model.snapshot import NamespacedName
@@ -69,9 +70,7 @@ class WatchedPods:
 
     async def wait(self, seconds: float) -> None:
         """Returns once something has changed, at most after so many seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
+        await wait_at_most(self._changed, seconds)
         self._changed.clear()
 
     @contextmanager
@@ -88,9 +87,7 @@ class WatchedPods:
 
     async def gather_changes(self) -> None:
         await asyncio.sleep(_GATHER_SECONDS)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_MORE_GATHER_SECONDS):
-                await self._awaited.wait()
+        await wait_at_most(self._awaited, _MORE_GATHER_SECONDS)
 
     def take_changed(self) -> list[WatchedPod]:
         """Returns the pods that are due, and those that no view has had for too long, which are gone."""

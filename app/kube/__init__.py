@@ -1,12 +1,10 @@
 """Reads the Kubernetes API: calls, list and watch, caches, and snapshots.
 
-client              calls that return the body as bytes
+client              calls that return the body as bytes; collections, page by page
 resources           the REST path of each kind
-paging              its objects, page by page
 reflector           lists and watches one kind
 store               the watched objects, and how current they are; the data of one ConfigMap
 cluster_cache       the cache of everything that decisions read; reads the live cluster as a snapshot
 generic_cache       the cache of nodes, pods, services and more for the rules of a policy
-snapshot_file       reads a snapshot file
-snapshot_generic    reads a snapshot file for the generic scheduler, and what kube-scheduler's own filters need of a snapshot
+snapshot_file       reads a snapshot file: what Longhorn's rules, the generic scheduler and kube-scheduler's own filters need of it
 """

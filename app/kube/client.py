@@ -3,7 +3,7 @@
 Credentials, TLS and proxies come from the official client, but none of its models: decoding thousands of objects into them takes
 seconds and blocks the event loop. Callers decode the body with msgspec.
 
-Every call has a time-out. Every response that is no success raises an `ApiError`, which names the call and has a property for each
+Collections are listed page by page (`pages`); their objects stay undecoded. Every call has a time-out. Every response that is no success raises an `ApiError`, which names the call and has a property for each
 kind of failure, so that callers need no status codes.
 
 An object that the process's ServiceAccount owns goes with it (`create_owned`). An existing object keeps the owners that it has: to
@@ -41,16 +41,16 @@ from scheduler_core.convert.leadership import SELF_REVIEW, owner_references, wit
 from scheduler_core.errors import CoreError
 
 CALL_TIMEOUT: Final = 10.0
+PAGE_SIZE: Final = 500
+LIST_TIMEOUT: Final = 60.0
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
-_IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
-_NO_QUERY: Final[Mapping[str, str]] = {}
-_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+_NONE: Final[Mapping[str, str]] = {}
 _MAX_CONNECTIONS: Final = 100
 # How often `close` checks whether the event loop has closed the sockets that were shut down: a few times, unless the loop is busy.
 _CLOSE_CHECK_INTERVAL: Final = 0.005
 _MAX_CLOSE_CHECKS: Final = 100
-_DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 # Raised by the client for missing or wrong credentials; it also reads tokens and runs plugins before later calls.
 _CREDENTIAL_ERRORS: Final = (
     config.ConfigException,
@@ -94,22 +94,13 @@ class ApiError(CoreError):
     def forbidden(self) -> bool:
         return self.status in (401, 403)
 
-    @property
-    def gone(self) -> bool:
-        """Whether a resourceVersion or a continue token is too old."""
-        return self.status == 410
-
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """How many calls a client makes, as in kube-scheduler's ``clientConnection``."""
+    """How many calls a client makes, as in kube-scheduler's ``clientConnection``, whose defaults these are."""
 
-    qps: float  # calls per second in the long run
-    burst: int  # calls at once after a pause
-
-
-# Those of kube-scheduler.
-DEFAULT_LIMITS: Final = CallLimits(50.0, 100)
+    qps: float = 50.0  # calls per second in the long run
+    burst: int = 100  # calls at once after a pause
 
 
 class _Status(msgspec.Struct):
@@ -195,15 +186,13 @@ class KubeClient:
         memory: int | None = None,
     ) -> KubeClient:
         """Reads the credentials and returns a client. Credentials come from the given kubeconfig or context; else from
-        the pod's service account; else from $KUBECONFIG or ~/.kube/config.
-
-        Raises:
-            ConnectError: there are no credentials, or they cannot be read
+        the pod's service account; else from $KUBECONFIG or ~/.kube/config. Raises a ConnectError if there are no
+        credentials, or they cannot be read.
         """
         settings = Configuration()
         settings.connection_pool_maxsize = _MAX_CONNECTIONS
         try:
-            if kubeconfig is None and context is None and os.environ.get(_IN_CLUSTER):
+            if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
                 config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
             else:
                 await _load_kubeconfig(settings, kubeconfig, context)
@@ -223,14 +212,12 @@ class KubeClient:
     async def get(
         self,
         path: str,
-        query: Mapping[str, str] = _NO_QUERY,
+        query: Mapping[str, str] = _NONE,
         seconds: float = CALL_TIMEOUT,
-        headers: Mapping[str, str] = _NO_HEADERS,
+        headers: Mapping[str, str] = _NONE,
     ) -> bytes:
-        """GETs an object or a list; returns the body of the response.
-
-        Raises:
-            ApiError: any response but a success, or none within `seconds`
+        """GETs an object or a list; returns the body of the response. Raises an ApiError if any response but a success,
+        or none within `seconds`.
         """
         return await self._request(_Call("GET", path, seconds, query, headers=headers))
 
@@ -244,46 +231,32 @@ class KubeClient:
             raise
 
     async def create(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
-        """POSTs an object; returns the body of the response.
-
-        Raises:
-            ApiError: as get
-        """
+        """POSTs an object; returns the body of the response. Raises an ApiError as `get` does."""
         return await self._request(_Call("POST", path, seconds, body=body))
 
     async def replace(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
-        """PUTs an object; returns the body of the response.
-
-        Raises:
-            ApiError: as get; `conflict` if the body has a resourceVersion and the object has changed since
+        """PUTs an object; returns the body of the response. Raises an ApiError as `get` does; `conflict` if the body
+        has a resourceVersion and the object has changed since.
         """
         return await self._request(_Call("PUT", path, seconds, body=body))
 
     async def patch(
         self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH, seconds: float = CALL_TIMEOUT
     ) -> bytes:
-        """PATCHes an object; returns the body of the response.
-
-        Raises:
-            ApiError: as get
-        """
+        """PATCHes an object; returns the body of the response. Raises an ApiError as `get` does."""
         return await self._request(_Call("PATCH", path, seconds, body=body, content_type=content_type))
 
     async def delete(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = CALL_TIMEOUT) -> bytes:
         """DELETEs an object; returns the body of the response. `body` may hold DeleteOptions such as preconditions.
-
-        Raises:
-            ApiError: as get
+        Raises an ApiError as `get` does.
         """
         return await self._request(_Call("DELETE", path, seconds, body=body))
 
     @asynccontextmanager
     async def watch(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[aiohttp.StreamReader]:
         """Opens a watch and provides its events as a stream. The response must begin within `CALL_TIMEOUT`, and the
-        stream is cut off after `seconds`. A stream that breaks raises aiohttp's or asyncio's own errors.
-
-        Raises:
-            ApiError: any response but a success, or none
+        stream is cut off after `seconds`. A stream that breaks raises aiohttp's or asyncio's own errors. Raises an
+        ApiError if any response but a success, or none.
         """
         call = _Call("GET", path, seconds, query)
         opening = _Call("GET", path, min(seconds, CALL_TIMEOUT))
@@ -362,7 +335,7 @@ def _check_exists(kubeconfig: str | None) -> None:
     """Raises a ConnectError if no kubeconfig exists."""
     # Without one the client would use an empty configuration.
     paths = kubeconfig or os.environ.get("KUBECONFIG", "")
-    files = paths.split(os.pathsep) if paths else [os.path.expanduser(_DEFAULT_KUBECONFIG)]  # noqa: PTH111 # as the client
+    files = paths.split(os.pathsep) if paths else [os.path.expanduser("~/.kube/config")]  # noqa: PTH111 # as the client
     if not any(os.path.isfile(file) for file in files):  # noqa: PTH113
         raise ConnectError(
             f"no cluster to talk to: there is no file {' or '.join(files)}; give --kubeconfig, or set KUBECONFIG"
@@ -405,15 +378,60 @@ def _status_error(call: _Call, status: int, body: bytes) -> ApiError:
     return ApiError(str(call), status, details.reason or "", f"{text} (HTTP {status})")
 
 
+class _Metadata(msgspec.Struct, rename={"resource_version": "resourceVersion", "next": "continue"}):
+    resource_version: str = ""
+    next: str | None = None
+
+
+class _List(msgspec.Struct):
+    metadata: _Metadata
+    items: list[msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list, valid until the next page is requested."""
+
+    items: list[msgspec.Raw]
+    resource_version: str  # the list's resourceVersion; a watch begins at that of the last page
+
+
+async def pages(client: KubeClient, path: str, query: Mapping[str, str] = _NONE) -> AsyncIterator[Page]:
+    """Yields a collection page by page. Raises an ApiError as `get` does, and if the answer is no list."""
+    token = ""
+    objects = 0
+    while True:
+        page = await _page(client, path, {**query, "limit": str(PAGE_SIZE), **({"continue": token} if token else {})})
+        yield Page(page.items or [], page.metadata.resource_version)
+        token = page.metadata.next or ""
+        if not token:
+            return
+        objects += len(page.items or [])
+        try:
+            client.memory.check(objects)
+        except AnswerTooLargeError as error:
+            raise ApiError(f"GET {path}", 0, "", str(error)) from error
+
+
+async def newest_version(client: KubeClient, path: str, query: Mapping[str, str] = _NONE) -> str:
+    """Returns a collection's resourceVersion, which includes everything before this call. Raises as `pages` does."""
+    return (await _page(client, path, {**query, "limit": "1"})).metadata.resource_version
+
+
+async def _page(client: KubeClient, path: str, query: Mapping[str, str]) -> _List:
+    body = await client.get(path, query, LIST_TIMEOUT)
+    try:
+        return msgspec.json.decode(body, type=_List)
+    except msgspec.DecodeError as error:
+        raise ApiError(f"GET {path}", 200, "", f"the answer is no list of objects: {error}") from error
+
+
 _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 async def create_owned(client: KubeClient, path: str, namespace: str, body: Mapping[str, Any], seconds: float) -> bytes:
-    """POSTs an object that the process's ServiceAccount owns. It returns the body of the response. Without a
+    """POSTs an object that the process's ServiceAccount owns, and returns and raises as `KubeClient.create`. Without a
     ServiceAccount in `namespace` the object has no owner. Each of the two calls takes at most half of `seconds`.
-
-    Raises:
-        ApiError: as `KubeClient.create`
     """
     owners = await _owners(client, namespace, seconds / 2)
     if owners:

@@ -23,9 +23,8 @@ import structlog
 from rpds import HashTrieMap
 
 from app.kube import resources
-from app.kube.client import ApiError, KubeClient
-from app.kube.paging import pages
-from app.kube.reflector import CacheStatus, Decode, Key, Timing
+from app.kube.client import ApiError, KubeClient, pages
+from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import LONGHORN_NODES, LONGHORN_SETTINGS, NAMESPACES, STATEFUL_SETS, Resource
 from app.kube.store import Objects, Store, Watch, intern_texts
 from scheduler_core.cluster.update import build_view
@@ -67,19 +66,18 @@ _FETCH_RESOURCES: Final[Mapping[str, Resource]] = {
 }
 
 
-class ClusterCache:
+class ClusterCache(Store):
     """Owner of the live state; every method must be called on the event loop that runs `run`."""
 
     def __init__(
         self, client: KubeClient, namespace: str, timing: Timing, now: Callable[[], datetime], stale_after: float
     ) -> None:
-        self._client = client
+        super().__init__(client, timing, stale_after)
         self._namespace = namespace
         self._now = now
         self._state: ClusterState | None = None
         self.listeners: dict[ObjectKey, set[asyncio.Event]] = {}
         self._observers: dict[str, list[ChangeObserver]] = {}
-        self.store = Store(client, timing, stale_after)
         for entry in WATCHED:
             field = entry.kind.field
             objects = Objects[object]()
@@ -93,43 +91,29 @@ class ClusterCache:
                 hint="is Longhorn installed?",
                 unreadable=f"{entry.resource.label}: " if field in _NEVER_UNREADABLE else None,
             )
-            self.store.watch(field, watch)
-
-    async def run(self) -> None:
-        await self.store.run()
-
-    @property
-    def statuses(self) -> Mapping[str, CacheStatus]:
-        return self.store.statuses
-
-    @property
-    def unreadable(self) -> list[str]:
-        """The objects that are left out because they cannot be read, and why; the first ones."""
-        return self.store.unreadable
+            self.watch(field, watch)
 
     @property
     def problem(self) -> str:
-        return self.store.problem() or ("" if self._start() else "not every kind is listed yet")
+        return self.problem_of() or ("" if self._start() else "not every kind is listed yet")
 
     @property
     def has_synced(self) -> bool:
         return self._start() is not None
 
     async def wait_for_sync(self) -> None:
-        for objects in self.store.kinds.values():
+        for objects in self.kinds.values():
             await objects.listed.wait()
 
     def state(self) -> ClusterState:
-        """Returns the state after every change delivered so far.
-
-        Raises:
-            RuntimeError: not every kind has been listed; callers check `problem` first
+        """Returns the state after every change delivered so far. Raises a RuntimeError if not every kind has been
+        listed; callers check `problem` first.
         """
         state = self._start()
         if state is None:
             raise RuntimeError("the cache has not been filled")
         now = self._now()
-        changed = [(field, objects) for field, objects in self.store.kinds.items() if objects.latest]
+        changed = [(field, objects) for field, objects in self.kinds.items() if objects.latest]
         if not changed and timedelta() <= now - state.view.cluster.now < _CLOCK_STEP:
             return state
         changes = {(field, key): value for field, objects in changed for key, value in objects.latest.items()}
@@ -151,15 +135,7 @@ class ClusterCache:
         if state is None:
             return {}
         # They are read often, and change rarely: other changes wait for the next decision.
-        return (self.state() if self.store["settings"].latest else state).view.snapshot.settings
-
-    async def catch_up(self) -> None:
-        """Returns once the state has everything that happened before this call."""
-        await self.store.catch_up()
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        return self.store.versions
+        return (self.state() if self["settings"].latest else state).view.snapshot.settings
 
     async def reach(self, versions: Mapping[str, str], seconds: float) -> bool:
         """Waits at most so many seconds until the state has everything that a process with these versions had; returns
@@ -170,17 +146,15 @@ class ClusterCache:
         """
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
-        while not self.store.reaches(versions):
+        while not self.reaches(versions):
             if clock() >= until:
                 return False
             await asyncio.sleep(_REACH_CHECK_INTERVAL)
         return True
 
     async def fetch(self, missing: MissingObjectError) -> bool:
-        """GETs an object that no watch has delivered; returns whether it exists.
-
-        Raises:
-            ResolutionError: it exists and cannot be read, or the API server does not answer
+        """GETs an object that no watch has delivered; returns whether it exists. Raises a ResolutionError if it exists
+        and cannot be read, or the API server does not answer.
         """
         resource = _FETCH_RESOURCES.get(missing.kind)
         namespace, _, name = missing.name.rpartition("/")
@@ -188,7 +162,7 @@ class ClusterCache:
             return False
         kind = KINDS[resource.group, resource.kind]
         key: Key = (namespace, name) if namespace else name
-        status = self.store.status(kind.field)
+        status = self.status(kind.field)
         lists = status.lists
         with self.listening((kind.field, key)) as changed:
             raw = await self._get(missing, resource.path(namespace or self._namespace, name))
@@ -201,10 +175,8 @@ class ClusterCache:
         return True
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Reads a pod that no watch has delivered; None if there is none.
-
-        Raises:
-            ResolutionError: the API server did not answer, or the pod cannot be read
+        """Reads a pod that no watch has delivered; None if there is none. Raises a ResolutionError if the API server
+        did not answer, or the pod cannot be read.
         """
         # Without one of them the path would be that of a collection.
         if not namespace or not name:
@@ -230,7 +202,7 @@ class ClusterCache:
             key, value = kind.decode(raw)
         except ObjectError as error:
             raise ResolutionError(f"{error}, so nothing can be decided") from error
-        self.store[kind.field].change(key, value)
+        self[kind.field].change(key, value)
 
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
@@ -263,12 +235,10 @@ class ClusterCache:
 
     def _start(self) -> ClusterState | None:
         """Returns the state that was read last. Makes the first one as soon as every kind has been listed."""
-        if self._state is None and all(objects.listed.is_set() for objects in self.store.kinds.values()):
-            snapshot: dict[str, Any] = {
-                field: HashTrieMap(objects.latest) for field, objects in self.store.kinds.items()
-            }
+        if self._state is None and all(objects.listed.is_set() for objects in self.kinds.values()):
+            snapshot: dict[str, Any] = {field: HashTrieMap(objects.latest) for field, objects in self.kinds.items()}
             self._state = ClusterState.of(build_view(Snapshot(**snapshot), self._now(), 1))
-            for field, objects in self.store.kinds.items():
+            for field, objects in self.kinds.items():
                 objects.rebase(snapshot[field])
         return self._state
 
@@ -349,10 +319,8 @@ Redact = Callable[[bytes | msgspec.Raw], dict[str, Any]]
 
 async def read_cluster(client: KubeClient, namespace: str, progress: Report, warn: Report) -> list[dict[str, Any]]:
     """Lists the objects, ordered by kind and name. `namespace` is Longhorn's. `progress` receives the number of objects
-    of each kind, `warn` what is missing or was left out.
-
-    Raises:
-        ApiError: a list is refused, or a required kind does not exist
+    of each kind, `warn` what is missing or was left out. Raises an ApiError if a list is refused, or a required kind
+    does not exist.
     """
     objects: list[dict[str, Any]] = []
     for entry in WATCHED:
@@ -376,10 +344,8 @@ async def read_cluster(client: KubeClient, namespace: str, progress: Report, war
 
 
 def as_snapshot(objects: list[dict[str, Any]]) -> Snapshot:
-    """Returns the snapshot that a file with these objects would give.
-
-    Raises:
-        ObjectError: an object cannot be read
+    """Returns the snapshot that a file with these objects would give. Raises an ObjectError if an object cannot be
+    read.
     """
     kinds = [(PREDICTED_KINDS.get((group_of(entry["apiVersion"]), entry["kind"])), entry) for entry in objects]
     return build_snapshot((kind, entry) for kind, entry in kinds if kind is not None)

@@ -20,18 +20,8 @@ from app.kube.client import KubeClient
 from app.kube.reflector import CacheStatus, Decode, Key, Timing
 from app.kube.resources import Resource
 from app.kube.store import Objects, Store, Watch, intern_texts
+from scheduler_core.convert import generic
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.generic import (
-    NAMESPACE,
-    NODE,
-    REPLICA_SET,
-    REPLICATION_CONTROLLER,
-    SERVICE,
-    STATEFUL_SET,
-    PendingPod,
-    pending_pod,
-    unbound_pod_key,
-)
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.generic import Controller, Namespace, Node, Service
@@ -51,7 +41,7 @@ class CacheObserver(Protocol):
     def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         """Called after an object was added, changed or deleted (None). The next state has the change."""
 
-    def effective_pod(self, pod: PendingPod) -> Pod:
+    def effective_pod(self, pod: generic.PendingPod) -> Pod:
         """Returns the pod as the state counts it. Called after each change and each `GenericCache.recount`."""
 
 
@@ -61,21 +51,21 @@ class _NoObserver:
     def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         pass
 
-    def effective_pod(self, pod: PendingPod) -> Pod:
+    def effective_pod(self, pod: generic.PendingPod) -> Pod:
         return pod.pod
 
 
 def _decode_node(raw: bytes | msgspec.Raw) -> tuple[Key, Node | None]:
-    node = NODE.decode(raw)
+    node = generic.NODE.decode(raw)
     intern_texts(node)
     return node.name, node
 
 
-def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, PendingPod | None]:
+def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, generic.PendingPod | None]:
     try:
-        pending = pending_pod(raw)
+        pending = generic.pending_pod(raw)
     except ObjectError as error:
-        key_without_node = unbound_pod_key(raw)
+        key_without_node = generic.unbound_pod_key(raw)
         if key_without_node is None:
             raise
         # It occupies no node, so it must not make all other pods unusable.
@@ -86,12 +76,12 @@ def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, PendingPod | None]:
 
 
 def _decode_service(raw: bytes | msgspec.Raw) -> tuple[Key, Service | None]:
-    service = SERVICE.decode(raw)
+    service = generic.SERVICE.decode(raw)
     return (service.namespace, service.name), service
 
 
 def _decode_namespace(raw: bytes | msgspec.Raw) -> tuple[Key, Namespace | None]:
-    namespace = NAMESPACE.decode(raw)
+    namespace = generic.NAMESPACE.decode(raw)
     return namespace.name, namespace
 
 
@@ -134,15 +124,15 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         GenericClusterState.with_namespace,
         GenericClusterState.without_namespace,
     ),
-    "replicationcontrollers": _controller_kind(resources.REPLICATION_CONTROLLERS, REPLICATION_CONTROLLER),
-    "replicasets": _controller_kind(resources.REPLICA_SETS, REPLICA_SET),
-    "statefulsets": _controller_kind(resources.STATEFUL_SETS, STATEFUL_SET),
+    "replicationcontrollers": _controller_kind(resources.REPLICATION_CONTROLLERS, generic.REPLICATION_CONTROLLER),
+    "replicasets": _controller_kind(resources.REPLICA_SETS, generic.REPLICA_SET),
+    "statefulsets": _controller_kind(resources.STATEFUL_SETS, generic.STATEFUL_SET),
 }
 # They are in the first state of a cluster; objects of the other kinds are added to it.
 _FIRST_KINDS: Final = ("nodes", "pods", "services")
 
 
-class GenericCache:
+class GenericCache(Store):
     """Owner of the store and of the state. Every method must be called on the event loop that runs `run`.
 
     Args:
@@ -157,17 +147,17 @@ class GenericCache:
         observer: CacheObserver | None = None,
         prefix: str = "policy: ",
     ) -> None:
+        super().__init__(client, timing, stale_after)
         self._observer = observer or _NoObserver()
         self._prefix = prefix
-        self.store = Store(client, timing, stale_after)
         self._state: GenericClusterState | None = None
         self._pending: dict[tuple[str, Key], None] = {}
 
     def want(self, kinds: frozenset[str]) -> None:
         """Watches these kinds from now on, and forgets all others."""
-        watched = self.store.kinds.keys()
+        watched = self.kinds.keys()
         for kind in watched - kinds:
-            self.store.remove(kind)
+            self.remove(kind)
             self._state = None
         for kind in kinds - watched:
             entry = _KINDS[kind]
@@ -175,26 +165,19 @@ class GenericCache:
             objects.subscribe(partial(self._take_change, kind))
             # What an unreadable pod takes of its node is unknown.
             unreadable = "" if kind == "pods" else None
-            self.store.watch(kind, Watch(entry.resource, entry.decode, objects, label=kind, unreadable=unreadable))
-
-    async def run(self) -> None:
-        await self.store.run()
-
-    async def catch_up(self) -> None:
-        """Returns once the state has everything that happened before this call."""
-        await self.store.catch_up()
+            self.watch(kind, Watch(entry.resource, entry.decode, objects, label=kind, unreadable=unreadable))
 
     @property
     def statuses(self) -> Mapping[str, CacheStatus]:
-        return {f"{kind} (policy)": status for kind, status in self.store.statuses.items()}
+        return {f"{kind} (policy)": status for kind, status in super().statuses.items()}
 
     def problem(self, kinds: frozenset[str]) -> str:
         """Returns why rules that read these kinds cannot be evaluated, or ""."""
-        problem = self.store.problem(sorted(kinds))
+        problem = self.problem_of(sorted(kinds))
         return f"{self._prefix}{problem}" if problem else ""
 
-    def pod(self, key: Key) -> PendingPod | None:
-        return self.store["pods"].get(key) if "pods" in self.store else None
+    def pod(self, key: Key) -> generic.PendingPod | None:
+        return self["pods"].get(key) if "pods" in self else None
 
     def state(self) -> GenericClusterState:
         """Returns the state after every change delivered so far."""
@@ -205,7 +188,7 @@ class GenericCache:
             return self._state
         for kind, key in pending:
             entry = _KINDS[kind]
-            value = self.store[kind].get(key)
+            value = self[kind].get(key)
             if value is None:
                 self._state = entry.drop(self._state, key)
             else:
@@ -213,7 +196,7 @@ class GenericCache:
         return self._state
 
     def _first_state(self) -> GenericClusterState:
-        kinds = {kind: objects.values() for kind, objects in self.store.kinds.items()}
+        kinds = {kind: objects.values() for kind, objects in self.kinds.items()}
         nodes, pods, services = (kinds.pop(kind, ()) for kind in _FIRST_KINDS)
         state = GenericClusterState.of(nodes, map(self._observer.effective_pod, pods), services)
         for kind, values in kinds.items():
@@ -227,7 +210,7 @@ class GenericCache:
 
     def _take_change(self, kind: str, key: Key, before: Any, value: Any) -> None:
         # The reflector of a kind that is not wanted any more may deliver once more.
-        if before != value and kind in self.store:
+        if before != value and kind in self:
             self._note(kind, key)
             self._observer.on_change(kind, key, before, value)
 

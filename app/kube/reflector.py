@@ -24,8 +24,7 @@ import msgspec
 import structlog
 from aiohttp.http_exceptions import LineTooLong
 
-from app.kube.client import ApiError, KubeClient
-from app.kube.paging import newest_version, pages
+from app.kube.client import ApiError, KubeClient, newest_version, pages
 from app.kube.resources import Resource
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import ObjectError
@@ -64,10 +63,8 @@ class WatchHandler(Protocol[_Value_contra]):
 
 
 class Decode(Protocol[_Value_co]):
-    """Decodes one object. A value of None means that the object does not matter, as if it were deleted.
-
-    Raises:
-        ObjectError: it cannot be read
+    """Decodes one object. A value of None means that the object does not matter, as if it were deleted. Raises an
+    ObjectError if it cannot be read.
     """
 
     def __call__(self, raw: bytes | msgspec.Raw) -> tuple[Key, _Value_co | None]:

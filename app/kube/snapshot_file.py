@@ -17,18 +17,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from app.kube.resources import LONGHORN_NODES
-from scheduler_core.convert.json_text import (
-    JsonPlaces,
-    RepeatedKeyError,
-    describe_syntax_error,
-    line_and_column,
-    read_number,
-)
+from scheduler_core.convert import generic, json_text
 from scheduler_core.convert.kubectl import read_pod
 from scheduler_core.convert.meta import object_name
 from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, SnapshotKind, build_snapshot, group_of
+from scheduler_core.decide.kube_scheduler_filters import VolumeAffinity
 from scheduler_core.errors import CoreError, ObjectError, SettingError
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.policy import Policy
 from scheduler_core.longhorn.settings import Settings
+from scheduler_core.model.generic import Controller, Namespace, Node, PodKey, Service
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 
@@ -36,6 +34,8 @@ STDIN: Final = "-"
 # `longhorn-extender snapshot` writes them for `explain` and predictions.
 _SILENTLY_IGNORED: Final = frozenset({("Namespace", ""), ("StatefulSet", "apps")})
 _Result = TypeVar("_Result")
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class SnapshotFileError(CoreError):
@@ -51,10 +51,8 @@ class LoadedSnapshot:
 
 
 def load_snapshot(source: str) -> LoadedSnapshot:
-    """Reads a snapshot file ("-" for standard input).
-
-    Raises:
-        SnapshotFileError: the file is missing, is neither YAML nor JSON, or holds an object that cannot be read
+    """Reads a snapshot file ("-" for standard input). Raises a SnapshotFileError if the file is missing, is neither
+    YAML nor JSON, or holds an object that cannot be read.
     """
     return snapshot_of(source, read_objects(source), _SILENTLY_IGNORED)
 
@@ -67,10 +65,8 @@ def snapshot_of(
 ) -> LoadedSnapshot:
     """Returns the snapshot of objects that were read from `source`, as `kinds` reads them.
 
-    The caller reads `skipped_kinds`, by kind and API group, so no warning says that they are ignored.
-
-    Raises:
-        SnapshotFileError: an object cannot be read
+    The caller reads `skipped_kinds`, by kind and API group, so no warning says that they are ignored. Raises a
+    SnapshotFileError if an object cannot be read.
     """
     entries: list[tuple[SnapshotKind, object]] = []
     ignored: Counter[str] = Counter()
@@ -103,10 +99,7 @@ def _check_version(source: str, kind: SnapshotKind, raw: Any) -> None:
 
 def pod_in_file(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot, tuple[str, object]]:
     """Returns the pod that a file describes, the snapshot with the file's other objects, and the undecoded pod or
-    workload with its kind.
-
-    Raises:
-        SnapshotFileError: the file cannot be read, or holds none or several pods
+    workload with its kind. Raises a SnapshotFileError if the file cannot be read, or holds none or several pods.
     """
     pods: list[tuple[str, object]] = []
     other_objects: list[tuple[SnapshotKind, object]] = []
@@ -135,10 +128,8 @@ def is_file(source: str) -> bool:
 
 
 def named_pod(name: str, snapshot: Snapshot, namespace: str | None = None) -> Pod:
-    """Returns the pod of a name or ``namespace/name``. A name alone is sought in `namespace`, if given.
-
-    Raises:
-        SnapshotFileError: there is no such pod, or there are several
+    """Returns the pod of a name or ``namespace/name``. A name alone is sought in `namespace`, if given. Raises a
+    SnapshotFileError if there is no such pod, or there are several.
     """
     matches = [
         pod
@@ -155,10 +146,8 @@ def named_pod(name: str, snapshot: Snapshot, namespace: str | None = None) -> Po
 
 
 def read_objects(source: str) -> Iterator[tuple[str, str, object]]:
-    """Yields each object of a file as (kind, API group, undecoded object).
-
-    Raises:
-        SnapshotFileError: the file is missing, or is neither YAML nor JSON
+    """Yields each object of a file as (kind, API group, undecoded object). Raises a SnapshotFileError if the file is
+    missing, or is neither YAML nor JSON.
     """
     documents = [document for document in _documents(source) if document is not None]
     for index, document in enumerate(documents):
@@ -201,14 +190,14 @@ def _documents(source: str) -> Iterable[Any]:
             if text.count(b":") != msgspec.json.encode(document).count(b":") or b"\\u003" in text:
                 json.loads(text, object_pairs_hook=_check_keys)
             return [document]
-    except RepeatedKeyError as error:
+    except json_text.RepeatedKeyError as error:
         content = text.decode()
-        offset = JsonPlaces.of(content).duplicates[0].offsets[1]
-        raise SnapshotFileError(f"{source}: {line_and_column(content, offset)}: {error}") from error
+        offset = json_text.JsonPlaces.of(content).duplicates[0].offsets[1]
+        raise SnapshotFileError(f"{source}: {json_text.line_and_column(content, offset)}: {error}") from error
     except RecursionError as error:
         raise SnapshotFileError(f"{source}: is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SnapshotFileError(f"{source}: is not JSON: {describe_syntax_error(text, error)}") from error
+        raise SnapshotFileError(f"{source}: is not JSON: {json_text.describe_syntax_error(text, error)}") from error
     # Its import brings PyYAML, which a JSON file does not need.
     from app.kube.yaml_text import load_yaml
 
@@ -227,21 +216,19 @@ def _read_bytes(source: str) -> bytes:
         raise SnapshotFileError(f"{source}: cannot be read: {error.strerror}") from error
 
 
-_JSON: Final = msgspec.json.Decoder(float_hook=read_number)
+_JSON: Final = msgspec.json.Decoder(float_hook=json_text.read_number)
 
 
 def _check_keys(pairs: Sequence[tuple[str, object]]) -> None:
     # Decoders keep the last value, so that the objects of an earlier list would be lost.
     if len({key for key, _ in pairs}) < len(pairs):
         keys = Counter(key for key, _ in pairs)
-        raise RepeatedKeyError(next(key for key, count in keys.items() if count > 1))
+        raise json_text.RepeatedKeyError(next(key for key, count in keys.items() if count > 1))
 
 
 def read_from(source: str, read: Callable[[], _Result]) -> _Result:
-    """Returns the result of `read`, whose errors get the file's name, line and column.
-
-    Raises:
-        SnapshotFileError: an object or a setting cannot be read
+    """Returns the result of `read`, whose errors get the file's name, line and column. Raises a SnapshotFileError if an
+    object or a setting cannot be read.
     """
     try:
         return read()
@@ -253,3 +240,151 @@ def read_from(source: str, read: Callable[[], _Result]) -> _Result:
         raise SnapshotFileError(": ".join(part for part in (source, place, str(error)) if part)) from error
     except SettingError as error:
         raise SnapshotFileError(f"{source}: {error}") from error
+
+
+# This predicate also limits the number of pods on a node.
+_POD_COUNT_RULE: Final = "PodFitsResources"
+# The same, as kube-scheduler counts today.
+_ALLOCATABLE_RULE: Final = "NodeResourcesFit"
+_NAMESPACE_RULE: Final = "MatchInterPodAffinity"
+_GENERIC_KINDS: Final = frozenset({("Service", ""), ("Namespace", ""), *generic.CONTROLLERS})
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCluster:
+    """The content of a snapshot file."""
+
+    state: GenericClusterState
+    pods: Mapping[PodKey, generic.PendingPod]  # all pods, by namespace and name
+    snapshot: Snapshot  # what Longhorn's rules read; empty unless requested
+    warnings: tuple[str, ...]  # what was ignored or looks wrong, as sentences for the administrator
+
+
+def load_cluster(source: str, policy: Policy, *, longhorn: bool) -> LoadedCluster:
+    """Reads a snapshot file ("-" for standard input) for a policy. With `longhorn` the objects that Longhorn's rules
+    read are included. Raises a SnapshotFileError if the file is missing, is neither YAML nor JSON, or holds an object
+    that cannot be read.
+    """
+    objects = list(read_objects(source))
+    reader = _Reader()
+    read_from(source, lambda: reader.read(objects))
+    warnings = tuple(f"{source}: {problem}" for problem in _policy_warnings(reader, policy))
+    if not longhorn:
+        return LoadedCluster(reader.state(), reader.pods, Snapshot(), warnings)
+    loaded = snapshot_of(source, objects, skipped_kinds=_GENERIC_KINDS)
+    return LoadedCluster(reader.state(), reader.pods, loaded.snapshot, warnings + loaded.warnings)
+
+
+class _Reader:
+    """Reads the objects that the generic scheduler reads, and no others."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[PodKey, generic.PendingPod] = {}
+        self.namespaces: list[Namespace] = []
+        self._services: list[Service] = []
+        self._controllers: list[Controller] = []
+
+    def read(self, objects: Iterable[tuple[str, str, object]]) -> None:
+        """Reads all objects. Raises an ObjectError if an object cannot be read, or a node or pod is among them twice."""
+        for kind, group, raw in objects:
+            if (kind, group) == ("Node", ""):
+                node = generic.NODE.read(raw)
+                _add_object(self.nodes, node.name, node, object_name(kind, raw))
+            elif (kind, group) == ("Pod", ""):
+                pending = generic.read_pending_pod(raw)
+                _add_object(self.pods, pending.pod.namespaced_name, pending, object_name(kind, raw))
+            else:
+                self._read_other(kind, group, raw)
+
+    def _read_other(self, kind: str, group: str, raw: object) -> None:
+        if (kind, group) == ("Service", ""):
+            self._services.append(generic.SERVICE.read(raw))
+        elif (kind, group) == ("Namespace", ""):
+            self.namespaces.append(generic.NAMESPACE.read(raw))
+        elif (kind, group) in generic.CONTROLLERS:
+            self._controllers.append(generic.CONTROLLERS[kind, group].read(raw))
+
+    def state(self) -> GenericClusterState:
+        """Returns the state of all objects."""
+        pods = (entry.pod for entry in self.pods.values())
+        state = GenericClusterState.of(self.nodes.values(), pods, self._services)
+        for controller in self._controllers:
+            state = state.with_controller(controller)
+        for namespace in self.namespaces:
+            state = state.with_namespace(namespace)
+        return state
+
+
+def _add_object(objects: dict[_Key, _Value], key: _Key, value: _Value, name: str) -> None:
+    """Adds an object, or raises an ObjectError if there is one of its name already."""
+    if key in objects:
+        raise ObjectError(name, "", "is in the file twice")
+    objects[key] = value
+
+
+def _policy_warnings(reader: _Reader, policy: Policy) -> list[str]:
+    if not reader.nodes:
+        return ["no nodes: no pod can go anywhere"]
+    nodes = reader.nodes.values()
+    rules = {entry.rule for entry in policy.predicates}
+    warnings = []
+    if _POD_COUNT_RULE in rules and not any(node.pods for node in nodes):
+        warnings.append(f"no node says how many pods it takes (status.capacity), so {_POD_COUNT_RULE} lets none on any")
+    if _ALLOCATABLE_RULE in rules and not any(node.allocatable.get("pods") for node in nodes):
+        warnings.append(
+            f"no node says how many pods it takes (status.allocatable), so {_ALLOCATABLE_RULE} lets none on any"
+        )
+    pods = [entry.pod for entry in reader.pods.values()]
+    if _NAMESPACE_RULE in rules and not reader.namespaces and any(map(_selects_namespaces, pods)):
+        warnings.append(f"no namespaces, whose labels {_NAMESPACE_RULE} reads for these pods: add them to the file")
+    return warnings
+
+
+def _selects_namespaces(pod: Pod) -> bool:
+    terms = (*pod.scheduling.constraints.pod_affinity, *pod.scheduling.constraints.pod_anti_affinity)
+    selectors = [term.namespace_selector for term in terms]
+    return any(selector is not None and not selector.matches_everything for selector in selectors)
+
+
+_WORKLOAD_GROUPS: Final = frozenset({"apps", "batch"})
+SCHEDULING_KINDS: Final = frozenset(
+    {("Namespace", "")} | {(kind, group) for kind in WORKLOADS - {"Pod"} for group in _WORKLOAD_GROUPS}
+)
+"""Kinds by API group that this module reads, and decisions do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingObjects:
+    """A cluster as kube-scheduler's filters read it."""
+
+    state: GenericClusterState
+    affinities: Mapping[str, VolumeAffinity]  # the required node affinity of PersistentVolumes, by name
+    # Undecoded Deployments, StatefulSets and the like, by kind, namespace and name.
+    workloads: Mapping[tuple[str, str, str], Any]
+
+    @classmethod
+    def of(cls, objects: Iterable[tuple[str, str, Any]], pods: Iterable[Pod]) -> SchedulingObjects:
+        """Reads the objects of a snapshot, except for its pods. Each is (kind, API group, undecoded object); other
+        kinds are left out. Raises an ObjectError if an object cannot be read.
+        """
+        nodes: list[Node] = []
+        namespaces: list[Namespace] = []
+        affinities: dict[str, VolumeAffinity] = {}
+        workloads: dict[tuple[str, str, str], Any] = {}
+        for kind, group, raw in objects:
+            if (kind, group) == ("Node", ""):
+                nodes.append(generic.NODE.read(raw))
+            elif (kind, group) == ("Namespace", ""):
+                namespaces.append(generic.NAMESPACE.read(raw))
+            elif (kind, group) == ("PersistentVolume", ""):
+                affinity = generic.VOLUME_NODE_AFFINITY.read(raw)
+                if affinity.terms is not None:
+                    affinities[affinity.volume] = affinity.terms
+            elif (kind, group) in SCHEDULING_KINDS:
+                metadata = raw.get("metadata") or {}
+                workloads[kind, metadata.get("namespace") or "default", metadata.get("name", "")] = raw
+        state = GenericClusterState.of(nodes, pods, [])
+        for namespace in namespaces:
+            state = state.with_namespace(namespace)
+        return cls(state, affinities, workloads)

@@ -215,7 +215,7 @@ class Store:
         )
         return list(islice(problems, MAX_UNREADABLE_LISTED))
 
-    def problem(self, keys: Iterable[str] | None = None) -> str:
+    def problem_of(self, keys: Iterable[str] | None = None) -> str:
         """Returns why a kind cannot be used now, or "". With `keys` only these kinds are checked."""
         now = self._timing.clock()
         problems = (self._problem(key, now) for key in (self._members if keys is None else keys))
@@ -243,28 +243,24 @@ class Store:
 _NO_DATA: Final[Mapping[str, str]] = {}
 
 
-class ConfigMapCache:
+class ConfigMapCache(Store):
     """Keeps the data of one ConfigMap. Once it has been listed, the latest data never counts as stale."""
 
     def __init__(self, client: KubeClient, namespace: str, name: str, timing: Timing) -> None:
+        super().__init__(client, timing, math.inf)
+        self._name = name
         selectors = {"fieldSelector": f"metadata.name={name}"}
-        self._watch = Watch(
-            CONFIG_MAPS, _decode, namespace=namespace, selectors=selectors, label="ConfigMap", required=False
-        )
-        self._store = Store(client, timing, math.inf)
-        self._store.watch(name, self._watch)
-
-    async def run(self) -> None:
-        await self._store.run()
+        watch = Watch(CONFIG_MAPS, _decode, namespace=namespace, selectors=selectors, label="ConfigMap", required=False)
+        self.watch(name, watch)
 
     @property
     def data(self) -> Mapping[str, str]:
         """Another mapping after every change."""
-        return next(self._watch.objects.values(), _NO_DATA)
+        return next(self[self._name].values(), _NO_DATA)
 
     @property
     def problem(self) -> str:
-        return self._store.problem()
+        return self.problem_of()
 
 
 def _decode(raw: bytes | msgspec.Raw) -> tuple[Key, Mapping[str, str] | None]:

@@ -32,10 +32,7 @@ class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type:
 
     def descend_resolver(self, _node: object, _index: object) -> None:
         """Called when the composer enters a node of the tree. libyaml's composer recurses in C, where nothing else
-        limits the depth.
-
-        Raises:
-            RecursionError: the text is nested too deeply
+        limits the depth. Raises a RecursionError if the text is nested too deeply.
         """
         self._depth += 1
         if self._depth > _MAX_DEPTH:

@@ -8,3 +8,15 @@ work_queue     keys to handle, one worker per key at a time
 decision_thread  the thread that runs the core's decisions, the most urgent first
 logs           structured logs
 """
+
+import asyncio
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float | None) -> bool:
+    """Waits for an event; returns whether it came in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

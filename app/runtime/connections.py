@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
-from app.runtime.probes import PREFIX
+from app.runtime.probes import PREFIX, LabelledCounter
 
 log = structlog.get_logger("server")
 
@@ -75,26 +75,19 @@ class ServerMetrics:
     """What the server refused or ended."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._ended = Counter(
+        self.ended = LabelledCounter(
             f"{PREFIX}_connections_ended",
             "Connections that the server ended, by reason: limit (others needed the room), headers (too large or too slow), "
             "malformed, idle, body (what the answer did not wait for), answer (not read), handshake (TLS failed or was slow)",
-            ["reason"],
-            registry=registry,
+            "reason",
+            ("limit", "headers", "malformed", "idle", "body", "answer", "handshake"),
+            registry,
         )
-        self._exhausted = Counter(
+        self.exhausted_files = Counter(
             f"{PREFIX}_file_descriptors_exhausted",
             "How often this process was about to run out of file descriptors, or did",
             registry=registry,
         )
-        for reason in ("limit", "headers", "malformed", "idle", "body", "answer", "handshake"):
-            self._ended.labels(reason=reason)
-
-    def end(self, reason: str) -> None:
-        self._ended.labels(reason=reason).inc()
-
-    def exhaust_files(self) -> None:
-        self._exhausted.inc()
 
 
 class Connections:
@@ -116,7 +109,7 @@ class Connections:
         self._count += 1
         if self._count > self.limit:
             victim = self._victim(connection)
-            self.metrics.end("limit")
+            self.metrics.ended.count("limit")
             self.remove(victim)
             victim.abort()
 
@@ -151,7 +144,7 @@ class Connections:
                 for connection in list(own):
                     reason = connection.expiry(now)
                     if reason:
-                        self.metrics.end(reason)
+                        self.metrics.ended.count(reason)
                         self.remove(connection)
                         connection.abort()
             if now >= next_files_check:
@@ -168,7 +161,7 @@ class Connections:
             # Listing needs a file descriptor.
             problem = str(error)
         if problem and not self._short_of_files:
-            self.metrics.exhaust_files()
+            self.metrics.exhausted_files.inc()
             log.error("file descriptors are running out", problem=problem)
         self._short_of_files = bool(problem)
 

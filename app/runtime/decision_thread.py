@@ -216,12 +216,11 @@ TURN_SECONDS: Final = 0.005
 class Turns:
     """Ends a turn of the event loop when it has taken long enough."""
 
-    def __init__(self, clock: Callable[[], float] = perf_counter, seconds: float = TURN_SECONDS) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
-        self._seconds = seconds
-        self._ends_at = clock() + seconds
+        self._ends_at = clock() + TURN_SECONDS
 
     async def end_if_due(self) -> None:
         if self._clock() >= self._ends_at:
             await asyncio.sleep(0)
-            self._ends_at = self._clock() + self._seconds
+            self._ends_at = self._clock() + TURN_SECONDS

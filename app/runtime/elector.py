@@ -19,7 +19,6 @@ import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -28,27 +27,10 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient, create_owned
 from app.kube.resources import LEASES
+from app.runtime import wait_at_most
 from scheduler_core.convert.leadership import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership import election
-from scheduler_core.leadership.election import (
-    LEASE_NAME,
-    Attempt,
-    CallFailed,
-    Candidate,
-    CreateLease,
-    ElectionTiming,
-    Event,
-    LeaseAbsent,
-    LeaseRead,
-    LeaseRecord,
-    LeaseReplaced,
-    ReadLease,
-    ReplaceLease,
-    ShouldCompete,
-    Wait,
-    WriteConflicted,
-)
 
 log = structlog.get_logger("leadership")
 
@@ -64,19 +46,6 @@ def boot_clock() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
-@dataclass(frozen=True, slots=True)
-class _ElectionStatus:
-    """The status that other threads read: one immutable value, replaced in one assignment."""
-
-    leading_until: float = -float("inf")
-    term: int = 0
-    answered_until: float = -float("inf")
-    holder: str = ""
-    problem: str = ""
-    predecessor: LeaseRecord | None = None
-    transitions: int = 0
-
-
 class Elector:
     """One candidate for a Lease. `leading`, `term`, `undisturbed`, `predecessor`, `transitions`, `holder`, `problem`,
     `alive` and `enable` may be used from any thread.
@@ -89,28 +58,27 @@ class Elector:
         lease: the Lease's name
         timing: see `ElectionTiming`
         clock: returns seconds that never stand still
-        random: returns a number in [0, 1)
     """
 
-    def __init__(  # noqa: PLR0913 # the Lease, the candidate, and the two sources of time and randomness
+    def __init__(  # noqa: PLR0913 # the Lease, the candidate, and the source of time
         self,
         connect: Callable[[], Awaitable[KubeClient]],
         identity: str,
         namespace: str,
-        timing: ElectionTiming | None = None,
+        timing: election.ElectionTiming | None = None,
         *,
-        lease: str = LEASE_NAME,
+        lease: str = election.LEASE_NAME,
         clock: Callable[[], float] = boot_clock,
-        random: Callable[[], float] = random.random,
     ) -> None:
         self.identity = f"{identity}_{uuid.uuid4().hex[:8]}"
         self._connect = connect
         self._namespace = namespace
         self._lease = lease
         self._clock = clock
-        self._random = random
-        self._state = Candidate(self.identity, timing or ElectionTiming())
-        self._status = _ElectionStatus()
+        self._random = random.random
+        self._state = election.Candidate(self.identity, timing or election.ElectionTiming())
+        # What other threads read: one immutable value with its problem, replaced in one assignment.
+        self._published = (self._state, "")
         self._announced_term: int | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._enabled = True
@@ -125,34 +93,35 @@ class Elector:
 
     def leading(self) -> bool:
         """Whether this process may answer now. Callers check it before they decide, and again before they answer."""
-        return self._enabled and self._stop_at is None and self._clock() < self._status.leading_until
+        return self._enabled and self._stop_at is None and self._clock() < self._published[0].leading_until
 
     @property
     def term(self) -> int:
         """Grows whenever this process wins the lead; 0 before the first time."""
-        return self._status.term
+        return self._published[0].term
 
     @property
     def undisturbed(self) -> float:
         """Seconds since a previous leader may last have answered, infinite if the Lease was released."""
-        return self._clock() - self._status.answered_until
+        return self._clock() - self._published[0].answered_until
 
     @property
-    def predecessor(self) -> LeaseRecord | None:
+    def predecessor(self) -> election.LeaseRecord | None:
         """The Lease as it was before this process took it last, None if it has never led."""
-        return self._status.predecessor
+        return self._published[0].predecessor
 
     @property
     def transitions(self) -> int:
-        return self._status.transitions
+        record = self._published[0].observed_record
+        return record.transitions if record is not None else 0
 
     @property
     def holder(self) -> str:
-        return self._status.holder
+        return self._published[0].holder
 
     @property
     def problem(self) -> str:
-        return self._status.problem
+        return self._published[1]
 
     @property
     def alive(self) -> bool:
@@ -228,12 +197,12 @@ class Elector:
         """Performs the next action; returns whether to go on."""
         stop_at = self._stop_at
         now = self._clock()
-        self._state = election.step(self._state, ShouldCompete(self._enabled and stop_at is None, now))
+        self._state = election.step(self._state, election.ShouldCompete(self._enabled and stop_at is None, now))
         self._publish()
         action = election.plan(self._state, now, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
-        if stop_at is not None and (now >= stop_at or action == Wait(election.NEVER)):
+        if stop_at is not None and (now >= stop_at or action == election.Wait(election.NEVER)):
             return False
-        if isinstance(action, Wait):
+        if isinstance(action, election.Wait):
             await self._sleep(action.until, now)
         else:
             self._state = election.step(self._state, await self._perform(action, now))
@@ -246,25 +215,23 @@ class Elector:
         if self._stop_at is not None:
             until = min(until, self._stop_at)
         assert self._wake is not None  # noqa: S101 # set before the first step
-        try:
-            async with asyncio.timeout(None if until == election.NEVER else max(0.0, until - now)):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await wait_at_most(self._wake, None if until == election.NEVER else max(0.0, until - now))
         self._wake.clear()
 
-    async def _perform(self, action: ReadLease | CreateLease | ReplaceLease, now: float) -> Event:
-        attempt = Attempt(action.record, now) if isinstance(action, ReplaceLease) else None
+    async def _perform(
+        self, action: election.ReadLease | election.CreateLease | election.ReplaceLease, now: float
+    ) -> election.Event:
+        attempt = election.Attempt(action.record, now) if isinstance(action, election.ReplaceLease) else None
         try:
             async with asyncio.timeout(self._call_timeout(now)):
                 event = await self._call(action, now)
         except ApiError as error:
-            if error.not_found and isinstance(action, ReadLease):
+            if error.not_found and isinstance(action, election.ReadLease):
                 self._note_success()
-                return LeaseAbsent(self._clock())
-            if error.conflict or (error.not_found and isinstance(action, ReplaceLease)):
+                return election.LeaseAbsent(self._clock())
+            if error.conflict or (error.not_found and isinstance(action, election.ReplaceLease)):
                 self._note_success()
-                return WriteConflicted(self._clock(), self._random())
+                return election.WriteConflicted(self._clock(), self._random())
             problem = str(error)
         except TimeoutError:
             problem = f"{LEASES.label} {self._namespace}/{self._lease}: no answer from the API server in time"
@@ -275,7 +242,7 @@ class Elector:
             return event
         self._note_failure(problem)
         await self._disconnect()
-        return CallFailed(self._clock(), self._random(), attempt)
+        return election.CallFailed(self._clock(), self._random(), attempt)
 
     def _call_timeout(self, now: float) -> float:
         """Returns the time-out of one call in seconds."""
@@ -287,25 +254,27 @@ class Elector:
             seconds = min(seconds, self._stop_at - now)
         return max(seconds, _MIN_CALL_TIMEOUT)
 
-    async def _call(self, action: ReadLease | CreateLease | ReplaceLease, sent: float) -> Event:
+    async def _call(
+        self, action: election.ReadLease | election.CreateLease | election.ReplaceLease, sent: float
+    ) -> election.Event:
         if self._client is None:
             self._client = await self._connect()
         client = self._client
         seconds = self._state.timing.call_timeout
         match action:
-            case ReadLease():
+            case election.ReadLease():
                 raw = await client.get(LEASES.path(self._namespace, self._lease), seconds=seconds)
-                return LeaseRead(self._remember_lease(raw), self._clock())
-            case CreateLease(record):
+                return election.LeaseRead(self._remember_lease(raw), self._clock())
+            case election.CreateLease(record):
                 body = new_lease(self._namespace, self._lease, record)
                 raw = await create_owned(client, LEASES.path(self._namespace), self._namespace, body, seconds)
-                return LeaseRead(self._remember_lease(raw), self._clock())
-            case ReplaceLease(record):
+                return election.LeaseRead(self._remember_lease(raw), self._clock())
+            case election.ReplaceLease(record):
                 body = update_lease(self._raw_lease, record)
                 raw = await client.replace(LEASES.path(self._namespace, self._lease), body, seconds)
-                return LeaseReplaced(self._remember_lease(raw), sent, self._clock())
+                return election.LeaseReplaced(self._remember_lease(raw), sent, self._clock())
 
-    def _remember_lease(self, raw: bytes) -> LeaseRecord:
+    def _remember_lease(self, raw: bytes) -> election.LeaseRecord:
         record = lease(raw)
         self._raw_lease = raw
         return record
@@ -333,15 +302,7 @@ class Elector:
 
     def _publish(self) -> None:
         state = self._state
-        self._status = _ElectionStatus(
-            state.leading_until,
-            state.term,
-            state.answered_until,
-            state.holder,
-            self._problem,
-            state.predecessor,
-            state.observed_record.transitions if state.observed_record is not None else 0,
-        )
+        self._published = (state, self._problem)
         term = state.term if state.leading(self._clock()) else None
         if term == self._announced_term:
             return

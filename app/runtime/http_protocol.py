@@ -317,7 +317,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_since = None
         self._rest_since = None
         log.warning("refused connection", client=self.owner, status=refusal.status.value, error=str(refusal))
-        self._connections.metrics.end("malformed" if refusal.status is HTTPStatus.BAD_REQUEST else "headers")
+        self._connections.metrics.ended.count("malformed" if refusal.status is HTTPStatus.BAD_REQUEST else "headers")
         if not self._can_answer():
             self.transport.close()
             return

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import structlog
+
+from app.runtime import wait_at_most
+from app.runtime.elector import Elector
 
 CATCH_UP_TIMEOUT: Final = 15.0
 DRAIN_TIMEOUT: Final = 10.0
@@ -22,41 +25,6 @@ RELEASE_TIMEOUT: Final = 5.0
 _CRASH_TIMEOUT: Final = 1.0
 # The elector wakes the loop when the lead is won or lost; everything else the loop notices this late at most.
 _STEP_INTERVAL: Final = 0.25
-
-
-class Election(Protocol):
-    """What the loop needs of an elector (`app.runtime.elector.Elector`)."""
-
-    @property
-    def term(self) -> int:
-        """Grows whenever this process wins the lead."""
-
-    @property
-    def problem(self) -> str:
-        """The last problem with the Lease as one line, "" if there is none."""
-
-    @property
-    def holder(self) -> str:
-        """The identity of the leader, "" if there is none or it is unknown."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether the elector runs."""
-
-    def leading(self) -> bool:
-        """Whether this process leads now."""
-
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Calls back, from any thread, when the lead is won or lost."""
-
-    def start(self) -> None:
-        """Starts the election."""
-
-    def enable(self, enabled: bool) -> None:  # noqa: FBT001 # reads well where it is used: enable(setting)
-        """Sets whether to compete."""
-
-    def stop(self, *, release: bool, seconds: float) -> None:
-        """Ends the election; blocks at most `seconds` and a little."""
 
 
 class NoElection:
@@ -76,11 +44,14 @@ class NoElection:
     def start(self) -> None:
         """Does nothing."""
 
-    def enable(self, enabled: bool) -> None:  # noqa: FBT001 # as Election
+    def enable(self, enabled: bool) -> None:  # noqa: FBT001 # as Elector
         """Does nothing."""
 
     def stop(self, *, release: bool, seconds: float) -> None:
         """Does nothing."""
+
+
+Election: TypeAlias = Elector | NoElection
 
 
 class Program:
@@ -167,23 +138,17 @@ class LeaderLoop:
         self._program = program
         self._log = log
         self._release_after_crash = release_after_crash
-        self._term: int | None = None
+        self.term: int | None = None  # in which the program runs
         self._wake = asyncio.Event()
         self._steering: asyncio.Task[None] | None = None
 
     @property
-    def term(self) -> int | None:
-        return self._term
-
-    @property
     def leading(self) -> bool:
-        return self._term is not None and self._election.leading()
+        return self.term is not None and self._election.leading()
 
     async def run(self) -> None:
-        """Competes, and runs the program while this process leads, until cancelled.
-
-        Raises:
-            ExceptionGroup: a task has failed, or the elector has ended
+        """Competes, and runs the program while this process leads, until cancelled. Raises an ExceptionGroup if a task
+        has failed, or the elector has ended.
         """
         loop = asyncio.get_running_loop()
 
@@ -214,7 +179,7 @@ class LeaderLoop:
                 await self._program.settle()
         except TimeoutError:
             self._program.log_unsettled()
-        self._term = None
+        self.term = None
         await self._program.stop()
         await self._program.before_release()
         release = self._program.may_release
@@ -226,11 +191,7 @@ class LeaderLoop:
     async def _steer(self) -> None:
         while True:
             await self._step()
-            try:
-                async with asyncio.timeout(_STEP_INTERVAL):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(self._wake, _STEP_INTERVAL)
             self._wake.clear()
 
     async def _step(self) -> None:
@@ -241,12 +202,12 @@ class LeaderLoop:
         await program.before_step()
         election.enable(program.competes)
         term = election.term if election.leading() and not program.must_stop else None
-        if self._term is not None and term != self._term:
-            if not self._leads_in(self._term):
-                program.log_lead_lost(self._term)
-            self._term = None
+        if self.term is not None and term != self.term:
+            if not self._leads_in(self.term):
+                program.log_lead_lost(self.term)
+            self.term = None
             await program.stop()
-        if term is not None and self._term is None and program.can_start:
+        if term is not None and self.term is None and program.can_start:
             await self._take_over(term)
         await program.after_step()
 
@@ -263,7 +224,7 @@ class LeaderLoop:
         if not self._leads_in(term):
             await self._program.stop()
             return
-        self._term = term
+        self.term = term
         self._program.start(term)
 
     def _leads_in(self, term: int) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from app import printable
+from app.escaping import escape_invisible
 from app.settings import LogFormat
 
 # The local variables of a failed request contain its pod, whose environment may hold secrets: neither format prints them.
@@ -41,34 +41,19 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    renderer: list[structlog.typing.Processor] = (
-        [
-            structlog.processors.format_exc_info,
-            limit_fields,
-            escape_fields,
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
-        ]
-        if console
-        else [_TRACEBACKS, limit_fields, structlog.processors.JSONRenderer()]
-    )
+    json_lines: list[structlog.typing.Processor] = [_TRACEBACKS, limit_fields, structlog.processors.JSONRenderer()]
+    renderer = _readable_lines(sys.stdout) if console else json_lines
     handler = QueuedLogHandler(sys.stdout)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer]
         )
     )
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
@@ -80,20 +65,17 @@ def configure_for_results() -> None:
     lines on standard error.
     """
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.format_exc_info,
-            limit_fields,
-            escape_fields,
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
-        ],
+        processors=[structlog.processors.add_log_level, *_readable_lines(sys.stderr)],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         # `configure` may follow.
         cache_logger_on_first_use=False,
     )
+
+
+def _readable_lines(stream: TextIO) -> list[structlog.typing.Processor]:
+    renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    return [structlog.processors.format_exc_info, limit_fields, escape_fields, renderer]
 
 
 def dropped_lines() -> int:
@@ -115,7 +97,9 @@ def limit_fields(_logger: object, _name: str, fields: structlog.typing.EventDict
 def escape_fields(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Escapes texts for a terminal; JSON has escapes of its own, as have the lists and maps of readable lines."""
     return {
-        printable(key): printable(value, "\n" if key == "exception" else "") if isinstance(value, str) else value
+        escape_invisible(key): escape_invisible(value, "\n" if key == "exception" else "")
+        if isinstance(value, str)
+        else value
         for key, value in fields.items()
     }
 

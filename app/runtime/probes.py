@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
+    Counter,
     Gauge,
     GCCollector,
     PlatformCollector,
@@ -51,6 +52,18 @@ def process_registry() -> CollectorRegistry:
     build = Gauge(f"{PREFIX}_build_info", "1; the label is the version of the program", ["version"], registry=registry)
     build.labels(version(DISTRIBUTION)).set(1)
     return registry
+
+
+class LabelledCounter:
+    """A counter by one label, which shows 0 for each of its values from the beginning."""
+
+    def __init__(self, name: str, text: str, label: str, values: Iterable[str], registry: CollectorRegistry) -> None:
+        self._counter = Counter(name, text, [label], registry=registry)
+        for value in values:
+            self._counter.labels(value)
+
+    def count(self, value: str, number: int = 1) -> None:
+        self._counter.labels(value).inc(number)
 
 
 class _LogCollector(Collector):
@@ -165,12 +178,7 @@ def install_metrics(
 
     app.state.registry = registry
     app.add_api_route(
-        "/metrics",
-        metrics,
-        methods=["GET"],
-        name="metrics",
-        tags=["operation"],
-        response_class=_MetricsResponse,
+        "/metrics", metrics, methods=["GET"], name="metrics", tags=["operation"], response_class=_MetricsResponse
     )
 
 

@@ -35,7 +35,7 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app import printable
+from app.escaping import escape_invisible
 from app.runtime.connections import CallerLog, Connections, ServerMetrics, owner_of
 from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol
 from app.settings import NO_BROWSER
@@ -163,14 +163,14 @@ async def serve(service: Service, servers: Sequence[HttpServer]) -> None:
         listening = [_Server(server, connections) for server in servers]
         tasks.add(asyncio.create_task(_serve_connections(listening, connections), name="servers"))
     try:
-        await signals.wait_for(1, tasks)
+        await signals.wait_until(lambda: signals.counted >= 1, tasks)
         if signals.counted and not any(task.done() for task in tasks):
             await _drain(service, signals, tasks)
         if listening:
             for server in listening:
                 server.should_exit = True
             serving = tasks - {running}
-            await signals.wait_for_interrupt(serving)
+            await signals.wait_until(lambda: signals.interrupted, serving)
             for server in listening:
                 server.force_exit = signals.interrupted
             await asyncio.wait(serving)
@@ -204,7 +204,7 @@ async def _serve_connections(servers: Sequence[_Server], connections: Connection
 async def _drain(service: Service, signals: _Signals, tasks: set[asyncio.Task[None]]) -> None:
     """Drains until that is done, a second signal comes, or a task ends."""
     draining = asyncio.create_task(service.drain(), name="drain")
-    await signals.wait_for(2, {draining, *tasks})
+    await signals.wait_until(lambda: signals.counted >= 2, {draining, *tasks})
     draining.cancel()
     [outcome] = await asyncio.gather(draining, return_exceptions=True)
     if isinstance(outcome, Exception):
@@ -224,15 +224,8 @@ class _Signals:
         self.counted += 1
         self._changed.set()
 
-    async def wait_for(self, signals: int, tasks: set[asyncio.Task[None]]) -> None:
-        """Returns after so many signals, or as soon as one of the tasks ends."""
-        await self._wait_until(lambda: self.counted >= signals, tasks)
-
-    async def wait_for_interrupt(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Returns once `interrupted`, or as soon as one of the tasks ends."""
-        await self._wait_until(lambda: self.interrupted, tasks)
-
-    async def _wait_until(self, condition: Callable[[], bool], tasks: set[asyncio.Task[None]]) -> None:
+    async def wait_until(self, condition: Callable[[], bool], tasks: set[asyncio.Task[None]]) -> None:
+        """Returns once a signal has made the condition true, or as soon as one of the tasks ends."""
         waiting = asyncio.create_task(self._wait(condition), name="signal")
         try:
             await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -345,7 +338,7 @@ class TlsListener:
         except OSError as error:
             # No certificate, no TLS at the other end, too slow, or gone.
             if not handshake.aborted:
-                self._connections.metrics.end("handshake")
+                self._connections.metrics.ended.count("handshake")
                 # Callers decide how often this happens, so it is counted, and a line only for an administrator who looks for it.
                 log.debug("TLS handshake failed", client=handshake.owner, reason=_reason(error))
         finally:
@@ -411,7 +404,7 @@ class BrowserRules:
         return name in self._hosts or _is_address(name)
 
     async def _refuse(self, host: str, scope: Scope, receive: Receive, send: Send) -> None:
-        text = f"Host is {printable(host)}, which is no name of this service; see serve --allowed-host"
+        text = f"Host is {escape_invisible(host)}, which is no name of this service; see serve --allowed-host"
         client = scope.get("client")
         caller_log.warning(
             "refused request", client=owner_of(client[0]) if client else "", path=scope["path"], status=421, error=text

@@ -27,13 +27,12 @@ from time import monotonic
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
+from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient, pages
 from app.kube.event_recorder import EVENT, ApiDispatcher, EventRecorder
-from app.kube.paging import pages
 from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES
-from app.runtime.probes import BUCKETS
+from app.runtime.probes import BUCKETS, LabelledCounter
 from app.settings import LOADED, REFUSED
 from scheduler_core.backoff import Backoff
 from scheduler_core.caches import LruMap
@@ -231,10 +230,8 @@ class ClaimCheck:
         self._client = client
 
     async def check(self, pod: kube.Pod) -> None:
-        """Returns if no claim of the pod is known to be unusable.
-
-        Raises:
-            ResolutionError: a claim does not exist, or is being deleted; the text is the same in every attempt
+        """Returns if no claim of the pod is known to be unusable. Raises a ResolutionError if a claim does not exist,
+        or is being deleted; the text is the same in every attempt.
         """
         names = sorted({volume.claim for volume in pod.volumes})[:MAX_CLAIMS]
         if not names:
@@ -371,42 +368,27 @@ class SchedulerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()  # has these metrics and no others
-        self._attempts = Counter(
+        self.attempts = LabelledCounter(
             f"{PREFIX}_attempts_total",
             "Attempts to schedule a pod, by what came of them",
-            ["result"],
-            registry=self.registry,
+            "result",
+            (SCHEDULED, UNSCHEDULABLE, ERROR),
+            self.registry,
         )
-        self._seconds = Histogram(
+        self.decision_seconds = Histogram(
             f"{PREFIX}_decision_seconds", "Time to decide about a pod", buckets=BUCKETS, registry=self.registry
         )
-        self._failures = Counter(
+        self.write_failures = LabelledCounter(
             f"{PREFIX}_write_failures_total",
             "Events and conditions of pods that the API server refused, or did not answer",
-            ["what"],
-            registry=self.registry,
+            "what",
+            (EVENT, CONDITION),
+            self.registry,
         )
-        self._reloads = Counter(
-            f"{PREFIX}_policy_reloads_total", "Other contents of the policy file", ["result"], registry=self.registry
+        text = "Other contents of the policy file"
+        self.policy_reloads = LabelledCounter(
+            f"{PREFIX}_policy_reloads_total", text, "result", (LOADED, REFUSED), self.registry
         )
-        for result in (SCHEDULED, UNSCHEDULABLE, ERROR):
-            self._attempts.labels(result)
-        for kind in (EVENT, CONDITION):
-            self._failures.labels(kind)
-        for result in (LOADED, REFUSED):
-            self._reloads.labels(result)
-
-    def count_attempt(self, result: str) -> None:
-        self._attempts.labels(result).inc()
-
-    def count_write_failure(self, kind: str) -> None:
-        self._failures.labels(kind).inc()
-
-    def count_policy_reload(self, result: str) -> None:
-        self._reloads.labels(result).inc()
-
-    def observe_decision(self, seconds: float) -> None:
-        self._seconds.observe(seconds)
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         Gauge(f"{PREFIX}_{name}", text, registry=self.registry).set_function(read)

@@ -29,7 +29,7 @@ from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
-from app.scheduler.scheduling_queue import FactsFor
+from app.scheduler.decision import FactsFor
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.generic import PendingPod, pod_on_node
@@ -264,10 +264,8 @@ class LonghornCache:
         return self.cache.state().view.version
 
     async def fetch_missing(self, pending: PendingPod) -> None:
-        """Fetches objects that a pod names and no watch has delivered yet.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Fetches objects that a pod names and no watch has delivered yet. Raises a ResolutionError if an object the
+        pod names does not exist or contradicts it.
         """
         await self._evaluator.fetch_missing(pending.pod)
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final
 
 import structlog
 
-from app.kube.client import DEFAULT_LIMITS, CallLimits, KubeClient
+from app.kube.client import CallLimits, KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.runtime.decision_thread import DecisionThread
@@ -51,7 +51,7 @@ class SchedulerOptions:
     timing: ElectionTiming
     options: FilterOptions  # how Longhorn's rules decide
     lease: str = LEASE  # the Lease's name
-    limits: CallLimits = DEFAULT_LIMITS  # of Bindings, conditions and watches, and again of Events
+    limits: CallLimits = field(default_factory=CallLimits)  # of Bindings, conditions and watches, and again of Events
 
 
 class SchedulerLifecycle(Program):
@@ -66,10 +66,8 @@ class SchedulerLifecycle(Program):
         metrics.add_gauge("leading", "Whether this process schedules", lambda: float(self._loop.leading))
 
     def readiness(self) -> LeaderHealth:
-        """Returns that the process could schedule, and whether it leads.
-
-        Raises:
-            UnavailableError: the cluster is not known well enough to schedule
+        """Returns that the process could schedule, and whether it leads. Raises an UnavailableError if the cluster is
+        not known well enough to schedule.
         """
         problem = self._scheduler.problem
         if problem:
@@ -138,10 +136,7 @@ def run_scheduler(
     config: SchedulerConfig, options: SchedulerOptions, listener: socket.socket | None, on_connect: Callable[[], None]
 ) -> None:
     """Schedules until a signal. Without a listener the probes are not served. `on_connect` is called once there is a
-    connection to the cluster.
-
-    Raises:
-        ConnectError: there is no cluster to talk to
+    connection to the cluster. Raises a ConnectError if there is no cluster to talk to.
     """
     run_process(_run(config, options, listener, on_connect))
 
@@ -177,6 +172,6 @@ def build_lifecycle(
         return LonghornCache(cache, options.options, now)
 
     elector = Elector(connect, options.identity, options.namespace, options.timing, lease=options.lease)
-    reporter = PodReporter(client, config.name, monotonic, now, metrics.count_write_failure)
+    reporter = PodReporter(client, config.name, monotonic, now, metrics.write_failures.count)
     parts = SchedulerParts(client, timing, elector.leading, reporter, metrics, new_longhorn_cache, DecisionThread())
     return SchedulerLifecycle(GenericScheduler(config, parts), elector, metrics)

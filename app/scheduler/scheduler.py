@@ -23,10 +23,12 @@ import structlog
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.policy import PolicyFile, PolicyInForce
+from app.runtime import wait_at_most
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread
 from app.scheduler.api_calls import ERROR, SCHEDULED, UNSCHEDULABLE, Binder, ClaimCheck, PodReporter, SchedulerMetrics
 from app.scheduler.cache import LonghornCache, SchedulerCache, binding_changes, kinds_required
-from app.scheduler.scheduling_queue import FactsFor, SchedulingQueue, decide, message
+from app.scheduler.decision import FactsFor, decide, message
+from app.scheduler.scheduling_queue import SchedulingQueue
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.generic import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
 from scheduler_core.errors import ResolutionError
@@ -114,7 +116,7 @@ class GenericScheduler:
     def _connect_metrics(self) -> None:
         metrics = self.metrics
         if self._config.file is not None:
-            self._config.file.subscribe(metrics.count_policy_reload)
+            self._config.file.subscribe(metrics.policy_reloads.count)
         metrics.add_gauge(
             "policy_pending",
             "Whether a newer policy waits until what it reads is known",
@@ -223,11 +225,7 @@ class GenericScheduler:
     async def _pause(self, due: float | None) -> None:
         # At the latest after the interval, because nothing wakes this task when the process gains the lead.
         seconds = POLL_INTERVAL if due is None else min(POLL_INTERVAL, max(0.0, due - self._clock()))
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await wait_at_most(self._wake, seconds)
         self._wake.clear()
 
     async def _schedule_one(self, pending: PendingPod, tasks: asyncio.TaskGroup) -> None:
@@ -247,7 +245,7 @@ class GenericScheduler:
                 self._handle_unschedulable(pending, message(result) if result else problem)
                 return
             if self.cache.state().nodes.get(result.node) is before.nodes.get(result.node):
-                self.metrics.observe_decision(self._clock() - began)
+                self.metrics.decision_seconds.observe(self._clock() - began)
                 self._warn_about_constraints(pending, result.node)
                 self._assume_and_bind(pending, result.node, tasks)
                 return
@@ -294,7 +292,7 @@ class GenericScheduler:
         return binding_changes((pending.pod, node) for pending, node in assumed if pending is not None)
 
     def _handle_unschedulable(self, pending: PendingPod, why: str) -> None:
-        self.metrics.count_attempt(UNSCHEDULABLE)
+        self.metrics.attempts.count(UNSCHEDULABLE)
         self._back_off(pending.pod.namespaced_name)
         self.reporter.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
         log.info("unschedulable", pod=pending.pod.key, why=why)
@@ -311,11 +309,11 @@ class GenericScheduler:
             async with self._binding_slots:
                 problem = await self._binder.bind(pending, node)
             if problem:
-                self.metrics.count_attempt(ERROR)
+                self.metrics.attempts.count(ERROR)
                 log.warning("not bound", pod=name, node=node, problem=problem)
                 self._handle_binding_failure(pending, node, problem)
                 return
-            self.metrics.count_attempt(SCHEDULED)
+            self.metrics.attempts.count(SCHEDULED)
             if self.queue.is_unchanged(pending):
                 self.queue.discard(pending.pod.namespaced_name)
             self.reporter.record(pending.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)

@@ -153,7 +153,7 @@ class NodeAnswer(Answer):
     )
     stale_counter_example: MeetingAnswer | None = Field(
         description="volumes that outdated status may lead to one disk, which cannot take them together; null if the "
-        "node is stale-safe, or was not examined",
+        "node is stale-safe, or was not examined"
     )
     missing: int = Field(
         description="the least bytes that, freed on one disk, would let all fit; a proven lower bound where the detail says "

@@ -189,7 +189,7 @@ async def _measure_requests(cache: ClusterCache, nodes: int, results: dict[str, 
 
 def _delivery(cache: ClusterCache, field: str) -> Callable[[bytes], None]:
     """Returns what the reflector of a kind calls with each line of its watch: there is no API server here."""
-    return cache.store._members[field].reflector._handle_line  # noqa: SLF001
+    return cache._members[field].reflector._handle_line  # noqa: SLF001
 
 
 def _event(raw: dict[str, Any]) -> bytes:

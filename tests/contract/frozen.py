@@ -90,7 +90,7 @@ def extender_registry() -> CollectorRegistry:
     loss = NodeLossOutcome("node", orders=1, pods=0, volumes=0, problems={})
     extender.node_losses(lambda: {"node": loss})
     extender.caches(lambda: {"nodes": CacheStatus()}, lambda: 0.0)
-    extender.heartbeat("node", leading=False)
+    extender.heartbeat.labels("node").set(0)
     extender.request_memory(MemoryBudget(1))
     extender.guard_proven()
     ServerMetrics(extender.registry)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from app.cli.query import ClusterSource, Orders, Query, predicted_cluster, seeded_choice
 from app.cli.what_if_changes import ChangeReader
-from app.kube.snapshot_generic import SchedulingObjects
+from app.kube.snapshot_file import SchedulingObjects
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model import generic
 from scheduler_core.model.quantity import format_bytes, format_count

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from app.kube.cluster_cache import as_snapshot
-from app.kube.snapshot_generic import SchedulingObjects
+from app.kube.snapshot_file import SchedulingObjects
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state

@@ -127,7 +127,7 @@ def _now() -> datetime:
 
 
 def _reporter(client: KubeClient, metrics: SchedulerMetrics) -> PodReporter:
-    return PodReporter(client, SCHEDULER_NAME, monotonic, _now, metrics.count_write_failure)
+    return PodReporter(client, SCHEDULER_NAME, monotonic, _now, metrics.write_failures.count)
 
 
 @asynccontextmanager

@@ -15,24 +15,8 @@ from starlette.exceptions import HTTPException
 
 from app.api.dependencies import AppState, RequestLease, state_of
 from app.api.extender import readiness
+from app.api.page import views
 from app.api.page.rendering import asset_response, page_response, render
-from app.api.page.views import (
-    REFRESH_SECONDS,
-    SOON_SECONDS,
-    Context,
-    PageQuery,
-    Site,
-    absent,
-    decision_list,
-    drain_view,
-    frame,
-    node_view,
-    not_ready,
-    overview,
-    page_query,
-    waiting_list,
-    waiting_since,
-)
 from app.extender.status_reporter import ExplainedDecision
 from app.memory import Lease
 from app.runtime.probes import UnavailableError
@@ -60,17 +44,17 @@ class CandidateLine:
     longhorn: bool  # whether there is a page about the node
 
 
-async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Context | None:
+async def pod_view(site: views.Site, key: tuple[str, str], query: views.PageQuery) -> views.Context | None:
     """Returns why a pod waits or fits, None if no pod with claims has this name."""
     pod = site.sources.reporter.state.view.snapshot.pods.get(key)
     if pod is None or not pod.volumes:
         return None
     decisions = site.state.decisions.page(DecisionQuery(limit=_MAX_DECISIONS, namespace=key[0], pod=key[1]))
     context = {
-        **frame(site, pod.key, "/pods"),
+        **views.frame(site, pod.key, "/pods"),
         "pod": pod,
         "query": query,
-        "since": waiting_since(site).get(pod.uid),
+        "since": views.waiting_since(site).get(pod.uid),
         "decisions": decisions.entries,
         "looks_for_remedies": False,
         "remedies": None,
@@ -84,11 +68,11 @@ async def pod_view(site: Site, key: tuple[str, str], query: PageQuery) -> Contex
     if details["fitting"] or pod.node_name:
         return {**context, **details}
     (remedies,) = await site.sources.reporter.remedies([pod], _REMEDY_SECONDS)
-    refresh = SOON_SECONDS if remedies is None else REFRESH_SECONDS
+    refresh = views.SOON_SECONDS if remedies is None else views.REFRESH_SECONDS
     return {**context, **details, "looks_for_remedies": True, "remedies": remedies, "refresh": refresh}
 
 
-async def _decision(site: Site, pod: Pod, query: PageQuery) -> dict[str, Any]:
+async def _decision(site: views.Site, pod: Pod, query: views.PageQuery) -> dict[str, Any]:
     """Returns the decision with the nodes of one page explained."""
     pages: list[RowPage[str]] = []
 
@@ -143,43 +127,43 @@ router = APIRouter(include_in_schema=False)
 @router.get("/")
 async def cluster_page(request: Request, lease: RequestLease) -> Response:
     """The cluster: tiles, pods that wait, nodes and disks."""
-    query = page_query(request)
-    return await _answer(request, lease, "overview.html", lambda site: overview(site, query))
+    query = views.page_query(request)
+    return await _answer(request, lease, "overview.html", lambda site: views.overview(site, query))
 
 
 @router.get("/pods")
 async def waiting_page(request: Request, lease: RequestLease) -> Response:
     """The pods that wait."""
-    query = page_query(request)
-    return await _answer(request, lease, "pods.html", lambda site: waiting_list(site, query))
+    query = views.page_query(request)
+    return await _answer(request, lease, "pods.html", lambda site: views.waiting_list(site, query))
 
 
 @router.get("/pods/{namespace}/{name}")
 async def pod_page(request: Request, lease: RequestLease, namespace: str, name: str) -> Response:
     """Why a pod waits, node by node."""
-    query = page_query(request)
+    query = views.page_query(request)
     return await _answer(request, lease, "pod.html", lambda site: pod_view(site, (namespace, name), query))
 
 
 @router.get("/nodes/{name}")
 async def node_page(request: Request, lease: RequestLease, name: str) -> Response:
     """A node with its disks."""
-    page_query(request)
-    return await _answer(request, lease, "node.html", lambda site: node_view(site, name))
+    views.page_query(request)
+    return await _answer(request, lease, "node.html", lambda site: views.node_view(site, name))
 
 
 @router.get("/nodes/{name}/drain")
 async def drain_page(request: Request, lease: RequestLease, name: str) -> Response:
     """What the drain of a node leads to."""
-    page_query(request)
-    return await _answer(request, lease, "drain.html", lambda site: drain_view(site, name))
+    views.page_query(request)
+    return await _answer(request, lease, "drain.html", lambda site: views.drain_view(site, name))
 
 
 @router.get("/decision-log")
 async def decision_page(request: Request, lease: RequestLease) -> Response:
     """The latest decisions."""
-    query = page_query(request)
-    return await _answer(request, lease, "decisions.html", lambda site: decision_list(site, query))
+    query = views.page_query(request)
+    return await _answer(request, lease, "decisions.html", lambda site: views.decision_list(site, query))
 
 
 @router.get("/assets/{name}")
@@ -192,23 +176,23 @@ async def asset(name: str) -> Response:
 
 
 async def _answer(
-    request: Request, lease: Lease, template: str, view: Callable[[Site], Awaitable[Context | None]]
+    request: Request, lease: Lease, template: str, view: Callable[[views.Site], Awaitable[views.Context | None]]
 ) -> Response:
     """Returns a page: what `view` returns, or why there is nothing."""
     state = state_of(request, AppState)
     status = 200
-    site = Site.of(state)
+    site = views.Site.of(state)
     try:
         readiness(state)
         context = await view(site)
     except UnavailableError as error:
         status = 503
         template = "unavailable.html"
-        context = not_ready(site, str(error))
+        context = views.not_ready(site, str(error))
     if context is None:
         status = 404
         template = "absent.html"
-        context = absent(site, request.url.path)
+        context = views.absent(site, request.url.path)
     page = await site.sources.reporter.run(partial(render, template, context))
     lease.charge(len(page))
     return page_response(page, status)

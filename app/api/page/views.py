@@ -20,27 +20,19 @@ from scheduler_core.decide.decision import MAX_DECISIONS, DecisionQuery, LoggedD
 from scheduler_core.guard.placement_guard import GuardOutcome
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
-from scheduler_core.monitor.node_rows import (
-    NodeCondition,
-    NodeRow,
-    RowPage,
-    SpaceTotal,
-    group_by_zone,
-    page_of,
-    select_rows,
-)
+from scheduler_core.monitor import node_rows
 from scheduler_core.monitor.report import StatusReport, WaitingRow, pods_on_node
 from scheduler_core.predict.node_loss import NodeLossOutcome
 from scheduler_core.predict.prediction import Prediction
 
 Context = Mapping[str, Any]
 BADGES: Final = {
-    NodeCondition.NO_DISKS: ("plain", "○"),
-    NodeCondition.OPEN: ("good", "●"),
-    NodeCondition.PARTLY_CLOSED: ("warn", "◐"),
-    NodeCondition.CLOSED: ("warn", "■"),
-    NodeCondition.OVER_LIMIT: ("bad", "▲"),
-    NodeCondition.NOT_READY: ("bad", "✕"),
+    node_rows.NodeCondition.NO_DISKS: ("plain", "○"),
+    node_rows.NodeCondition.OPEN: ("good", "●"),
+    node_rows.NodeCondition.PARTLY_CLOSED: ("warn", "◐"),
+    node_rows.NodeCondition.CLOSED: ("warn", "■"),
+    node_rows.NodeCondition.OVER_LIMIT: ("bad", "▲"),
+    node_rows.NodeCondition.NOT_READY: ("bad", "✕"),
 }
 _MAX_REMEDIES: Final = 5
 # The first page has so many of the pods that wait.
@@ -112,7 +104,7 @@ def _guard_problem(guard: PlacementGuardState) -> str:
 class NodeLine:
     """A node of a page, its worst disks, the number of others."""
 
-    row: NodeRow
+    row: node_rows.NodeRow
     disks: Sequence[DiskLine]
     more: int
     loss: NodeLossOutcome | None
@@ -124,7 +116,7 @@ class ZoneLines:
 
     zone: str
     nodes: int  # of the whole group, also of nodes on other pages
-    space: SpaceTotal  # of the whole group, also of nodes on other pages
+    space: node_rows.SpaceTotal  # of the whole group, also of nodes on other pages
     lines: Sequence[NodeLine]
 
 
@@ -148,7 +140,7 @@ async def overview(site: Site, query: PageQuery) -> Context:
         "total_bar": total_bar(report.space),
         "space": report.space,
         "conditions": [
-            (each, report.count(each)) for each in sorted(NodeCondition, reverse=True) if report.count(each)
+            (each, report.count(each)) for each in sorted(node_rows.NodeCondition, reverse=True) if report.count(each)
         ],
         "badges": BADGES,
         "all_nodes": len(report.rows),
@@ -158,10 +150,10 @@ async def overview(site: Site, query: PageQuery) -> Context:
 
 
 def _nodes(report: StatusReport, query: PageQuery, losses: Mapping[str, NodeLossOutcome]) -> dict[str, Any]:
-    rows = select_rows(report.rows, query.text, query.zone)
-    zones = group_by_zone(rows) if query.by_zone else ()
+    rows = node_rows.select_rows(report.rows, query.text, query.zone)
+    zones = node_rows.group_by_zone(rows) if query.by_zone else ()
     ordered = [row for zone in zones for row in zone.rows] if zones else rows
-    page: RowPage[NodeRow] = page_of(ordered, query.page)
+    page: node_rows.RowPage[node_rows.NodeRow] = node_rows.page_of(ordered, query.page)
     per_row = disks_per_row(len(page.rows))
     lines = [
         NodeLine(row, lines_of(row.disks, per_row), max(0, len(row.disks) - per_row), losses.get(row.name))
@@ -204,7 +196,7 @@ async def waiting_list(site: Site, query: PageQuery) -> Context:
     report = await site.sources.reporter.report()
     words = query.text.casefold().split()
     pods = [pod for pod in report.waiting if all(word in pod.key.casefold() for word in words)]
-    page = page_of(pods, query.page)
+    page = node_rows.page_of(pods, query.page)
     rows = await site.sources.reporter.waiting_rows(page.rows)
     refresh = SOON_SECONDS if any(row is None for row in rows) else REFRESH_SECONDS
     context = frame(site, "Waiting pods", "/pods", refresh)
@@ -224,7 +216,7 @@ async def decision_list(site: Site, query: PageQuery) -> Context:
     words = query.text.casefold().split()
     log = site.state.decisions.page(DecisionQuery(limit=MAX_DECISIONS))
     entries = [entry for entry in log.entries if not words or _has_words(entry, words)]
-    page = page_of(entries, query.page)
+    page = node_rows.page_of(entries, query.page)
     return {
         **frame(site, "Decisions", "/decision-log"),
         "query": query,
@@ -359,10 +351,8 @@ class PageQuery:
 
 
 def page_query(request: Request) -> PageQuery:
-    """Reads the query of a request.
-
-    Raises:
-        RequestError: it has another parameter, one twice, or a value that is not valid
+    """Reads the query of a request. Raises a RequestError if it has another parameter, one twice, or a value that is
+    not valid.
     """
     pairs = request.query_params.multi_items()
     values = dict(pairs)

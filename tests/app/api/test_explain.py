@@ -4,7 +4,6 @@ import asyncio
 from functools import partial
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,14 +100,14 @@ def test_explain_gives_the_decision_of_filter(case: tuple[list[Object], Object])
     assert refused == filtered["FailedAndUnresolvableNodes"]
 
 
-async def test_explanations_that_wait_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_explanations_that_wait_are_limited_in_number() -> None:
     """They run one at a time, so more of them would only wait."""
     app = application()
     evaluator = app.state.services.evaluator
     async with http_client(app) as client:
-        monkeypatch.setattr(type(evaluator), "explanations", 16)
+        evaluator.explanations = 16
         assert (await client.post("/explain", json=by_names(db_pod()))).status_code == 503
-        monkeypatch.setattr(type(evaluator), "explanations", 15)
+        evaluator.explanations = 15
         assert (await client.post("/explain", json=by_names(db_pod()))).status_code == 200
 
 

@@ -4,7 +4,7 @@ import json
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from httpx import AsyncClient, Response
@@ -57,7 +57,9 @@ class Guard:
         self.metrics = Metrics()
         self.refusals = [""]
         self.leads = True
-        state = AdmissionState(self.reviewer, self._refusal, lambda: self.leads, self.metrics, MemoryBudget(memory))
+        state = AdmissionState(
+            cast("Any", self.reviewer), self._refusal, lambda: self.leads, self.metrics, MemoryBudget(memory)
+        )
         self.app = guard_application(state)
 
     def _refusal(self) -> str:

@@ -9,7 +9,7 @@ import ssl
 from base64 import b64decode
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -88,7 +88,7 @@ async def serve_and_ask(folder: Path) -> tuple[list[Any], float | None]:
         client = await KubeClient.connect(str(kubeconfig))
         options = CertificateOptions(NAMESPACE, lambda: True, lambda: True, lambda: datetime.now(UTC))
         certificate = GuardCertificate(client, options, metrics)
-        state = AdmissionState(Reviewer(), str, lambda: True, metrics, MemoryBudget(1 << 30))
+        state = AdmissionState(cast("Any", Reviewer()), str, lambda: True, metrics, MemoryBudget(1 << 30))
         servers = [
             HttpServer(probe_application(lambda: Health(status="ok"), metrics.registry), listeners[0]),
             HttpServer(guard_application(state), listeners[1], lambda: certificate.context),

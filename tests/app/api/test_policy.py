@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from app.bootstrap import create_app
-from app.kube.snapshot_generic import load_cluster
+from app.kube.snapshot_file import load_cluster
 from app.policy import PolicyFile, load_plugins
 from app.runtime.probes import PREFIX
 from app.settings import Settings

@@ -256,7 +256,7 @@ OUTSTANDING = Outstanding(
     overbooked_disks=6,
     stuck_pods=3,
     waiting_pods=4,
-    oldest_wait=62.5,
+    oldest_waiting_pod_seconds=62.5,
 )
 
 
@@ -507,11 +507,11 @@ async def test_counters_of_outcomes_exist_from_the_start() -> None:
 
 async def test_counters_of_outcomes_count() -> None:
     metrics = Metrics()
-    metrics.count_misplaced()
-    metrics.count_overbooked()
-    metrics.count_nudge("patched")
-    metrics.count_would_refuse()
-    metrics.count_offer_end(OutcomeKind.DECIDED.value)
+    metrics.misplacements.inc()
+    metrics.overbookings.inc()
+    metrics.nudges.count("patched")
+    metrics.would_refuse.inc()
+    metrics.offers_ended.count(OutcomeKind.DECIDED.value)
     async with http_client(_live(FakeStateSource(two_nodes()), FakeLifecycle(), metrics)) as client:
         samples = _parse_samples((await client.get("/metrics")).text)
     counted = {key for key, value in samples.items() if key[0].endswith("_total") and PREFIX in key[0] and value}

@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 from rich.text import Text
 
-from app import printable
 from app.cli.render import refresh
+from app.escaping import escape_invisible
 from scheduler_core.errors import CoreError
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.builders import pod
@@ -286,4 +286,4 @@ def test_a_screen_takes_as_many_lines_as_it_has(
 
 @pytest.mark.parametrize("text", ["orders-0", "ä ü 漢", "a/b:c"])
 def test_ordinary_texts_stay(text: str) -> None:
-    assert printable(text) == text
+    assert escape_invisible(text) == text

@@ -72,7 +72,7 @@ def test_the_state_is_read_once_per_scrape() -> None:
 def test_the_time_of_the_last_request_is_known() -> None:
     metrics = Metrics()
     assert series(metrics, "last_filter_request_timestamp_seconds") == {(): 0}
-    metrics.count_undecided()
+    metrics.count_request("error")
     assert series(metrics, "last_filter_request_timestamp_seconds")[()] > 0
 
 

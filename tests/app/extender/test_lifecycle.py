@@ -271,8 +271,8 @@ class World:
             "cache": self.cache, "config_map": self.config_map, "elector": self.elector, "publisher": self.publisher,
             "offer_store": self.store, "guard": guard,
         }  # fmt: skip
-        parts = ExtenderParts(**fakes, metrics=self.metrics, environment=environment or {}, node_name="host")
-        settings = LiveSettings(parts.cache, parts.config_map, parts.environment)
+        parts = ExtenderParts(**fakes, metrics=self.metrics, node_name="host")
+        settings = LiveSettings(parts.cache, parts.config_map, environment or {})
         tasks = [FakeLeaderTask(self.story)] if leader_task else []
         self.lifecycle = ExtenderLifecycle(parts, settings, cast("NodeReservations", self.reservations), tasks)
         self.reservations.late_refusal = self.lifecycle.late_refusal

@@ -9,7 +9,7 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -86,7 +86,7 @@ async def store_of(server: ConfigMapServer, folder: Path) -> AsyncIterator[tuple
     leadership = FakeLeadership()
     async with serve(server.handle, folder) as kubeconfig:
         client = await KubeClient.connect(str(kubeconfig))
-        store = OfferStore(client, "longhorn-system", leadership, lambda: {"pods": "12"}, time.monotonic)
+        store = OfferStore(client, "longhorn-system", cast("Any", leadership), lambda: {"pods": "12"}, time.monotonic)
         running = asyncio.create_task(store.run())
         try:
             yield store, leadership

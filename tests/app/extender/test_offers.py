@@ -764,7 +764,7 @@ class Journal:
 @virtually
 async def test_requests_refusals_and_decisions_are_observed() -> None:
     world = World()
-    journal = Journal()
+    journal: Any = Journal()
     world.offers.subscribe(journal, journal)
     world.create(0, 60)
     world.create(1, 160)
@@ -785,7 +785,7 @@ async def test_requests_refusals_and_decisions_are_observed() -> None:
 @virtually
 async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> None:
     world = World()
-    journal = Journal()
+    journal: Any = Journal()
     world.offers.subscribe(journal, journal)
     world.create(0, 60)
     decision = await world.offers.filter(make.as_pod(database_pod(0)), [], caller_waits)
@@ -798,7 +798,7 @@ async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> No
 async def test_while_refusals_are_only_observed_no_pod_counts_as_refused() -> None:
     """kube-scheduler gets every node, so that there is nothing to retry; enforcing takes effect with the next request."""
     world = World()
-    journal = Journal()
+    journal: Any = Journal()
     world.offers.subscribe(journal, journal)
     world.create(1, 160)
     for mode in (Enforcement.OBSERVE, Enforcement.ENFORCE):

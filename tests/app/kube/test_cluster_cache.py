@@ -220,11 +220,11 @@ async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None
             await world.remove(make.claim("a", 2))
             await until("the deletion", a_or_node_a.is_set)
             a_or_node_a.clear()
-            cache.store["claims"].replace({("default", "c"): world.snapshot.claims["default", "c"]})
+            cache["claims"].replace({("default", "c"): world.snapshot.claims["default", "c"]})
             assert b.is_set()
             assert ("default", "b") not in world.snapshot.claims
             b.clear()
-            cache.store["claims"].replace({("default", "b"): world.snapshot.claims["default", "c"]})
+            cache["claims"].replace({("default", "b"): world.snapshot.claims["default", "c"]})
             assert b.is_set()
         assert cache.listeners == {}
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.kube.snapshot_file import SnapshotFileError
-from app.kube.snapshot_generic import LoadedCluster, load_cluster
+from app.kube.snapshot_file import LoadedCluster, SnapshotFileError, load_cluster
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, parse_policy
 from tests.worlds.generic_objects import ready_node, requesting_pod
 

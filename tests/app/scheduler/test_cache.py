@@ -39,9 +39,9 @@ def cache_of(*nodes: str) -> tuple[SchedulerCache, RecordingQueueHandler]:
     handler = RecordingQueueHandler()
     cache = unwatched_cache(handler)
     for kind in SERVICES:
-        cache.objects.store[kind].replace({})
+        cache.objects[kind].replace({})
     for name in nodes:
-        cache.objects.store["nodes"].change(name, Node(name, cpu=4000, memory=8 << 30, pods=10))
+        cache.objects["nodes"].change(name, Node(name, cpu=4000, memory=8 << 30, pods=10))
     return cache, handler
 
 
@@ -60,10 +60,10 @@ def pods_on(state: GenericClusterState, node: str) -> list[str]:
 
 def test_an_assumed_pod_counts_once_on_its_node() -> None:
     cache, _ = cache_of("a")
-    cache.objects.store["pods"].change(KEY, pending_pod())
+    cache.objects["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     assert (pods_on(cache.state(), "a"), cache.state().nodes["a"].requested_cpu) == (["web"], 1000)
-    cache.objects.store["pods"].change(KEY, on_node(pending_pod(), "a"))
+    cache.objects["pods"].change(KEY, on_node(pending_pod(), "a"))
     assert (pods_on(cache.state(), "a"), cache.state().nodes["a"].requested_cpu) == (["web"], 1000)
     assert cache.assumed_nodes == {}
 
@@ -79,30 +79,30 @@ def test_the_observer_gets_the_node_of_an_assumed_pod_and_its_end() -> None:
     cache, _ = cache_of("a")
     observer = RecordingLonghornCache()
     cache.longhorn = cast("LonghornCache", observer)
-    cache.objects.store["pods"].change(KEY, pending_pod())
-    cache.objects.store["pods"].change(("shop", "other"), on_node(pending_pod("other"), "a"))
+    cache.objects["pods"].change(KEY, pending_pod())
+    cache.objects["pods"].change(("shop", "other"), on_node(pending_pod("other"), "a"))
     cache.assume(pending_pod(), "a")
     assert observer.bound_pods == {}
-    cache.objects.store["pods"].change(KEY, on_node(pending_pod(), "b"))
+    cache.objects["pods"].change(KEY, on_node(pending_pod(), "b"))
     assert observer.bound_pods == {KEY: (pending_pod(), "b")}
-    cache.objects.store["pods"].replace({})
+    cache.objects["pods"].replace({})
     assert observer.bound_pods == {}
 
 
 def test_a_late_event_without_a_node_does_not_end_an_assumption() -> None:
     """The event may be older than the Binding."""
     cache, handler = cache_of("a")
-    cache.objects.store["pods"].change(KEY, pending_pod())
+    cache.objects["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     handler.pending.clear()
-    cache.objects.store["pods"].change(KEY, pending_pod(labels=frozenset({("late", "event")})))
+    cache.objects["pods"].change(KEY, pending_pod(labels=frozenset({("late", "event")})))
     assert (pods_on(cache.state(), "a"), handler.pending) == (["web"], {})
 
 
 def test_a_forgotten_pod_frees_its_node() -> None:
     """Unschedulable pods are retried, because they may fit now."""
     cache, handler = cache_of("a")
-    cache.objects.store["pods"].change(KEY, pending_pod())
+    cache.objects["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     retries = handler.retries
     cache.forget(pending_pod())
@@ -111,10 +111,10 @@ def test_a_forgotten_pod_frees_its_node() -> None:
 
 def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
     cache, handler = cache_of("a", "b")
-    cache.objects.store["pods"].change(KEY, pending_pod())
+    cache.objects["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
     second = pending_pod(uid="2")
-    cache.objects.store["pods"].change(KEY, second)
+    cache.objects["pods"].change(KEY, second)
     assert (pods_on(cache.state(), "a"), handler.pending) == ([], {KEY: second})
     cache.assume(second, "b")
     cache.forget(pending_pod())
@@ -123,18 +123,18 @@ def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
 
 def test_a_deleted_pod_does_not_count() -> None:
     cache, handler = cache_of("a")
-    cache.objects.store["pods"].change(KEY, pending_pod())
+    cache.objects["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
-    cache.objects.store["pods"].replace({})
+    cache.objects["pods"].replace({})
     assert (pods_on(cache.state(), "a"), cache.assumed_nodes, handler.pending) == ([], {}, {})
 
 
 def test_a_new_list_keeps_assumed_pods() -> None:
     """The list may be older than the Binding."""
     cache, _ = cache_of("a")
-    cache.objects.store["pods"].change(KEY, pending_pod())
+    cache.objects["pods"].change(KEY, pending_pod())
     cache.assume(pending_pod(), "a")
-    cache.objects.store["pods"].replace({KEY: pending_pod()})
+    cache.objects["pods"].replace({KEY: pending_pod()})
     assert pods_on(cache.state(), "a") == ["web"]
 
 
@@ -142,13 +142,13 @@ def test_only_changes_that_may_help_cause_a_retry() -> None:
     cache, handler = cache_of()
     counts = []
     changes: tuple[Callable[[], None], ...] = (
-        lambda: cache.objects.store["nodes"].change("a", Node("a")),
-        lambda: cache.objects.store["nodes"].change("a", Node("a")),
-        lambda: cache.objects.store["services"].change(("shop", "web"), Service("shop", "web")),
-        lambda: cache.objects.store["pods"].change(KEY, pending_pod()),
-        lambda: cache.objects.store["pods"].change(KEY, on_node(pending_pod(), "a")),
-        lambda: cache.objects.store["pods"].change(KEY, None),
-        lambda: cache.objects.store["nodes"].change("a", None),
+        lambda: cache.objects["nodes"].change("a", Node("a")),
+        lambda: cache.objects["nodes"].change("a", Node("a")),
+        lambda: cache.objects["services"].change(("shop", "web"), Service("shop", "web")),
+        lambda: cache.objects["pods"].change(KEY, pending_pod()),
+        lambda: cache.objects["pods"].change(KEY, on_node(pending_pod(), "a")),
+        lambda: cache.objects["pods"].change(KEY, None),
+        lambda: cache.objects["nodes"].change("a", None),
     )
     for apply_change in changes:
         before = handler.retries
@@ -161,8 +161,8 @@ def test_changes_do_not_pile_up_while_the_state_is_not_read() -> None:
     cache, _ = cache_of("a")
     assert pods_on(cache.state(), "a") == []
     for number in range(2 * _MAX_PENDING):
-        cache.objects.store["pods"].change(("shop", f"p{number}"), on_node(pending_pod(f"p{number}"), "a"))
-        cache.objects.store["pods"].change(("shop", f"p{number - 1}"), None)
+        cache.objects["pods"].change(("shop", f"p{number}"), on_node(pending_pod(f"p{number}"), "a"))
+        cache.objects["pods"].change(("shop", f"p{number - 1}"), None)
     assert len(cache.objects._pending) <= _MAX_PENDING  # noqa: SLF001 # nothing else shows what is kept
     assert pods_on(cache.state(), "a") == [f"p{number}"]
 
@@ -187,7 +187,7 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
     assumed: dict[PodKey, PendingPod] = {}
 
     def change(kind: str, key: Any, value: Any) -> None:
-        cache.objects.store[kind].change(key, value)
+        cache.objects[kind].change(key, value)
         objects[kind].pop(key, None)
         if value is not None:
             objects[kind][key] = value
@@ -217,7 +217,7 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
         elif step == "no node":
             change("nodes", node, None)
         else:
-            cache.objects.store["pods"].replace(dict(objects["pods"]))
+            cache.objects["pods"].replace(dict(objects["pods"]))
         still_assumed = [(assumed[entry], on) for entry, on in cache.assumed_nodes.items()]
         assert _contents(cache.state()) == _contents(_fresh_state(objects, still_assumed))
         for bound_key, (bound_pod, _) in observer.bound_pods.items():
@@ -234,7 +234,7 @@ def _fresh_state(
 ) -> GenericClusterState:
     cache, _ = cache_of()
     for kind, entries in objects.items():
-        cache.objects.store[kind].replace(dict(entries))
+        cache.objects[kind].replace(dict(entries))
     for pending, node in assumed:
         cache.assume(pending, node)
     return cache.state()

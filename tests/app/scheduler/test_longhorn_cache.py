@@ -53,7 +53,7 @@ def empty_cache() -> LonghornCache:
     """A cache whose kinds are all listed and empty; tests pass it the changes that reflectors would."""
     longhorn = unlisted_cache()
     for field in FIELDS:
-        longhorn.cache.store[field].replace({})
+        longhorn.cache[field].replace({})
     return longhorn
 
 
@@ -80,7 +80,7 @@ def test_a_bound_pod_counts_until_the_cache_shows_its_binding(shown: kube.Pod | 
     longhorn.on_bound(pending_pod(), "a")
     assert counted_uids(longhorn) == ["1"]
     if shown is not None:
-        longhorn.cache.store["pods"].change(KEY, shown)
+        longhorn.cache["pods"].change(KEY, shown)
     assert counted_uids(longhorn) == (["1"] if counts else [])
 
 
@@ -101,7 +101,7 @@ def test_a_pod_without_claims_does_not_count() -> None:
 def cache_with(new_longhorn_cache: Callable[[], LonghornCache]) -> SchedulerCache:
     cluster = unwatched_cache(RecordingQueueHandler(), new_longhorn_cache)
     cluster.want(frozenset({LONGHORN}))
-    cluster.objects.store["pods"].replace({KEY: pending_pod()})
+    cluster.objects["pods"].replace({KEY: pending_pod()})
     return cluster
 
 
@@ -110,9 +110,9 @@ async def test_longhorns_cache_gets_the_binding_and_the_end_of_assumed_pods() ->
     cluster = cache_with(lambda: longhorn)
     cluster.assume(pending_pod(), "a")
     assert counted_uids(longhorn) == []
-    cluster.objects.store["pods"].change(KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
+    cluster.objects["pods"].change(KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert [pod.node_name for pod in longhorn.bound.values()] == ["a"]
-    cluster.objects.store["pods"].change(KEY, None)
+    cluster.objects["pods"].change(KEY, None)
     assert counted_uids(longhorn) == []
 
 
@@ -121,7 +121,7 @@ async def test_a_cache_that_is_not_listed_yet_gets_no_bindings() -> None:
     longhorn = unlisted_cache()
     cluster = cache_with(lambda: longhorn)
     cluster.assume(pending_pod(), "a")
-    cluster.objects.store["pods"].change(KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
+    cluster.objects["pods"].change(KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert longhorn.bound == {}
 
 
@@ -159,7 +159,7 @@ async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
         await until("the cluster", lambda: not scheduler.problem)
         longhorn = scheduler.cache.longhorn
         assert longhorn is not None
-        pods = longhorn.cache.store["pods"]
+        pods = longhorn.cache["pods"]
         apply_change = pods.change
         delayed: list[tuple[Any, Any]] = []
         monkeypatch.setattr(pods, "change", lambda *change: delayed.append(change))

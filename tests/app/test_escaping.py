@@ -2,7 +2,7 @@
 
 import pytest
 
-from app import printable
+from app.escaping import escape_invisible
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,8 @@ from app import printable
     ],
 )
 def test_what_is_not_visible_as_itself_is_escaped(text: str, shown: str) -> None:
-    assert printable(text) == shown
+    assert escape_invisible(text) == shown
 
 
 def test_a_character_to_keep_is_not_escaped() -> None:
-    assert printable("a\nb\r", keep="\n") == "a\nb\\r"
+    assert escape_invisible("a\nb\r", keep="\n") == "a\nb\\r"

@@ -1,0 +1,298 @@
+"""`longhorn-extender headroom`: how many more pods of a template fit; `longhorn-extender maintenance`: an order of nodes in which every
+drain fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from app.cli.query import (
+    CHANCE,
+    ClusterSource,
+    Orders,
+    Query,
+    RebuildRateOption,
+    Rules,
+    predicted_cluster,
+    read_rate,
+    seeded_choice,
+    wait_line,
+)
+from app.cli.render import (
+    Output,
+    OutputOption,
+    document,
+    format_duration,
+    format_range,
+    progress_of,
+    shorten,
+    show,
+    show_progress,
+)
+from app.cli.what_if_changes import pod_template
+from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.errors import CoreError
+from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.cluster_additions import Workload
+from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
+from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom
+from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.prediction import refusal_text
+from scheduler_core.predict.situation import Situation
+
+if TYPE_CHECKING:
+    from app.cli.console import EscapingConsole
+
+FAILS: Final = 1
+_DEFAULT_LIMIT: Final = 1_000
+_MAX_LIMIT: Final = 100_000
+_MAX_REFUSALS: Final = 2
+
+
+def headroom(
+    *,
+    template: Annotated[
+        str, typer.Argument(metavar="TEMPLATE", help="A file with a pod or workload, sts/NAME, deploy/NAME, or a pod.")
+    ],
+    at_least: Annotated[int, typer.Option(metavar="N", min=0, help="How many must fit for exit code 0.")] = 1,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=_MAX_LIMIT, help="How many pods are tried at most.")
+    ] = _DEFAULT_LIMIT,
+    orders: Orders,
+    output: OutputOption = Output.TABLE,
+    rules: Rules,
+    query: Query,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the workload or pod.")
+    ] = None,
+) -> None:
+    """Say how many more pods of a template fit.
+
+    It also says what limits them. The pods are placed one after the other, in several random orders: kube-scheduler's
+    filters, the extender's decision, and Longhorn's placement of the replicas. Pods that wait already come first.
+
+    Nothing is changed in the cluster.
+
+    Exit code 0: at least one pod fits in every order, or as many as --at-least says. 1: fewer. 2: bad input.
+    """
+    if at_least > limit:
+        raise CoreError(f"--at-least {at_least}: is more than --limit {limit}")
+    query.check_standard_input(template)
+    source = query.read(needs_nodes=True)
+    workload, objects = pod_template(template, namespace, source)
+    cluster = predicted_cluster(replace(source, snapshot=objects))
+    result, closest = _predict(cluster, workload, rules.options, orders.seeds, limit)
+    succeeds = result.least >= at_least
+    notes = [*_notes(cluster), *source.notes(drains=False)]
+    asked = {"template": template, "orders": orders.orders, "seed": orders.seed, "limit": limit, "atLeast": at_least}
+    data = {**asked, **_headroom_data(result, closest, succeeds=succeeds), "notes": notes}
+
+    def table(console: EscapingConsole) -> None:
+        _print_headroom(result, closest, console)
+        console.end(notes, _headroom_summary(result, template))
+
+    show(document("Headroom", data), output, table)
+    if not succeeds:
+        raise typer.Exit(FAILS)
+
+
+def _predict(
+    cluster: PredictedCluster, template: Workload, options: FilterOptions, seeds: Sequence[str], limit: int
+) -> tuple[Headroom, ClosestNode | None]:
+    results = [
+        fill_with_pods(cluster, template, options, seeded_choice(seed), limit)
+        for seed in show_progress(seeds, "Playing orders")
+    ]
+    result = summarize_headroom(results, limit)
+    refused = result.tightest.refused
+    return result, None if refused is None else closest_node(refused, options)
+
+
+def _notes(cluster: PredictedCluster) -> list[str]:
+    waiting = len(Situation(cluster).all_pods())
+    return [f"pods that wait already: {waiting}; they are placed first where they fit"] if waiting else []
+
+
+def _headroom_data(result: Headroom, closest: ClosestNode | None, *, succeeds: bool) -> dict[str, Any]:
+    refused = result.tightest.refused
+    return {
+        "least": result.least,
+        "most": result.most,
+        "limitReached": result.limit_reached,
+        "succeeds": succeeds,
+        "nodes": [{"node": name, "least": least, "most": most} for name, (least, most) in result.nodes.items()],
+        "refusals": result.refusals,
+        "refused": None
+        if refused is None
+        else {"pod": "/".join(refused.key), "reasons": refused.reasons, "closest": closest},
+    }
+
+
+def _print_headroom(result: Headroom, closest: ClosestNode | None, console: EscapingConsole) -> None:
+    rows = ((name, format_range(str(least), str(most))) for name, (least, most) in result.nodes.items())
+    console.section(("NODE", "PODS"), rows)
+    refused = result.tightest.refused
+    if refused is None:
+        return
+    first = refusal_text(refused.reasons)
+    console.write(f"{'/'.join(refused.key)} does not fit after {format_count(result.least, 'pod')}: {first}")
+    if closest is not None:
+        lacks = f", {format_bytes(closest.missing)} are missing" if closest.missing else ""
+        detail = f" ({closest.detail})" if closest.detail else ""
+        console.write(f"closest: {closest.node}: {closest.reason}{lacks}{detail}")
+    others = [text for text in result.refusals if text != first]
+    for text in others[:_MAX_REFUSALS]:
+        console.write(f"in {result.refusals[text]} of {format_count(result.orders, 'order')}: {text}")
+
+
+def _headroom_summary(result: Headroom, template: str) -> str:
+    most = result.limit if result.limit_reached else result.most
+    least = "at least " if result.limit_reached else "" if result.least == most else f"{result.least} to "
+    fit = format_count(most, f"more pod of {template} fits", f"more pods of {template} fit")
+    return f"{least}{fit}, in {format_count(result.orders, 'order')}"
+
+
+_DEFAULT_TRIES: Final = 50
+_MAX_PROBLEMS: Final = 2
+
+
+def maintenance(
+    *,
+    nodes: Annotated[
+        list[str] | None, typer.Argument(metavar="[NODE]...", help="The nodes to maintain; all of them by default.")
+    ] = None,
+    orders: Orders,
+    tries: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many orders of nodes may end in a dead end.")
+    ] = _DEFAULT_TRIES,
+    rebuild_rate: RebuildRateOption = None,
+    output: OutputOption = Output.TABLE,
+    rules: Rules,
+    query: Query,
+) -> None:
+    """Find an order of nodes in which every drain fits.
+
+    One node after the other is drained, maintained and uncordoned. Its pods go where the extender lets them and stay there, and
+    Longhorn rebuilds replicas meanwhile. A drain fits if it finishes, every pod that it moves runs elsewhere, and no attached volume
+    is without a healthy replica, in many random orders of events.
+
+    Nothing is changed in the cluster.
+
+    Exit code 0: all nodes can be drained in the order that is printed. 1: there is no such order, or none was found. 2: bad input.
+    """
+    rate = read_rate(rebuild_rate)
+    source = query.read(needs_nodes=True)
+    names = tuple(dict.fromkeys(nodes or _all_nodes(source)))
+    with progress_of(len(names), "Draining nodes") as report:
+        request = MaintenanceRequest(
+            cluster=predicted_cluster(source),
+            nodes=names,
+            options=rules.options,
+            courses=[partial(_choose, text) for text in orders.seeds],
+            tries=tries,
+            parallel=source.parallel_sets,
+            report=report,
+        )
+        order = find_drain_order(request)
+    notes = [CHANCE, *source.notes(drains=True)]
+    data = {"orders": order.courses, "seed": orders.seed, "rate": rate, **_order_data(order, rate), "notes": notes}
+
+    def table(console: EscapingConsole) -> None:
+        _print_order(order, rate, console)
+        console.end(notes, _order_summary(order))
+
+    show(document("Maintenance", data), output, table)
+    if not order.complete:
+        raise typer.Exit(FAILS)
+
+
+def _all_nodes(source: ClusterSource) -> list[str]:
+    return sorted(source.snapshot.nodes or source.snapshot.longhorn_nodes)
+
+
+def _choose(seed: str, node: str) -> Choose:
+    return seeded_choice(f"{seed}/{node}")
+
+
+def _order_data(order: DrainOrder, rate: int | None) -> dict[str, Any]:
+    blocked = [
+        {"node": node, "blocked": True, "problems": texts, "firstProblems": texts}
+        for node, texts in order.blocked.items()
+    ]
+    failed = [
+        {"node": entry.node, "blocked": False, "problems": entry.problems, "firstProblems": entry.first_problems}
+        for entry in order.failed
+    ]
+    return {
+        "succeeds": order.complete,
+        "exhaustive": order.exhaustive,
+        "tries": order.dead_ends,
+        "steps": [_step_data(step, rate) for step in order.steps],
+        "failed": [*blocked, *failed],
+    }
+
+
+def _step_data(step: DrainStep, rate: int | None) -> dict[str, Any]:
+    least, most = step.copied_bytes
+    return {
+        "node": step.node,
+        "leastPods": step.pods[0],
+        "mostPods": step.pods[1],
+        "leastBytes": least,
+        "mostBytes": most,
+        # One rebuild after the other.
+        "leastSeconds": None if rate is None else least / rate,
+        "mostSeconds": None if rate is None else most / rate,
+        "leastReducedVolumes": step.reduced_volumes[0],
+        "mostReducedVolumes": step.reduced_volumes[1],
+        "waitSeconds": float(step.rebuild_wait),
+    }
+
+
+def _print_order(order: DrainOrder, rate: int | None, console: EscapingConsole) -> None:
+    headers = ("", "DRAIN", "PODS", "FEWER REPLICAS", "REBUILDS", *(["TAKES"] if rate else []))
+    console.section(headers, ([str(n), *_step_cells(step, rate)] for n, step in enumerate(order.steps, start=1)))
+    wait = max((step.rebuild_wait for step in order.steps), default=0)
+    if wait:
+        console.write(f"after each drain {wait_line(wait)}")
+        console.print()
+    console.section(("NODE", "WHEN", "DOES NOT FIT BECAUSE"), _failed_rows(order))
+
+
+def _step_cells(step: DrainStep, rate: int | None) -> list[str]:
+    ranges: list[Iterable[str]] = [
+        map(str, step.pods),
+        map(str, step.reduced_volumes),
+        map(format_bytes, step.copied_bytes),
+    ]
+    ranges += [(format_duration(size / rate) for size in step.copied_bytes)] if rate else []
+    return [step.node, *(format_range(*pair) for pair in ranges)]
+
+
+def _failed_rows(order: DrainOrder) -> Iterator[tuple[str, str, str]]:
+    for node, texts in order.blocked.items():
+        yield node, "in any order", shorten(texts, _MAX_PROBLEMS, "; ")
+    for entry in order.failed:
+        after = "after these, and even first" if entry.first_problems else "after these"
+        problems = shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
+        yield entry.node, after if order.steps else "first", problems
+
+
+def _order_summary(order: DrainOrder) -> str:
+    total = format_count(len(order.steps) + len(order.failed) + len(order.blocked), "node")
+    drained = f"{len(order.steps)} of {total} can be drained"
+    orders = format_count(order.courses, "order")
+    if order.complete:
+        return f"{drained} in this order, in {orders} of events"
+    longest = f"{drained} one after the other, in {orders} of events"
+    if order.exhaustive:
+        return f"{longest}; every order was tried, so that no other one drains more"
+    if order.blocked:
+        longest = f"{longest}; there is no order of all nodes"
+    return f"{longest}; no longer order was found in {format_count(order.dead_ends, 'try', 'tries')}"

@@ -1,0 +1,188 @@
+"""The decision about a pod by a policy, and the what-if, which schedules the pending pods of a snapshot one after the other.
+
+A policy may have Longhorn's rules. They are checked last, on the nodes that pass all other rules, as kube-scheduler calls its extenders
+last. They judge the nodes together (a node that holds the pod's data excludes all others, safer nodes exclude those that are less safe),
+so a node that is excluded anyway must not be among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from scheduler_core.convert.generic import PendingPod
+from scheduler_core.errors import ResolutionError
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.cycle_state import LonghornFacts
+from scheduler_core.generic.policy import (
+    Policy,
+    PolicyPredicate,
+    UnsupportedConstraint,
+    UnsupportedMode,
+    ignored_constraints,
+    node_refusal,
+    unsupported_constraints,
+    unsupported_message,
+    unsupported_nodes,
+)
+from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
+from scheduler_core.model.kube import Pod
+
+if TYPE_CHECKING:
+    from app.scheduler.cache import LonghornSnapshot
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+FactsFor = Callable[[Sequence[str]], LonghornFacts]
+"""Computes the facts about a pod's Longhorn volumes on nodes of these names."""
+
+
+def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
+    pod: Pod,
+    state: GenericClusterState,
+    policy: Policy,
+    select_host: SelectHost,
+    facts_for: FactsFor | None,
+    closed: Mapping[str, str] = _NONE,
+) -> ScheduleResult:
+    """Selects a node for the pod. A policy with Longhorn's rules needs `facts_for`. Nodes that are `closed`, each with
+    its reason, are left out. Raises a ResolutionError if `facts_for` fails, because the pod names an object that does
+    not exist or contradicts it.
+    """
+    open_nodes = [name for name in state.node_names if name not in closed] if closed else None
+    if facts_for is None:
+        result = schedule(pod, open_nodes, state, policy, select_host)
+        return replace(result, unavailable={**result.unavailable, **closed}) if closed else result
+    classic = replace(policy, predicates=tuple(entry for entry in policy.predicates if not _is_longhorns(entry)))
+    filtered = find_nodes_that_fit(pod, open_nodes, state, classic)
+    unavailable = {**filtered.unavailable, **closed}
+    if not filtered.feasible:
+        result = schedule(pod, open_nodes, state, classic, select_host)
+        return replace(result, unavailable=unavailable)
+    names = [node_info.node.name for node_info in filtered.feasible]
+    longhorn = replace(policy, predicates=tuple(entry for entry in policy.predicates if _is_longhorns(entry)))
+    facts = facts_for(names)
+    result = schedule(pod, names, state, longhorn, select_host, facts)
+    failures = {**filtered.failures, **result.failures}
+    return replace(result, unavailable=unavailable, failures=failures)
+
+
+def _is_longhorns(entry: PolicyPredicate) -> bool:
+    return entry.rule.startswith("Longhorn")
+
+
+def message(result: ScheduleResult) -> str:
+    """Returns why no node fits the pod, in kube-scheduler's form. Equal reasons are counted together. Where nothing can
+    be decided at all, the message is that problem alone.
+    """
+    if result.error not in ("", NO_NODES):
+        return result.error
+    nodes = len(result.feasible) + len(result.unavailable) + len(result.failures)
+    if not nodes:
+        return NO_NODES
+    counts = ", ".join(f"{count} {text}" for text, count in result.count_by_reason().items())
+    return f"0/{nodes} nodes are available: {counts}."
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPod:
+    """A pod with its node."""
+
+    pod: str
+    node: str
+    score: int  # the node's total
+    scores: Mapping[str, int]  # what each priority gives the node, unweighted, by its name in the policy
+    best: int  # how many nodes have the same total, this one included
+    refused: Mapping[str, int]  # number of nodes per reason; a node with several reasons counts for each
+    unsupported: tuple[UnsupportedConstraint, ...] = ()  # constraints that the policy did not read
+
+    def data(self) -> dict[str, Any]:
+        """Returns what is printed."""
+        return {
+            "pod": self.pod,
+            "node": self.node,
+            "score": self.score,
+            "scores": dict(self.scores),
+            "equallyGood": self.best,
+            "refused": dict(self.refused),
+            "unsupported": [constraint.field for constraint in self.unsupported],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UnplacedPod:
+    """A pod that no node fits."""
+
+    pod: str
+    message: str  # why, as one line
+    reasons: Mapping[str, int]  # number of nodes per reason
+
+    def data(self) -> dict[str, Any]:
+        return {"pod": self.pod, "message": self.message, "reasons": dict(self.reasons)}
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfReport:
+    """The result for each pod, in the order they were scheduled."""
+
+    placed: tuple[PlacedPod, ...]
+    unplaced: tuple[UnplacedPod, ...]
+
+    def data(self) -> dict[str, Any]:
+        """Returns what is printed; stable, and documented in docs/generic-scheduler.md."""
+        return {"bindings": [pod.data() for pod in self.placed], "unschedulable": [pod.data() for pod in self.unplaced]}
+
+
+def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
+    pods: Iterable[PendingPod],
+    state: GenericClusterState,
+    policy: Policy,
+    select_host: SelectHost,
+    longhorn: LonghornSnapshot | None,
+    unsupported: UnsupportedMode = UnsupportedMode.WARN,
+) -> WhatIfReport:
+    """Schedules the pods in their order, and binds each before the next decision."""
+    refuse = unsupported is UnsupportedMode.REFUSE
+    placed: list[PlacedPod] = []
+    unplaced: list[UnplacedPod] = []
+    for pending in pods:
+        name = pending.pod.key
+        constraints = unsupported_constraints(pending.pod, policy) if refuse else ()
+        if constraints:
+            why = unsupported_message(constraints)
+            unplaced.append(UnplacedPod(name, why, {why: len(state.node_names)}))
+            continue
+        closed = unsupported_nodes(pending.pod, state, policy) if refuse else {}
+        reasons = {node: node_refusal(constraint) for node, constraint in closed.items()}
+        facts_for = None if longhorn is None else longhorn.facts_for(pending)
+        try:
+            result = decide(pending.pod, state, policy, select_host, facts_for, reasons)
+        except ResolutionError as error:
+            unplaced.append(UnplacedPod(name, str(error), {str(error): len(state.node_names)}))
+            continue
+        if not result.node:
+            unplaced.append(UnplacedPod(name, message(result), result.count_by_reason()))
+            continue
+        placed_pod = _placed_pod(name, result)
+        if unsupported is UnsupportedMode.WARN:
+            ignored = ignored_constraints(pending.pod, result.node, state, policy)
+            placed_pod = replace(placed_pod, unsupported=ignored)
+        placed.append(placed_pod)
+        state = state.with_binding(pending.pod, result.node)
+        if longhorn is not None:
+            longhorn.bind(pending, result.node)
+    return WhatIfReport(tuple(placed), tuple(unplaced))
+
+
+def _placed_pod(name: str, result: ScheduleResult) -> PlacedPod:
+    ranking = result.ranking
+    return PlacedPod(
+        pod=name,
+        node=result.node,
+        score=ranking.totals[result.node],
+        scores={priority: scores[result.node] for priority, scores in ranking.scores.items()},
+        best=len(result.best),
+        refused=result.count_by_reason(),
+    )
