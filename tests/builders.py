@@ -4,8 +4,10 @@ Sizes are given as numbers of Gi. `snapshot(...)` turns objects into the Snapsho
 the very conversion the product uses.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from scheduler_core.cluster.view import View
@@ -339,6 +341,13 @@ def flat(*objects: Object | Iterable[Object]) -> list[Object]:
     for entry in objects:
         found += [entry] if isinstance(entry, dict) else list(entry)
     return found
+
+
+def write_list(file: Path, *objects: Object | Iterable[Object]) -> str:
+    """Writes objects as `kubectl get -o json` prints them, in a folder as snapshot.json; returns the path."""
+    file = file / "snapshot.json" if file.is_dir() else file
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
+    return str(file)
 
 
 def snapshot(*objects: Object | Iterable[Object]) -> Snapshot:

@@ -66,6 +66,12 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Control
     shared.stop()
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loop of every program."""
+    return "asyncio"
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves out files without unit tests if these alone run: each worker would load them for nothing."""
     unit = config.option.markexpr == "not e2e" and collection_path.match("test_*.py")

@@ -39,15 +39,11 @@ _COMPILED: Final = ROOT / ".pytest_cache/compiled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """What a tier proves, and its commands.
-
-    Attributes:
-        limit: after how many seconds a command counts as standing still, and begins once more
-    """
+    """What a tier proves, and its commands."""
 
     proves: str
     commands: Sequence[Sequence[str]]
-    limit: float = 900
+    limit: float = 900  # after how many seconds a command counts as standing still, and begins once more
 
 
 def is_end_to_end(path: Path) -> bool:

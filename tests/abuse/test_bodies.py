@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,13 +27,6 @@ HEAD = b"POST /filter HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 CHUNKED = b"POST /filter HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
 TURN = 0.02
 POD = json.dumps(db_pod()).encode()
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbusedService]:
-    """One service for all tests: it survives them."""
-    with abused_service(tmp_path_factory.mktemp("bodies")) as service:
-        yield service
 
 
 def _dial(stack: ExitStack, service: AbusedService, count: int, source: str = "") -> list[socket.socket]:

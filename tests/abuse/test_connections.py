@@ -15,13 +15,6 @@ pytestmark = pytest.mark.e2e
 FLOOD = 900
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbusedService]:
-    """One service for all tests: it survives them."""
-    with abused_service(tmp_path_factory.mktemp("connections")) as service:
-        yield service
-
-
 @pytest.fixture(autouse=True)
 def many_files() -> Iterator[None]:
     """The test holds as many connections as it wants."""

@@ -1,33 +1,17 @@
 """Heads, trailers and chunk extensions without end: each ends its own connection, and costs next to nothing."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.worlds.abuse import (
-    MIB,
-    AbusedService,
-    abused_service,
-    receive,
-    receive_all,
-    regular_calls,
-    send_until_refused,
-)
+from tests.worlds import abuse
 
 pytestmark = pytest.mark.e2e
 
-MOST = 48 * MIB
-MEMORY = 24 * MIB
+MOST = 48 * abuse.MIB
+MEMORY = 24 * abuse.MIB
 TURN = 0.02
 CHUNKED = b"POST /filter HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbusedService]:
-    """One service for all tests: it survives them."""
-    with abused_service(tmp_path_factory.mktemp("heads")) as service:
-        yield service
 
 
 @pytest.mark.parametrize(
@@ -44,14 +28,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbusedService]
         pytest.param(b"", b"GET /healthz HTTP/1.1\r\n\r\n" * 5000, 400, id="pipelined requests"),
     ],
 )
-def test_what_has_no_end_is_refused(service: AbusedService, first: bytes, piece: bytes, status: int) -> None:
+def test_what_has_no_end_is_refused(service: abuse.AbusedService, first: bytes, piece: bytes, status: int) -> None:
     """The connection ends soon, with an answer unless it was reset; memory does not grow and calls are answered."""
     before = service.peak_memory
 
     def send() -> None:
-        with regular_calls(service) as calls, service.dial() as connection:
-            sent = send_until_refused(connection, first, piece, MOST)
-            answer = receive(connection)
+        with abuse.regular_calls(service) as calls, service.dial() as connection:
+            sent = abuse.send_until_refused(connection, first, piece, MOST)
+            answer = abuse.receive(connection)
         assert sent < MOST
         assert not answer or answer.startswith((b"HTTP/1.1 %d " % status, b"HTTP/1.1 200 "))
         assert calls.problems == []
@@ -60,7 +44,7 @@ def test_what_has_no_end_is_refused(service: AbusedService, first: bytes, piece:
     assert service.peak_memory - before < MEMORY
 
 
-def test_a_head_below_the_limit_is_served(service: AbusedService) -> None:
+def test_a_head_below_the_limit_is_served(service: abuse.AbusedService) -> None:
     """Its size is the limit, less a little."""
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nh: " + b"v" * 60_000 + b"\r\n\r\n"
     with service.dial() as connection:
@@ -70,18 +54,18 @@ def test_a_head_below_the_limit_is_served(service: AbusedService) -> None:
 
 
 @pytest.mark.smoke
-def test_a_head_over_the_limit_is_answered_with_431(service: AbusedService) -> None:
+def test_a_head_over_the_limit_is_answered_with_431(service: abuse.AbusedService) -> None:
     """The answer says why, and the connection ends."""
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nh: " + b"v" * 66_000 + b"\r\n\r\n"
     with service.dial() as connection:
         connection.sendall(head)
-        answer = receive_all(connection)
+        answer = abuse.receive_all(connection)
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert b"connection: close" in answer
     assert b"have more than 65536 bytes" in answer
 
 
-def test_an_unfinished_head_is_cut_off(service: AbusedService) -> None:
+def test_an_unfinished_head_is_cut_off(service: abuse.AbusedService) -> None:
     """However slowly its bytes come; a connection without a request stays."""
     before = service.metric('connections_ended_total{reason="headers"}')
     with service.dial() as idle, service.dial() as slow:
@@ -103,7 +87,7 @@ def test_an_unfinished_head_is_cut_off(service: AbusedService) -> None:
     assert service.metric('connections_ended_total{reason="headers"}') == before + 1
 
 
-def test_nothing_of_it_is_left(service: AbusedService) -> None:
+def test_nothing_of_it_is_left(service: abuse.AbusedService) -> None:
     """The process answers, and has its files back."""
     assert Path(f"/proc/{service.process.pid}").exists()
     assert service.metric("request_memory_bytes") == 0

@@ -1,7 +1,7 @@
 """Questions as large as one may be: each is decided in turns that leave kube-scheduler's own calls time."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.client import HTTPConnection
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from app.api.extender_codec import MAX_CANDIDATES
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE
-from tests.worlds.abuse import MEMORY_LIMIT, AbusedService, abused_service, regular_calls
+from tests.worlds.abuse import MEMORY_LIMIT, AbusedService, regular_calls
 from tests.worlds.service import db_pod
 
 pytestmark = pytest.mark.e2e
@@ -18,13 +18,6 @@ pytestmark = pytest.mark.e2e
 TURN = 0.25
 NAMES = [f"unknown-{number}" for number in range(MAX_CANDIDATES)]
 VICTIMS: dict[str, Any] = {name: {"Pods": []} for name in NAMES}
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbusedService]:
-    """One service for all tests: it survives them."""
-    with abused_service(tmp_path_factory.mktemp("questions")) as service:
-        yield service
 
 
 def pod_with_many_volumes() -> dict[str, Any]:

@@ -175,14 +175,10 @@ def _raise_failure(_logger: object, method: str, event: MutableMapping[str, Any]
 
 
 class _Collector:
-    """The CPU time of the garbage collector, which may begin in any turn.
-
-    Attributes:
-        longest: of one collection, in seconds, while a call was measured
-    """
+    """The CPU time of the garbage collector, which may begin in any turn."""
 
     def __init__(self) -> None:
-        self.longest = 0.0
+        self.longest = 0.0  # of one collection, in seconds, while a call was measured
         self.measures = False
         self._started = 0.0
         self._seconds = 0.0

@@ -23,26 +23,16 @@ NODES = 3_000
 
 @dataclass
 class Tally:
-    """Counts of simulated nodes by outcome.
-
-    Attributes:
-        unlucky: some order fails
-        random_failed: a random order failed
-        safe: proven order-safe
-        safe_failed: proven order-safe, but some order fails
-        overbooked: a random order on the first status overbooked a disk
-        stale_safe: proven stale-safe
-        stale_safe_failed: proven stale-safe, but the random order overbooked a disk
-    """
+    """Counts of simulated nodes by outcome."""
 
     nodes: int = 0
-    unlucky: int = 0
-    random_failed: int = 0
-    safe: int = 0
-    safe_failed: int = 0
-    overbooked: int = 0
-    stale_safe: int = 0
-    stale_safe_failed: int = 0
+    unlucky: int = 0  # some order fails
+    random_failed: int = 0  # a random order failed
+    safe: int = 0  # proven order-safe
+    safe_failed: int = 0  # proven order-safe, but some order fails
+    overbooked: int = 0  # a random order on the first status overbooked a disk
+    stale_safe: int = 0  # proven stale-safe
+    stale_safe_failed: int = 0  # proven stale-safe, but the random order overbooked a disk
 
 
 def run() -> str:

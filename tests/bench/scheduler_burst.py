@@ -38,15 +38,10 @@ _LONG_LEASE: Final = election_flags(OF_A_BENCHMARK)
 
 @dataclass(frozen=True)
 class Burst:
-    """The result of one burst.
+    """The result of one burst."""
 
-    Attributes:
-        rate: pods bound per second
-        cpu: milliseconds of the scheduler's CPU time per pod
-    """
-
-    rate: float
-    cpu: float
+    rate: float  # pods bound per second
+    cpu: float  # milliseconds of the scheduler's CPU time per pod
 
 
 def main(

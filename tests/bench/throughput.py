@@ -97,21 +97,13 @@ class Limits(StrEnum):
 
 @dataclass(frozen=True)
 class Sample:
-    """One burst.
+    """One burst."""
 
-    Attributes:
-        rate: pods bound per second
-        cycle: milliseconds per scheduling cycle of kube-scheduler, the extender's answer included
-        answers: the milliseconds of each /filter
-        memory: of our process after the burst, in MB
-        cpu: CPU milliseconds of our process per pod
-    """
-
-    rate: float
-    cycle: float
-    answers: Sequence[float] = ()
-    memory: float = 0.0
-    cpu: float = 0.0
+    rate: float  # pods bound per second
+    cycle: float  # milliseconds per scheduling cycle of kube-scheduler, the extender's answer included
+    answers: Sequence[float] = ()  # the milliseconds of each /filter
+    memory: float = 0.0  # of our process after the burst, in MB
+    cpu: float = 0.0  # CPU milliseconds of our process per pod
 
 
 @dataclass

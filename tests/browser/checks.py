@@ -29,18 +29,12 @@ def axe_violations(page: Page) -> list[str]:
 
 @dataclass(frozen=True)
 class TabStop:
-    """An element that the Tab key reached.
+    """An element that the Tab key reached."""
 
-    Attributes:
-        index: its number in the page's list of links and controls; -1 for other elements, as a table that scrolls
-        has_outline: whether one sees that it has the focus
-        covered: whether it is outside of the window, or below another element
-    """
-
-    index: int
+    index: int  # its number in the page's list of links and controls; -1 for other elements, as a table that scrolls
     name: str
-    has_outline: bool
-    covered: bool
+    has_outline: bool  # whether one sees that it has the focus
+    covered: bool  # whether it is outside of the window, or below another element
 
 
 def tab_stops(page: Page) -> list[TabStop]:

@@ -1,6 +1,5 @@
 """The report of `longhorn-extender what-if --html` in Chromium, opened as a file: of a small and of a large cluster."""
 
-import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from playwright.sync_api import Browser
 from tests.browser.checks import axe_violations, keyboard_problems, overflow_problems, print_problems
 from tests.browser.clusters import MIN_WAITING, mixed_cluster, node_name
 from tests.browser.visit import DARK_NARROW, LOOKS, Look, visit
+from tests.builders import write_list
 from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e]
@@ -36,11 +36,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, str]:
 
 
 def _start_command(folder: Path, nodes: int) -> subprocess.Popen[str]:
-    snapshot = folder / f"{nodes}.json"
-    items = mixed_cluster(nodes, waiting=MIN_WAITING if nodes == SMALL else 0)
-    snapshot.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    snapshot = write_list(folder / f"{nodes}.json", mixed_cluster(nodes, waiting=MIN_WAITING if nodes == SMALL else 0))
     drained = ",".join(node_name(index) for index in range(1, 1 + DRAINED[nodes]))
-    argv = [EXTENDER, "what-if", "--snapshot", str(snapshot), "--drain", drained]
+    argv = [EXTENDER, "what-if", "--snapshot", snapshot, "--drain", drained]
     argv += ["--orders", "5" if nodes == SMALL else "1", "--html", str(folder / f"{nodes}.html")]
     return subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 

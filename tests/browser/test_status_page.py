@@ -15,14 +15,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.checks import (
-    axe_violations,
-    cut_problems,
-    keyboard_problems,
-    overflow_problems,
-    print_problems,
-    skip_link_problems,
-)
+from tests.browser import checks
 from tests.browser.clusters import HOSTILE_DISK, HOSTILE_TAG, mixed_cluster, node_name
 from tests.browser.visit import LOOKS, WIDE, Look, visit
 from tests.builders import pod
@@ -117,7 +110,7 @@ def test_every_view_is_readable(chromium: Browser, sites: dict[int, Site], nodes
     with visit(chromium, site.address(), look) as opened:
         for path in site.views_in(look):
             opened.page.goto(site.address(path))
-            problems[path] = axe_violations(opened.page) + overflow_problems(opened.page)
+            problems[path] = checks.axe_violations(opened.page) + checks.overflow_problems(opened.page)
     assert {path: lines for path, lines in problems.items() if lines} == {}
 
 
@@ -128,7 +121,7 @@ def test_on_a_telephone_nothing_is_cut(chromium: Browser, sites: dict[int, Site]
     with visit(chromium, site.address(), Look(width=390)) as opened:
         for path in site.views:
             opened.page.goto(site.address(path))
-            problems[path] = cut_problems(opened.page) + overflow_problems(opened.page)
+            problems[path] = checks.cut_problems(opened.page) + checks.overflow_problems(opened.page)
     assert {path: lines for path, lines in problems.items() if lines} == {}
 
 
@@ -141,9 +134,9 @@ def test_everything_is_reached_by_keyboard(chromium: Browser, sites: dict[int, S
         stop_clock(opened.page)
         for path in site.views if nodes == SMALL else ("/", "/pods"):
             opened.page.goto(site.address(path))
-            problems[path] = keyboard_problems(opened.page)
+            problems[path] = checks.keyboard_problems(opened.page)
             opened.page.goto(site.address(path))
-            problems[path] += skip_link_problems(opened.page)
+            problems[path] += checks.skip_link_problems(opened.page)
     assert {path: lines for path, lines in problems.items() if lines} == {}
 
 
@@ -155,7 +148,7 @@ def test_zoom_and_print(chromium: Browser, sites: dict[int, Site], nodes: int) -
     with visit(chromium, site.address(), Look(zoom=2, dark=True)) as opened:
         for path in site.views:
             opened.page.goto(site.address(path))
-            problems[path] = overflow_problems(opened.page) + print_problems(opened.page)
+            problems[path] = checks.overflow_problems(opened.page) + checks.print_problems(opened.page)
     assert {path: lines for path, lines in problems.items() if lines} == {}
 
 

@@ -15,19 +15,13 @@ _PREPARED_LINKS: Final = """() => [...document.querySelectorAll(
 
 @dataclass(frozen=True)
 class Look:
-    """How a person sees a page.
+    """How a person sees a page."""
 
-    Attributes:
-        width: of the window, in CSS pixels
-        zoom: 2 is 200 %: a window holds half as many CSS pixels, each of two screen pixels
-        scripts: whether JavaScript runs
-    """
-
-    width: int = 1280
+    width: int = 1280  # of the window, in CSS pixels
     height: int = 800
     dark: bool = False
-    zoom: int = 1
-    scripts: bool = True
+    zoom: int = 1  # 2 is 200 %: a window holds half as many CSS pixels, each of two screen pixels
+    scripts: bool = True  # whether JavaScript runs
 
     def __str__(self) -> str:
         words = (
@@ -48,17 +42,12 @@ LOOKS: Final = (WIDE, DARK_NARROW)
 
 @dataclass
 class Visit:
-    """An open page.
-
-    Attributes:
-        requests: the addresses that the page asked for, its own first
-        problems: what is wrong with the page, one line each
-    """
+    """An open page."""
 
     page: Page
     url: str
-    requests: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)  # the addresses that the page asked for, its own first
+    problems: list[str] = field(default_factory=list)  # what is wrong with the page, one line each
 
     def is_own(self, url: str) -> bool:
         """Whether a page of its server may ask for an address. A file asks for nothing but itself."""

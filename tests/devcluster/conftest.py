@@ -14,12 +14,6 @@ from devcluster.dev_cluster import DevCluster
 from tests.devcluster.go_stand_in import Go
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The event loop of the forwarder."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[DevCluster]]:
     """Two clusters that start at the same moment; tests leave them unchanged."""

@@ -71,10 +71,7 @@ class Go:
         program.chmod(0o755)
 
     def pids(self) -> list[int]:
-        """The process IDs of a hanging build and its compiler.
-
-        The list is empty before both run.
-        """
+        """The process IDs of a hanging build and its compiler. The list is empty before both run."""
         file = self._folder / "pids"
         text = file.read_text() if file.exists() else ""
         return [int(pid) for pid in text.split()] if text.endswith("\n") else []

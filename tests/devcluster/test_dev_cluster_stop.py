@@ -1,7 +1,4 @@
-"""Stopping a cluster stops all of it, whatever fails on the way.
-
-Other processes stand in for the control plane.
-"""
+"""Stopping a cluster stops all of it, whatever fails on the way. Other processes stand in for the control plane."""
 
 import os
 import sys
@@ -35,10 +32,7 @@ class Occupant(DevCluster):
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DevCluster]:
-    """A cluster with a folder, a port and three processes.
-
-    The second and the third process cannot be stopped.
-    """
+    """A cluster with a folder, a port and three processes. The second and the third process cannot be stopped."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     cluster = Occupant(tmp_path / "c")
     cluster.start()
@@ -62,10 +56,7 @@ def claimed_ports(folder: Path) -> list[Path]:
 
 
 def test_a_process_that_cannot_be_stopped_does_not_keep_the_others(cluster: DevCluster, tmp_path: Path) -> None:
-    """Ports and folder are free; the first error is raised.
-
-    That is the error of the process that was started last.
-    """
+    """Ports and folder are free; the first error is raised. That is the error of the process that was started last."""
     first, _, third = cluster.processes.values()
     third.error = OSError("this one was first")  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="this one was first"):

@@ -82,10 +82,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 @pytest.mark.smoke
 def test_up_prints_commands_once_ready_and_stops_at_ctrl_c(tmp_path: Path) -> None:
-    """The commands work, and no process remains.
-
-    A second run in the same folder is refused.
-    """
+    """The commands work, and no process remains. A second run in the same folder is refused."""
     folder = tmp_path / "c"
     with run_up(folder, "--nodes", "2", "--disks", "100Gi,50Gi") as terminal:
         terminal.until(r" s  ready\n")

@@ -47,22 +47,16 @@ _TAKEN: Final = 'longhorn_scheduler_extender_placement_guard_placements_total{ou
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What happened in one burst.
-
-    Attributes:
-        waits: pods that wait although they fit, by brute force
-        taken: placements that took promised space because the guard may move them nowhere else
-        seconds: until every pod ran, None if not every pod did
-    """
+    """What happened in one burst."""
 
     part: str
     misplaced: int
     mended: int
     stuck: int
     overbooked: int
-    waits: int
-    seconds: float | None
-    taken: int = 0
+    waits: int  # pods that wait although they fit, by brute force
+    seconds: float | None  # until every pod ran, None if not every pod did
+    taken: int = 0  # placements that took promised space because the guard may move them nowhere else
 
     @property
     def wrong(self) -> bool:

@@ -43,14 +43,10 @@ _SIMULATOR: Final = {"status_period": 5, "capacity_period": 10, "workers": 16, "
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The size of a burst.
+    """The size of a burst."""
 
-    Attributes:
-        pods: the number of pods
-        quiet: the burst is over if no pod changed for this time, in seconds; Longhorn retries a replica after 30
-    """
-
-    pods: int
+    pods: int  # the number of pods
+    # The burst is over if no pod changed for this time, in seconds; Longhorn retries a replica after 30.
     quiet: float = 40.0
 
     def slots(self) -> dict[str, int]:

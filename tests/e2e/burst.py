@@ -22,17 +22,11 @@ _SETTLE_SECONDS: Final = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """The size of a burst.
+    """The size of a burst."""
 
-    Attributes:
-        pods: the number of pods
-        nodes: the number of nodes
-        disk: the size of each node's disk; the default one fits eleven pods
-    """
-
-    pods: int = PODS
-    nodes: int = NODES
-    disk: str = "400Gi"
+    pods: int = PODS  # the number of pods
+    nodes: int = NODES  # the number of nodes
+    disk: str = "400Gi"  # the size of each node's disk; the default one fits eleven pods
 
     def add_nodes(self, rig: Rig) -> None:
         """Adds the nodes, each with a single disk. A second disk could take what does not fit on the first, and so hide it."""

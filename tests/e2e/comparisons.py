@@ -34,26 +34,18 @@ class Way(StrEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The same pods, placed in several ways.
-
-    Attributes:
-        prepare: adds the nodes to a rig
-        once: runs one repetition; the flag says whether the pods request the extender
-        simulator: the simulator's configuration
-        expected: the ways with an extender that must misplace nothing
-        wrong: the ways that must misplace something
-        longest: how many times as long as without an extender `reservation: capacity` may take
-    """
+    """The same pods, placed in several ways."""
 
     name: str
     repetitions: int
     ways: Sequence[Way]
-    prepare: Callable[[Rig], None]
-    once: Callable[[Rig, bool], Result]
-    simulator: Mapping[str, Any] = field(default_factory=dict)
+    prepare: Callable[[Rig], None]  # adds the nodes to a rig
+    once: Callable[[Rig, bool], Result]  # runs one repetition; the flag says whether the pods request the extender
+    simulator: Mapping[str, Any] = field(default_factory=dict)  # the simulator's configuration
+    # The ways with an extender that must misplace nothing.
     expected: Sequence[Way] = (Way.NODE, Way.CAPACITY, Way.GUARDED)
-    wrong: Sequence[Way] = ()
-    longest: float = 1.15
+    wrong: Sequence[Way] = ()  # the ways that must misplace something
+    longest: float = 1.15  # how many times as long as without an extender `reservation: capacity` may take
 
 
 @dataclass

@@ -36,16 +36,11 @@ _MAX_IMAGES: Final = 5
 
 
 class Campaign:
-    """The operations, and what must hold at rest.
-
-    Attributes:
-        operations: how many were carried out
-        kills: how many processes were killed or stopped
-    """
+    """The operations, and what must hold at rest."""
 
     def __init__(self, longhorn: Longhorn, processes: list[Process], monitor: DiskScheduleMonitor, seed: int) -> None:
-        self.operations = 0
-        self.kills = 0
+        self.operations = 0  # how many were carried out
+        self.kills = 0  # how many processes were killed or stopped
         self._longhorn = longhorn
         self._processes = processes
         self._monitor = monitor

@@ -19,14 +19,7 @@ from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS
 from scheduler_core.disk_schedule.occupancy import has_run
-from scheduler_core.model.disk_schedule import (
-    AllocationState,
-    DiskSchedule,
-    DiskScheduleStatus,
-    Fault,
-    RequestKind,
-    Requests,
-)
+from scheduler_core.model import disk_schedule as ds
 from scheduler_core.model.longhorn import Replica
 
 _START_SECONDS = 20.0
@@ -37,7 +30,7 @@ class _ReplicaHistory(Informer[Replica]):
 
     def __init__(self) -> None:
         super().__init__(read_replica)
-        self._versions: defaultdict[str, list[tuple[int, Replica | Fault]]] = defaultdict(list)
+        self._versions: defaultdict[str, list[tuple[int, Replica | ds.Fault]]] = defaultdict(list)
 
     def _set(self, key: Key, value: InformerObject[Replica] | None) -> None:
         super()._set(key, value)
@@ -51,28 +44,22 @@ class _ReplicaHistory(Informer[Replica]):
 
 
 class DiskScheduleMonitor:
-    """Watches one namespace, while entered.
-
-    Attributes:
-        forged: the resourceVersions of statuses and requests that a test has written itself
-        grants: the number of grants, growth included
-        rejections: the number of rejected requests
-        relists: how often all objects were listed; with each list after the first, versions may have been missed
-    """
+    """Watches one namespace, while entered."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
-        self.forged: set[str] = set()
+        self.forged: set[str] = set()  # the resourceVersions of statuses and requests that a test has written itself
         self._faults: list[tuple[str, str]] = []
-        self.grants = 0
-        self.rejections = 0
+        self.grants = 0  # the number of grants, growth included
+        self.rejections = 0  # the number of rejected requests
+        # How often all objects were listed; with each list after the first, versions may have been missed.
         self.relists = 0
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         # By disk UUID; the last version of one that is gone stays.
-        self._schedules: dict[str, DiskSchedule] = {}
-        self._statuses: dict[str, DiskScheduleStatus] = {}
+        self._schedules: dict[str, ds.DiskSchedule] = {}
+        self._statuses: dict[str, ds.DiskScheduleStatus] = {}
         # By disk UUID, the requests in the last version of its present DiskSchedule.
-        self._requests: dict[str, Requests] = {}
+        self._requests: dict[str, ds.Requests] = {}
         self._withdrawals: list[tuple[str, str, str]] = []
         self._replicas = _ReplicaHistory()
         self._listed = threading.Event()
@@ -118,25 +105,25 @@ class DiskScheduleMonitor:
         await asyncio.gather(*tasks, return_exceptions=True)
         await client.close()
 
-    def replace(self, objects: Mapping[Key, InformerObject[DiskSchedule]]) -> None:
+    def replace(self, objects: Mapping[Key, InformerObject[ds.DiskSchedule]]) -> None:
         self.relists += 1
         for key, value in objects.items():
             self.change(key, value)
 
-    def change(self, key: Key, value: InformerObject[DiskSchedule] | None) -> None:
+    def change(self, key: Key, value: InformerObject[ds.DiskSchedule] | None) -> None:
         """Receives a version from the reflector."""
         name = str(key)
         if value is None:
             self._requests.pop(name, None)
             return
-        if isinstance(value.value, Fault):
+        if isinstance(value.value, ds.Fault):
             self._faults.append((value.version, f"{name}: {value.value}"))
             return
         requests = value.value.spec.replicas
         withdrawn = self._requests.get(name, {}).keys() - requests.keys()
         self._withdrawals += [(value.version, name, replica) for replica in sorted(withdrawn)]
         self._requests[name] = requests
-        before = self._schedules.get(name, DiskSchedule(name))
+        before = self._schedules.get(name, ds.DiskSchedule(name))
         is_new_status = value.value.status not in (before.status, self._statuses.get(name))
         self._statuses[name] = value.value.status
         if value.value.decided:
@@ -149,16 +136,16 @@ class DiskScheduleMonitor:
             self._faults.append((value.version, f"{name}: storageScheduled is {total}, the sum is {held}"))
         self._check(before, value.value, value.version)
 
-    def _check(self, before: DiskSchedule, now: DiskSchedule, version: str) -> None:
+    def _check(self, before: ds.DiskSchedule, now: ds.DiskSchedule, version: str) -> None:
         status = now.status
         total = _held_bytes(now)
-        for kind in RequestKind:
+        for kind in ds.RequestKind:
             for name, entry in status.allocations(kind).items():
                 previous = before.status.allocations(kind).get(name)
                 is_grant = entry.size > (previous.size if previous else 0)
                 self.grants += is_grant
-                self.rejections += entry.state is AllocationState.REJECTED and (
-                    previous is None or previous.state is not AllocationState.REJECTED
+                self.rejections += entry.state is ds.AllocationState.REJECTED and (
+                    previous is None or previous.state is not ds.AllocationState.REJECTED
                 )
                 if is_grant and total > (status.storage_available or 0):
                     fault = f"{now.name}: {name} was granted beyond {status.storage_available}: {total}"
@@ -173,7 +160,7 @@ class DiskScheduleMonitor:
             return False
         return value.disk_id == uuid and has_run(value)
 
-    def _check_reserved(self, now: DiskSchedule, newcomer: str, total: int, version: str) -> None:
+    def _check_reserved(self, now: ds.DiskSchedule, newcomer: str, total: int, version: str) -> None:
         """Reports a newcomer that got bytes which a replica with data on the disk lacks."""
         lacking = {
             name: replica.size - held
@@ -188,5 +175,5 @@ class DiskScheduleMonitor:
             self._faults.append((version, fault))
 
 
-def _held_bytes(schedule: DiskSchedule) -> int:
-    return sum(entry.size for kind in RequestKind for entry in schedule.status.allocations(kind).values())
+def _held_bytes(schedule: ds.DiskSchedule) -> int:
+    return sum(entry.size for kind in ds.RequestKind for entry in schedule.status.allocations(kind).values())

@@ -25,17 +25,12 @@ FORMS: Final = (PROPOSAL, RECOMMENDED_MANAGED)
 
 @dataclass(frozen=True)
 class Goal:
-    """One line of the plan.
-
-    Attributes:
-        run: runs one repetition on a rig
-        holds: whether its result, with the extender, is as planned
-    """
+    """One line of the plan."""
 
     name: str
     repetitions: int
-    run: Callable[[Rig, bool], Result]
-    holds: Callable[[Result], bool]
+    run: Callable[[Rig, bool], Result]  # runs one repetition on a rig
+    holds: Callable[[Result], bool]  # whether its result, with the extender, is as planned
 
 
 @dataclass

@@ -161,17 +161,12 @@ FAULTS: Final[dict[str, Fault]] = {
 
 @dataclass(frozen=True, slots=True)
 class FaultyBurst:
-    """What happened in one burst with a fault.
-
-    Attributes:
-        placements: replicas that got a disk
-        unreviewed: those of them without an answer of the guard
-    """
+    """What happened in one burst with a fault."""
 
     fault: str
     outcome: Outcome
-    placements: int
-    unreviewed: int
+    placements: int  # replicas that got a disk
+    unreviewed: int  # those of them without an answer of the guard
 
 
 class _Placements:

@@ -50,17 +50,11 @@ _READY_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Pods that fill the nodes, and pods without volumes before them.
+    """Pods that fill the nodes, and pods without volumes before them."""
 
-    Attributes:
-        nodes: how many of the pods fit on each node
-        claims: the number of claims of each pod
-        others: pods without volumes, whose Bindings keep kube-scheduler's client busy
-    """
-
-    nodes: Mapping[str, int]
-    claims: int = 2
-    others: int = 0
+    nodes: Mapping[str, int]  # how many of the pods fit on each node
+    claims: int = 2  # the number of claims of each pod
+    others: int = 0  # pods without volumes, whose Bindings keep kube-scheduler's client busy
 
     @property
     def pods(self) -> int:
@@ -99,23 +93,14 @@ BURST: Final = Load(nodes=_uneven_nodes(20, 15), claims=1)
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """What happened when leaders ended in a burst.
+    """What happened when leaders ended in a burst."""
 
-    Attributes:
-        result: where pods and replicas are at the end
-        open_offers: the number of offers that each ending leader had
-        longest_silence: the longest time in which no candidate answered, in seconds
-        longest_service_gap: the longest time in which the Service led to no candidate that answered
-        two_leaders: how often two candidates answered at once
-        full: whether every node has the pods that fit
-    """
-
-    result: Result
-    open_offers: Sequence[int]
-    longest_silence: float
-    longest_service_gap: float
-    two_leaders: int
-    full: bool
+    result: Result  # where pods and replicas are at the end
+    open_offers: Sequence[int]  # the number of offers that each ending leader had
+    longest_silence: float  # the longest time in which no candidate answered, in seconds
+    longest_service_gap: float  # the longest time in which the Service led to no candidate that answered
+    two_leaders: int  # how often two candidates answered at once
+    full: bool  # whether every node has the pods that fit
 
     @property
     def wrong(self) -> int:
@@ -125,14 +110,10 @@ class HandOver:
 
 
 class ServiceMonitor:
-    """Asks the address that kube-scheduler has, while entered.
-
-    Attributes:
-        longest_gap: the longest time without an answer, in seconds
-    """
+    """Asks the address that kube-scheduler has, while entered."""
 
     def __init__(self, rig: Rig) -> None:
-        self.longest_gap = 0.0
+        self.longest_gap = 0.0  # the longest time without an answer, in seconds
         self._url = f"http://{rig.address}/filter"
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -250,15 +231,11 @@ def remove(rig: Rig) -> None:
 
 @dataclass(frozen=True)
 class Ending:
-    """A way in which leaders end.
-
-    Attributes:
-        graceful: whether they hand over, so that another one answers within `MAX_SILENCE`
-    """
+    """A way in which leaders end."""
 
     name: str
     end: Callable[[Rig], list[int]]
-    graceful: bool = True
+    graceful: bool = True  # whether they hand over, so that another one answers within `MAX_SILENCE`
 
 
 ENDINGS: Final = (

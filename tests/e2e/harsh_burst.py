@@ -47,15 +47,10 @@ _GIBIBYTE: Final = 2**30
 
 @dataclass(frozen=True, slots=True)
 class HarshNode:
-    """A node that its pods fill exactly; sizes in Gi.
+    """A node that its pods fill exactly; sizes in Gi."""
 
-    Attributes:
-        disks: the size of each disk
-        pods: the sizes of each pod's claims
-    """
-
-    disks: tuple[int, ...]
-    pods: tuple[tuple[int, ...], ...]
+    disks: tuple[int, ...]  # the size of each disk
+    pods: tuple[tuple[int, ...], ...]  # the sizes of each pod's claims
 
     @classmethod
     def draw(cls, pods: int, chance: random.Random) -> Self:
@@ -104,17 +99,11 @@ def _split(disk: int, chance: random.Random) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class HarshBurst:
-    """The nodes and pods of one seed.
+    """The nodes and pods of one seed."""
 
-    Attributes:
-        group: the label of its nodes
-        nodes: the nodes by name
-        volumes: the claims of each pod, with its node's name
-    """
-
-    group: str
-    nodes: dict[str, HarshNode]
-    volumes: tuple[tuple[str, tuple[Volume, ...]], ...]
+    group: str  # the label of its nodes
+    nodes: dict[str, HarshNode]  # the nodes by name
+    volumes: tuple[tuple[str, tuple[Volume, ...]], ...]  # the claims of each pod, with its node's name
 
     @classmethod
     def of(cls, seed: int) -> Self:
@@ -143,24 +132,15 @@ class HarshBurst:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened in one burst.
-
-    Attributes:
-        overbooked: Gi that were too many on disks, each disk at its worst
-        misplaced: bound pods with a local volume whose replicas are on other nodes
-        mended: replicas placed elsewhere than where their volume was, also if a local one was created later
-        stuck: bound pods that did not come to run
-        waiting: pods that got no node
-        seconds: until every pod ran, None if not every pod did
-    """
+    """What happened in one burst."""
 
     seed: int
-    overbooked: float
-    misplaced: int
-    mended: int
-    stuck: int
-    waiting: int
-    seconds: float | None
+    overbooked: float  # Gi that were too many on disks, each disk at its worst
+    misplaced: int  # bound pods with a local volume whose replicas are on other nodes
+    mended: int  # replicas placed elsewhere than where their volume was, also if a local one was created later
+    stuck: int  # bound pods that did not come to run
+    waiting: int  # pods that got no node
+    seconds: float | None  # until every pod ran, None if not every pod did
 
     @property
     def wrong(self) -> bool:

@@ -17,18 +17,13 @@ _TIMEOUT: Final = 0.5
 
 
 class LeaderMonitor:
-    """Asks every candidate repeatedly whether it answers, while entered.
-
-    Attributes:
-        double_answers: times at which several candidates answered, and their names
-        silent_since: since when no candidate answers, None if one does
-        longest_silence: the longest time in which no candidate answered, in seconds
-    """
+    """Asks every candidate repeatedly whether it answers, while entered."""
 
     def __init__(self, rig: Rig) -> None:
+        # Times at which several candidates answered, and their names.
         self.double_answers: list[tuple[float, list[str]]] = []
-        self.silent_since: float | None = None
-        self.longest_silence = 0.0
+        self.silent_since: float | None = None  # since when no candidate answers, None if one does
+        self.longest_silence = 0.0  # the longest time in which no candidate answered, in seconds
         self._rig = rig
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch)

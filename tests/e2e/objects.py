@@ -22,25 +22,16 @@ class Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The common properties of an app's pods.
+    """The common properties of an app's pods."""
 
-    Attributes:
-        app: the label ``app`` of pods and claims, and the prefix of their names
-        group: the label ``group`` of the nodes that they may run on
-        volumes: a claim for each
-        asks: whether they request the extended resource, and so the extender where the configuration manages it
-        labels: additional labels of pods and claims
-        only: the only node that kube-scheduler may choose; "": any node of the group
-        node: the node, chosen without kube-scheduler; "": kube-scheduler chooses
-    """
-
-    app: str
-    group: str
-    volumes: Sequence[Volume] = (Volume(),)
+    app: str  # the label ``app`` of pods and claims, and the prefix of their names
+    group: str  # the label ``group`` of the nodes that they may run on
+    volumes: Sequence[Volume] = (Volume(),)  # a claim for each
+    # Whether they request the extended resource, and so the extender where the configuration manages it.
     asks: bool = True
-    labels: Mapping[str, str] | None = None
-    only: str = ""
-    node: str = ""
+    labels: Mapping[str, str] | None = None  # additional labels of pods and claims
+    only: str = ""  # the only node that kube-scheduler may choose; "": any node of the group
+    node: str = ""  # the node, chosen without kube-scheduler; "": kube-scheduler chooses
 
     @property
     def _labels(self) -> Object:

@@ -149,18 +149,14 @@ class Overbookings:
 
 
 class PlacementAudit:
-    """What goes wrong with placements while it is entered.
-
-    Attributes:
-        started: when it began, in monotonic seconds
-    """
+    """What goes wrong with placements while it is entered."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._overbookings = Overbookings(rig.over_provisioning())
         self._misplacements_before = 0
         self._stack = ExitStack()
-        self.started = 0.0
+        self.started = 0.0  # when it began, in monotonic seconds
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:

@@ -16,19 +16,12 @@ _BUDGET: Final = "0.025"
 
 @dataclass(frozen=True, slots=True)
 class PlacementLatency:
-    """Milliseconds of the updates of replicas, from the request's arrival to its answer.
+    """Milliseconds of the updates of replicas, from the request's arrival to its answer."""
 
-    Attributes:
-        reviewed: updates that a mutating webhook was called for: the placements
-        others: all others
-        calls: how many calls of mutating webhooks ended within 25 ms, and how many there were
-        reviews: of the extender alone, without connection and handshake
-    """
-
-    reviewed: tuple[float, ...]
-    others: tuple[float, ...]
-    calls: tuple[int, int] = (0, 0)
-    reviews: tuple[float, ...] = ()
+    reviewed: tuple[float, ...]  # updates that a mutating webhook was called for: the placements
+    others: tuple[float, ...]  # all others
+    calls: tuple[int, int] = (0, 0)  # how many calls of mutating webhooks ended within 25 ms, and how many there were
+    reviews: tuple[float, ...] = ()  # of the extender alone, without connection and handshake
 
     @classmethod
     def of(cls, events: Iterable[dict[str, Any]], metrics: str = "", reviews: Iterable[float] = ()) -> Self:

@@ -25,15 +25,10 @@ class PodState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The last states of an app's pods.
+    """The last states of an app's pods."""
 
-    Attributes:
-        states: the state of each pod by its name
-        seconds: when the last pod changed, from the beginning
-    """
-
-    states: dict[str, PodState]
-    seconds: float
+    states: dict[str, PodState]  # the state of each pod by its name
+    seconds: float  # when the last pod changed, from the beginning
 
     def count(self, state: PodState) -> int:
         return sum(each is state for each in self.states.values())

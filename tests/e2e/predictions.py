@@ -78,16 +78,11 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a cluster.
-
-    Attributes:
-        arguments: as `what-if` takes it
-        make: makes it
-    """
+    """A change of a cluster."""
 
     verb: str
-    arguments: Sequence[str]
-    make: Callable[[], None]
+    arguments: Sequence[str]  # as `what-if` takes it
+    make: Callable[[], None]  # makes it
 
 
 def run(folder: Path, seeds: Iterable[int]) -> Agreement:
@@ -147,19 +142,12 @@ def predict(snapshot: Path, arguments: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class Observation:
-    """A cluster at rest.
+    """A cluster at rest."""
 
-    Attributes:
-        nodes: of each pod, "" for none
-        running: the pods that run
-        disks: scheduled bytes by node and disk
-        replicas: node and disk of each volume's replicas, those that failed marked
-    """
-
-    nodes: dict[str, str]
-    running: frozenset[str]
-    disks: dict[tuple[str, str], int]
-    replicas: frozenset[tuple[str, str, str, bool]]
+    nodes: dict[str, str]  # of each pod, "" for none
+    running: frozenset[str]  # the pods that run
+    disks: dict[tuple[str, str], int]  # scheduled bytes by node and disk
+    replicas: frozenset[tuple[str, str, str, bool]]  # node and disk of each volume's replicas, those that failed marked
 
 
 class RandomCluster:

@@ -19,19 +19,12 @@ _HELD_SECONDS: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """What a preemption did.
+    """What a preemption did."""
 
-    Attributes:
-        preemptor: the node of the pod of high priority, "" for none
-        victims: the nodes whose pods of low priority were deleted
-        late: the node of a pod of low priority that was created while the victim ended
-        misplaced: pods with a local volume without a replica on their node
-    """
-
-    preemptor: str
-    victims: list[str]
-    late: str
-    misplaced: list[str]
+    preemptor: str  # the node of the pod of high priority, "" for none
+    victims: list[str]  # the nodes whose pods of low priority were deleted
+    late: str  # the node of a pod of low priority that was created while the victim ended
+    misplaced: list[str]  # pods with a local volume without a replica on their node
 
     @property
     def problems(self) -> list[str]:

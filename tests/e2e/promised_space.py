@@ -46,21 +46,15 @@ _SELECTED: Final = "volume.kubernetes.io/selected-node"
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What happened in one burst.
-
-    Attributes:
-        overfull: placements that left a disk with more than Longhorn allows
-        displaced: volumes of pods on nodes that nothing happened to, which were placed elsewhere
-        avoidable: of both, those with an allowed and unpromised place at that moment; on their pod's node if they were to be local
-        over: Gi that were too many, each disk at its worst
-    """
+    """What happened in one burst."""
 
     change: str
     other_nodes: bool
-    overfull: int
-    displaced: int
+    overfull: int  # placements that left a disk with more than Longhorn allows
+    displaced: int  # volumes of pods on nodes that nothing happened to, which were placed elsewhere
+    # Of both, those with an allowed and unpromised place at that moment; on their pod's node if they were to be local.
     avoidable: int
-    over: float
+    over: float  # Gi that were too many, each disk at its worst
 
 
 class _Objects:

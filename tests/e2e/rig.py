@@ -15,20 +15,8 @@ from urllib.parse import quote
 import msgspec
 import yaml
 
+from app.kube import resources
 from app.kube.client import ApiError
-from app.kube.resources import (
-    CAPACITIES,
-    CLAIMS,
-    LONGHORN_NODES,
-    LONGHORN_REPLICAS,
-    LONGHORN_SETTINGS,
-    LONGHORN_VOLUMES,
-    NODES,
-    PERSISTENT_VOLUMES,
-    PODS,
-    STORAGE_CLASSES,
-    Resource,
-)
 from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
 from devcluster.polling import wait_until
@@ -45,10 +33,10 @@ RECOMMENDED: Final = CONFIGS / "recommended.yaml"
 RECOMMENDED_MANAGED: Final = CONFIGS / "recommended-managed.yaml"
 LEASE_BOUND: Final = LEASE_SECONDS
 _POSTING: Final = 8
-_STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
+_STATEFUL_SETS: Final = resources.Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
 _DRIVER: Final = "driver.longhorn.io"
 _CAPACITY_SECONDS: Final = 120.0
-_CREATED: Final = {resource.kind: resource for resource in (PODS, CLAIMS, _STATEFUL_SETS)}
+_CREATED: Final = {resource.kind: resource for resource in (resources.PODS, resources.CLAIMS, _STATEFUL_SETS)}
 _Value = TypeVar("_Value")
 
 
@@ -57,10 +45,6 @@ class Rig:
 
     An empty `reservation` is the extender's default. Few tests read the audit log. `placement_guard` is as in `StackOptions`. A `running`
     control plane is used as it is, so that `audit` and `extra_args` have no effect.
-
-    Attributes:
-        cluster: the control plane
-        replica_retry: after how many seconds Longhorn tries to place a replica again
     """
 
     def __init__(
@@ -87,8 +71,9 @@ class Rig:
             placement_guard=placement_guard,
         )
         self._stack = Stack(folder / "cluster", options, running=running)
+        # After how many seconds Longhorn tries to place a replica again.
         self.replica_retry = msgspec.convert(simulator or {}, Config).schedule_retry
-        self.cluster = self._stack.cluster
+        self.cluster = self._stack.cluster  # the control plane
 
     def __enter__(self) -> Self:
         self._stack.start()
@@ -174,13 +159,13 @@ class Rig:
     def remove_nodes(self, *names: str) -> None:
         """Deletes nodes without pods, and their Longhorn nodes."""
         for name in names:
-            self.cluster.api.delete(NODES.path(name=name))
+            self.cluster.api.delete(resources.NODES.path(name=name))
 
         def are_gone() -> bool:
             # Longhorn creates an object again until a watch shows that the Kubernetes node is gone.
-            remaining = {_name(raw) for raw in self.items(LONGHORN_NODES.path(NAMESPACE))} & set(names)
+            remaining = {_name(raw) for raw in self.items(resources.LONGHORN_NODES.path(NAMESPACE))} & set(names)
             for name in remaining:
-                self.cluster.api.delete(LONGHORN_NODES.path(NAMESPACE, name))
+                self.cluster.api.delete(resources.LONGHORN_NODES.path(NAMESPACE, name))
             return not remaining
 
         self.until("the nodes are gone", are_gone)
@@ -191,12 +176,12 @@ class Rig:
             return True
         classes = [
             _name(raw)
-            for raw in self.items(STORAGE_CLASSES.path())
+            for raw in self.items(resources.STORAGE_CLASSES.path())
             if (raw["provisioner"], raw["volumeBindingMode"]) == (_DRIVER, "WaitForFirstConsumer")
         ]
         reported = {
             (raw["nodeTopology"]["matchLabels"][HOSTNAME], raw["storageClassName"])
-            for raw in self.items(CAPACITIES.path())
+            for raw in self.items(resources.CAPACITIES.path())
             if raw["capacity"] != "0"
         }
         return all((node, each) in reported for node in nodes for each in classes)
@@ -219,7 +204,7 @@ class Rig:
         """Creates objects by the API itself, claims first, several at a time. So the creation of a burst does not slow it down."""
         by_kind: dict[bool, list[Object]] = {True: [], False: []}
         for entry in objects:
-            by_kind[entry["kind"] == CLAIMS.kind].append(entry)
+            by_kind[entry["kind"] == resources.CLAIMS.kind].append(entry)
         with ThreadPoolExecutor(_POSTING) as pool:
             for group in (by_kind[True], by_kind[False]):
                 for _ in pool.map(self._post, group):
@@ -248,7 +233,7 @@ class Rig:
         claims = {_name(entry): entry for entry in self.items("/api/v1/namespaces/default/persistentvolumeclaims")}
         handles = {
             _name(volume): volume["spec"]["csi"]["volumeHandle"]
-            for volume in self.items(PERSISTENT_VOLUMES.path())
+            for volume in self.items(resources.PERSISTENT_VOLUMES.path())
             if "csi" in volume["spec"]
         }
         homes: dict[str, set[str]] = {}
@@ -271,42 +256,46 @@ class Rig:
     def overbooked_disks(self) -> list[str]:
         """Disks whose replicas add up to more than Longhorn allows now. They arise when two volumes are placed before the status follows."""
         sizes: dict[str, int] = {}
-        for replica in self.items(LONGHORN_REPLICAS.path(NAMESPACE)):
+        for replica in self.items(resources.LONGHORN_REPLICAS.path(NAMESPACE)):
             disk = replica["spec"].get("diskID", "")
             sizes[disk] = sizes.get(disk, 0) + int(replica["spec"]["volumeSize"])
         percentage = self.over_provisioning()
         return sorted(
             f"{_name(node)} {name}"
-            for node in self.items(LONGHORN_NODES.path(NAMESPACE))
+            for node in self.items(resources.LONGHORN_NODES.path(NAMESPACE))
             for uuid, (name, limit) in disk_limits(node, percentage).items()
             if sizes.get(uuid, 0) > limit
         )
 
     def over_provisioning(self) -> int:
-        values = {_name(setting): setting["value"] for setting in self.items(LONGHORN_SETTINGS.path(NAMESPACE))}
+        values = {
+            _name(setting): setting["value"] for setting in self.items(resources.LONGHORN_SETTINGS.path(NAMESPACE))
+        }
         return int(values.get("storage-over-provisioning-percentage", 100))
 
     def remove(self, *apps: str) -> None:
-        for resource in (_STATEFUL_SETS, PODS, CLAIMS):
+        for resource in (_STATEFUL_SETS, resources.PODS, resources.CLAIMS):
             for app in apps:
                 self._remove_all(resource, app)
         self.until(f"the volumes of {', '.join(apps)} are gone", self.reclaim)
 
     def reclaim(self) -> bool:
         """Deletes released volumes with policy Retain; returns whether all space is free."""
-        for volume in self.items(PERSISTENT_VOLUMES.path()):
+        for volume in self.items(resources.PERSISTENT_VOLUMES.path()):
             retained = volume["spec"].get("persistentVolumeReclaimPolicy") == "Retain"
             released = volume["status"].get("phase") == "Released" and "deletionTimestamp" not in volume["metadata"]
             if retained and released:
-                self.cluster.api.delete(LONGHORN_VOLUMES.path(NAMESPACE, volume["spec"]["csi"]["volumeHandle"]))
-                self.cluster.api.delete(PERSISTENT_VOLUMES.path(name=_name(volume)))
+                self.cluster.api.delete(
+                    resources.LONGHORN_VOLUMES.path(NAMESPACE, volume["spec"]["csi"]["volumeHandle"])
+                )
+                self.cluster.api.delete(resources.PERSISTENT_VOLUMES.path(name=_name(volume)))
         return self._are_volumes_gone() and self._lists_present_replicas()
 
-    def _remove_all(self, resource: Resource, app: str) -> None:
+    def _remove_all(self, resource: resources.Resource, app: str) -> None:
         path = self.delete_all(resource, f"app={app}")
         self.until(f"the {resource.plural} of {app} are gone", lambda: not self.items(path))
 
-    def delete_all(self, resource: Resource, selector: str) -> str:
+    def delete_all(self, resource: resources.Resource, selector: str) -> str:
         """Deletes the objects of a label selector at once; returns their path. kubectl would delete five a second."""
         path = f"{resource.path('default')}?labelSelector={quote(selector)}"
 
@@ -325,9 +314,9 @@ class Rig:
 
     def _are_volumes_gone(self) -> bool:
         """Whether every volume that exists belongs to a claim. A PersistentVolume stays Bound for a moment after its claim is gone."""
-        claimed = {claim["spec"].get("volumeName") for claim in self.items(CLAIMS.path())}
-        persistent_volumes = self.items(PERSISTENT_VOLUMES.path())
-        longhorn_volumes = self.items(LONGHORN_VOLUMES.path(NAMESPACE))
+        claimed = {claim["spec"].get("volumeName") for claim in self.items(resources.CLAIMS.path())}
+        persistent_volumes = self.items(resources.PERSISTENT_VOLUMES.path())
+        longhorn_volumes = self.items(resources.LONGHORN_VOLUMES.path(NAMESPACE))
         return {_name(volume) for volume in persistent_volumes} <= claimed and len(longhorn_volumes) == len(
             persistent_volumes
         )

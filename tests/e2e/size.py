@@ -55,21 +55,14 @@ _OTHER_PROCESSES: Final = (SCHEDULER, CONTROLLER_MANAGER, KWOK, "simulator")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """The size of a run.
+    """The size of a run."""
 
-    Attributes:
-        pods: the number of pods in all three waves
-        seed: chooses the pods, and the simulator's chance
-        drained: the number of drained nodes
-        packing: which nodes with room are offered; only with `ORDER_SAFE` must nothing be misplaced or stuck
-        placement_guard: its mode
-    """
-
-    pods: int
-    seed: int
-    drained: int = 2
+    pods: int  # the number of pods in all three waves
+    seed: int  # chooses the pods, and the simulator's chance
+    drained: int = 2  # the number of drained nodes
+    # Which nodes with room are offered; only with `ORDER_SAFE` must nothing be misplaced or stuck.
     packing: Packing = Packing.ORDER_SAFE
-    placement_guard: GuardMode = GuardMode.OFF
+    placement_guard: GuardMode = GuardMode.OFF  # its mode
 
     @property
     def in_flight(self) -> int:

@@ -34,23 +34,15 @@ _REFUSED_SECONDS: Final = 3.0
 
 @dataclass
 class Bindings:
-    """What was bound, compared with what was predicted.
+    """What was bound, compared with what was predicted."""
 
-    Attributes:
-        matched: claims bound to the only PersistentVolume that was predicted
-        among_equals: claims bound to one of several that were predicted
-        provisioned: claims for which a new volume was predicted and provisioned
-        foreign: claims bound to another driver's volume, for which no Longhorn volume was predicted
-        refused: pods that were refused everywhere, by the reason in their condition
-        wrong: predictions that did not come true
-    """
-
-    matched: int = 0
-    among_equals: int = 0
-    provisioned: int = 0
-    foreign: int = 0
+    matched: int = 0  # claims bound to the only PersistentVolume that was predicted
+    among_equals: int = 0  # claims bound to one of several that were predicted
+    provisioned: int = 0  # claims for which a new volume was predicted and provisioned
+    foreign: int = 0  # claims bound to another driver's volume, for which no Longhorn volume was predicted
+    # Pods that were refused everywhere, by the reason in their condition.
     refused: dict[str, int] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)  # predictions that did not come true
 
     def add(self, other: Self) -> None:
         """Adds another seed's."""

@@ -40,17 +40,11 @@ LEASE = ("--lease-duration", "15", "--renew-deadline", "10", "--retry-period", "
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """From a cluster without the extender to a workload under it.
+    """From a cluster without the extender to a workload under it."""
 
-    Attributes:
-        seconds: after which each step was done, by step
-        findings: of doctor, as its severities by check
-        nodes: of the workload's pods
-    """
-
-    seconds: dict[str, float]
-    findings: dict[str, str]
-    nodes: set[str]
+    seconds: dict[str, float]  # after which each step was done, by step
+    findings: dict[str, str]  # of doctor, as its severities by check
+    nodes: set[str]  # of the workload's pods
 
 
 @pytest.fixture(scope="module")

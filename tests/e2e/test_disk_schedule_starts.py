@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.kube.resources import (
-    DISK_SCHEDULES,
-    LONGHORN_BACKING_IMAGES,
-    LONGHORN_NODES,
-    LONGHORN_REPLICAS,
-    LONGHORN_VOLUMES,
-    Resource,
-)
+from app.kube import resources
 from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
 from devcluster.process import Process
@@ -63,7 +56,7 @@ def granted(longhorn: Longhorn) -> list[str]:
 
 def is_settled(longhorn: Longhorn) -> bool:
     """Whether every volume has an answer: allocated, or that no disk has room."""
-    answers = [longhorn.condition(LONGHORN_VOLUMES, name, "DiskAllocation") for name in (*OLD, *NEW)]
+    answers = [longhorn.condition(resources.LONGHORN_VOLUMES, name, "DiskAllocation") for name in (*OLD, *NEW)]
     return all(answer.get("status") == "True" or answer.get("reason") == "NoDiskWithRoom" for answer in answers)
 
 
@@ -80,20 +73,20 @@ def check_settled(longhorn: Longhorn, monitor: DiskScheduleMonitor) -> None:
 
 def wait_gone(longhorn: Longhorn) -> None:
     """Removes volumes, replicas and DiskSchedules; the controllers do not run."""
-    for kind in (LONGHORN_VOLUMES, LONGHORN_REPLICAS, DISK_SCHEDULES):
+    for kind in (resources.LONGHORN_VOLUMES, resources.LONGHORN_REPLICAS, resources.DISK_SCHEDULES):
         for name in longhorn.items(kind):
             longhorn.patch(kind, name, {"metadata": {"finalizers": None}})
         longhorn.delete_all(kind)
         longhorn.until("all is gone", partial(_is_empty, longhorn, kind))
 
 
-def _is_empty(longhorn: Longhorn, kind: Resource) -> bool:
+def _is_empty(longhorn: Longhorn, kind: resources.Resource) -> bool:
     return not longhorn.items(kind)
 
 
 def _uid(longhorn: Longhorn) -> str:
     """The UID of the DiskSchedule, "" without one."""
-    raw = longhorn.items(DISK_SCHEDULES).get(DISK)
+    raw = longhorn.items(resources.DISK_SCHEDULES).get(DISK)
     return str(raw["metadata"]["uid"]) if raw else ""
 
 
@@ -142,7 +135,7 @@ def test_a_lost_disk_schedule_takes_no_bytes_of_running_replicas(longhorn: Longh
         with DiskScheduleMonitor(longhorn.cluster.kubeconfig, longhorn.namespace) as monitor:
             longhorn.add_volumes(NEW[:3], 20)
             if way == "finalizer removed":
-                longhorn.patch(DISK_SCHEDULES, DISK, {"metadata": {"finalizers": None}})
+                longhorn.patch(resources.DISK_SCHEDULES, DISK, {"metadata": {"finalizers": None}})
             longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "lhds", DISK, "--wait=false")
             longhorn.add_volumes(NEW[3:], 20)
             if chance.random() < 0.5:
@@ -179,13 +172,14 @@ def test_a_granted_replica_that_never_ran_leaves_a_disk_that_is_gone(longhorn: L
         longhorn.wait_allocated(name)
     longhorn.add_nodes({"n2": 100})
     changed = {"status": {"diskStatus": {"disk-1": {"diskUUID": "another"}}}}
-    longhorn.patch(LONGHORN_NODES, "n1", changed, "status")
+    longhorn.patch(resources.LONGHORN_NODES, "n1", changed, "status")
     longhorn.until(
-        "the new one has moved", lambda: longhorn.get(LONGHORN_REPLICAS, "new-r")["spec"]["diskID"] not in ("", DISK)
+        "the new one has moved",
+        lambda: longhorn.get(resources.LONGHORN_REPLICAS, "new-r")["spec"]["diskID"] not in ("", DISK),
     )
     longhorn.wait_allocated("new")
     longhorn.until("the volume says so", lambda: longhorn.reason("old") == "AllocationRejected")
-    assert "not n1-disk-1" in longhorn.condition(LONGHORN_VOLUMES, "old", "DiskAllocation")["message"]
+    assert "not n1-disk-1" in longhorn.condition(resources.LONGHORN_VOLUMES, "old", "DiskAllocation")["message"]
 
 
 def test_a_replica_and_its_backing_image_are_granted_on_one_disk_or_not_at_all(longhorn: Longhorn) -> None:
@@ -197,11 +191,11 @@ def test_a_replica_and_its_backing_image_are_granted_on_one_disk_or_not_at_all(l
     reason = longhorn.until("it is said", lambda: longhorn.reason("v") == "NoDiskWithRoom")
     assert reason
     longhorn.until("the other is there", lambda: len(longhorn.status(DISK).get("replicas", {})) == 1)
-    message = longhorn.condition(LONGHORN_VOLUMES, "v", "DiskAllocation")["message"]
+    message = longhorn.condition(resources.LONGHORN_VOLUMES, "v", "DiskAllocation")["message"]
     assert "2Gi and 30Gi for backing image i" in message
     assert "disk disk-1 on node n2 has 25Gi left" in message
     assert longhorn.status("n2-disk-1").get("storageScheduled") == 0
-    assert sorted(longhorn.get(LONGHORN_BACKING_IMAGES, "i")["spec"]["diskFileSpecMap"]) == [DISK]
+    assert sorted(longhorn.get(resources.LONGHORN_BACKING_IMAGES, "i")["spec"]["diskFileSpecMap"]) == [DISK]
     longhorn.set_available("n2", 32)
     longhorn.wait_allocated("v")
     assert longhorn.status("n2-disk-1")["storageScheduled"] == 32 * GI

@@ -41,19 +41,12 @@ RELOADS: Final = 'longhorn_scheduler_extender_policy_reloads_total{result="loade
 
 @dataclass(frozen=True)
 class PolicyStack:
-    """A stack with a policy.
+    """A stack with a policy."""
 
-    Attributes:
-        rig: the stack
-        policy: the policy file, which the extender reads again when it changes
-        scored: kube-scheduler's configuration that requests scores
-        unpermitted: the answer of /readyz before the extender might read services
-    """
-
-    rig: Rig
-    policy: Path
-    scored: Path
-    unpermitted: tuple[int, Any]
+    rig: Rig  # the stack
+    policy: Path  # the policy file, which the extender reads again when it changes
+    scored: Path  # kube-scheduler's configuration that requests scores
+    unpermitted: tuple[int, Any]  # the answer of /readyz before the extender might read services
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,8 @@ from typing import Any
 
 import pytest
 
+from app.kube import resources
 from app.kube.client import ApiError
-from app.kube.resources import (
-    CLAIMS,
-    DISRUPTION_BUDGETS,
-    LONGHORN_NODES,
-    LONGHORN_REPLICAS,
-    LONGHORN_SETTINGS,
-    LONGHORN_SHARDS,
-    LONGHORN_VOLUMES,
-    PODS,
-    STORAGE_CLASSES,
-)
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
 from scheduler_core.model.quantity import parse_bytes
@@ -94,7 +84,7 @@ def scheduled_bytes(rig: Rig) -> dict[tuple[str, str], int]:
     """What Longhorn's status says is scheduled on each disk."""
     return {
         (node["metadata"]["name"], name): disk.get("storageScheduled", 0)
-        for node in rig.items(LONGHORN_NODES.path(NAMESPACE))
+        for node in rig.items(resources.LONGHORN_NODES.path(NAMESPACE))
         for name, disk in disk_statuses(node).items()
     }
 
@@ -169,7 +159,7 @@ def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
         foreseen = {(entry["node"], entry["disk"]): entry["most"] for entry in answer["disks"]}
         assert [entry["fits"] for entry in answer["expansions"]] == [True]
         request = {"spec": {"resources": {"requests": {"storage": "150Gi"}}}}
-        rig.cluster.api.patch(CLAIMS.path("default", CLAIM), request)
+        rig.cluster.api.patch(resources.CLAIMS.path("default", CLAIM), request)
         rig.until(
             "it has grown",
             lambda: on_node(scheduled_bytes(rig), "grown-1") == on_node(foreseen, "grown-1") == [150 * GI],
@@ -191,7 +181,7 @@ def sharded_pod(rig: Rig) -> Iterator[None]:
         yield
     finally:
         rig.remove(SHARDED)
-        rig.cluster.api.delete(STORAGE_CLASSES.path(name=SHARDED))
+        rig.cluster.api.delete(resources.STORAGE_CLASSES.path(name=SHARDED))
 
 
 def sharded_class() -> Any:
@@ -226,7 +216,7 @@ def test_sharded_volumes_go_as_foreseen(rig: Rig) -> None:
     rig.until("two pods run", lambda: rig.ready(SHARDED, 2))
     rig.until("their shards are counted", lambda: count_shards(rig) == 6)
     assert_foreseen(rig, second, before, SHARDED)
-    on_disks = Counter(shard["spec"]["nodeID"] for shard in rig.items(LONGHORN_SHARDS.path(NAMESPACE)))
+    on_disks = Counter(shard["spec"]["nodeID"] for shard in rig.items(resources.LONGHORN_SHARDS.path(NAMESPACE)))
     assert (sum(on_disks.values()), max(on_disks.values())) == (6, 2)
 
     third = predict(rig, "--scale", f"sts/{SHARDED}=3")
@@ -245,9 +235,9 @@ def zonal_pod(rig: Rig) -> Iterator[None]:
     rig.add_nodes(ZONAL, {f"{ZONAL}-1": ["220Gi"], f"{ZONAL}-2": ["120Gi"]})
     for number in (1, 2):
         rig.cluster.kubectl("label", "node", f"{ZONAL}-{number}", f"{ZONE}=z{number}")
-    setting = LONGHORN_SETTINGS.path(NAMESPACE, "csi-allowed-topology-keys")
+    setting = resources.LONGHORN_SETTINGS.path(NAMESPACE, "csi-allowed-topology-keys")
     rig.cluster.api.patch(setting, {"value": ZONE})
-    zones = LONGHORN_NODES.path(NAMESPACE)
+    zones = resources.LONGHORN_NODES.path(NAMESPACE)
     rig.until("Longhorn knows the zones", lambda: {"z1", "z2"} <= {node["status"]["zone"] for node in rig.items(zones)})
     parameters = {"numberOfReplicas": "1", "dataLocality": "disabled", "volumeTopology": "zonal"}
     storage_class = {**sharded_class(), "metadata": {"name": ZONAL}, "parameters": parameters}
@@ -258,7 +248,7 @@ def zonal_pod(rig: Rig) -> Iterator[None]:
         yield
     finally:
         rig.remove(ZONAL)
-        rig.cluster.api.delete(STORAGE_CLASSES.path(name=ZONAL))
+        rig.cluster.api.delete(resources.STORAGE_CLASSES.path(name=ZONAL))
         rig.cluster.api.patch(setting, {"value": ""})
 
 
@@ -282,12 +272,14 @@ def test_zonal_volumes_and_their_clones_go_as_foreseen(rig: Rig, tmp_path: Path)
     rig.create(clone)
     rig.until("the clone's pod runs", lambda: rig.ready(ZONAL, 2))
     rig.until("both volumes are counted", lambda: count_zonal(rig) == 2)
-    sources = [volume["spec"].get("dataSource", "") for volume in rig.items(LONGHORN_VOLUMES.path(NAMESPACE))]
+    sources = [volume["spec"].get("dataSource", "") for volume in rig.items(resources.LONGHORN_VOLUMES.path(NAMESPACE))]
     assert len([source for source in sources if source.startswith("vol://")]) == 1
-    zones = {node["metadata"]["name"]: node["status"]["zone"] for node in rig.items(LONGHORN_NODES.path(NAMESPACE))}
-    for replica in rig.items(LONGHORN_REPLICAS.path(NAMESPACE)):
+    zones = {
+        node["metadata"]["name"]: node["status"]["zone"] for node in rig.items(resources.LONGHORN_NODES.path(NAMESPACE))
+    }
+    for replica in rig.items(resources.LONGHORN_REPLICAS.path(NAMESPACE)):
         if replica["spec"]["nodeID"] in zones and zones[replica["spec"]["nodeID"]]:
-            volume = rig.cluster.api.get(LONGHORN_VOLUMES.path(NAMESPACE, replica["spec"]["volumeName"]))
+            volume = rig.cluster.api.get(resources.LONGHORN_VOLUMES.path(NAMESPACE, replica["spec"]["volumeName"]))
             assert zones[replica["spec"]["nodeID"]] == zones[volume["spec"]["nodeID"]]
 
     before = scheduled_bytes(rig)
@@ -330,14 +322,14 @@ def disruption_budget(name: str, max_unavailable: int) -> Any:
 
 
 def budget_status(rig: Rig) -> tuple[int, int]:
-    status = rig.cluster.api.get(DISRUPTION_BUDGETS.path("default", GUARDED)).get("status", {})
+    status = rig.cluster.api.get(resources.DISRUPTION_BUDGETS.path("default", GUARDED)).get("status", {})
     return status.get("disruptionsAllowed", 0), status.get("currentHealthy", 0)
 
 
 def evict(rig: Rig, pod: str) -> ApiError:
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}}
     with pytest.raises(ApiError) as refusal:
-        rig.cluster.api.create(PODS.path("default", pod, "eviction"), eviction)
+        rig.cluster.api.create(resources.PODS.path("default", pod, "eviction"), eviction)
     return refusal.value
 
 
@@ -409,11 +401,11 @@ def mended(rig: Rig) -> Iterator[None]:
         apps = {pod["metadata"]["labels"]["app"] for pod in suite_pods(rig)}
         rig.remove(*apps)
         for entry in classes:
-            rig.cluster.api.delete(STORAGE_CLASSES.path(name=entry["metadata"]["name"]))
+            rig.cluster.api.delete(resources.STORAGE_CLASSES.path(name=entry["metadata"]["name"]))
 
 
 def suite_pods(rig: Rig) -> list[Any]:
-    return rig.items(f"{PODS.path('default')}?labelSelector=suite%3D{GROUP}")
+    return rig.items(f"{resources.PODS.path('default')}?labelSelector=suite%3D{GROUP}")
 
 
 def unscheduled(rig: Rig) -> set[str]:
@@ -428,11 +420,11 @@ def unscheduled(rig: Rig) -> set[str]:
 
 def replica_nodes(rig: Rig, app: str) -> set[str]:
     """The nodes of the healthy replicas of the volume of an app's pod."""
-    claim = rig.cluster.api.get(CLAIMS.path("default", f"data-0-{app}-0"))
+    claim = rig.cluster.api.get(resources.CLAIMS.path("default", f"data-0-{app}-0"))
     volume = claim["spec"]["volumeName"]
     return {
         replica["spec"]["nodeID"]
-        for replica in rig.items(LONGHORN_REPLICAS.path(NAMESPACE))
+        for replica in rig.items(resources.LONGHORN_REPLICAS.path(NAMESPACE))
         if replica["spec"]["volumeName"] == volume and replica["spec"].get("healthyAt")
     }
 

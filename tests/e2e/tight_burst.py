@@ -46,22 +46,14 @@ PROMISES: Final = (_RIGS[0][0][0], _RIGS[-1][0][0])
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The outcomes of the pods of one burst.
-
-    Attributes:
-        bound: pods that got a node
-        misplaced: bound pods with a local volume without a replica on their node in the end
-        mended: replicas placed elsewhere than where their volume was, also if a local one was created later
-        overbooked: disks that held more than Longhorn allows, also if a volume left later
-        stuck: bound pods that did not come to run
-    """
+    """The outcomes of the pods of one burst."""
 
     pods: int
-    bound: int
-    misplaced: int
-    mended: int
-    overbooked: int
-    stuck: int
+    bound: int  # pods that got a node
+    misplaced: int  # bound pods with a local volume without a replica on their node in the end
+    mended: int  # replicas placed elsewhere than where their volume was, also if a local one was created later
+    overbooked: int  # disks that held more than Longhorn allows, also if a volume left later
+    stuck: int  # bound pods that did not come to run
 
     @property
     def wrong(self) -> bool:

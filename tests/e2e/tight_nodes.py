@@ -32,11 +32,7 @@ WAYS: Final = {
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the bursts of one way, see `BurstOutcome`.
-
-    Attributes:
-        unproven: bursts after which the guard was not proven, or that it was bypassed in
-    """
+    """What came of the bursts of one way, see `BurstOutcome`."""
 
     clusters: int = 0
     usable_nodes: int = 0
@@ -47,7 +43,7 @@ class Tally:
     overbooked_disks: int = 0
     overbooked_gi: int = 0
     changed: int = 0
-    unproven: int = 0
+    unproven: int = 0  # bursts after which the guard was not proven, or that it was bypassed in
 
     def add(self, outcome: BurstOutcome) -> None:
         """Counts one burst."""

@@ -54,20 +54,13 @@ _PodName = tuple[str, str]
 
 @dataclass
 class Comparison:
-    """The decisions compared so far.
+    """The decisions compared so far."""
 
-    Attributes:
-        pods: how many pods were decided by both
-        fitting: how many of them fit on a node
-        refused: how many generated pods the API server did not accept
-        wrong: each different decision, as text
-    """
-
-    pods: int = 0
-    fitting: int = 0
-    refused: int = 0
+    pods: int = 0  # how many pods were decided by both
+    fitting: int = 0  # how many of them fit on a node
+    refused: int = 0  # how many generated pods the API server did not accept
     seconds: float = 0.0
-    wrong: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)  # each different decision, as text
 
     def text(self) -> str:
         return (

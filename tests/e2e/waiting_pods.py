@@ -23,23 +23,16 @@ _CLOSED: Final = {"allowScheduling": False, "evictionRequested": True}
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A pod with a claim of 100Gi that may only run on one node, which refuses it.
+    """A pod with a claim of 100Gi that may only run on one node, which refuses it."""
 
-    Attributes:
-        name: of the node, and of the pod without its number
-        remedy: the kind of the remedy that makes it fit
-        disk: fields of the node's disk, as in the annotation `simulator/disks`
-        node: changed fields of the Longhorn node's spec
-        present: the sizes of volumes that are on the node already
-    """
-
-    name: str
-    remedy: str
+    name: str  # of the node, and of the pod without its number
+    remedy: str  # the kind of the remedy that makes it fit
+    # Fields of the node's disk, as in the annotation `simulator/disks`.
     disk: Mapping[str, Any] = field(default_factory=lambda: {"size": "300Gi"})
-    node: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    node: Mapping[str, Any] = field(default_factory=dict[str, Any])  # changed fields of the Longhorn node's spec
     cordoned: bool = False
     storage_class: str = LOCAL
-    present: Sequence[str] = ()
+    present: Sequence[str] = ()  # the sizes of volumes that are on the node already
 
     @property
     def pod(self) -> str:

@@ -12,12 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schemathesis.checks import load_all_checks, not_a_server_error
 from schemathesis.core.result import Ok
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    negative_data_rejection,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from schemathesis.specs.openapi import checks
 
 from app.runtime import connections
 from tests.fuzz.test_verbs import fuzz
@@ -27,10 +22,10 @@ pytestmark = pytest.mark.timeout(3600)
 
 CHECKS = [
     not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-    negative_data_rejection,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
 ]
 load_all_checks()
 DOCUMENT = schemathesis.openapi.from_asgi("/openapi.json", application())

@@ -19,12 +19,6 @@ FILTER_BODIES = [
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The event loop uvicorn's applications run on."""
-    return "asyncio"
-
-
 async def _filter(body: bytes) -> Response:
     async with small_service() as client:
         return await client.post("/filter", content=body)

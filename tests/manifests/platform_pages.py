@@ -18,17 +18,11 @@ SUFFIX: Final = "+"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page.
+    """A page."""
 
-    Attributes:
-        name: of the file, without its suffix
-        commands: each line with a prompt, split as a shell does, without sudo
-        files: the YAML blocks by the text of their first line, a comment
-    """
-
-    name: str
-    commands: list[list[str]]
-    files: dict[str, str]
+    name: str  # of the file, without its suffix
+    commands: list[list[str]]  # each line with a prompt, split as a shell does, without sudo
+    files: dict[str, str]  # the YAML blocks by the text of their first line, a comment
 
     def file(self, name: str) -> Any:
         return yaml.safe_load(self.files[name])

@@ -15,17 +15,7 @@ import pytest
 from cryptography import x509
 
 from app.extender.offer_store import KEY
-from app.kube.resources import (
-    CLAIMS,
-    CONFIG_MAPS,
-    ENDPOINT_SLICES,
-    LEASES,
-    LONGHORN_NODES,
-    NAMESPACES,
-    PODS,
-    SECRETS,
-    Resource,
-)
+from app.kube import resources
 from devcluster.chart import CHART, SECOND_SCHEDULER
 from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
@@ -39,7 +29,7 @@ from tests.worlds.service import EXTENDER
 from tests.worlds.tls import client_context, serial_shown
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
-DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
+DEPLOYMENTS = resources.Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
 CERTIFICATES = ("ca", "tls", "client")
 NODES = ["node-1", "node-2"]
 FAST = election_flags(OF_A_CHART)
@@ -53,7 +43,7 @@ EVERYTHING = ("--set", ",".join(f"{part}.enabled=true" for part in PARTS))
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """Two nodes with a Longhorn disk of 100Gi each. Longhorn's namespace is under the restricted Pod Security Standard."""
     with DevCluster(tmp_path_factory.mktemp("chart") / "cluster", ClusterOptions(audit=False)) as running:
-        running.api.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
+        running.api.create(resources.NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
         running.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
         for name in NODES:
             running.create_node(
@@ -110,7 +100,7 @@ def start_extender(spawn_extender: Callable[..., int]) -> Callable[[], str]:
 
 def nodes_with_disks(cluster: DevCluster) -> list[str]:
     """The Longhorn nodes whose disk is in their status. There are none before Longhorn's kinds exist."""
-    text = cluster.kubectl("-n", NAMESPACE, "get", LONGHORN_NODES.label, "-o", "json", check=False)
+    text = cluster.kubectl("-n", NAMESPACE, "get", resources.LONGHORN_NODES.label, "-o", "json", check=False)
     nodes = json.loads(text)["items"] if text.startswith("{") else []
     return [node["metadata"]["name"] for node in nodes if (node.get("status") or {}).get("diskStatus")]
 
@@ -143,7 +133,7 @@ def remains(cluster: DevCluster) -> list[str]:
     ]
 
 
-def names_of_owners(cluster: DevCluster, resource: Resource, name: str = NAME) -> list[tuple[str, str]]:
+def names_of_owners(cluster: DevCluster, resource: resources.Resource, name: str = NAME) -> list[tuple[str, str]]:
     metadata = cluster.api.get(resource.path(NAMESPACE, name))["metadata"]
     return [(owner["kind"], owner["name"]) for owner in metadata.get("ownerReferences", [])]
 
@@ -167,7 +157,7 @@ def test_a_release_begins_to_enforce_without_a_restart(
     address = start_extender()
     pod = create_large_pod(cluster)
     assert (nodes_that_fit(address, pod), would_refuse(address)) == (NODES, "1.0")
-    cluster.api.patch(CONFIG_MAPS.path(NAMESPACE, OFFERS), {"binaryData": {"kept": "AAAA"}})
+    cluster.api.patch(resources.CONFIG_MAPS.path(NAMESPACE, OFFERS), {"binaryData": {"kept": "AAAA"}})
     helm.run("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", "--set", "settings.enforcement=enforce")
     wait_until("enforcement", lambda: state(address)["enforcement"] == "enforce")
     assert nodes_that_fit(address, pod) == []
@@ -175,25 +165,25 @@ def test_a_release_begins_to_enforce_without_a_restart(
     wait_until("observation", lambda: state(address)["enforcement"] == "observe")
     assert nodes_that_fit(address, pod) == NODES
     assert cluster.api.get(DEPLOYMENTS.path(NAMESPACE, NAME))["metadata"]["generation"] == 1
-    assert cluster.api.get(CONFIG_MAPS.path(NAMESPACE, OFFERS))["binaryData"].keys() == {KEY, "kept"}
+    assert cluster.api.get(resources.CONFIG_MAPS.path(NAMESPACE, OFFERS))["binaryData"].keys() == {KEY, "kept"}
 
 
 def create_large_pod(cluster: DevCluster) -> dict[str, Any]:
     """A pod with a claim that is larger than every disk. It is as kube-scheduler would send it."""
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "longhorn-local"}
     spec = {**claim, "resources": {"requests": {"storage": "200Gi"}}}
-    cluster.api.create(CLAIMS.path("default"), {"metadata": {"name": "large"}, "spec": spec})
+    cluster.api.create(resources.CLAIMS.path("default"), {"metadata": {"name": "large"}, "spec": spec})
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "large"}}]
     containers = [{"name": "main", "image": "none"}]
     body = {"metadata": {"name": "large"}, "spec": {"containers": containers, "volumes": volumes,
             "schedulerName": "none"}}  # fmt: skip
-    created: dict[str, Any] = cluster.api.create(PODS.path("default"), body)
+    created: dict[str, Any] = cluster.api.create(resources.PODS.path("default"), body)
     return created
 
 
 def secret(cluster: DevCluster, suffix: str) -> dict[str, Any]:
     """One of the Secrets with certificates. It is that of the authority, of the extender, or of its callers."""
-    return dict(cluster.api.get(SECRETS.path(NAMESPACE, f"{NAME}-{suffix}")))
+    return dict(cluster.api.get(resources.SECRETS.path(NAMESPACE, f"{NAME}-{suffix}")))
 
 
 def serial(entry: dict[str, Any]) -> int:
@@ -234,12 +224,12 @@ def test_an_upgrade_makes_only_the_certificates_that_were_deleted(cluster: DevCl
     upgrade = ("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values")
     helm.run(*upgrade)
     assert {suffix: secret(cluster, suffix)["data"] for suffix in CERTIFICATES} == first
-    cluster.api.delete(SECRETS.path(NAMESPACE, f"{NAME}-tls"))
+    cluster.api.delete(resources.SECRETS.path(NAMESPACE, f"{NAME}-tls"))
     helm.run(*upgrade)
     second = {suffix: secret(cluster, suffix)["data"] for suffix in CERTIFICATES}
     assert {suffix for suffix in CERTIFICATES if second[suffix] != first[suffix]} == {"tls"}
     assert second["tls"]["ca.crt"] == first["tls"]["ca.crt"] == second["ca"]["tls.crt"]
-    cluster.api.delete(SECRETS.path(NAMESPACE, f"{NAME}-ca"))
+    cluster.api.delete(resources.SECRETS.path(NAMESPACE, f"{NAME}-ca"))
     helm.run(*upgrade)
     third = {suffix: secret(cluster, suffix)["data"] for suffix in CERTIFICATES}
     assert {suffix for suffix in CERTIFICATES if third[suffix] != second[suffix]} == set(CERTIFICATES)
@@ -252,18 +242,22 @@ def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start
     helm.run("install", RELEASE, str(CHART), *EVERYTHING)
     start_extender()
     wait_until("both Services to lead to it", lambda: slices(cluster) >= {NAME, GUARD})
-    for resource, name in ((LEASES, NAME), (ENDPOINT_SLICES, NAME), (ENDPOINT_SLICES, GUARD)):
+    for resource, name in (
+        (resources.LEASES, NAME),
+        (resources.ENDPOINT_SLICES, NAME),
+        (resources.ENDPOINT_SLICES, GUARD),
+    ):
         assert names_of_owners(cluster, resource, name) == [("ServiceAccount", NAME)]
     # As the second kube-scheduler does; an upgrade leaves it alone.
-    cluster.api.patch(LEASES.path(NAMESPACE, SECOND_SCHEDULER), {"spec": {"holderIdentity": "a"}})
+    cluster.api.patch(resources.LEASES.path(NAMESPACE, SECOND_SCHEDULER), {"spec": {"holderIdentity": "a"}})
     helm.run("upgrade", RELEASE, str(CHART), *EVERYTHING)
-    assert cluster.api.get(LEASES.path(NAMESPACE, SECOND_SCHEDULER))["spec"] == {"holderIdentity": "a"}
+    assert cluster.api.get(resources.LEASES.path(NAMESPACE, SECOND_SCHEDULER))["spec"] == {"holderIdentity": "a"}
     helm.run("uninstall", RELEASE)
     wait_until("everything to be gone", lambda: remains(cluster) == [])
 
 
 def slices(cluster: DevCluster) -> set[str]:
-    return {entry["metadata"]["name"] for entry in cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE))["items"]}
+    return {entry["metadata"]["name"] for entry in cluster.api.get(resources.ENDPOINT_SLICES.path(NAMESPACE))["items"]}
 
 
 def test_deleting_the_kustomization_leaves_nothing(cluster: DevCluster, start_extender: Callable[[], str]) -> None:
@@ -288,11 +282,11 @@ def run_helm_test(cluster: DevCluster, helm: Helm, run_pod: Callable[[list[str],
     ) as test:
         try:
             wait_until("the doctor's pod", lambda: phase(cluster, DOCTOR) == "Running")
-            (container,) = cluster.api.get(PODS.path(NAMESPACE, DOCTOR))["spec"]["containers"]
+            (container,) = cluster.api.get(resources.PODS.path(NAMESPACE, DOCTOR))["spec"]["containers"]
             account = cluster.service_account_kubeconfig(NAMESPACE, DOCTOR)
             code = run_pod([*container["command"], *container["args"]], account)
             status = {"status": {"phase": "Failed" if code else "Succeeded"}}
-            cluster.api.patch(PODS.path(NAMESPACE, DOCTOR, "status"), status)
+            cluster.api.patch(resources.PODS.path(NAMESPACE, DOCTOR, "status"), status)
             output, _ = test.communicate(timeout=60)
         finally:
             test.kill()

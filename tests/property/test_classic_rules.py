@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from scheduler_core import caches
 from scheduler_core.convert.generic import SCHEDULED_POD
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.policy import parse_policy
+from scheduler_core.generic.policy import Policy, parse_policy
 from scheduler_core.generic.scheduler import prioritize_names, schedule
 from tests.e2e.objects import Object
 from tests.worlds.classic_clusters import GONE, NODES, STATIC_PRIORITIES, ClassicCluster, ClassicGenerator
@@ -33,9 +34,14 @@ fuzz = settings(max_examples=EXAMPLES, deadline=None)
 pytestmark = pytest.mark.timeout(3600)
 
 
+@lru_cache(maxsize=8)
+def parse(policy: bytes) -> Policy:
+    return parse_policy(policy)
+
+
 def decide(state: GenericClusterState, pod: Object, policy: Object, names: list[str] | None) -> Object:
     """The product's decision, with everything that leads to it."""
-    parsed = parse_policy(msgspec.json.encode(policy))
+    parsed = parse(msgspec.json.encode(policy))
     result = schedule(SCHEDULED_POD.read(pod), names, state, parsed, min)
     assert result.node == min(result.best, default="")
     return {
@@ -67,7 +73,7 @@ def check_named_nodes(
 ) -> None:
     """Compares what the extender answers kube-scheduler about nodes of these names, which need not exist."""
     assert decide(state, pod, policy, names) == documented.decide(pod, policy, names)
-    parsed = parse_policy(msgspec.json.encode(policy))
+    parsed = parse(msgspec.json.encode(policy))
     scores = prioritize_names(SCHEDULED_POD.read(pod), names, state, parsed)
     assert scores == documented.prioritize(pod, policy, names)
 

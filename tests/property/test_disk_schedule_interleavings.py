@@ -13,15 +13,7 @@ from random import Random
 import pytest
 
 from scheduler_core.disk_schedule.writes import gone_disk, set_requirement
-from scheduler_core.model.disk_schedule import (
-    Allocation,
-    AllocationState,
-    BackingImageCopies,
-    DiskSchedule,
-    DiskScheduleSpec,
-    DiskScheduleStatus,
-    RequestKind,
-)
+from scheduler_core.model import disk_schedule as ds
 from tests.worlds.disk_schedule_interleaving import (
     CONTROLLERS,
     GI,
@@ -71,13 +63,13 @@ def operate(api: World, random: Random, numbers: Iterator[int]) -> None:
             delete(api, random)
         case "image" if len(api.all("image")) < 4:
             name = f"i{next(numbers)}"
-            api.put("image", name, BackingImageCopies(name, random.randint(1, 3) * 10 * GI, random.randint(1, 2)))
+            api.put("image", name, ds.BackingImageCopies(name, random.randint(1, 3) * 10 * GI, random.randint(1, 2)))
         case "remove image" if images := api.all("image"):
             name = random.choice(sorted(images))
             api.put("image", name, replace(images[name][1], deleting=True))
         case "edit request" if schedules := api.all("schedule"):
             uuid = random.choice(sorted(schedules))
-            kind = random.choice(list(RequestKind))
+            kind = random.choice(list(ds.RequestKind))
             _, schedule = schedules[uuid]
             api.put("schedule", uuid, replace(schedule, spec=set_requirement(schedule.spec, kind, "ghost", 10 * GI)))
         case "relist":
@@ -198,7 +190,7 @@ def requester(api: World, uuid: str, name: str, size: int) -> Actor:
         version, schedule = api.objects["schedule", uuid]
         yield
         try:
-            after = replace(schedule, spec=set_requirement(schedule.spec, RequestKind.REPLICA, name, size))
+            after = replace(schedule, spec=set_requirement(schedule.spec, ds.RequestKind.REPLICA, name, size))
             api.put("schedule", uuid, after, version)
         except ConflictError:
             continue
@@ -235,15 +227,15 @@ def test_every_order_of_two_requesters_and_the_disk_controller_ends_alike(case: 
     """
     held_sizes, requested_sizes = CASES[case]
     start = world({"a": 100}, {})
-    status = DiskScheduleStatus(
-        {name: Allocation(AllocationState.SCHEDULED, size) for name, size in held_sizes.items()},
+    status = ds.DiskScheduleStatus(
+        {name: ds.Allocation(ds.AllocationState.SCHEDULED, size) for name, size in held_sizes.items()},
         {},
         sum(held_sizes.values()),
     )
     start.put(
         "schedule",
         "a-uuid",
-        replace(start.schedule("a"), spec=DiskScheduleSpec("a", "a", replicas=held_sizes), status=status),
+        replace(start.schedule("a"), spec=ds.DiskScheduleSpec("a", "a", replicas=held_sizes), status=status),
     )
     check_held(start.schedule("a"), held_sizes)
     calls = {"r1": 2, "r2": 2, "disk": 3}
@@ -273,10 +265,12 @@ def test_every_order_of_two_requesters_and_the_disk_controller_ends_alike(case: 
         assert schedule.status.storage_scheduled == total <= 100
         for name, entry in answers.items():
             size = sizes[name]
-            assert entry.size == size if entry.state is AllocationState.SCHEDULED else total + size - entry.size > 100
+            assert (
+                entry.size == size if entry.state is ds.AllocationState.SCHEDULED else total + size - entry.size > 100
+            )
 
 
-def check_held(schedule: DiskSchedule, held_sizes: Sizes) -> None:
+def check_held(schedule: ds.DiskSchedule, held_sizes: Sizes) -> None:
     """Asserts that each request still holds the bytes it held."""
     for name, size in held_sizes.items():
         if name in schedule.spec.replicas:
@@ -339,7 +333,7 @@ def delete_replica(api: World, name: str) -> Actor:
 
 
 def image_with_full_disk(api: World) -> None:
-    api.put("image", "i", BackingImageCopies("i", 50 * GI, 2, wanted_disks=frozenset({"a-uuid"})))
+    api.put("image", "i", ds.BackingImageCopies("i", 50 * GI, 2, wanted_disks=frozenset({"a-uuid"})))
     schedule = api.schedule("a")
     api.put("schedule", "a-uuid", replace(schedule, spec=replace(schedule.spec, backing_images={"i": 50 * GI})))
     api.available["a"] = 10 * GI
@@ -361,7 +355,7 @@ def returned_disk(api: World) -> None:
 
 def held_copy(api: World) -> None:
     """A copy that has not begun holds its bytes on a disk whose DiskSchedule is being deleted."""
-    api.put("image", "i", BackingImageCopies("i", 50 * GI, 1, wanted_disks=frozenset({"a-uuid"})))
+    api.put("image", "i", ds.BackingImageCopies("i", 50 * GI, 1, wanted_disks=frozenset({"a-uuid"})))
     schedule = api.schedule("a")
     api.put("schedule", "a-uuid", replace(schedule, spec=replace(schedule.spec, backing_images={"i": 50 * GI})))
     finish(disk_controller(api, "a-uuid"))

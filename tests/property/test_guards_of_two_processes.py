@@ -25,15 +25,11 @@ from tests.worlds.virtual_time import run, virtual_loop
 
 
 class Process:
-    """A process that does not lead.
-
-    Attributes:
-        unseen: the replicas that its watch has not delivered yet
-    """
+    """A process that does not lead."""
 
     def __init__(self, objects: list[Object], written: list[Placement]) -> None:
         self.cache = FakeStateSource(objects)
-        self.unseen: list[Placement] = []
+        self.unseen: list[Placement] = []  # the replicas that its watch has not delivered yet
         self._written = written
         context = GuardContext(
             lambda: ExtenderSettings(placement_guard=GuardMode.ENFORCE),

@@ -7,13 +7,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.offers.handover_record import (
-    RecordError,
-    RecordHead,
-    decode_record,
-    encode_record,
-    unschedulable_digest,
-)
+from scheduler_core.offers import handover_record
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from tests.examples import examples
@@ -48,13 +42,13 @@ def ledgers(draw: st.DrawFn) -> Ledger:
 
 
 def encode(ledger: Ledger) -> bytes:
-    return encode_record(ledger, RecordHead("leader", 3, final=True), ledger.time).data
+    return handover_record.encode_record(ledger, handover_record.RecordHead("leader", 3, final=True), ledger.time).data
 
 
 @given(ledgers())
 def test_a_decoded_record_has_every_offer(ledger: Ledger) -> None:
     """With its pod, nodes and age."""
-    record = decode_record(encode(ledger))
+    record = handover_record.decode_record(encode(ledger))
     decoded = {entry.offered.pod.uid: entry for entry in record.offers}
     assert decoded.keys() == dict(ledger.offers).keys()
     for uid, offer in ledger.offers.items():
@@ -62,7 +56,7 @@ def test_a_decoded_record_has_every_offer(ledger: Ledger) -> None:
         pod = entry.offered.pod
         assert (pod.namespace, pod.name, pod.version) == (offer.pod.namespace, offer.pod.name, offer.pod.version)
         assert pod.nominated_node == offer.pod.nominated_node
-        assert pod.unschedulable == unschedulable_digest(offer.pod.unschedulable)
+        assert pod.unschedulable == handover_record.unschedulable_digest(offer.pod.unschedulable)
         assert (entry.offered.nodes, entry.offered.selected_node) == (offer.nodes, offer.selected_node)
         assert (entry.age, entry.number) == (ledger.time - offer.made_at, offer.number)
 
@@ -109,8 +103,8 @@ def test_a_record_with_another_value_is_refused_or_still_a_record(ledger: Ledger
 def unusable_offers(record: bytes) -> list[str]:
     """The UIDs of decoded offers that a ledger cannot take; none if the record is refused."""
     try:
-        offers = decode_record(record).offers
-    except RecordError:
+        offers = handover_record.decode_record(record).offers
+    except handover_record.RecordError:
         return []
     counts = Counter(entry.offered.pod.uid for entry in offers)
     return [

@@ -27,18 +27,13 @@ Places = tuple[tuple[Place, ...], ...]
 
 @dataclass(frozen=True)
 class Remote:
-    """A volume without data locality: replicas that are not placed, and where the others are.
-
-    Attributes:
-        soft: whether its replicas may share nodes, zones and disks
-        overrides: of the settings for these
-    """
+    """A volume without data locality: replicas that are not placed, and where the others are."""
 
     size: int
     unplaced: int
     placed: tuple[Place, ...]
-    soft: tuple[bool, bool, bool]
-    overrides: tuple[str, str, str]
+    soft: tuple[bool, bool, bool]  # whether its replicas may share nodes, zones and disks
+    overrides: tuple[str, str, str]  # of the settings for these
 
 
 @dataclass(frozen=True)

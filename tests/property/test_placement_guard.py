@@ -18,15 +18,10 @@ from tests.worlds.placements import decide, node_with_disks, placement, state_of
 
 @dataclass(frozen=True)
 class World:
-    """A node, and the volumes that are to come to it, oldest first.
+    """A node, and the volumes that are to come to it, oldest first."""
 
-    Attributes:
-        disks: bytes in Gi, and whether the disk is fast
-        volumes: bytes in Gi, and whether the volume needs a fast disk
-    """
-
-    disks: Sequence[tuple[int, bool]]
-    volumes: Sequence[tuple[int, bool]]
+    disks: Sequence[tuple[int, bool]]  # bytes in Gi, and whether the disk is fast
+    volumes: Sequence[tuple[int, bool]]  # bytes in Gi, and whether the volume needs a fast disk
 
     def state(self, placed: Mapping[int, int] | None = None) -> ClusterState:
         """The cluster; of some volumes, the watches show the disks that they were placed on."""
@@ -145,16 +140,11 @@ def test_every_order_and_every_choice_of_longhorns_ends_with_all_volumes_placed(
 
 @dataclass
 class Burst:
-    """Placements of all volumes one after the other, which the watches show late and Longhorn's status never.
-
-    Attributes:
-        state: what the watches have shown
-        allowed: the guard's decisions by volume
-    """
+    """Placements of all volumes one after the other, which the watches show late and Longhorn's status never."""
 
     world: World
-    state: ClusterState
-    allowed: dict[int, Placement] = field(default_factory=dict[int, Placement])
+    state: ClusterState  # what the watches have shown
+    allowed: dict[int, Placement] = field(default_factory=dict[int, Placement])  # the guard's decisions by volume
 
     def show(self, volumes: Iterable[int]) -> None:
         self.state = self.world.state({volume: disk_of(self.allowed[volume]) for volume in volumes})

@@ -39,26 +39,18 @@ BOOLEANS = (
 
 @dataclass
 class RandomCluster:
-    """Two nodes, and volumes whose pods run on one of them.
-
-    Attributes:
-        objects: all objects but the Longhorn nodes and the replicas
-        nodes: the Longhorn nodes, with what their status counts apart from replicas
-        replicas: as they are in the API server
-        listed: the names of replicas that Longhorn's status counts
-        waiting: names and sizes of the volumes that are to be placed
-        allowed: the guard's decisions, in order
-        image_disks: UUIDs of the disks with the backing image
-    """
+    """Two nodes, and volumes whose pods run on one of them."""
 
     random: Random
-    objects: list[Object] = field(default_factory=list[Object])
+    objects: list[Object] = field(default_factory=list[Object])  # all objects but the Longhorn nodes and the replicas
+    # The Longhorn nodes, with what their status counts apart from replicas.
     nodes: list[Object] = field(default_factory=list[Object])
-    replicas: list[Object] = field(default_factory=list[Object])
-    listed: set[str] = field(default_factory=set[str])
+    replicas: list[Object] = field(default_factory=list[Object])  # as they are in the API server
+    listed: set[str] = field(default_factory=set[str])  # the names of replicas that Longhorn's status counts
+    # Names and sizes of the volumes that are to be placed.
     waiting: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    allowed: list[Placement] = field(default_factory=list[Placement])
-    image_disks: list[str] = field(default_factory=list[str])
+    allowed: list[Placement] = field(default_factory=list[Placement])  # the guard's decisions, in order
+    image_disks: list[str] = field(default_factory=list[str])  # UUIDs of the disks with the backing image
 
     def fill(self) -> None:
         """Draws all objects."""

@@ -10,16 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.kube.resources import (
-    CLAIMS,
-    LONGHORN_ENGINE_IMAGES,
-    LONGHORN_INSTANCE_MANAGERS,
-    LONGHORN_NAMESPACE,
-    LONGHORN_NODES,
-    LONGHORN_SETTINGS,
-    NODES,
-    STORAGE_CLASSES,
-)
+from app.kube import resources
 from scheduler_core.errors import CoreError
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, STRICT_LOCAL
 from simulator.__main__ import BAD_INPUT, BROKEN, _explain
@@ -45,7 +36,7 @@ async def test_node_status_omits_a_replica_until_the_lag_is_over() -> None:
     await world.start("50Gi", "50Gi")
     await _attach_volumes(world, "v")
     await world.write("v", 5)
-    await world.api.patch(NODES.path(name="a"), {"metadata": {}, "spec": {"unschedulable": True}})
+    await world.api.patch(resources.NODES.path(name="a"), {"metadata": {}, "spec": {"unschedulable": True}})
     await world.settle()
     assert world.places("v") == ["a"]
     assert (world.disk("a").storage_scheduled, world.disk("a").scheduled_replicas) == (0, {})
@@ -142,7 +133,7 @@ async def test_local_volume_without_room_on_one_node_is_attached_on_another() ->
 
 
 async def _write_image_deployment(world: World, **nodes: bool) -> None:
-    path = LONGHORN_ENGINE_IMAGES.path(LONGHORN_NAMESPACE, "ei-simulated")
+    path = resources.LONGHORN_ENGINE_IMAGES.path(resources.LONGHORN_NAMESPACE, "ei-simulated")
     await world.api.patch(path, {"metadata": {}, "status": {"nodeDeploymentMap": nodes}})
     await world.settle()
 
@@ -170,7 +161,7 @@ async def test_volume_is_not_attached_where_no_instance_manager_runs() -> None:
     await world.settle()
     [home] = world.places("v")
     other = "b" if home == "a" else "a"
-    path = LONGHORN_INSTANCE_MANAGERS.path(LONGHORN_NAMESPACE, manager_name(other, "v1"))
+    path = resources.LONGHORN_INSTANCE_MANAGERS.path(resources.LONGHORN_NAMESPACE, manager_name(other, "v1"))
     await world.api.patch(path, {"metadata": {"annotations": {"simulator/stopped": "true"}}})
     await world.attach("v", other)
     await world.settle()
@@ -230,7 +221,7 @@ async def test_faulted_volume_is_salvaged_only_with_auto_salvage() -> None:
     await world.annotate_node("a", down=None)
     await world.settle()
     assert world.volume("v").robustness == "faulted"
-    path = LONGHORN_SETTINGS.path(LONGHORN_NAMESPACE, "auto-salvage")
+    path = resources.LONGHORN_SETTINGS.path(resources.LONGHORN_NAMESPACE, "auto-salvage")
     await world.api.patch(path, {"metadata": {}, "value": "true"})
     await world.settle()
     assert world.volume("v").robustness == "healthy"
@@ -250,16 +241,16 @@ async def test_class_is_refused_unless_its_tags_exist(parameters: dict[str, str]
     world = World()
     await world.start("50Gi")
     await world.patch_disk("a", tags=["ssd"])
-    path = LONGHORN_NODES.path(LONGHORN_NAMESPACE, "a")
+    path = resources.LONGHORN_NODES.path(resources.LONGHORN_NAMESPACE, "a")
     await world.api.patch(path, {"metadata": {}, "spec": {"tags": ["storage"]}})
     storage_class = {"metadata": {"name": "c"}, "provisioner": DRIVER, "parameters": parameters}
-    await world.api.create(STORAGE_CLASSES.path(), storage_class)
+    await world.api.create(resources.STORAGE_CLASSES.path(), storage_class)
     annotations = {"volume.kubernetes.io/storage-provisioner": DRIVER}
     claim: dict[str, Any] = {
         "metadata": {"name": "data", "namespace": "shop", "annotations": annotations},
         "spec": {"storageClassName": "c", "resources": {"requests": {"storage": "1Gi"}}},
     }
-    await world.api.create(CLAIMS.path("shop"), claim)
+    await world.api.create(resources.CLAIMS.path("shop"), claim)
     await world.settle()
     assert (world.store.volumes.models == {}) is refused
     assert (world.controllers.runner.counters["provisioning_errors"] > 0) is refused

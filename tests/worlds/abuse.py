@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 
+from tests.builders import write_list
 from tests.worlds.service import by_names, db_pod, small_cluster
 from tests.worlds.turn_probe import read_longest_turn, reset_longest_turn
 
@@ -110,11 +111,10 @@ def abused_service(
     host: str = "127.0.0.1",
 ) -> Iterator[AbusedService]:
     """Runs the service on a free port; `before` is called in the new process."""
-    snapshot = folder / "snapshot.json"
-    snapshot.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": small_cluster()}))
+    snapshot = write_list(folder, small_cluster())
     turns = folder / "turns"
     log = folder / "log"
-    command = ["serve", "--snapshot", str(snapshot), "--port", "0", "--memory-limit", "256Mi", "--log-format", "json"]
+    command = ["serve", "--snapshot", snapshot, "--port", "0", "--memory-limit", "256Mi", "--log-format", "json"]
     with ExitStack() as stack:
         target = stack.enter_context(log.open("wb")) if stdout is None else stdout
         process = subprocess.Popen(

@@ -8,21 +8,7 @@ from typing import Any, Final
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.explain import explain_nodes
-from tests.builders import (
-    Object,
-    as_pod,
-    available_volume,
-    claim,
-    competing,
-    disk,
-    longhorn_node,
-    persistent_volume,
-    pod,
-    replica,
-    state,
-    storage_class,
-    volume,
-)
+from tests import builders as make
 
 NAME: Final = re.compile(r"(?:default/)?((?:claim|vol|vol-free)-\d)")
 
@@ -97,50 +83,52 @@ FREE_VALUES: Final[Sequence[Sequence[Any]]] = ((0, 1, 2, 3), (20, 40), ("v1", "v
 class Cluster:
     """A pod's claims and their surroundings; the pod has the first `own` claims, other pods may have the others."""
 
-    nodes: list[tuple[list[Object], tuple[str, ...]]]
+    nodes: list[tuple[list[make.Object], tuple[str, ...]]]
     claims: list[Claim]
     free: list[tuple[int, int, str, str]]
     own: int
 
-    def objects(self, names: Sequence[str]) -> list[Object]:
+    def objects(self, names: Sequence[str]) -> list[make.Object]:
         """The Kubernetes objects; only claims, and what refers to them, depend on `names`."""
         raw_objects = [
-            longhorn_node(f"n{index}", {f"d{number}": entry for number, entry in enumerate(disks)}, tags=tags)
+            make.longhorn_node(f"n{index}", {f"d{number}": entry for number, entry in enumerate(disks)}, tags=tags)
             for index, (disks, tags) in enumerate(self.nodes)
         ]
         # A clone has the size and the engine of its source.
         raw_objects += [
-            volume(f"source-{size}", size, dataEngine="v2")
+            make.volume(f"source-{size}", size, dataEngine="v2")
             for size in {entry.size for entry in self.claims if entry.clone}
         ]
         for index, (entry, name) in enumerate(zip(self.claims, names, strict=True)):
-            raw_claim = claim(name, entry.size, bound=entry.bound, storage_class=f"class-{index}")
-            raw_objects += [raw_claim, storage_class(f"class-{index}", **entry.parameters)]
+            raw_claim = make.claim(name, entry.size, bound=entry.bound, storage_class=f"class-{index}")
+            raw_objects += [raw_claim, make.storage_class(f"class-{index}", **entry.parameters)]
             if entry.bound:
                 raw_claim["spec"]["volumeName"] = f"pv-{index}"
                 raw_objects += [
-                    persistent_volume(str(index)),
-                    volume(f"vol-{index}", entry.size, locality=entry.locality, **entry.volume_spec),
+                    make.persistent_volume(str(index)),
+                    make.volume(f"vol-{index}", entry.size, locality=entry.locality, **entry.volume_spec),
                 ]
                 if entry.place:
-                    raw_objects.append(replica(f"r{index}", f"vol-{index}", entry.place, disk="d0", size=entry.size))
+                    raw_objects.append(
+                        make.replica(f"r{index}", f"vol-{index}", entry.place, disk="d0", size=entry.size)
+                    )
             if entry.holder and index >= self.own:
-                raw_objects.append(pod(name, name=f"holder-{index}", uid=f"uid-{index}", node=entry.holder))
+                raw_objects.append(make.pod(name, name=f"holder-{index}", uid=f"uid-{index}", node=entry.holder))
         for index, (of_claim, size, engine, selector) in enumerate(self.free):
             selectors: dict[str, Any] = {"diskSelector": [selector]} if selector else {}
             raw_objects += [
-                available_volume(f"free-{index}", size, storage_class=f"class-{of_claim}"),
-                volume(f"vol-free-{index}", size, dataEngine=engine, **selectors),
+                make.available_volume(f"free-{index}", size, storage_class=f"class-{of_claim}"),
+                make.volume(f"vol-free-{index}", size, dataEngine=engine, **selectors),
             ]
         return raw_objects
 
-    def answers(self, names: Sequence[str]) -> list[Object]:
+    def answers(self, names: Sequence[str]) -> list[make.Object]:
         """Everything said about each node: volumes by what they are, and the words in order."""
-        current = state(self.objects(names))
-        requested = as_pod(pod(*names[: self.own]))
+        current = make.state(self.objects(names))
+        requested = make.as_pod(make.pod(*names[: self.own]))
         candidates = [f"n{index}" for index in range(len(self.nodes))]
         options = FilterOptions(packing=Packing.ORDER_SAFE)
-        explanation = explain_nodes(requested, candidates, current, options, competing(current))
+        explanation = explain_nodes(requested, candidates, current, options, make.competing(current))
         kinds = {f"vol-free-{index}": kind(*entry[1:]) for index, entry in enumerate(self.free)}
         for index, (entry, name) in enumerate(zip(self.claims, names, strict=True)):
             kinds[f"vol-{index}"] = kind(
@@ -170,7 +158,7 @@ def draw_cluster(chance: random.Random) -> Cluster:
     count = chance.randint(2, 4)
     return Cluster(
         nodes=[
-            ([disk(**draw(DISK_VALUES)) for _ in range(chance.randint(1, 3))], chance.choice(NODE_TAGS))
+            ([make.disk(**draw(DISK_VALUES)) for _ in range(chance.randint(1, 3))], chance.choice(NODE_TAGS))
             for _ in range(chance.randint(1, 3))
         ],
         claims=[Claim(**draw(CLAIM_VALUES)) for _ in range(count)],

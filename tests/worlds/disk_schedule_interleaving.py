@@ -11,12 +11,7 @@ from typing import Any, Self
 
 import pytest
 
-from scheduler_core.disk_schedule.backing_images import (
-    ImageSnapshot,
-    candidate_disks,
-    decide_image,
-    disks_that_need_image,
-)
+from scheduler_core.disk_schedule import backing_images
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import Create, Delete, UpdateSpec, new_schedule, reconcile, sync_disks
@@ -69,14 +64,10 @@ def _disk(home: str, available: int, *, ready: bool) -> Disk:
 
 @dataclass
 class World:
-    """The API server: objects with versions.
+    """The API server: objects with versions."""
 
-    Attributes:
-        available: the bytes that each disk reports, by its original node
-        listed: the nodes whose status lists the disk, by its original node; it is ready on the last one only, where it is now
-    """
-
-    available: dict[str, int]
+    available: dict[str, int]  # the bytes that each disk reports, by its original node
+    # The nodes whose status lists the disk, by its original node; it is ready on the last one only, where it is now.
     listed: dict[str, tuple[str, ...]]
     objects: dict[Key, tuple[int, Any]] = field(default_factory=dict)
     version: int = 0
@@ -317,15 +308,15 @@ def image_controller(api: World, name: str) -> Actor:
     cluster = cluster_of(api)
     volumes = [entry[1][0] for entry in api.all("volume").values()]
     space = space_of(api, schedules)
-    snapshot = ImageSnapshot(
+    snapshot = backing_images.ImageSnapshot(
         image,
         values,
         cluster.nodes,
-        disks_that_need_image(volumes, cluster.snapshot.replicas.values(), name),
-        candidate_disks(cluster, space, cluster.snapshot.backing_images[name]),
+        backing_images.disks_that_need_image(volumes, cluster.snapshot.replicas.values(), name),
+        backing_images.candidate_disks(cluster, space, cluster.snapshot.backing_images[name]),
         space,
     )
-    decision = decide_image(snapshot)
+    decision = backing_images.decide_image(snapshot)
     seen = {"schedule": schedules, "image": {name: (version, image)}}
     yield from perform(api, decision.writes, seen, ("", 0))
     version, image = seen["image"][name]

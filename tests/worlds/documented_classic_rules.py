@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from tests.e2e.objects import Object
@@ -367,6 +368,7 @@ def _capacity(node: Object, resource: str) -> int:
     return _amount(node.get("status", {}).get("capacity", {}).get(resource, "0"), resource)
 
 
+@cache
 def _amount(value: str | float, resource: str) -> int:
     """Millicores, bytes or a number of pods, rounded up."""
     return min(math.ceil(quantity(str(value)) * (1000 if resource == "cpu" else 1)), _LARGEST)

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any, Final
 
 from tests.e2e.objects import Object
@@ -282,6 +283,7 @@ def _sum(amounts: list[dict[str, Fraction]]) -> dict[str, Fraction]:
     return {name: sum((entry.get(name, Fraction(0)) for entry in amounts), Fraction(0)) for name in names}
 
 
+@cache
 def quantity(text: str) -> Fraction:
     match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", text)
     assert match is not None

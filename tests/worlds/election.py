@@ -7,64 +7,44 @@ and a write may be applied long after its sender gave up, was stopped, or died. 
 
 from dataclasses import dataclass, field, replace
 
-from scheduler_core.leadership.election import (
-    RELEASED_SECONDS,
-    Action,
-    Attempt,
-    CallFailed,
-    Candidate,
-    CreateLease,
-    ElectionTiming,
-    Event,
-    LeaseAbsent,
-    LeaseRead,
-    LeaseRecord,
-    LeaseReplaced,
-    ReadLease,
-    ReplaceLease,
-    ShouldCompete,
-    Wait,
-    WriteConflicted,
-    plan,
-    step,
-)
+from scheduler_core.leadership import election
 
-TIMING = ElectionTiming()
+TIMING = election.ElectionTiming()
 IDENTITY = "me"
 TIMESTAMP = "2026-01-01T00:00:00.000000Z"
-OTHER_LEASE = LeaseRecord("other", 15, "then", "then", 4, "7")
-OWN_LEASE = LeaseRecord(IDENTITY, 15, "then", "then", 5, "8")
+OTHER_LEASE = election.LeaseRecord("other", 15, "then", "then", 4, "7")
+OWN_LEASE = election.LeaseRecord(IDENTITY, 15, "then", "then", 5, "8")
 CALM_STEP = 0.25
 MAX_CALLS_AT_ONCE = 4
 
-Call = ReadLease | CreateLease | ReplaceLease
+Call = election.ReadLease | election.CreateLease | election.ReplaceLease
 
 
-def candidate_after(*events: Event, candidate: Candidate | None = None) -> Candidate:
-    candidate = candidate or Candidate(IDENTITY, TIMING)
+def candidate_after(*events: election.Event, candidate: election.Candidate | None = None) -> election.Candidate:
+    candidate = candidate or election.Candidate(IDENTITY, TIMING)
     for event in events:
-        candidate = step(candidate, event)
+        candidate = election.step(candidate, event)
     return candidate
 
 
-def leader(sent: float = 0.0) -> Candidate:
+def leader(sent: float = 0.0) -> election.Candidate:
     """A candidate that leads: its replace was sent at this time and accepted a little later."""
-    return candidate_after(LeaseReplaced(OWN_LEASE, sent, sent + 0.1))
+    return candidate_after(election.LeaseReplaced(OWN_LEASE, sent, sent + 0.1))
 
 
-def next_action(candidate: Candidate, now: float) -> Action:
-    return plan(candidate, now, TIMESTAMP)
+def next_action(candidate: election.Candidate, now: float) -> election.Action:
+    return election.plan(candidate, now, TIMESTAMP)
 
 
 class LeaseServer:
     """The Lease on the API server, where each accepted write makes a new version."""
 
     def __init__(self) -> None:
-        self.lease: LeaseRecord | None = None
-        self.history: list[LeaseRecord] = []
+        self.lease: election.LeaseRecord | None = None
+        self.history: list[election.LeaseRecord] = []
         self._version = 0
 
-    def write(self, record: LeaseRecord | None) -> LeaseRecord | None:
+    def write(self, record: election.LeaseRecord | None) -> election.LeaseRecord | None:
         """Replaces the Lease, or deletes it."""
         self._version += 1
         self.lease = record and replace(record, resource_version=str(self._version))
@@ -72,14 +52,14 @@ class LeaseServer:
             self.history.append(self.lease)
         return self.lease
 
-    def apply(self, call: Call) -> LeaseRecord | bool | None:
+    def apply(self, call: Call) -> election.LeaseRecord | bool | None:
         """Answers a call with the Lease, with None if it is absent, or with False for a conflict."""
         match call:
-            case ReadLease():
+            case election.ReadLease():
                 return self.lease
-            case CreateLease(record):
+            case election.CreateLease(record):
                 return False if self.lease is not None else self.write(record)
-            case ReplaceLease(record):
+            case election.ReplaceLease(record):
                 if self.lease is None or self.lease.resource_version != record.resource_version:
                     return False
                 return self.write(record)
@@ -92,14 +72,14 @@ class PendingCall:
     call: Call
     sent: float
     applied: bool = False
-    answer: LeaseRecord | bool | None = None
+    answer: election.LeaseRecord | bool | None = None
 
 
 @dataclass
 class Process:
     """A candidate with its clock and its pending call; a stopped process (SIGSTOP) does nothing."""
 
-    candidate: Candidate
+    candidate: election.Candidate
     clock_rate: float = 1.0
     clock_offset: float = 0.0
     stopped: bool = False
@@ -132,8 +112,8 @@ class ElectionWorld:
         if process.stopped or process.pending is not None:
             return
         now = self.clock(process)
-        action = plan(process.candidate, now, f"t{now:.6f}")
-        if not isinstance(action, Wait):
+        action = election.plan(process.candidate, now, f"t{now:.6f}")
+        if not isinstance(action, election.Wait):
             process.pending = PendingCall(action, now)
 
     def wait(self, seconds: float) -> None:
@@ -151,7 +131,7 @@ class ElectionWorld:
         if pending is None or not pending.applied or process.stopped:
             return
         process.pending = None
-        process.candidate = step(process.candidate, self._event(pending, self.clock(process)))
+        process.candidate = election.step(process.candidate, self._event(pending, self.clock(process)))
 
     def time_out(self, process: Process) -> None:
         """Lets the process give up its call, which may still reach the API server."""
@@ -159,8 +139,14 @@ class ElectionWorld:
         if pending is None or process.stopped:
             return
         self._abandon_call(process)
-        attempt = Attempt(pending.call.record, pending.sent) if isinstance(pending.call, ReplaceLease) else None
-        process.candidate = step(process.candidate, CallFailed(self.clock(process), self.jitter, attempt))
+        attempt = (
+            election.Attempt(pending.call.record, pending.sent)
+            if isinstance(pending.call, election.ReplaceLease)
+            else None
+        )
+        process.candidate = election.step(
+            process.candidate, election.CallFailed(self.clock(process), self.jitter, attempt)
+        )
 
     def make_call(self, process: Process) -> bool:
         """Lets one call be sent, applied and answered in no time; returns whether the process made one."""
@@ -183,7 +169,7 @@ class ElectionWorld:
         """Kills the process without a release and starts another in its place."""
         self._abandon_call(process)
         self.restarts += 1
-        process.candidate = Candidate(f"successor-{self.restarts}", TIMING)
+        process.candidate = election.Candidate(f"successor-{self.restarts}", TIMING)
         process.stopped = False
 
     def toggle(self, process: Process) -> None:
@@ -192,7 +178,7 @@ class ElectionWorld:
             self.set_competing(process, competing=not process.candidate.competing)
 
     def set_competing(self, process: Process, *, competing: bool) -> None:
-        process.candidate = step(process.candidate, ShouldCompete(competing, self.clock(process)))
+        process.candidate = election.step(process.candidate, election.ShouldCompete(competing, self.clock(process)))
 
     def run(self, seconds: float) -> None:
         """Lets time pass while every process that is not stopped makes its calls and gets its answers."""
@@ -232,11 +218,11 @@ class ElectionWorld:
         if history:
             self._forge(history[-1 - number % min(len(history), 4)])
 
-    def _forge(self, lease: LeaseRecord) -> None:
+    def _forge(self, lease: election.LeaseRecord) -> None:
         # Imitating a release exactly is the one edit that breaks the election.
         current = self.server.lease
         if lease.released and not (current is not None and current.released):
-            lease = replace(lease, duration=RELEASED_SECONDS + 1)
+            lease = replace(lease, duration=election.RELEASED_SECONDS + 1)
         self.server.write(lease)
 
     def _abandon_call(self, process: Process) -> None:
@@ -244,21 +230,21 @@ class ElectionWorld:
             self.abandoned.append(process.pending)
         process.pending = None
 
-    def _event(self, pending: PendingCall, at: float) -> Event:
+    def _event(self, pending: PendingCall, at: float) -> election.Event:
         if pending.answer is False:
-            return WriteConflicted(at, self.jitter)
-        if not isinstance(pending.answer, LeaseRecord):
-            return LeaseAbsent(at)
-        if isinstance(pending.call, ReplaceLease):
-            return LeaseReplaced(pending.answer, pending.sent, at)
-        return LeaseRead(pending.answer, at)
+            return election.WriteConflicted(at, self.jitter)
+        if not isinstance(pending.answer, election.LeaseRecord):
+            return election.LeaseAbsent(at)
+        if isinstance(pending.call, election.ReplaceLease):
+            return election.LeaseReplaced(pending.answer, pending.sent, at)
+        return election.LeaseRead(pending.answer, at)
 
 
 def election_world(clocks: list[tuple[float, float]]) -> ElectionWorld:
     """A world of candidates whose clocks have these rates and offsets."""
     return ElectionWorld(
         [
-            Process(Candidate(f"candidate-{number}", TIMING), rate, offset)
+            Process(election.Candidate(f"candidate-{number}", TIMING), rate, offset)
             for number, (rate, offset) in enumerate(clocks)
         ]
     )

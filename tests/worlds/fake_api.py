@@ -81,24 +81,17 @@ class Collection:
 
 
 class FakeApi:
-    """Collections by path.
-
-    Attributes:
-        page: objects per page at most, whatever limit a request has
-        missing: paths that answer 404, as those of a kind that is not installed
-        plans: by verb ("list", "watch" or "get"), behaviours that answer the next requests in place of the right answer
-        always: by verb, the behaviour that answers every request
-        requests: the requests so far, as (verb, path, query)
-    """
+    """Collections by path."""
 
     def __init__(self) -> None:
         self.version = 100
-        self.page = 500
+        self.page = 500  # objects per page at most, whatever limit a request has
         self.collections: dict[str, Collection] = defaultdict(Collection)
-        self.missing: set[str] = set()
+        self.missing: set[str] = set()  # paths that answer 404, as those of a kind that is not installed
+        # By verb ("list", "watch" or "get"), behaviours that answer the next requests in place of the right answer.
         self.plans: dict[str, list[Behaviour]] = defaultdict(list)
-        self.always: dict[str, Behaviour] = {}
-        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.always: dict[str, Behaviour] = {}  # by verb, the behaviour that answers every request
+        self.requests: list[tuple[str, str, dict[str, str]]] = []  # the requests so far, as (verb, path, query)
         self._watch_transports: list[asyncio.Transport] = []
         self._event_sent = asyncio.Condition()
 

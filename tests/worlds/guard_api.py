@@ -19,21 +19,16 @@ CONFIGURATION = MUTATING_WEBHOOKS.path(name=NAME)
 
 
 class GuardApi:
-    """The two objects, with versions and the patches that the API server would apply to them.
-
-    Attributes:
-        objects: by path
-        writes: the paths that were written, in order
-        before_write: called before a write is applied; it may change the objects
-        always: by method and path, what answers in place of the right answer
-    """
+    """The two objects, with versions and the patches that the API server would apply to them."""
 
     def __init__(self) -> None:
         self._version = 0
-        self.objects: dict[str, Object] = {}
-        self.writes: list[str] = []
+        self.objects: dict[str, Object] = {}  # by path
+        self.writes: list[str] = []  # the paths that were written, in order
         self.requests = 0
+        # Called before a write is applied; it may change the objects.
         self.before_write: Callable[[], None] | None = None
+        # By method and path, what answers in place of the right answer.
         self.always: dict[tuple[str, str], Callable[[web.Request], Awaitable[web.StreamResponse]]] = {}
         self.put(SECRET, {"kind": "Secret", "metadata": {"name": NAME, "namespace": NAMESPACE}, "type": "Opaque"})
         other: Object = {"name": "other.example.com", "clientConfig": {"caBundle": "b3RoZXI="}}

@@ -135,34 +135,22 @@ def explore(
 
 @dataclass(frozen=True)
 class Design:
-    """What a process does; a test breaks one of these on purpose.
+    """What a process does; a test breaks one of these on purpose."""
 
-    Attributes:
-        reviewers: whom API servers ask first about a placement: the "leader", or "any" process
-        standby: whether they ask the other process if the first does not answer
-        hangs_up: a process that leads no more ends the connections of API servers
-        reads: a review of a process that does not lead reads the node's replicas as the API server has them, not only as a watch has shown
-            them
-        leader_reads: a review of the leader does so, too
-        stored_first: another process is asked about a node only once what one answered about it is stored
-        waits: a successor without a final record waits until what the previous leader answered is visible as decisions
-        restores: a successor restores the offers of a record
-        fenced: a process answers only while its fence is open
-        times_out: the API server gives up a review without an answer
-        remembers: a review counts what its process answered before and no watch has shown
-    """
-
+    # Which process API servers ask first about a placement: the "leader", or "any".
     reviewers: Literal["leader", "any"] = "leader"
-    standby: bool = True
-    hangs_up: bool = True
+    standby: bool = True  # whether they ask the other process if the first does not answer
+    hangs_up: bool = True  # a process that leads no more ends the connections of API servers
+    # A review of a process that does not lead reads the node's replicas as the API server has them, not only as a watch has shown them.
     reads: bool = True
-    leader_reads: bool = True
-    stored_first: bool = True
+    leader_reads: bool = True  # a review of the leader does so, too
+    stored_first: bool = True  # another process is asked about a node only once what one answered about it is stored
+    # A successor without a final record waits until what the previous leader answered is visible as decisions.
     waits: bool = True
-    restores: bool = True
-    fenced: bool = True
-    times_out: bool = True
-    remembers: bool = True
+    restores: bool = True  # a successor restores the offers of a record
+    fenced: bool = True  # a process answers only while its fence is open
+    times_out: bool = True  # the API server gives up a review without an answer
+    remembers: bool = True  # a review counts what its process answered before and no watch has shown
 
 
 class Model:

@@ -23,11 +23,7 @@ NODE_RESERVATION_TIMEOUT: Final = 7
 
 
 class NodeReservationWorld:
-    """Two nodes of 100 Gi under node reservations.
-
-    Attributes:
-        refusal: why this process must not answer, "" if it may
-    """
+    """Two nodes of 100 Gi under node reservations."""
 
     def __init__(
         self,
@@ -41,7 +37,7 @@ class NodeReservationWorld:
         )
         self.cache = FakeStateSource(two_nodes())
         self.metrics = Metrics()
-        self.refusal = ""
+        self.refusal = ""  # why this process must not answer, "" if it may
         self.loop = virtual_loop()
         self._evaluator = Evaluator(self.cache, options or FilterOptions())
         self.reservations = NodeReservations(

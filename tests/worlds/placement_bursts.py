@@ -62,43 +62,26 @@ _QUIET_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to decide about pods, and about placements.
-
-    Attributes:
-        guard: whether the placement guard answers every placement; it is proven from the start
-        watch_seconds: how far the extender's watches are behind at most
-    """
+    """A way to decide about pods, and about placements."""
 
     packing: Packing
-    guard: bool = False
-    watch_seconds: float = 0.1
+    guard: bool = False  # whether the placement guard answers every placement; it is proven from the start
+    watch_seconds: float = 0.1  # how far the extender's watches are behind at most
 
 
 @dataclass(frozen=True, slots=True)
 class BurstOutcome:
-    """What came of one burst.
+    """What came of one burst."""
 
-    Attributes:
-        usable_nodes: the nodes that the first pod could get
-        usable_tight_nodes: those of them with at most 40 % more space than it needs
-        placed: pods that got a node
-        misplaced: volumes whose replica is on another node than their pod
-        stuck: pods with a node and a volume that found no disk
-        overbooked_disks: disks with more than Longhorn's scheduling limit
-        overbooked_gi: what is too much there
-        changed: placements that the guard changed
-        proven: whether the guard was proven at the end, and was never bypassed
-    """
-
-    usable_nodes: int
-    usable_tight_nodes: int
-    placed: int
-    misplaced: int
-    stuck: int
-    overbooked_disks: int
-    overbooked_gi: int
-    changed: int
-    proven: bool
+    usable_nodes: int  # the nodes that the first pod could get
+    usable_tight_nodes: int  # those of them with at most 40 % more space than it needs
+    placed: int  # pods that got a node
+    misplaced: int  # volumes whose replica is on another node than their pod
+    stuck: int  # pods with a node and a volume that found no disk
+    overbooked_disks: int  # disks with more than Longhorn's scheduling limit
+    overbooked_gi: int  # what is too much there
+    changed: int  # placements that the guard changed
+    proven: bool  # whether the guard was proven at the end, and was never bypassed
 
     @property
     def wrong(self) -> bool:

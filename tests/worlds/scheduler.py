@@ -31,16 +31,11 @@ STALE_AFTER = 60
 
 
 class RecordingQueueHandler:
-    """A `PodQueueHandler` that records its calls.
-
-    Attributes:
-        pending: the pods that need a node
-        retries: how often something may have helped unschedulable pods
-    """
+    """A `PodQueueHandler` that records its calls."""
 
     def __init__(self) -> None:
-        self.pending: dict[PodKey, PendingPod] = {}
-        self.retries = 0
+        self.pending: dict[PodKey, PendingPod] = {}  # the pods that need a node
+        self.retries = 0  # how often something may have helped unschedulable pods
 
     def enqueue(self, pending: PendingPod) -> None:
         self.pending[pending.pod.namespaced_name] = pending

@@ -41,25 +41,18 @@ class SchedulingApi(FakeApi):
 
     `plans["bind"]`, `plans["status"]` and `plans["event"]` hold behaviours that answer the next Bindings, patches of a pod's status
     and writes of Events in place of the right answer; `always["status"]` answers every patch.
-
-    Attributes:
-        bindings: pod and node of every Binding that was accepted, in order
-        binding_requests: how many Bindings were requested
-        status_requests: how many patches of a pod's status were requested
-        events: the Events by name
-        event_requests: how many writes of Events were requested
-        assignments: claims with their selected nodes, and pods with their nodes, in the order of the writes
     """
 
     def __init__(self, *objects: Object) -> None:
         super().__init__()
         for path in (NODES, PODS, SERVICES, CLAIMS, CLASSES):
             self.add(path)
-        self.bindings: list[tuple[str, str]] = []
-        self.binding_requests = 0
-        self.status_requests = 0
-        self.events: dict[str, Object] = {}
-        self.event_requests = 0
+        self.bindings: list[tuple[str, str]] = []  # pod and node of every Binding that was accepted, in order
+        self.binding_requests = 0  # how many Bindings were requested
+        self.status_requests = 0  # how many patches of a pod's status were requested
+        self.events: dict[str, Object] = {}  # the Events by name
+        self.event_requests = 0  # how many writes of Events were requested
+        # Claims with their selected nodes, and pods with their nodes, in the order of the writes.
         self.assignments: list[tuple[str, str]] = []
         for raw in objects:
             self.add(NODES if "namespace" not in raw["metadata"] else PODS, raw)

@@ -18,13 +18,10 @@ _EFFECTS: Final = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 
 @dataclass(frozen=True)
 class RandomCluster:
-    """The objects of one cluster.
-
-    Attributes:
-        placed: pods with a node; `phase` is in their status, and `terminating` is to be deleted after creation
-    """
+    """The objects of one cluster."""
 
     nodes: list[Object]
+    # Pods with a node; `phase` is in their status, and `terminating` is to be deleted after creation.
     placed: list[Object]
     pending: list[Object]
 

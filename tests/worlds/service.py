@@ -1,7 +1,6 @@
 """The service under test: in this process over ASGI, or as a process of its own with a socket."""
 
 import http.client
-import json
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from httpx import ASGITransport, AsyncClient
 from app.bootstrap import create_app
 from app.runtime.server import BrowserRules
 from app.settings import Settings
-from tests.builders import NOW, Object, claim, flat, kube_node, longhorn_node, pod, snapshot, storage_class
+from tests.builders import NOW, Object, claim, flat, kube_node, longhorn_node, pod, snapshot, storage_class, write_list
 
 EXTENDER = str(Path(sys.executable).with_name("longhorn-extender"))
 NODES = ("node-1", "node-2", "node-3", "node-4")
@@ -85,10 +84,9 @@ class SnapshotProcess:
 @contextmanager
 def serve_snapshot(folder: Path, *options: str, objects: Iterable[Object] | None = None) -> Iterator[SnapshotProcess]:
     """Runs `longhorn-extender serve` on a free port, over the small cluster or other objects."""
-    file = folder / "snapshot.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects or small_cluster())}))
+    file = write_list(folder, objects or small_cluster())
     process = subprocess.Popen(
-        [EXTENDER, "serve", "--snapshot", str(file), "--port", "0", *options],
+        [EXTENDER, "serve", "--snapshot", file, "--port", "0", *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -10,16 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
+from app.kube import resources
 from app.kube.client import ApiError, KubeClient
-from app.kube.resources import (
-    LONGHORN_NAMESPACE,
-    LONGHORN_NODES,
-    LONGHORN_SETTINGS,
-    LONGHORN_VOLUMES,
-    NODES,
-    PERSISTENT_VOLUMES,
-    VOLUME_ATTACHMENTS,
-)
 from scheduler_core.model import longhorn
 from simulator.action_runner import ActionRunner
 from simulator.config import Config
@@ -35,16 +27,11 @@ _DELETED_AT = "2026-01-01T00:00:00Z"
 
 
 class MemoryApi:
-    """Stands in for KubeClient; the store gets every write at once, as from a watch without lag.
-
-    Attributes:
-        writes: how many writes succeeded
-        admission: changes or refuses the PUTs of objects
-    """
+    """Stands in for KubeClient; the store gets every write at once, as from a watch without lag."""
 
     def __init__(self, store: Store) -> None:
-        self.writes = 0
-        self.admission: Admission = lambda _, new: new
+        self.writes = 0  # how many writes succeeded
+        self.admission: Admission = lambda _, new: new  # changes or refuses the PUTs of objects
         self._held: list[Callable[[], None]] | None = None
         self.freed: list[Json] = []
         self._tables: dict[str, Table[Any, Any]] = {
@@ -186,8 +173,8 @@ class World:
             **{name.replace("_", "-"): value for name, value in settings.items()},
         }
         for name, value in values.items():
-            body = {"metadata": {"name": name, "namespace": LONGHORN_NAMESPACE}, "value": value}
-            await self.api.create(LONGHORN_SETTINGS.path(LONGHORN_NAMESPACE), body)
+            body = {"metadata": {"name": name, "namespace": resources.LONGHORN_NAMESPACE}, "value": value}
+            await self.api.create(resources.LONGHORN_SETTINGS.path(resources.LONGHORN_NAMESPACE), body)
         for name, size in zip("abcdefgh", sizes, strict=False):
             await self.add_node(name, size)
         await self.settle()
@@ -201,15 +188,15 @@ class World:
             "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": f"zone-{name}"},
         }
         ready = {"type": "Ready", "status": "True"}
-        await self.api.create(NODES.path(), {"metadata": metadata, "status": {"conditions": [ready]}})
+        await self.api.create(resources.NODES.path(), {"metadata": metadata, "status": {"conditions": [ready]}})
 
     async def annotate_node(self, name: str, **annotations: str | None) -> None:
         """Changes annotations of a Kubernetes node: down="true"."""
         body = {"metadata": {"annotations": {f"simulator/{key}": value for key, value in annotations.items()}}}
-        await self.api.patch(NODES.path(name=name), body)
+        await self.api.patch(resources.NODES.path(name=name), body)
 
     async def patch_disk(self, node: str, **fields: object) -> None:
-        path = LONGHORN_NODES.path(LONGHORN_NAMESPACE, node)
+        path = resources.LONGHORN_NODES.path(resources.LONGHORN_NAMESPACE, node)
         await self.api.patch(path, {"metadata": {}, "spec": {"disks": {"disk-1": fields}}})
 
     async def add_volume(
@@ -225,27 +212,31 @@ class World:
             "nodeID": "",
             **fields,
         }
-        metadata = {"name": name, "namespace": LONGHORN_NAMESPACE, "finalizers": ["longhorn.io"]}
-        await self.api.create(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE), {"metadata": metadata, "spec": spec})
+        metadata = {"name": name, "namespace": resources.LONGHORN_NAMESPACE, "finalizers": ["longhorn.io"]}
+        await self.api.create(
+            resources.LONGHORN_VOLUMES.path(resources.LONGHORN_NAMESPACE), {"metadata": metadata, "spec": spec}
+        )
         source = {"csi": {"driver": DRIVER, "volumeHandle": name}}
-        await self.api.create(PERSISTENT_VOLUMES.path(), {"metadata": {"name": name}, "spec": source})
+        await self.api.create(resources.PERSISTENT_VOLUMES.path(), {"metadata": {"name": name}, "spec": source})
 
     async def attach(self, volume: str, node: str) -> None:
         """Attaches a volume, as kube-controller-manager does for a pod."""
         spec = {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume}}
-        await self.api.create(VOLUME_ATTACHMENTS.path(), {"metadata": {"name": f"{volume}-{node}"}, "spec": spec})
+        await self.api.create(
+            resources.VOLUME_ATTACHMENTS.path(), {"metadata": {"name": f"{volume}-{node}"}, "spec": spec}
+        )
 
     async def detach(self, volume: str) -> None:
         for attachment in self.store.attachments_by_volume.get(volume):
-            await self.api.delete(VOLUME_ATTACHMENTS.path(name=attachment.name))
+            await self.api.delete(resources.VOLUME_ATTACHMENTS.path(name=attachment.name))
 
     async def delete_volume(self, name: str) -> None:
-        await self.api.delete(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, name))
+        await self.api.delete(resources.LONGHORN_VOLUMES.path(resources.LONGHORN_NAMESPACE, name))
 
     async def write(self, volume: str, gib: int) -> None:
         """Requests that data is written to a volume."""
         body = {"metadata": {"annotations": {"simulator/write": f"{gib}Gi"}}}
-        await self.api.patch(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, volume), body)
+        await self.api.patch(resources.LONGHORN_VOLUMES.path(resources.LONGHORN_NAMESPACE, volume), body)
 
     async def settle(self) -> None:
         """Reconciles everything until a whole round writes nothing."""

@@ -8,14 +8,7 @@ from typing import Any
 
 import msgspec
 
-from app.kube.resources import (
-    DISK_SCHEDULES,
-    LONGHORN_BACKING_IMAGES,
-    LONGHORN_NAMESPACE,
-    LONGHORN_REPLICAS,
-    LONGHORN_VOLUMES,
-    Resource,
-)
+from app.kube import resources
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule import backing_images, volumes
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
@@ -39,7 +32,10 @@ from tests.worlds.simulator import World
 
 Json = dict[str, Any]
 TIME = "2026-01-01T00:00:00Z"
-OBJECTS = {RequestKind.REPLICA: LONGHORN_REPLICAS, RequestKind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
+OBJECTS = {
+    RequestKind.REPLICA: resources.LONGHORN_REPLICAS,
+    RequestKind.BACKING_IMAGE: resources.LONGHORN_BACKING_IMAGES,
+}
 REQUESTS = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
 
 
@@ -64,8 +60,8 @@ class DiskScheduling:
         nodes = self.world.store.longhorn_nodes.models.values()
         for change in sync_disks(nodes, self.schedules).changes:
             assert isinstance(change, Create)
-            body = convert.new_disk_schedule(LONGHORN_NAMESPACE, new_schedule(change, NO_OCCUPANTS))
-            await self.world.api.create(DISK_SCHEDULES.path(LONGHORN_NAMESPACE), body)
+            body = convert.new_disk_schedule(resources.LONGHORN_NAMESPACE, new_schedule(change, NO_OCCUPANTS))
+            await self.world.api.create(resources.DISK_SCHEDULES.path(resources.LONGHORN_NAMESPACE), body)
 
     @property
     def occupancy(self) -> dict[str, DiskOccupancy]:
@@ -118,7 +114,7 @@ class DiskScheduling:
             status = reconcile(schedule, node, TIME, self.occupancy.get(name, NO_OCCUPANTS)).status
             if status is not None:
                 raw = _raw(self.world.store.disk_schedules.objects[name])
-                path = DISK_SCHEDULES.path(LONGHORN_NAMESPACE, name, "status")
+                path = resources.DISK_SCHEDULES.path(resources.LONGHORN_NAMESPACE, name, "status")
                 await self.world.api.replace(path, convert.with_status(raw, status))
 
     async def release(self) -> None:
@@ -139,28 +135,28 @@ class DiskScheduling:
         for write in writes:
             if isinstance(write, SetRequirement):
                 body: Json = {"spec": {REQUESTS[write.kind]: {write.name: write.size or None}}}
-                await self._patch(DISK_SCHEDULES, write.disk, body)
+                await self._patch(resources.DISK_SCHEDULES, write.disk, body)
             elif isinstance(write, AssignReplica):
                 place = {"nodeID": write.node, "diskID": write.disk, "diskPath": write.path}
-                await self._patch(LONGHORN_REPLICAS, write.replica, {"spec": place})
+                await self._patch(resources.LONGHORN_REPLICAS, write.replica, {"spec": place})
             elif isinstance(write, SetReplicaSize):
-                await self._patch(LONGHORN_REPLICAS, write.replica, {"spec": {"volumeSize": str(write.size)}})
+                await self._patch(resources.LONGHORN_REPLICAS, write.replica, {"spec": {"volumeSize": str(write.size)}})
             elif isinstance(write, SetVolumeCondition):
                 raw = _raw(self.world.store.volumes.objects[volume])
                 body = convert.with_volume_condition(raw, write.condition)
-                await self._patch(LONGHORN_VOLUMES, volume, {"status": body["status"]})
+                await self._patch(resources.LONGHORN_VOLUMES, volume, {"status": body["status"]})
             elif isinstance(write, ChangeCopies):
                 files: Json = {uuid: {"evictionRequested": False} for uuid in write.added}
                 files |= dict.fromkeys(write.removed)
-                await self._patch(LONGHORN_BACKING_IMAGES, write.image, {"spec": {"diskFileSpecMap": files}})
+                await self._patch(resources.LONGHORN_BACKING_IMAGES, write.image, {"spec": {"diskFileSpecMap": files}})
             elif isinstance(write, RemoveFinalizer):
                 obj = self.world.store.replicas.objects[write.name]
                 if "longhorn.io" in obj.finalizers:
                     finalizers = [entry for entry in obj.finalizers if entry != "longhorn.io"]
                     await self._patch(OBJECTS[write.kind], write.name, {"metadata": {"finalizers": finalizers or None}})
 
-    async def _patch(self, resource: Resource, name: str, body: Json) -> None:
-        await self.world.api.patch(resource.path(LONGHORN_NAMESPACE, name), {"metadata": {}, **body})
+    async def _patch(self, resource: resources.Resource, name: str, body: Json) -> None:
+        await self.world.api.patch(resource.path(resources.LONGHORN_NAMESPACE, name), {"metadata": {}, **body})
 
 
 def _raw(obj: KubeObject[Any]) -> bytes:

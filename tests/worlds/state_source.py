@@ -16,22 +16,15 @@ from tests.builders import NOW, Object, as_pod, flat
 
 
 class FakeStateSource:
-    """The objects that a test puts into it.
-
-    Attributes:
-        current: the state
-        elsewhere: objects by name that only `fetch` and `read_pod` find
-        fetched: names of the objects that were fetched
-        fetch_seconds: how long a fetch takes
-    """
+    """The objects that a test puts into it."""
 
     def __init__(self, *objects: Object | list[Object]) -> None:
-        self.current = ClusterState.of(build_view(empty_snapshot(), NOW, 0))
+        self.current = ClusterState.of(build_view(empty_snapshot(), NOW, 0))  # the state
         self.listeners: dict[tuple[str, Key], set[asyncio.Event]] = {}
         self.observers: dict[str, list[ChangeObserver]] = {}
-        self.elsewhere: dict[str, Object] = {}
-        self.fetch_seconds = 0.0
-        self.fetched: list[str] = []
+        self.elsewhere: dict[str, Object] = {}  # objects by name that only `fetch` and `read_pod` find
+        self.fetch_seconds = 0.0  # how long a fetch takes
+        self.fetched: list[str] = []  # names of the objects that were fetched
         self.put(*flat(*objects))
 
     def state(self) -> ClusterState:

@@ -22,16 +22,11 @@ _CLASSES: Final = ("longhorn", STRICT)
 
 @dataclass(frozen=True, slots=True)
 class TightDisk:
-    """A disk; sizes in Gi.
-
-    Attributes:
-        booked: what Longhorn has promised to replicas that are not part of the cluster here
-        written: what these have written; it makes Longhorn's choice of a disk depend on more than promised bytes
-    """
+    """A disk; sizes in Gi."""
 
     size: int
-    booked: int
-    written: int
+    booked: int  # what Longhorn has promised to replicas that are not part of the cluster here
+    written: int  # what these have written; it makes Longhorn's choice of a disk depend on more than promised bytes
 
     @property
     def free(self) -> int:
@@ -60,15 +55,11 @@ class TightClaim:
 
 @dataclass(frozen=True, slots=True)
 class TightCluster:
-    """The nodes and pods of one seed, always the same.
-
-    Attributes:
-        nodes: the disks of each node
-        pods: the claims of each pod, in the order in which they are created; together they need at least as much as is free
-    """
+    """The nodes and pods of one seed, always the same."""
 
     seed: int
-    nodes: dict[str, tuple[TightDisk, ...]]
+    nodes: dict[str, tuple[TightDisk, ...]]  # the disks of each node
+    # The claims of each pod, in the order in which they are created; together they need at least as much as is free.
     pods: dict[str, tuple[TightClaim, ...]]
 
     @classmethod

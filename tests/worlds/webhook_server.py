@@ -27,14 +27,10 @@ _IS_PLACEMENT: Final = 'object.spec.diskID != "" && (!has(oldObject.spec.diskID)
 
 
 class PlacementWebhook:
-    """The webhook, registered for every placement while it is entered.
-
-    Attributes:
-        requests: the requests of the reviews so far
-    """
+    """The webhook, registered for every placement while it is entered."""
 
     def __init__(self, cluster: DevCluster, folder: Path, decide: Callable[[Json], Answer]) -> None:
-        self.requests: list[Json] = []
+        self.requests: list[Json] = []  # the requests of the reviews so far
         self._cluster = cluster
         self._decide = decide
         authority = CertificateAuthority.create(folder)

@@ -25,18 +25,12 @@ REQUEST = {"uid": "705ab4f5", "operation": "UPDATE", "object": {"spec": {"diskID
 
 
 class Reviewer:
-    """Answers with one patch.
-
-    Attributes:
-        asked: the requests, in order
-        patch: what is returned
-        error: what is raised instead
-    """
+    """Answers with one patch."""
 
     def __init__(self) -> None:
-        self.asked: list[AdmissionRequest] = []
-        self.patch: JsonPatch = []
-        self.error: Exception | None = None
+        self.asked: list[AdmissionRequest] = []  # the requests, in order
+        self.patch: JsonPatch = []  # what is returned
+        self.error: Exception | None = None  # what is raised instead
 
     async def review(self, request: AdmissionRequest) -> JsonPatch:
         self.asked.append(request)
@@ -46,16 +40,12 @@ class Reviewer:
 
 
 class Guard:
-    """The application, whose reviewer and lead belong to the test.
-
-    Attributes:
-        refusals: what each call of the fence returns; the last one for ever
-    """
+    """The application, whose reviewer and lead belong to the test."""
 
     def __init__(self, memory: int = 1 << 30) -> None:
         self.reviewer = Reviewer()
         self.metrics = Metrics()
-        self.refusals = [""]
+        self.refusals = [""]  # what each call of the fence returns; the last one for ever
         self.leads = True
         state = AdmissionState(
             cast("Any", self.reviewer), self._refusal, lambda: self.leads, self.metrics, MemoryBudget(memory)

@@ -14,7 +14,7 @@ from app.policy import PolicyFile, load_plugins
 from app.runtime.probes import PREFIX
 from app.settings import Settings
 from scheduler_core.decide.settings import Enforcement
-from tests.builders import NOW, Object, claim, flat, longhorn_node, storage_class
+from tests.builders import NOW, Object, claim, flat, longhorn_node, storage_class, write_list
 from tests.worlds.awkward_plugin import USABLE
 from tests.worlds.generic_objects import ready_node, requesting_pod, service
 from tests.worlds.service import by_names, by_nodes, http_client
@@ -50,12 +50,11 @@ def application(
     plugins: Sequence[str] = (),
 ) -> FastAPI:
     """The service with a policy of these rules."""
-    source = folder / "snapshot.json"
     policy = folder / "policy.json"
-    source.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects or four_nodes()}))
+    source = write_list(folder, objects or four_nodes())
     policy.write_text(json.dumps({"predicates": predicates, "priorities": priorities}))
     file = PolicyFile(str(policy), load_plugins(plugins))
-    loaded = load_cluster(str(source), file.policy, longhorn=True)
+    loaded = load_cluster(source, file.policy, longhorn=True)
     settings = Settings(enforcement=Enforcement.OBSERVE if observes else Enforcement.ENFORCE)
     return create_app(loaded.snapshot, settings, NOW, loaded.state, file)
 

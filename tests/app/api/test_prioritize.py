@@ -20,19 +20,7 @@ from app.runtime.probes import SwitchedOff
 from app.settings import Settings
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.settings import Enforcement, ExtenderSettings
-from tests.builders import (
-    Object,
-    bound,
-    claim,
-    disk,
-    flat,
-    kube_node,
-    longhorn_node,
-    pod,
-    replica,
-    setting,
-    storage_class,
-)
+from tests import builders as make
 from tests.worlds.service import NODES, application, by_names, by_nodes, db_pod, http_client, small_service
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.two_nodes import NODES as TWO_NODES
@@ -86,45 +74,47 @@ async def test_no_nodes_get_no_scores() -> None:
     assert await prioritize(by_names(db_pod(), ())) == []
 
 
-def uneven_nodes() -> list[Object]:
+def uneven_nodes() -> list[make.Object]:
     """Pods of x and y, 30Gi each: `home` has x; on `tight` both fit in a lucky order only; `uneven` is left with one full disk."""
-    return flat(
-        storage_class(),
-        setting("storage-over-provisioning-percentage", "100"),
-        [kube_node(name) for name in ("even", "home", "tight", "uneven")],
-        longhorn_node("even", {"disk-1": disk(300), "disk-2": disk(300)}),
-        longhorn_node("home", {"disk-1": disk(300), "disk-2": disk(300)}),
-        longhorn_node("tight", {"disk-1": disk(60), "disk-2": disk(30)}),
-        longhorn_node("uneven", {"disk-1": disk(300), "disk-2": disk(300, scheduled=300)}),
-        bound("x", 30),
-        replica("r", "vol-x", "home", size=30),
-        claim("y", 30),
-        claim("z", 60),
+    return make.flat(
+        make.storage_class(),
+        make.setting("storage-over-provisioning-percentage", "100"),
+        [make.kube_node(name) for name in ("even", "home", "tight", "uneven")],
+        make.longhorn_node("even", {"disk-1": make.disk(300), "disk-2": make.disk(300)}),
+        make.longhorn_node("home", {"disk-1": make.disk(300), "disk-2": make.disk(300)}),
+        make.longhorn_node("tight", {"disk-1": make.disk(60), "disk-2": make.disk(30)}),
+        make.longhorn_node("uneven", {"disk-1": make.disk(300), "disk-2": make.disk(300, scheduled=300)}),
+        make.bound("x", 30),
+        make.replica("r", "vol-x", "home", size=30),
+        make.claim("y", 30),
+        make.claim("z", 60),
     )
 
 
 async def test_data_and_safety_weigh_more_than_even_disks() -> None:
     options = Settings(options=FilterOptions(packing=Packing.EXACT))
     by_node = scores(
-        await prioritize(by_names(pod("x", "y"), ("home", "even", "uneven")), uneven_nodes(), settings=options)
+        await prioritize(by_names(make.pod("x", "y"), ("home", "even", "uneven")), uneven_nodes(), settings=options)
     )
     assert by_node == {"home": 10, "even": 5, "uneven": 4}
 
 
 async def test_an_unsafe_order_costs_its_share() -> None:
     options = Settings(options=FilterOptions(packing=Packing.EXACT))
-    by_node = scores(await prioritize(by_names(pod("y", "z"), ("even", "tight")), uneven_nodes(), settings=options))
+    by_node = scores(
+        await prioritize(by_names(make.pod("y", "z"), ("even", "tight")), uneven_nodes(), settings=options)
+    )
     assert by_node == {"even": 5, "tight": 1}
 
 
 async def test_all_nodes_have_equal_scores_for_a_pod_without_volumes() -> None:
     """Longhorn's state does not matter, and nodes may be unknown."""
-    assert set(scores(await prioritize(by_names(pod(), (*NODES, "unknown")))).values()) == {10}
+    assert set(scores(await prioritize(by_names(make.pod(), (*NODES, "unknown")))).values()) == {10}
 
 
 async def test_all_nodes_have_equal_scores_for_a_pod_that_cannot_be_decided_about() -> None:
     """/filter reports its missing claim; kube-scheduler would not read an error here."""
-    answer = await prioritize(by_names(pod("missing"), NODES))
+    answer = await prioritize(by_names(make.pod("missing"), NODES))
     assert answer == [{"Host": name, "Score": 0} for name in NODES]
 
 
@@ -155,14 +145,10 @@ async def test_a_malformed_request_is_refused_as_by_filter(body: bytes, problem:
 
 @dataclass
 class OfferingService:
-    """A service that makes offers.
-
-    Attributes:
-        refusal: why requests are refused, "" if they are answered
-    """
+    """A service that makes offers."""
 
     cache: FakeStateSource
-    refusal: str = ""
+    refusal: str = ""  # why requests are refused, "" if they are answered
     observes: bool = False
     offers: Offers = field(init=False)
     app: FastAPI = field(init=False)
@@ -187,14 +173,14 @@ class OfferingService:
 @virtually
 async def test_a_process_that_does_not_lead_refuses() -> None:
     """Its connection is closed, so that the next one may reach the leader."""
-    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not the leader, other is")
+    service = OfferingService(FakeStateSource(two_nodes(), make.claim("data-0", 60)), "not the leader, other is")
     for route in ("/prioritize", "/explain"):
         assert await service.post(route, 0) == (503, {"error": "not the leader, other is"})
 
 
 @virtually
 async def test_filter_tells_kube_scheduler_why_it_cannot_answer() -> None:
-    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not the leader, other is")
+    service = OfferingService(FakeStateSource(two_nodes(), make.claim("data-0", 60)), "not the leader, other is")
     async with http_client(service.app) as client:
         response = await client.post("/filter", json=by_names(database_pod(0), TWO_NODES))
     answer = response.json()
@@ -205,7 +191,7 @@ async def test_filter_tells_kube_scheduler_why_it_cannot_answer() -> None:
 
 @virtually
 async def test_while_refusals_are_only_observed_a_process_that_may_not_decide_lets_every_node_pass() -> None:
-    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not ready: nodes not read yet")
+    service = OfferingService(FakeStateSource(two_nodes(), make.claim("data-0", 60)), "not ready: nodes not read yet")
     service.observes = True
     async with http_client(service.app) as client:
         response = await client.post("/filter", json=by_names(database_pod(0), TWO_NODES))
@@ -219,7 +205,7 @@ async def test_while_refusals_are_only_observed_a_process_that_may_not_decide_le
 
 @virtually
 async def test_while_refusals_are_only_observed_preemption_is_held_up_by_no_process() -> None:
-    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not ready: nodes not read yet")
+    service = OfferingService(FakeStateSource(two_nodes(), make.claim("data-0", 60)), "not ready: nodes not read yet")
     victims = {"a": {"Pods": [{"UID": "uid-9"}], "NumPDBViolations": 0}}
     request = {"Pod": database_pod(0), "NodeNameToMetaVictims": victims}
     service.observes = True
@@ -234,14 +220,14 @@ async def test_while_refusals_are_only_observed_preemption_is_held_up_by_no_proc
 @virtually
 async def test_an_extender_that_is_switched_off_answers_no_verb() -> None:
     """It is in no EndpointSlice, so that kube-scheduler does not reach it."""
-    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), SwitchedOff("enabled is false"))
+    service = OfferingService(FakeStateSource(two_nodes(), make.claim("data-0", 60)), SwitchedOff("enabled is false"))
     for route in ("/filter", "/prioritize", "/explain"):
         assert await service.post(route, 0) == (503, {"error": "enabled is false"})
 
 
 @virtually
 async def test_prioritize_makes_no_offer_and_ends_none() -> None:
-    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60), database_pod(0)))
+    service = OfferingService(FakeStateSource(two_nodes(), make.claim("data-0", 60), database_pod(0)))
     first = await service.post("/prioritize", 0)
     assert scores(first[1]) == {"a": 5, "b": 5}
     assert service.offers.ledger.outstanding == 0
@@ -255,7 +241,9 @@ async def test_prioritize_makes_no_offer_and_ends_none() -> None:
 
 @virtually
 async def test_offers_of_other_pods_count() -> None:
-    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60), claim("data-1", 60), database_pod(0)))
+    service = OfferingService(
+        FakeStateSource(two_nodes(), make.claim("data-0", 60), make.claim("data-1", 60), database_pod(0))
+    )
     await service.post("/filter", 0)
     _, answer = await service.post("/prioritize", 1)
     assert scores(answer) == {"a": 0, "b": 0}

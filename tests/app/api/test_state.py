@@ -17,14 +17,7 @@ from app.extender.verbs import Verbs
 from app.memory import MemoryBudget
 from app.policy import PolicyInForce
 from app.runtime.connections import ServerMetrics
-from app.schemas.state import (
-    MAX_LISTED,
-    MAX_NODES_LISTED,
-    MAX_VOLUMES_LISTED,
-    OutstandingState,
-    PlacementGuardState,
-    ServiceState,
-)
+from app.schemas import state as schemas
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.nudge import WaitingPod
 from scheduler_core.decide.settings import Enforcement
@@ -264,14 +257,14 @@ OUTSTANDING = Outstanding(
 class FakeLifecycle:
     """What the routes read of a live extender's life cycle."""
 
-    outstanding: OutstandingState = field(default_factory=OutstandingState)
+    outstanding: schemas.OutstandingState = field(default_factory=schemas.OutstandingState)
     readiness_problem: str = ""
     unreadable: tuple[str, ...] = ()
     refused_settings: tuple[str, ...] = ()
 
-    def state(self) -> ServiceState:
+    def state(self) -> schemas.ServiceState:
         """This process leads."""
-        return ServiceState(
+        return schemas.ServiceState(
             answering=True,
             refusal="",
             leader="me",
@@ -284,7 +277,7 @@ class FakeLifecycle:
             reserved_nodes=["node-9"],
             outstanding=self.outstanding,
             unreadable=self.unreadable,
-            guard=PlacementGuardState("observe", published=False, problem="no certificate"),
+            guard=schemas.PlacementGuardState("observe", published=False, problem="no certificate"),
         )
 
 
@@ -298,7 +291,7 @@ def _live(cache: FakeStateSource, lifecycle: FakeLifecycle, metrics: Metrics | N
     )
 
 
-async def _service(cache: FakeStateSource, outstanding: OutstandingState) -> Any:
+async def _service(cache: FakeStateSource, outstanding: schemas.OutstandingState) -> Any:
     async with http_client(_live(cache, FakeLifecycle(outstanding))) as client:
         return (await client.get("/state")).json()["service"]
 
@@ -312,7 +305,7 @@ async def test_state_of_a_live_cluster_shows_the_leader() -> None:
     lists = {name: list[Any]() for name in ("demands", "offers", "waiting", "misplaced", "overbooked", "stuck")}
     names = ("demandCount", "offerCount", "waitingCount", "misplacedCount", "overbookedCount", "stuckCount")
     counts = dict.fromkeys(names, 0)
-    assert await _service(FakeStateSource(two_nodes()), OutstandingState()) == {
+    assert await _service(FakeStateSource(two_nodes()), schemas.OutstandingState()) == {
         "answering": True,
         "refusal": "",
         "leader": "me",
@@ -349,10 +342,7 @@ async def test_state_is_unavailable_until_the_cluster_is_listed() -> None:
 
 
 def _cluster_with_problems() -> FakeStateSource:
-    """Pod db-0 is bound to a.
-
-    Its volume x was placed on b, and its claim y is too large for a.
-    """
+    """Pod db-0 is bound to a. Its volume x was placed on b, and its claim y is too large for a."""
     claim = make.claim("y", 500)
     claim["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     return FakeStateSource(
@@ -374,12 +364,9 @@ def _report(cache: FakeStateSource, *times: float) -> PlacementReport:
 
 
 async def test_state_lists_demand() -> None:
-    """It is sorted by node and age, and marks hopeless demand.
-
-    It also marks what may be placed on another node.
-    """
+    """It is sorted by node and age, and marks hopeless demand. It also marks what may be placed on another node."""
     cache = _cluster_with_problems()
-    service = await _service(cache, OutstandingState(cache.state().demand, report=_report(cache, 0)))
+    service = await _service(cache, schemas.OutstandingState(cache.state().demand, report=_report(cache, 0)))
     common = {"node": "a", "source": "pod", "pod": "default/db-0"}
     placed = {
         "volume": "vol-x",
@@ -403,24 +390,24 @@ async def test_state_lists_demand() -> None:
 
 async def test_state_lists_misplaced_volumes_and_stuck_pods() -> None:
     cache = _cluster_with_problems()
-    service = await _service(cache, OutstandingState(report=_report(cache, 100, 165)))
+    service = await _service(cache, schemas.OutstandingState(report=_report(cache, 100, 165)))
     assert service["misplaced"] == [{"pod": "default/db-0", "volume": "vol-x", "node": "a", "replicasOn": ["b"]}]
     assert service["stuck"] == [{"pod": "default/db-0", "node": "a", "volumes": ["vol-x", "y"], "waitedSeconds": 65}]
     assert (service["misplacedCount"], service["stuckCount"]) == (1, 1)
 
 
 async def test_state_lists_overbooked_disks() -> None:
-    names = tuple(f"vol-{number:02d}" for number in range(MAX_VOLUMES_LISTED + 1))
-    disks = [Overbooked("a", f"disk-{number}", names, 5, 360) for number in range(MAX_LISTED + 1)]
+    names = tuple(f"vol-{number:02d}" for number in range(schemas.MAX_VOLUMES_LISTED + 1))
+    disks = [Overbooked("a", f"disk-{number}", names, 5, 360) for number in range(schemas.MAX_LISTED + 1)]
     report = OverbookingReport(overbooked=tuple(disks))
-    service = await _service(FakeStateSource(two_nodes()), OutstandingState(overbookings=report))
-    assert service["overbookedCount"] == MAX_LISTED + 1
-    assert len(service["overbooked"]) == MAX_LISTED
+    service = await _service(FakeStateSource(two_nodes()), schemas.OutstandingState(overbookings=report))
+    assert service["overbookedCount"] == schemas.MAX_LISTED + 1
+    assert len(service["overbooked"]) == schemas.MAX_LISTED
     assert service["overbooked"][0] == {
         "node": "a",
         "disk": "disk-0",
-        "volumes": list(names[:MAX_VOLUMES_LISTED]),
-        "volumeCount": MAX_VOLUMES_LISTED + 1,
+        "volumes": list(names[: schemas.MAX_VOLUMES_LISTED]),
+        "volumeCount": schemas.MAX_VOLUMES_LISTED + 1,
         "bytesOver": 5,
         "withinMilliseconds": 360,
     }
@@ -430,19 +417,19 @@ async def test_state_lists_offers_oldest_first() -> None:
     cache = FakeStateSource(two_nodes(), make.claim("x", 10), pod("x", name="db-0", uid="uid-0"))
     view = cache.state().view
     volumes = resolve(view.snapshot.pods["default", "db-0"], view).local
-    many = frozenset(f"node-{number:03d}" for number in range(MAX_NODES_LISTED + 30))
+    many = frozenset(f"node-{number:03d}" for number in range(schemas.MAX_NODES_LISTED + 30))
     ledger, _ = step(Ledger(), Offered(ObservedPod("uid-0", "default", "db-0"), many, volumes), 100.0)
     ledger, _ = step(ledger, Offered(ObservedPod("uid-1", "default", "db-1"), frozenset("ba")), 101.0)
     ledger, _ = step(ledger, ObservedPod("uid-1", "default", "db-1", nominated_node="b"), 102.0)
     ledger, _ = step(ledger, Tick(), 104.5)
-    service = await _service(cache, OutstandingState(ledger=ledger))
+    service = await _service(cache, schemas.OutstandingState(ledger=ledger))
     assert service["offerCount"] == 2
     assert service["offers"] == [
         {
             "pod": "default/db-0",
             "uid": "uid-0",
-            "nodes": sorted(many)[:MAX_NODES_LISTED],
-            "nodeCount": MAX_NODES_LISTED + 30,
+            "nodes": sorted(many)[: schemas.MAX_NODES_LISTED],
+            "nodeCount": schemas.MAX_NODES_LISTED + 30,
             "ageSeconds": 4.5,
             "narrowed": False,
             "heldFromPriority": None,
@@ -463,19 +450,19 @@ async def test_state_lists_offers_oldest_first() -> None:
 
 async def test_state_lists_what_is_held_for_a_preemptor() -> None:
     ledger, _ = step(Ledger(), Offered(ObservedPod("uid-0"), frozenset("a"), priority=7), 100.0)
-    service = await _service(FakeStateSource(two_nodes()), OutstandingState(ledger=ledger))
+    service = await _service(FakeStateSource(two_nodes()), schemas.OutstandingState(ledger=ledger))
     assert [offer["heldFromPriority"] for offer in service["offers"]] == [7]
 
 
 async def test_state_lists_refused_pods() -> None:
     waiting = (WaitingPod(make.as_pod(pod("x", name="db-0", uid="uid-0")), 12.3456, 2),)
-    service = await _service(FakeStateSource(two_nodes()), OutstandingState(waiting=waiting))
+    service = await _service(FakeStateSource(two_nodes()), schemas.OutstandingState(waiting=waiting))
     expected = {"pod": "default/db-0", "uid": "uid-0", "waitedSeconds": 12.346, "nudges": 2}
     assert (service["waiting"], service["waitingCount"]) == ([expected], 1)
 
 
 async def test_lists_of_state_are_bounded() -> None:
-    count = MAX_LISTED + 5
+    count = schemas.MAX_LISTED + 5
     objects = [make.claim(f"c-{number:04d}", 1) for number in range(count)]
     mounts = [pod(f"c-{number:04d}", name=f"p-{number:04d}", uid=f"u-{number}", node="a") for number in range(count)]
     cache = FakeStateSource(two_nodes(), objects, mounts)
@@ -484,11 +471,11 @@ async def test_lists_of_state_are_bounded() -> None:
         ledger, _ = step(ledger, Offered(ObservedPod(f"u-{number}"), frozenset("a")), 0.0)
     waiting = (WaitingPod(make.as_pod(mounts[0]), 1.0, 0),) * count
     service = await _service(
-        cache, OutstandingState(cache.state().demand, ledger, _report(cache, 0, 60), waiting=waiting)
+        cache, schemas.OutstandingState(cache.state().demand, ledger, _report(cache, 0, 60), waiting=waiting)
     )
     for single in ("demand", "offer", "waiting", "stuck"):
         listed = service[single if single in ("waiting", "stuck") else f"{single}s"]
-        assert (len(listed), service[f"{single}Count"]) == (MAX_LISTED, count)
+        assert (len(listed), service[f"{single}Count"]) == (schemas.MAX_LISTED, count)
     assert service["demands"][0]["claim"] == "default/c-0000"
 
 

@@ -1,7 +1,4 @@
-"""The status page: what it shows, and to whom it answers.
-
-Nothing in a name becomes markup.
-"""
+"""The status page: what it shows, and to whom it answers. Nothing in a name becomes markup."""
 
 import asyncio
 import re
@@ -44,10 +41,7 @@ SMALL = make.flat(small_cluster(), db_pod())
 async def client_of(
     *objects: Object | Iterable[Object], sources: Mapping[str, object] | None = None, **state: object
 ) -> AsyncIterator[AsyncClient]:
-    """A client of the service over some objects.
-
-    Sources and parts of the state may be replaced.
-    """
+    """A client of the service over some objects. Sources and parts of the state may be replaced."""
     app = application(*objects)
     services: AppState = app.state.services
     status = services.status
@@ -419,10 +413,7 @@ def lifecycle(problem: str = "", **fields: Any) -> ExtenderLifecycle:
 
 
 def placement_report() -> PlacementReport:
-    """A pod on node-1 whose only volume is on node-3.
-
-    Longhorn placed it there a minute ago.
-    """
+    """A pod on node-1 whose only volume is on node-3. Longhorn placed it there a minute ago."""
     replica = make.replica("r", "vol-m", "node-3", size=10, healthy=False)
     claim = make.claim("m", 10, bound=True)
     volume = [claim, make.persistent_volume("m", uid="uid-m"), make.volume("vol-m", 10), replica]

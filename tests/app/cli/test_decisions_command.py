@@ -47,10 +47,7 @@ def ask(process: SnapshotProcess, request: Any) -> None:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a table, without times and durations.
-
-    Spaces are single.
-    """
+    """The lines of a table, without times and durations. Spaces are single."""
     rows = [line.split() for line in text.splitlines()]
     return [" ".join(row[1:-1] if row and row[0][0].isdigit() else row) for row in rows]
 
@@ -143,17 +140,11 @@ async def test_another_server_is_named_as_such(
 
 
 class Api(FakeApi):
-    """A cluster with two pods of the extender.
-
-    Its proxy answers with no decisions.
-
-    Attributes:
-        proxied: the requests that the proxy got, as path and query
-    """
+    """A cluster with two pods of the extender. Its proxy answers with no decisions."""
 
     def __init__(self, port: str = "http", holder: str = "two_1234") -> None:
         super().__init__()
-        self.proxied: list[tuple[str, dict[str, str]]] = []
+        self.proxied: list[tuple[str, dict[str, str]]] = []  # the requests that the proxy got, as path and query
         for name in ("one", "two"):
             metadata = {"name": name, "namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": NAME}}
             spec: Any = {"containers": [{"ports": [{"name": "http", "containerPort": 9504}]}]}

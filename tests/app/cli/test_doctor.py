@@ -1,7 +1,4 @@
-"""`longhorn-extender doctor`: what is printed and where it stops.
-
-The whole is tested on a real control plane.
-"""
+"""`longhorn-extender doctor`: what is printed and where it stops. The whole is tested on a real control plane."""
 
 import asyncio
 import json

@@ -51,10 +51,7 @@ PROBE_RESOURCES = (PODS, CLAIMS, STORAGE_CLASSES, NAMESPACES)
 
 @pytest.fixture(scope="module")
 def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A cluster with Longhorn and two candidates, and nothing to mend.
-
-    The candidates' processes are shown as pods.
-    """
+    """A cluster with Longhorn and two candidates, and nothing to mend. The candidates' processes are shown as pods."""
     nodes = {name: ["100Gi"] for name in ("node-1", "node-2")}
     options = StackOptions(
         nodes=nodes,
@@ -79,10 +76,7 @@ def doctor(stack: Stack, *arguments: str) -> tuple[int, dict[str, dict[str, Any]
 
 
 def leftovers(stack: Stack, *resources: Resource) -> list[str]:
-    """What probes have left in the cluster.
-
-    What is being deleted does not count.
-    """
+    """What probes have left in the cluster. What is being deleted does not count."""
     selector = f"?labelSelector=app.kubernetes.io/managed-by%3D{TAG}"
     return [
         entry["metadata"]["name"]
@@ -324,10 +318,7 @@ def test_a_placement_guard_that_the_api_server_does_not_reach_is_found(stack: St
 
 @pytest.mark.parametrize("pods", ["requesting", "all"])
 def test_the_printed_configuration_registers_the_extender(stack: Stack, tmp_path: Path, pods: str) -> None:
-    """It has the Service's address, and the real kube-scheduler reads it.
-
-    Only the policy may be missing.
-    """
+    """It has the Service's address, and the real kube-scheduler reads it. Only the policy may be missing."""
     text = print_scheduler_config(stack.cluster, "kubeadm", "--pods", pods)
     address = stack.cluster.api.get(SERVICES.path(NAMESPACE, SERVICE))["spec"]["clusterIP"]
     assert f"urlPrefix: http://{address}:9504\n" in text

@@ -2,14 +2,24 @@
 
 import json
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.builders import Object, claim, kept, kube_node, longhorn_node, pod, replica, storage_class, volume
+from tests.builders import (
+    Object,
+    claim,
+    kept,
+    kube_node,
+    longhorn_node,
+    pod,
+    replica,
+    storage_class,
+    volume,
+    write_list,
+)
 from tests.worlds.command_line import Result, Run
 from tests.worlds.service import EXTENDER, db_pod, small_cluster
 
@@ -18,12 +28,7 @@ GI = 1024**3
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> str:
-    return _write(tmp_path / "snapshot.json", [*small_cluster(), db_pod()])
-
-
-def _write(file: Path, objects: Iterable[Object]) -> str:
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
-    return str(file)
+    return write_list(tmp_path, [*small_cluster(), db_pod()])
 
 
 def _first(file: Path, raw: Object) -> str:
@@ -63,7 +68,7 @@ def test_the_table_has_volumes_nodes_and_reasons(run: Run, snapshot: str) -> Non
 def test_the_table_names_the_existing_volume_that_a_claim_will_be_bound_to(run: Run, tmp_path: Path) -> None:
     objects = [storage_class(), claim("data", 50), pod("data", name="db-0"), *kept("pv", 100, node="a")]
     objects += [raw for name in "ab" for raw in (longhorn_node(name, 200), kube_node(name, node=name))]
-    result = run("explain", "--snapshot", _write(tmp_path / "cluster.json", objects), "--pod", "db-0")
+    result = run("explain", "--snapshot", write_list(tmp_path, objects), "--pod", "db-0")
     assert [line.split(": ")[0] for line in result.out.splitlines()[1:3]] == [
         "  claim data (not bound yet) on b",
         "  claim data (not bound yet, matches PersistentVolume pv) on a",
@@ -72,7 +77,7 @@ def test_the_table_names_the_existing_volume_that_a_claim_will_be_bound_to(run: 
 
 def test_a_claim_with_a_missing_storage_class_is_listed_as_such(run: Run, tmp_path: Path) -> None:
     objects = [longhorn_node("a"), claim("data", 50, storage_class="gone"), pod("data", name="db-0")]
-    arguments = ["explain", "--snapshot", _write(tmp_path / "cluster.json", objects), "--pod", "db-0"]
+    arguments = ["explain", "--snapshot", write_list(tmp_path, objects), "--pod", "db-0"]
     assert run(*arguments).out.splitlines()[1:3] == [
         "  no Longhorn volumes",
         "  claim data is skipped: StorageClass gone does not exist",
@@ -128,7 +133,7 @@ def test_a_pod_of_the_snapshot_may_be_named(run: Run, snapshot: str, name: str) 
 def test_a_name_in_two_namespaces_must_be_given_in_full(run: Run, tmp_path: Path) -> None:
     """Guessing would explain the wrong pod."""
     twins = [pod(name="db-0"), pod(name="db-0", namespace="shop")]
-    snapshot = _write(tmp_path / "snapshot.json", [*small_cluster(), *twins])
+    snapshot = write_list(tmp_path, [*small_cluster(), *twins])
     result = run("explain", "--snapshot", snapshot, "--pod", "db-0")
     assert (result.code, result.out) == (2, "")
     assert "db-0: several pods have this name" in result.err
@@ -143,7 +148,7 @@ def test_a_pod_may_be_a_file(run: Run, snapshot: str, tmp_path: Path) -> None:
 
 
 def test_a_pods_file_may_have_its_claims(run: Run, snapshot: str, tmp_path: Path) -> None:
-    file = _write(tmp_path / "pod.json", [claim("extra", 95), pod("extra", name="new")])
+    file = write_list(tmp_path / "pod.json", [claim("extra", 95), pod("extra", name="new")])
     assert _fitting(_explain_json(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))) == ["node-1"]
 
 
@@ -198,7 +203,7 @@ def test_a_stateful_sets_claim_templates_become_the_claims_of_its_first_pod(
 
 def test_a_snapshot_without_kubernetes_nodes_has_longhorns_nodes(run: Run, tmp_path: Path) -> None:
     objects = [longhorn_node("only"), storage_class(), claim("data-db-0"), db_pod()]
-    snapshot = _write(tmp_path / "snapshot.json", objects)
+    snapshot = write_list(tmp_path, objects)
     answer = _explain_json(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
     assert _fitting(answer) == ["only"]
 
@@ -206,7 +211,7 @@ def test_a_snapshot_without_kubernetes_nodes_has_longhorns_nodes(run: Run, tmp_p
 def test_lines_in_a_pipe_are_not_cut(run: Run, tmp_path: Path) -> None:
     name = "n" * 300
     objects = [longhorn_node(name, 1), storage_class(), claim("data-db-0"), db_pod()]
-    result = run("explain", "--snapshot", _write(tmp_path / "snapshot.json", objects), "--pod", "db-0", "-o", "wide")
+    result = run("explain", "--snapshot", write_list(tmp_path, objects), "--pod", "db-0", "-o", "wide")
     (line,) = [line for line in result.out.splitlines() if line.startswith("nnn")]
     assert line.split()[0] == name
     assert "100Gi" in line
@@ -301,9 +306,7 @@ class TestVolume:
             volume("v", 50, locality="disabled", numberOfReplicas=2),
             replica("r1", "v", "node-1", size=50),
         ]
-        file = tmp_path / "volumes.json"
-        file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-        return str(file)
+        return write_list(tmp_path / "volumes.json", items)
 
     def test_the_table_names_rule_and_numbers(self, run: Run, volume_with_replica: str) -> None:
         result = run("explain", "--snapshot", volume_with_replica, "--volume", "v")
@@ -345,7 +348,7 @@ def demanded(tmp_path: Path) -> str:
         pod("first", name="first", namespace="shop", node="node-1", phase="Pending"),
         pod("second", name="second", namespace="shop"),
     ]
-    return _write(tmp_path / "demanded.json", objects)
+    return write_list(tmp_path, objects)
 
 
 def test_space_that_another_pod_will_take_counts(run: Run, demanded: str) -> None:
@@ -382,7 +385,7 @@ def test_the_table_names_the_largest_volumes_of_other_pods_only(run: Run, tmp_pa
     for number in range(6):
         name = f"other-{number}"
         objects += [claim(name, 10 + number), pod(name, name=name, uid=f"uid-{number}", node="node-1")]
-    result = run("explain", "--snapshot", _write(tmp_path / "many.json", objects), "--pod", "db-0", "-o", "wide")
+    result = run("explain", "--snapshot", write_list(tmp_path, objects), "--pod", "db-0", "-o", "wide")
     assert "counted with other-5 of pod default/other-5 (15Gi), other-4 " in result.out
     assert "other-2 of pod default/other-2 (12Gi) and 2 more" in result.out
 

@@ -51,10 +51,7 @@ def anti_affinity(app: str) -> Object:
 
 
 def constrained_cluster() -> list[Object]:
-    """The waiting pod db-0 keeps away from web.
-
-    web runs on node `b` in the namespace `shop`.
-    """
+    """The waiting pod db-0 keeps away from web. web runs on node `b` in the namespace `shop`."""
     objects = two_nodes()
     for raw in objects:
         if raw["kind"] == "Node" and raw["apiVersion"] == "v1":

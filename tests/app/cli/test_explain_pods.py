@@ -4,7 +4,7 @@ What kube-scheduler filters before the extender is tested, too.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,9 @@ import pytest
 import yaml
 
 from app.kube.cluster_cache import as_snapshot
-from tests.builders import Object, claim, csi_node, kube_node, longhorn_node, pod, storage_class
+from tests.builders import Object, claim, csi_node, kube_node, longhorn_node, pod, storage_class, write_list
 from tests.worlds.command_line import Run
 from tests.worlds.service import db_pod, small_cluster
-
-
-def write(folder: Path, objects: Iterable[Object]) -> str:
-    file = folder / "snapshot.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
-    return str(file)
 
 
 def cordoned(name: str) -> Object:
@@ -47,7 +41,7 @@ def two_nodes(first: Object | None = None) -> list[Object]:
 @pytest.fixture
 def snapshot(tmp_path: Path) -> str:
     """Two nodes, of which `a` is cordoned."""
-    return write(tmp_path, two_nodes(cordoned("a")))
+    return write_list(tmp_path, two_nodes(cordoned("a")))
 
 
 def test_a_cordoned_node_is_not_counted(run: Run, snapshot: str) -> None:
@@ -128,7 +122,7 @@ def test_a_node_without_longhorns_csi_driver_does_not_fit(
     run: Run, tmp_path: Path, csi_nodes: list[Object], fitting: set[str]
 ) -> None:
     """kube-scheduler admits it, and the pod would wait there for its volumes; in `waiting` it counts among the others."""
-    file = write(tmp_path, [*two_nodes(), *csi_nodes])
+    file = write_list(tmp_path, [*two_nodes(), *csi_nodes])
     nodes = json.loads(run("explain", "--snapshot", file, "db-0", "-o", "json").out)["nodes"]
     assert {name for name, node in nodes.items() if node["fits"]} == fitting
     for name in nodes.keys() - fitting:
@@ -145,7 +139,7 @@ def test_a_node_without_longhorns_csi_driver_does_not_fit(
 
 def test_a_pod_without_longhorn_volumes_needs_no_driver(run: Run, tmp_path: Path) -> None:
     objects = [*two_nodes()[:-2], pod(name="plain", namespace="shop"), csi_node("a", "other")]
-    assert run("explain", "--snapshot", write(tmp_path, objects), "plain", "-o", "name").out == "node/a\nnode/b\n"
+    assert run("explain", "--snapshot", write_list(tmp_path, objects), "plain", "-o", "name").out == "node/a\nnode/b\n"
 
 
 def test_all_nodes_leaves_kube_scheduler_out(run: Run, snapshot: str) -> None:
@@ -170,7 +164,7 @@ def test_the_node_affinity_of_a_bound_volume_counts(run: Run, tmp_path: Path) ->
     }
     objects = [*two_nodes()[:4], bound, persistent, pod("data", name="db-0", namespace="shop")]
     objects[1] = kube_node("b", zone="w")
-    answer = json.loads(run("explain", "--snapshot", write(tmp_path, objects), "db-0", "-o", "json").out)
+    answer = json.loads(run("explain", "--snapshot", write_list(tmp_path, objects), "db-0", "-o", "json").out)
     assert {name: entry["kubeScheduler"]["plugin"] for name, entry in answer["nodes"].items()} == {
         "a": "VolumeBinding",
         "b": "",
@@ -197,7 +191,7 @@ def test_a_pod_is_named_as_for_kubectl(run: Run, tmp_path: Path, arguments: list
         "metadata": {"name": "db", "namespace": "shop"},
         "spec": spec,
     }
-    result = run("explain", "--snapshot", write(tmp_path, [*two_nodes(), stateful_set]), *arguments, "-o", "json")
+    result = run("explain", "--snapshot", write_list(tmp_path, [*two_nodes(), stateful_set]), *arguments, "-o", "json")
     assert (result.err, json.loads(result.out)["pod"]) == ("", "shop/db-0")
 
 
@@ -241,7 +235,7 @@ def test_explain_of_a_workload_says_which_pod_it_shows(
     version = "batch/v1" if kind == "Job" else "apps/v1"
     workload = {"kind": kind, "apiVersion": version, "metadata": {"name": "db", "namespace": "shop"}, "spec": {"template": template}}  # fmt: skip
     members = [pod("data", name=name, namespace="shop", node=node) for name, node in pods.items()]
-    snapshot = write(tmp_path, [*two_nodes()[:-1], workload, *members])
+    snapshot = write_list(tmp_path, [*two_nodes()[:-1], workload, *members])
     arguments = ["explain", "--snapshot", snapshot, f"{kind.lower()}/db", "-n", "shop"]
     answer = json.loads(run(*arguments, "-o", "json").out)
     assert [f"pod {answer['pod']}", f"  {answer['selection']}"] == lines
@@ -253,19 +247,19 @@ def test_of_a_stateful_set_that_the_file_lacks_the_first_waiting_pod_is_taken(ru
         pod(name=name, namespace="shop", node=node) for name, node in (("db-1", "b"), ("db-10", ""), ("db-2", ""))
     ]
     objects = [*two_nodes()[:-1], pod("data", name="db-0", namespace="shop", node="a"), *others]
-    arguments = ["explain", "--snapshot", write(tmp_path, objects), "sts/db", "-n", "shop", "-o", "json"]
+    arguments = ["explain", "--snapshot", write_list(tmp_path, objects), "sts/db", "-n", "shop", "-o", "json"]
     assert json.loads(run(*arguments).out)["pod"] == "shop/db-2"
 
 
 def test_of_a_claims_pods_one_that_waits_is_asked_about(run: Run, tmp_path: Path) -> None:
     pods = [pod("data", name=name, namespace="shop", node=node) for name, node in (("db-0", "a"), ("db-1", ""))]
-    snapshot = write(tmp_path, [*two_nodes()[:-1], *pods])
+    snapshot = write_list(tmp_path, [*two_nodes()[:-1], *pods])
     answer = json.loads(run("explain", "--snapshot", snapshot, "--claim", "shop/data", "-o", "json").out)
     assert answer["pod"] == "shop/db-1"
 
 
 def test_a_claim_without_a_pod_is_asked_about_alone(run: Run, tmp_path: Path) -> None:
-    snapshot = write(tmp_path, two_nodes()[:-1])
+    snapshot = write_list(tmp_path, two_nodes()[:-1])
     answer = json.loads(run("explain", "--snapshot", snapshot, "--claim", "shop/data", "-o", "json").out)
     assert [volume["claim"] for volume in answer["volumes"]] == ["shop/data"]
     assert {name: entry["fits"] for name, entry in answer["nodes"].items()} == {"a": True, "b": True}
@@ -302,7 +296,7 @@ def test_without_a_pod_all_waiting_pods_are_listed(run: Run, tmp_path: Path) -> 
         pod("large", name="db-1", namespace="shop"),
         pod(name="runs", node="b"),
     ]
-    snapshot = write(tmp_path, objects)
+    snapshot = write_list(tmp_path, objects)
     result = run("explain", "--snapshot", snapshot)
     rows = [line.split()[:2] for line in result.out.splitlines() if line.startswith("shop/")]
     assert (rows, result.code) == ([["shop/db-0", "1/2"], ["shop/db-1", "0/2"]], 1)
@@ -319,7 +313,7 @@ def test_a_namespace_narrows_the_waiting_pods(run: Run, snapshot: str) -> None:
 
 def test_a_waiting_pod_that_cannot_be_decided_about_has_the_reason(run: Run, tmp_path: Path) -> None:
     objects = [*two_nodes(), pod("missing", name="db-1", namespace="shop")]
-    result = run("explain", "--snapshot", write(tmp_path, objects))
+    result = run("explain", "--snapshot", write_list(tmp_path, objects))
     (line,) = [line for line in result.out.splitlines() if line.startswith("shop/db-1")]
     assert "shop/missing" in line
     assert "shop/db-0" in result.out
@@ -334,7 +328,7 @@ def test_equal_refusals_share_a_row_from_thirty_nodes_on(run: Run, tmp_path: Pat
     names = [f"n-{number:02}" for number in range(nodes - 1)]
     objects = [raw for name in names for raw in (kube_node(name), longhorn_node(name, 10))]
     objects += two_nodes()[1:2] + two_nodes()[3:]
-    snapshot = write(tmp_path, objects)
+    snapshot = write_list(tmp_path, objects)
     table = run("explain", "--snapshot", snapshot, "db-0").out.splitlines()
     body = table[table.index(next(line for line in table if line.startswith("NODE"))) + 1 :]
     assert len(body[: body.index("")]) == rows
@@ -345,7 +339,7 @@ def test_equal_refusals_share_a_row_from_thirty_nodes_on(run: Run, tmp_path: Pat
 
 def test_a_row_of_nodes_with_long_names_has_one_name(run: Run, tmp_path: Path) -> None:
     objects = [kube_node(f"worker-{number:02}.example.com") for number in range(30)]
-    snapshot = write(tmp_path, [*objects, storage_class(), claim("x", 1), pod("x", name="db-0")])
+    snapshot = write_list(tmp_path, [*objects, storage_class(), claim("x", 1), pod("x", name="db-0")])
     out = run("explain", "--snapshot", snapshot, "db-0").out
     assert "\n30 nodes: worker-00.example.com, ...  no " in out
 
@@ -358,7 +352,7 @@ def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_fits_a_terminal_of_80_columns(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_terminal(monkeypatch)
-    lines = run("explain", "--snapshot", write(tmp_path, [*small_cluster(), db_pod()]), "db-0").out.splitlines()
+    lines = run("explain", "--snapshot", write_list(tmp_path, [*small_cluster(), db_pod()]), "db-0").out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith("  claim data-db-0")
     assert lines[2].split() == ["node"]
@@ -371,7 +365,7 @@ def test_the_wide_table_has_one_line_per_node_on_a_terminal(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_terminal(monkeypatch)
-    snapshot = write(tmp_path, [*small_cluster(), db_pod()])
+    snapshot = write_list(tmp_path, [*small_cluster(), db_pod()])
     lines = run("explain", "--snapshot", snapshot, "db-0", "-o", "wide").out.splitlines()
     body = lines[lines.index("") + 2 :]
     assert [line.split()[0] for line in body[: body.index("")]] == ["node-1", "node-2", "node-3", "node-4"]
@@ -381,12 +375,12 @@ def test_a_long_name_of_a_node_stays_whole(run: Run, tmp_path: Path, monkeypatch
     use_terminal(monkeypatch)
     name = "ip-192-168-112-34.eu-central-1.compute.internal"
     objects = [kube_node(name), longhorn_node(name), pod(name="db-0")]
-    lines = run("explain", "--snapshot", write(tmp_path, objects), "db-0").out.splitlines()
+    lines = run("explain", "--snapshot", write_list(tmp_path, objects), "db-0").out.splitlines()
     assert any(line.startswith(f"{name}  yes   ok") for line in lines)
 
 
 def test_no_line_in_a_pipe_is_padded(run: Run, tmp_path: Path) -> None:
-    out = run("explain", "--snapshot", write(tmp_path, [*small_cluster(), db_pod()]), "db-0", "-o", "wide").out
+    out = run("explain", "--snapshot", write_list(tmp_path, [*small_cluster(), db_pod()]), "db-0", "-o", "wide").out
     assert [line for line in out.splitlines() if line != line.rstrip()] == []
 
 

@@ -2,25 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.builders import Object, claim, flat, pod
+from tests.builders import Object, claim, pod, write_list
 from tests.worlds.command_line import Run
 from tests.worlds.predicted_clusters import growing_class, node, owned_pod, running
 
 
-def _write(file: Path, *objects: Any) -> str:
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
-    return str(file)
-
-
 def workload(kind: str = "StatefulSet", size: str = "40Gi") -> Object:
-    """A workload with one claim per pod.
-
-    It has no claim if it is no StatefulSet.
-    """
+    """A workload with one claim per pod. It has no claim if it is no StatefulSet."""
     spec = {
         "storageClassName": "longhorn",
         "accessModes": ["ReadWriteOnce"],
@@ -37,16 +28,13 @@ def workload(kind: str = "StatefulSet", size: str = "40Gi") -> Object:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """A snapshot file of two nodes.
-
-    db-0 runs on a with 30 of 100 Gi, and b is empty.
-    """
+    """A snapshot file of two nodes. db-0 runs on a with 30 of 100 Gi, and b is empty."""
     objects = (growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
-    return _write(tmp_path / "snapshot.json", *objects)
+    return write_list(tmp_path, *objects)
 
 
 def test_the_table_says_how_many_fit_and_why_no_more(run: Run, cluster: str, tmp_path: Path) -> None:
-    file = _write(tmp_path / "web.json", workload())
+    file = write_list(tmp_path / "web.json", workload())
     result = run("headroom", file, "--snapshot", cluster, "--orders", "2")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert result.code == 0
@@ -57,7 +45,7 @@ def test_the_table_says_how_many_fit_and_why_no_more(run: Run, cluster: str, tmp
 
 
 def test_json_is_stable(run: Run, cluster: str, tmp_path: Path) -> None:
-    file = _write(tmp_path / "web.json", workload())
+    file = write_list(tmp_path / "web.json", workload())
     answer = json.loads(run("headroom", file, "--snapshot", cluster, "--orders", "2", "-o", "json").out)
     assert list(answer) == [
         "apiVersion", "kind", "template", "orders", "seed", "limit", "atLeast", "least", "most", "limitReached",
@@ -75,18 +63,18 @@ def test_json_is_stable(run: Run, cluster: str, tmp_path: Path) -> None:
 def test_the_exit_code_says_whether_enough_fit(
     run: Run, cluster: str, tmp_path: Path, at_least: str, code: int
 ) -> None:
-    file = _write(tmp_path / "web.json", workload())
+    file = write_list(tmp_path / "web.json", workload())
     assert run("headroom", file, "--snapshot", cluster, "--at-least", at_least).code == code
 
 
 def test_none_fits(run: Run, cluster: str, tmp_path: Path) -> None:
-    result = run("headroom", _write(tmp_path / "web.json", workload(size="400Gi")), "--snapshot", cluster)
+    result = run("headroom", write_list(tmp_path / "web.json", workload(size="400Gi")), "--snapshot", cluster)
     assert result.code == 1
     assert result.out.splitlines()[-1].startswith("0 more pods of ")
 
 
 def test_a_limit_that_is_reached_is_said(run: Run, cluster: str, tmp_path: Path) -> None:
-    file = _write(tmp_path / "web.json", workload("Deployment"))
+    file = write_list(tmp_path / "web.json", workload("Deployment"))
     result = run("headroom", file, "--snapshot", cluster, "--limit", "4")
     assert result.out.splitlines()[-1] == f"at least 4 more pods of {file} fit, in 5 orders"
 
@@ -98,12 +86,12 @@ def test_a_stateful_set_of_the_cluster_goes_on_with_its_next_pod(run: Run, clust
 
 
 def test_copies_of_a_pod_without_a_controller_have_claims_of_their_own(run: Run, cluster: str, tmp_path: Path) -> None:
-    file = _write(tmp_path / "pod.json", pod("data", name="job"), claim("data", 40))
+    file = write_list(tmp_path / "pod.json", pod("data", name="job"), claim("data", 40))
     answer = json.loads(run("headroom", file, "--snapshot", cluster, "--orders", "1", "-o", "json").out)
     assert answer["least"] == 3
     shared = claim("data", 40)
     shared["spec"]["accessModes"] = ["ReadWriteMany"]
-    file = _write(tmp_path / "shared.json", pod("data", name="job"), shared)
+    file = write_list(tmp_path / "shared.json", pod("data", name="job"), shared)
     answer = json.loads(run("headroom", file, "--snapshot", cluster, "--limit", "9", "-o", "json").out)
     assert (answer["least"], answer["limitReached"]) == (9, True)
 
@@ -111,7 +99,7 @@ def test_copies_of_a_pod_without_a_controller_have_claims_of_their_own(run: Run,
 def test_pods_of_a_deployment_share_its_claims(run: Run, tmp_path: Path) -> None:
     objects = (growing_class(), node("a"), node("b"), claim("data", 40))
     bound = owned_pod("data", name="web-1-x", owner="ReplicaSet")
-    file = _write(tmp_path / "snapshot.json", *objects, bound)
+    file = write_list(tmp_path, *objects, bound)
     answer = json.loads(run("headroom", "web-1-x", "--snapshot", file, "--limit", "9", "-o", "json").out)
     assert [entry["least"] for entry in answer["nodes"] if entry["least"]] in ([9], [])
     assert answer["least"] == 9
@@ -136,7 +124,7 @@ def test_bad_input_ends_with_2(run: Run, cluster: str, arguments: tuple[str, ...
 
 
 def test_a_daemon_set_has_no_headroom(run: Run, cluster: str, tmp_path: Path) -> None:
-    result = run("headroom", _write(tmp_path / "ds.json", workload("DaemonSet")), "--snapshot", cluster)
+    result = run("headroom", write_list(tmp_path / "ds.json", workload("DaemonSet")), "--snapshot", cluster)
     assert result.code == 2
     assert "is a DaemonSet" in result.err
 

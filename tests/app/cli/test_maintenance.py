@@ -2,28 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.builders import flat, pod
+from tests.builders import pod, write_list
 from tests.worlds.command_line import Run
 from tests.worlds.predicted_clusters import growing_class, node, running
 
 
-def _write(file: Path, *objects: Any) -> str:
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
-    return str(file)
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """A snapshot file of three nodes.
-
-    db-0 runs on a with a replica there and on b; c is empty.
-    """
+    """A snapshot file of three nodes. db-0 runs on a with a replica there and on b; c is empty."""
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
-    return _write(tmp_path / "snapshot.json", growing_class(), nodes, running("db-0", "a", replicas=["a", "b"]))
+    return write_list(tmp_path, growing_class(), nodes, running("db-0", "a", replicas=["a", "b"]))
 
 
 def test_an_order_of_all_nodes_ends_with_0(run: Run, cluster: str) -> None:
@@ -40,7 +31,7 @@ def test_the_wait_before_a_rebuild_is_said(run: Run, tmp_path: Path) -> None:
     """Longhorn rebuilds elsewhere what it could reuse only after replica-replenishment-wait-interval."""
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
     pods = running("db-0", "b", replicas=["a", "b"], locality="disabled")
-    file = _write(tmp_path / "remote.json", growing_class(), nodes, pods)
+    file = write_list(tmp_path / "remote.json", growing_class(), nodes, pods)
     arguments = ("maintenance", "a", "--snapshot", file, "--orders", "2")
     wait = "nothing is rebuilt for 0:10:01 where a failed replica could be reused (replica-replenishment-wait-interval)"
     assert f"after each drain {wait}" in run(*arguments).out
@@ -66,7 +57,7 @@ def test_json_is_stable(run: Run, cluster: str) -> None:
 
 def test_a_node_that_is_blocked_in_any_order_ends_with_1(run: Run, tmp_path: Path) -> None:
     objects = (growing_class(), node("a"), node("b"), pod(name="bare", node="a", phase="Running"))
-    file = _write(tmp_path / "bare.json", *objects)
+    file = write_list(tmp_path / "bare.json", *objects)
     result = run("maintenance", "--snapshot", file, "--orders", "2")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert result.code == 1
@@ -77,7 +68,9 @@ def test_a_node_that_is_blocked_in_any_order_ends_with_1(run: Run, tmp_path: Pat
 
 def test_where_no_drain_fits_every_order_was_tried(run: Run, tmp_path: Path) -> None:
     nodes = [*node("a", 50, listed={"db-0-a": 40}), *node("b", 50, listed={"db-1-b": 40})]
-    file = _write(tmp_path / "full.json", growing_class(), nodes, running("db-0", "a", 40), running("db-1", "b", 40))
+    file = write_list(
+        tmp_path / "full.json", growing_class(), nodes, running("db-0", "a", 40), running("db-1", "b", 40)
+    )
     result = run("maintenance", "--snapshot", file, "--orders", "2")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert result.code == 1

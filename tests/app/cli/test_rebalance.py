@@ -4,42 +4,33 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.builders import Object, claim, flat, setting
+from tests.builders import Object, claim, setting, write_list
 from tests.worlds.command_line import Run
 from tests.worlds.predicted_clusters import growing_class, node, owned_pod, running
 
 GI = 1024**3
 
 
-def _write(file: Path, *objects: Any) -> str:
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
-    return str(file)
-
-
 def cluster_objects() -> list[Object]:
-    """The node a has 70 Gi free, the node b 60 Gi.
-
-    The replica of db-0 is on a.
-    """
+    """The node a has 70 Gi free, the node b 60 Gi. The replica of db-0 is on a."""
     pod = running("db-0", "a", locality="disabled")
     return [growing_class(), *node("a", listed={"db-0-a": 30}), *node("b", 60), *pod]
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    return _write(tmp_path / "snapshot.json", cluster_objects())
+    return write_list(tmp_path, cluster_objects())
 
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> str:
     """The same with a pod that waits for 90 Gi."""
     pod = [owned_pod("data-web-0", name="web-0"), claim("data-web-0", 90)]
-    return _write(tmp_path / "waiting.json", cluster_objects(), pod)
+    return write_list(tmp_path / "waiting.json", cluster_objects(), pod)
 
 
 def test_the_plan_is_printed_with_its_commands(cluster: str, run: Run) -> None:
@@ -115,14 +106,14 @@ def test_a_pod_that_no_move_helps_has_no_plan(tmp_path: Path, run: Run) -> None:
     pod = owned_pod("data-web-0", name="web-0")
     pod["spec"]["nodeSelector"] = {"disk": "none"}
     result = run(
-        "rebalance", "--snapshot", _write(tmp_path / "s.json", cluster_objects(), pod, claim("data-web-0", 90))
+        "rebalance", "--snapshot", write_list(tmp_path / "s.json", cluster_objects(), pod, claim("data-web-0", 90))
     )
     assert result.code == 1
     assert result.out.splitlines()[-1] == "waiting pods that fit: 0 of 1 now; no plan of up to 3 moves exists"
 
 
 def test_what_is_not_predicted_is_noted(tmp_path: Path, run: Run) -> None:
-    file = _write(tmp_path / "s.json", cluster_objects(), setting("replica-auto-balance", "best-effort"))
+    file = write_list(tmp_path / "s.json", cluster_objects(), setting("replica-auto-balance", "best-effort"))
     assert "note: replica-auto-balance is on" in run("rebalance", "--snapshot", file).out
 
 
@@ -131,7 +122,7 @@ def test_a_volume_that_waits_for_the_freed_space_prevents_the_move(tmp_path: Pat
     objects = cluster_objects()
     objects += running("db-1", "a", 72, replicas=["c"], locality="best-effort")
     objects += node("c", 100, listed={"db-1-c": 72})
-    result = run("rebalance", "--snapshot", _write(tmp_path / "s.json", objects), "--goal", "largest-volume")
+    result = run("rebalance", "--snapshot", write_list(tmp_path / "s.json", objects), "--goal", "largest-volume")
     assert result.code == 1
     assert "volumes of which Longhorn has to place replicas: 1" in result.out
 
@@ -164,9 +155,11 @@ def test_bad_input_is_one_clear_line(options: list[str], error: str, cluster: st
 
 def test_one_of_several_classes_must_be_named(tmp_path: Path, run: Run) -> None:
     gold = {**growing_class(), "metadata": {"name": "gold"}}
-    file = _write(tmp_path / "s.json", cluster_objects(), gold)
+    file = write_list(tmp_path / "s.json", cluster_objects(), gold)
     result = run("rebalance", "--snapshot", file)
     assert (result.code, "there are gold, longhorn" in result.err) == (2, True)
     default = {"storageclass.kubernetes.io/is-default-class": "true"}
     gold["metadata"] = {"name": "gold", "annotations": default}
-    assert "largest volume of gold" in run("rebalance", "--snapshot", _write(Path(file), cluster_objects(), gold)).out
+    assert (
+        "largest volume of gold" in run("rebalance", "--snapshot", write_list(Path(file), cluster_objects(), gold)).out
+    )

@@ -14,19 +14,13 @@ import pytest
 import yaml
 
 from scheduler_core.predict.remedies import find_remedies
-from tests.builders import Object, claim, disk, flat, kube_node, longhorn_node, pod, storage_class
+from tests.builders import Object, claim, disk, kube_node, longhorn_node, pod, storage_class, write_list
 from tests.worlds.command_line import Run
 from tests.worlds.remedies import object_of, run_command, write_conditions
 
 ROOT = Path(__file__).parents[3]
 MIXED = "examples/mixed-cluster/snapshot.yaml"
 LARGE = "examples/mixed-cluster/pods/large.yaml"
-
-
-def write(folder: Path, *objects: Any) -> str:
-    file = folder / "snapshot.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
-    return str(file)
 
 
 def world(**fields: Any) -> list[Object]:
@@ -61,7 +55,7 @@ def selective() -> list[Object]:
 
 def test_a_search_that_ends_early_says_so(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be a remedy that was not tried."""
-    file = write(tmp_path, *world(reserved=70))
+    file = write_list(tmp_path, *world(reserved=70))
     assert "not searched further" not in run("remedies", "db", "--snapshot", file).out
     assert json.loads(run("remedies", "db", "--snapshot", file, "-o", "json").out)["complete"] is True
     monkeypatch.setattr("app.cli.remedies_command.find_remedies", partial(find_remedies, max_decisions=1))
@@ -85,7 +79,7 @@ CLUSTERS = [
 def test_the_printed_commands_make_explain_say_that_the_pod_fits(
     run: Run, tmp_path: Path, objects: list[Object], text: str
 ) -> None:
-    snapshot = write(tmp_path, objects)
+    snapshot = write_list(tmp_path, objects)
     assert run("explain", "--snapshot", snapshot, "db").code == 1
     result = run("remedies", "--snapshot", snapshot, "db", "--limit", "1")
     lines = result.out.splitlines()
@@ -96,7 +90,7 @@ def test_the_printed_commands_make_explain_say_that_the_pod_fits(
     for command in commands:
         run_command(changed, command)
     write_conditions(changed)
-    assert run("explain", "--snapshot", write(tmp_path, changed), "db").code == 0
+    assert run("explain", "--snapshot", write_list(tmp_path, changed), "db").code == 0
 
 
 def test_the_remedies_of_the_example_work(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +101,7 @@ def test_the_remedies_of_the_example_work(run: Run, tmp_path: Path, monkeypatch:
     for [command] in commands:
         items = yaml.load((ROOT / MIXED).read_text(), yaml.CSafeLoader)["items"]
         run_command(items, shlex.split(command))
-        result = run("explain", "--snapshot", write(tmp_path, items), LARGE, "-o", "name")
+        result = run("explain", "--snapshot", write_list(tmp_path, items), LARGE, "-o", "name")
         assert (result.code, result.out) == (0, "node/north-1\n")
 
 
@@ -119,7 +113,7 @@ def test_the_documented_output_is_that_of_the_command(run: Run, monkeypatch: pyt
 
 
 def test_json_and_yaml_are_stable(run: Run, tmp_path: Path) -> None:
-    snapshot = write(tmp_path, world(scheduled=70))
+    snapshot = write_list(tmp_path, world(scheduled=70))
     answer = json.loads(run("remedies", "--snapshot", snapshot, "db", "-o", "json").out)
     assert list(answer) == ["apiVersion", "kind", "pod", "fits", "remedies", "complete"]
     assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "Remedies")
@@ -146,14 +140,14 @@ def test_json_and_yaml_are_stable(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_pod_that_fits_needs_no_remedy(run: Run, tmp_path: Path) -> None:
-    result = run("remedies", "--snapshot", write(tmp_path, world()), "db")
+    result = run("remedies", "--snapshot", write_list(tmp_path, world()), "db")
     assert (result.code, result.out) == (0, "pod default/db fits as it is\n")
 
 
 def test_where_nothing_helps_that_is_said(run: Run, tmp_path: Path) -> None:
     node = longhorn_node("a", {})
     objects = [kube_node("a"), node, storage_class(), claim("data", 40), pod("data", name="db", uid="uid-db")]
-    result = run("remedies", "--snapshot", write(tmp_path, objects), "db")
+    result = run("remedies", "--snapshot", write_list(tmp_path, objects), "db")
     assert (result.code, result.out) == (1, "pod default/db fits nowhere; no remedy was found\n")
 
 
@@ -167,14 +161,14 @@ def test_where_nothing_helps_that_is_said(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run: Run, tmp_path: Path, arguments: list[str], problem: str) -> None:
-    snapshot = write(tmp_path, world(), pod("missing", name="claimless"))
+    snapshot = write_list(tmp_path, world(), pod("missing", name="claimless"))
     result = run("remedies", "--snapshot", snapshot, *arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert problem in result.err
 
 
 def test_explain_prints_the_first_remedy_of_a_pod_that_fits_nowhere(run: Run, tmp_path: Path) -> None:
-    snapshot = write(tmp_path, world(allow=False))
+    snapshot = write_list(tmp_path, world(allow=False))
     table = run("explain", "--snapshot", snapshot, "db").out
     assert "cheapest remedy: allow scheduling on disk a/disk-1" in table
     remedy = json.loads(run("explain", "--snapshot", snapshot, "db", "-o", "json").out)["remedy"]
@@ -183,12 +177,12 @@ def test_explain_prints_the_first_remedy_of_a_pod_that_fits_nowhere(run: Run, tm
 
 @pytest.mark.parametrize("option", [["--alone"], ["--all-nodes"], ["--node", "a"]])
 def test_explain_seeks_no_remedy_for_a_narrower_question(run: Run, tmp_path: Path, option: list[str]) -> None:
-    result = run("explain", "--snapshot", write(tmp_path, world(allow=False)), "db", *option, "-o", "json")
+    result = run("explain", "--snapshot", write_list(tmp_path, world(allow=False)), "db", *option, "-o", "json")
     assert (result.code, json.loads(result.out)["remedy"]) == (1, None)
 
 
 def test_explain_has_no_remedy_for_a_pod_that_fits(run: Run, tmp_path: Path) -> None:
-    result = run("explain", "--snapshot", write(tmp_path, world()), "db", "-o", "json")
+    result = run("explain", "--snapshot", write_list(tmp_path, world()), "db", "-o", "json")
     assert (result.code, json.loads(result.out)["remedy"]) == (0, None)
 
 

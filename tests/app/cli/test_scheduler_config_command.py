@@ -178,10 +178,7 @@ def own_pod(*arguments: str, host_network: bool = True, **metadata: Any) -> Obje
 async def test_an_extender_on_its_nodes_loopback_is_called_there(
     tmp_path: Path, run: Run, pod: Object, port_name: str, address: str
 ) -> None:
-    """It listens there by the host-network overlay.
-
-    No process listens behind the Service's clusterIP then.
-    """
+    """It listens there by the host-network overlay. No process listens behind the Service's clusterIP then."""
     async with cluster(tmp_path, [], service(port_name=port_name), extender=[pod]) as kubeconfig:
         result = await run_in_thread(run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig)
     assert yaml.safe_load(result.out)["extenders"][0]["urlPrefix"] == address

@@ -18,6 +18,7 @@ from app.runtime.http_protocol import MAX_HEAD_BYTES
 from devcluster.http_check import http_request
 from devcluster.pki import CertificateAuthority
 from devcluster.ports import Ports
+from tests.builders import write_list
 from tests.worlds.command_line import Run
 from tests.worlds.service import SnapshotProcess, by_names, db_pod, serve_snapshot, small_cluster
 from tests.worlds.tls import SERVER_HOST, MountedSecret
@@ -145,9 +146,8 @@ def test_bad_input_is_one_line(tmp_path: Path, run: Run, flags: list[str], probl
     authority = CertificateAuthority.create(tmp_path)
     authority.server("server", [SERVER_HOST])
     authority.client("client")
-    snapshot = tmp_path / "snapshot.json"
-    snapshot.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": small_cluster()}))
+    snapshot = write_list(tmp_path, small_cluster())
     paths = [flag if flag.startswith("-") or flag.isdigit() else str(tmp_path / flag) for flag in flags]
-    result = run("serve", "--snapshot", str(snapshot), "--port", "0", *paths)
+    result = run("serve", "--snapshot", snapshot, "--port", "0", *paths)
     assert (result.code, result.out, problem in result.err) == (2, "", True)
     assert result.err.count("\n") == 1

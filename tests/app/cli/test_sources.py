@@ -38,10 +38,7 @@ def _refusal(file: Path | str, problem: str) -> tuple[int, str, str]:
 def test_a_file_without_objects_is_bad_input(
     run: Run, tmp_path: Path, command: tuple[str, ...], text: str, problem: str
 ) -> None:
-    """An empty file is what a failed `kubectl get` leaves.
-
-    Nothing in it waits, which would look well.
-    """
+    """An empty file is what a failed `kubectl get` leaves. Nothing in it waits, which would look well."""
     file = tmp_path / "snapshot"
     file.write_text(text)
     assert _outcome(run, command, file) == _refusal(file, problem)

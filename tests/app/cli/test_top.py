@@ -29,21 +29,12 @@ CLASSES = "longhorn, longhorn-image, longhorn-local, longhorn-strict"
 HOSTILE = "\x1b[2J\u202e"
 
 
-def write(folder: Path, *objects: Object | list[Object]) -> str:
-    file = folder / "snapshot.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": make.flat(*objects)}))
-    return str(file)
-
-
 def rows(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def shop(*more: Object | list[Object]) -> list[Object]:
-    """Two nodes in two zones, and a pod that waits.
-
-    They have 100Gi and 20Gi, and the pod waits for 50Gi.
-    """
+    """Two nodes in two zones, and a pod that waits. They have 100Gi and 20Gi, and the pod waits for 50Gi."""
     waiting = make.pod("data", name="orders-0", namespace="shop")
     waiting["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z"
     claim = make.claim("data", 50)
@@ -98,7 +89,7 @@ def test_rows_are_selected_and_sorted(run: Run, arguments: list[str], names: lis
 
 
 def test_a_zone_has_a_line_with_its_sum(tmp_path: Path, run: Run) -> None:
-    lines = rows(run("top", "--snapshot", write(tmp_path, shop()), "--group-by", "zone").out)
+    lines = rows(run("top", "--snapshot", make.write_list(tmp_path, shop()), "--group-by", "zone").out)
     assert lines[5:9] == [
         "zone x 1 node 0 0 0 100Gi 0 100Gi",
         "large x open - 0 0 0 100Gi 0 100Gi",
@@ -109,7 +100,9 @@ def test_a_zone_has_a_line_with_its_sum(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(("subject", "kind"), [("nodes", "NodeUsageList"), ("disks", "DiskUsageList")])
 def test_json_has_bytes(tmp_path: Path, run: Run, subject: str, kind: str) -> None:
-    answer = json.loads(run("top", subject, "--snapshot", write(tmp_path, shop()), "--zone", "x", "-o", "json").out)
+    answer = json.loads(
+        run("top", subject, "--snapshot", make.write_list(tmp_path, shop()), "--zone", "x", "-o", "json").out
+    )
     space = {"maximum": 100 * GI, "reserved": 0, "scheduled": 0, "promised": 0, "free": 100 * GI, "written": 0}
     row: dict[str, Any] = {"node": "large", "zone": "x", "closedBy": "", "space": space}
     row |= {"condition": "open", "demand": 0, "disks": 1} if subject == "nodes" else {"disk": "disk-1"}
@@ -134,7 +127,7 @@ def test_json_has_bytes(tmp_path: Path, run: Run, subject: str, kind: str) -> No
 
 
 async def test_a_live_cluster_is_read(tmp_path: Path, run: Run) -> None:
-    file = write(tmp_path, shop())
+    file = make.write_list(tmp_path, shop())
     async with live_cluster(tmp_path, shop()) as kubeconfig:
         live = [
             await run_in_thread(run, command, "--kubeconfig", kubeconfig, "-o", "json")
@@ -146,7 +139,7 @@ async def test_a_live_cluster_is_read(tmp_path: Path, run: Run) -> None:
 
 
 def test_an_empty_cluster_has_no_rows(tmp_path: Path, run: Run) -> None:
-    file = write(tmp_path, make.kube_node("n"))
+    file = make.write_list(tmp_path, make.kube_node("n"))
     result = run("top", "--snapshot", file)
     assert (result.code, rows(result.out)) == (
         0,
@@ -174,7 +167,7 @@ def test_trouble_is_counted(tmp_path: Path, run: Run) -> None:
         make.longhorn_node("shut", allow=False),
         make.longhorn_node("over", {"disk-1": make.disk(10, scheduled=11)}),
     ]
-    lines = rows(run("top", "--snapshot", write(tmp_path, shop(volume, nodes))).out)
+    lines = rows(run("top", "--snapshot", make.write_list(tmp_path, shop(volume, nodes))).out)
     assert lines[0] == "5 nodes with 5 disks; 1 not ready; 1 over the limit; 1 closed"
     assert lines[1] == "1 pod waits; 1 pod is bound without its volumes; 1 volume is misplaced"
     assert [line.split()[0] for line in lines[5:10]] == ["down", "over", "shut", "small", "large"]
@@ -257,7 +250,7 @@ def test_names_do_not_change_the_terminal(tmp_path: Path, run: Run) -> None:
 
 
 def test_no_pod_waits(tmp_path: Path, run: Run) -> None:
-    result = run("waiting", "--snapshot", write(tmp_path, make.longhorn_node("n")))
+    result = run("waiting", "--snapshot", make.write_list(tmp_path, make.longhorn_node("n")))
     assert (result.code, result.out, result.err) == (0, "no pod with claims waits for a node\n", "")
 
 
@@ -266,7 +259,7 @@ def test_a_waiting_pod_has_its_age_reasons_and_a_closest_node(
 ) -> None:
     monkeypatch.setattr("app.cli.decisions.now", lambda: NOW)
     claim = make.claim("big", 120)
-    result = run("waiting", "--snapshot", write(tmp_path, shop(claim, make.pod("big", name="big"))))
+    result = run("waiting", "--snapshot", make.write_list(tmp_path, shop(claim, make.pod("big", name="big"))))
     assert (result.code, result.err) == (1, "")
     assert rows(result.out) == [
         "POD SINCE AGE SIZE FITS WHY CLOSEST NODE REMEDY",
@@ -277,7 +270,7 @@ def test_a_waiting_pod_has_its_age_reasons_and_a_closest_node(
 
 def test_remedies_are_sought_for_some_pods(tmp_path: Path, run: Run) -> None:
     big = [[make.claim(f"big-{number}", 120), make.pod(f"big-{number}", name=f"big-{number}")] for number in range(3)]
-    file = write(tmp_path, shop(*big))
+    file = make.write_list(tmp_path, shop(*big))
     for count in range(4):
         answer = json.loads(run("waiting", "--snapshot", file, "--remedies", str(count), "-o", "json").out)
         remedies = {entry["pod"]: entry["remedy"] and entry["remedy"]["text"] for entry in answer["items"]}
@@ -290,14 +283,18 @@ def test_a_node_that_kube_scheduler_refuses_is_not_the_closest(tmp_path: Path, r
     for raw in objects:
         if raw["kind"] == "Node" and raw["metadata"]["name"] == "large" and raw["apiVersion"] == "v1":
             raw["spec"] = {"unschedulable": True}
-    answer = json.loads(run("waiting", "--snapshot", write(tmp_path, objects), "-n", "default", "-o", "json").out)
+    answer = json.loads(
+        run("waiting", "--snapshot", make.write_list(tmp_path, objects), "-n", "default", "-o", "json").out
+    )
     (pod,) = answer["items"]
     assert pod["reasons"] == {"insufficient Longhorn storage": 1, "node is unschedulable": 1}
     assert (pod["closest"]["node"], pod["closest"]["missing"]) == ("small", 100 * GI)
 
 
 def test_a_pod_that_cannot_be_decided_about_says_why(tmp_path: Path, run: Run) -> None:
-    result = run("waiting", "--snapshot", write(tmp_path, shop(make.pod("absent", name="lost"))), "-o", "json")
+    result = run(
+        "waiting", "--snapshot", make.write_list(tmp_path, shop(make.pod("absent", name="lost"))), "-o", "json"
+    )
     answer = json.loads(result.out)
     assert (answer["apiVersion"], answer["kind"], answer["count"]) == ("longhorn-extender/v1", "WaitingPodList", 2)
     assert {entry["pod"]: "absent" in entry["error"] for entry in answer["items"]} == {

@@ -6,12 +6,11 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.builders import GI, flat, pod, setting, storage_class
+from tests.builders import GI, pod, setting, storage_class, write_list
 from tests.worlds.command_line import Run
 from tests.worlds.predicted_clusters import (
     add_labels,
@@ -27,15 +26,10 @@ from tests.worlds.service import EXTENDER
 MIXED = str(Path(__file__).parents[3] / "examples/mixed-cluster/snapshot.yaml")
 
 
-def _write(file: Path, *objects: Any) -> str:
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(*objects)}))
-    return str(file)
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
     objects = (growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
-    return _write(tmp_path / "snapshot.json", *objects)
+    return write_list(tmp_path, *objects)
 
 
 def test_a_drain_that_succeeds_ends_with_0(run: Run, cluster: str) -> None:
@@ -58,7 +52,7 @@ def test_a_drain_without_room_ends_with_1(run: Run, cluster: str) -> None:
 def test_the_last_line_names_every_failure(run: Run, tmp_path: Path) -> None:
     """Lost data, a refused expansion, and a pod that is not created."""
     objects = (growing_class(grows=False), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
-    file = _write(tmp_path / "bare.json", *objects, pod(name="bare", node="b", phase="Running"))
+    file = write_list(tmp_path / "bare.json", *objects, pod(name="bare", node="b", phase="Running"))
     result = run("what-if", "--snapshot", file, "--expand", "data-db-0=40Gi", "--lose", "a/disk-1", "--lose", "b")
     assert result.code == 1
     assert result.out.splitlines()[-1].split("; ") == [
@@ -78,7 +72,7 @@ def test_a_lost_volume_names_the_pods_that_use_it(run: Run, cluster: str) -> Non
 
 def test_a_pod_that_is_bound_without_running_is_told_apart(run: Run, tmp_path: Path) -> None:
     objects = (node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a", locality="disabled"))
-    file = _write(tmp_path / "remote.json", growing_class(), *objects, setting("node-drain-policy", "always-allow"))
+    file = write_list(tmp_path / "remote.json", growing_class(), *objects, setting("node-drain-policy", "always-allow"))
     report = tmp_path / "report.html"
     verbs = ("--snapshot", file, "--drain", "a", "--orders", "3")
     table = run("what-if", *verbs, "--html", str(report)).out
@@ -104,7 +98,7 @@ def test_an_expansion_is_refused_at_the_claim(run: Run, cluster: str, tmp_path: 
 def test_a_drain_says_when_longhorn_rebuilds(run: Run, tmp_path: Path) -> None:
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
     pods = running("db-0", "b", replicas=["a", "b"], locality="disabled")
-    file = _write(tmp_path / "remote.json", growing_class(), nodes, pods)
+    file = write_list(tmp_path / "remote.json", growing_class(), nodes, pods)
     report = tmp_path / "report.html"
     verbs = ("--snapshot", file, "--drain", "a", "--orders", "3")
     table = " ".join(run("what-if", *verbs, "--html", str(report)).out.split())
@@ -160,10 +154,7 @@ def test_verbs_are_combined(run: Run, cluster: str, verbs: tuple[str, ...], code
 
 
 def test_options_count_in_the_order_of_the_command_line(run: Run, cluster: str) -> None:
-    """A node that is added before it is lost is gone.
-
-    The other way round there is no such node.
-    """
+    """A node that is added before it is lost is gone. The other way round there is no such node."""
     added = ("--add-node", "like=b")
     lost = ("--lose", "new-node-1")
     assert run("what-if", "--snapshot", cluster, *added, *lost).code == 0
@@ -174,7 +165,7 @@ def test_options_count_in_the_order_of_the_command_line(run: Run, cluster: str) 
 @pytest.mark.parametrize("has_stateful_set", [True, False])
 def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, has_stateful_set: bool) -> None:
     objects = (storage_class(), node("a", listed={"db-0-a": 40}), node("b"), running("db-0", "a", 40))
-    file = _write(tmp_path / "snapshot.json", *objects, *([stateful_set("db", 1)] if has_stateful_set else []))
+    file = write_list(tmp_path, *objects, *([stateful_set("db", 1)] if has_stateful_set else []))
     result = run("what-if", "--snapshot", file, "--scale", "sts/db=5", "-o", "json")
     pods = {entry["pod"]: entry["outcome"] for entry in json.loads(result.out)["pods"]}
     assert pods == {
@@ -187,13 +178,10 @@ def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, has_stateful_set: bo
 
 @pytest.mark.parametrize(("policy", "outcome"), [("OrderedReady", "never"), ("Parallel", "always")])
 def test_a_moved_pod_waits_for_the_one_before_it(run: Run, tmp_path: Path, policy: str, outcome: str) -> None:
-    """Its StatefulSet in the file says so.
-
-    The data of pod 0 is lost.
-    """
+    """Its StatefulSet in the file says so. The data of pod 0 is lost."""
     nodes = [node("a", listed={"db-0-a": 30}), node("b", listed={"db-1-b": 30}), node("c")]
     stored = stateful_set("db", 2, podManagementPolicy=policy)
-    file = _write(tmp_path / "s.json", storage_class(), *nodes, running("db-0", "a"), running("db-1", "b"), stored)
+    file = write_list(tmp_path / "s.json", storage_class(), *nodes, running("db-0", "a"), running("db-1", "b"), stored)
     result = run("what-if", "--snapshot", file, "--lose", "a", "--drain", "b", "-o", "json")
     outcomes = {entry["pod"]: entry["outcome"] for entry in json.loads(result.out)["pods"]}
     assert outcomes == {"default/db-0": "never", "default/db-1": outcome}
@@ -214,8 +202,8 @@ def test_the_last_number_of_pods_counts(run: Run, tmp_path: Path, verbs: tuple[s
     deployment = {**stateful_set("api", 0), "kind": "Deployment"}
     del deployment["spec"]["volumeClaimTemplates"]
     objects = (storage_class(), node("a", 900, listed={"db-0-a": 40}), running("db-0", "a", 40), stateful_set("db", 1))
-    file = _write(tmp_path / "snapshot.json", *objects, deployment)
-    manifest = _write(tmp_path / "web.json", stateful_set("web", 2, "20Gi"))
+    file = write_list(tmp_path, *objects, deployment)
+    manifest = write_list(tmp_path / "web.json", stateful_set("web", 2, "20Gi"))
     texts = [manifest if verb == "MANIFEST" else verb for verb in verbs]
     result = run("what-if", "--snapshot", file, *texts, "-o", "json")
     assert [entry["pod"] for entry in json.loads(result.out)["pods"]] == [f"default/{name}" for name in names]
@@ -264,20 +252,20 @@ def test_bad_input_is_one_line(run: Run, cluster: str, verbs: tuple[str, ...], e
 def test_an_object_without_a_namespace_gets_the_option_s(run: Run, cluster: str, tmp_path: Path) -> None:
     web = stateful_set("web", 1, "20Gi")
     del web["metadata"]["namespace"]
-    manifest = _write(tmp_path / "web.json", web)
+    manifest = write_list(tmp_path / "web.json", web)
     result = run("what-if", "--snapshot", cluster, "--apply", manifest, "--namespace", "shop", "-o", "json")
     assert [entry["pod"] for entry in json.loads(result.out)["pods"]] == ["shop/web-0"]
 
 
 def test_a_pod_that_exists_is_not_placed_again(run: Run, cluster: str, tmp_path: Path) -> None:
-    manifest = _write(tmp_path / "pod.json", pod(name="db-0"))
+    manifest = write_list(tmp_path / "pod.json", pod(name="db-0"))
     result = run("what-if", "--snapshot", cluster, "--apply", manifest, "-o", "json")
     assert json.loads(result.out)["pods"] == []
 
 
 def test_kinds_that_decisions_do_not_read_are_skipped(run: Run, cluster: str, tmp_path: Path) -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
-    manifest = _write(tmp_path / "web.json", service, stateful_set("web", 1, "20Gi"))
+    manifest = write_list(tmp_path / "web.json", service, stateful_set("web", 1, "20Gi"))
     answer = json.loads(run("what-if", "--snapshot", cluster, "--apply", manifest, "-o", "json").out)
     assert f"--apply {manifest}: objects of kind Service are not read" in answer["notes"]
     assert [entry["pod"] for entry in answer["pods"]] == ["default/web-0"]
@@ -285,11 +273,11 @@ def test_kinds_that_decisions_do_not_read_are_skipped(run: Run, cluster: str, tm
 
 def test_a_workload_without_a_number_of_pods_keeps_it(run: Run, tmp_path: Path) -> None:
     objects = (storage_class(), node("a", listed={"db-0-a": 30, "db-1-a": 30}), node("b"))
-    file = _write(tmp_path / "snapshot.json", *objects, running("db-0", "a"), running("db-1", "a"))
+    file = write_list(tmp_path, *objects, running("db-0", "a"), running("db-1", "a"))
     applied = [stateful_set(name, 0, "5Gi") for name in ("db", "web")]
     for workload in applied:
         del workload["spec"]["replicas"]
-    manifest = _write(tmp_path / "applied.json", *applied)
+    manifest = write_list(tmp_path / "applied.json", *applied)
     result = run("what-if", "--snapshot", file, "--apply", manifest, "--lose", "a", "-o", "json")
     assert [entry["pod"] for entry in json.loads(result.out)["pods"]] == [
         "default/db-0",
@@ -306,7 +294,7 @@ def test_standard_input_is_read_once(run: Run, sources: tuple[str, ...]) -> None
 
 
 def test_an_applied_pod_with_a_node_is_refused(run: Run, cluster: str, tmp_path: Path) -> None:
-    manifest = _write(tmp_path / "pod.json", pod(name="fixed", node="b"))
+    manifest = write_list(tmp_path / "pod.json", pod(name="fixed", node="b"))
     result = run("what-if", "--snapshot", cluster, "--apply", manifest)
     assert (result.code, result.out) == (2, "")
     assert "Pod default/fixed: spec.nodeName is set, so that no scheduler decides about it" in result.err
@@ -315,7 +303,7 @@ def test_an_applied_pod_with_a_node_is_refused(run: Run, cluster: str, tmp_path:
 def test_a_source_without_controllers_says_so(run: Run, tmp_path: Path) -> None:
     bare = owned_pod(name="db-0", node="a")
     del bare["metadata"]["ownerReferences"]
-    file = _write(tmp_path / "snapshot.json", storage_class(), node("a"), node("b"), bare)
+    file = write_list(tmp_path, storage_class(), node("a"), node("b"), bare)
     result = run("what-if", "--snapshot", file, "--drain", "a", "-o", "json")
     assert "no pod in the source has a controller, so that a drain moves none" in json.loads(result.out)["notes"]
     assert result.code == 1
@@ -368,7 +356,7 @@ def budget_cluster(tmp_path: Path) -> str:
     listed = {"web-0-a": 30.0, "web-1-a": 30.0}
     budget = disruption_budget(maxUnavailable=1)
     objects = (growing_class(), node("a", listed=listed), node("b"), add_labels(pods, app="web"), budget)
-    return _write(tmp_path / "guarded.json", *objects)
+    return write_list(tmp_path / "guarded.json", *objects)
 
 
 def test_the_steps_of_an_order_show_a_drain_under_a_budget(run: Run, budget_cluster: str) -> None:
@@ -392,13 +380,12 @@ def test_the_steps_are_those_of_the_first_order_that_fails(run: Run, budget_clus
 
 
 def test_what_would_help_is_printed_with_its_commands(run: Run, tmp_path: Path) -> None:
-    """The drained node stays cordoned.
-
-    Another one that was cordoned before would help, which is checked.
-    """
+    """The drained node stays cordoned. Another one that was cordoned before would help, which is checked."""
     cordoned = node("c")
     cordoned[0]["spec"] = {"unschedulable": True}
-    file = _write(tmp_path / "cordoned.json", growing_class(), node("a"), node("b", 1), cordoned, running("db-0", "a"))
+    file = write_list(
+        tmp_path / "cordoned.json", growing_class(), node("a"), node("b", 1), cordoned, running("db-0", "a")
+    )
     result = run("what-if", "--snapshot", file, "--drain", "a")
     lines = result.out.splitlines()
     number = lines.index("default/db-0 would fit after this: uncordon node c")
@@ -432,7 +419,7 @@ def test_a_budget_of_a_file_is_applied(run: Run, budget_cluster: str, tmp_path: 
 
 @pytest.mark.parametrize("count", ["two", "1.5%", "-1", -1])
 def test_a_budget_with_a_wrong_number_is_refused(run: Run, tmp_path: Path, count: str | int) -> None:
-    file = _write(tmp_path / "snapshot.json", node("a"), disruption_budget(minAvailable=count))
+    file = write_list(tmp_path, node("a"), disruption_budget(minAvailable=count))
     result = run("what-if", "--snapshot", file)
     assert (result.code, result.out) == (2, "")
     assert "PodDisruptionBudget default/web: spec.minAvailable" in result.err

@@ -1,9 +1,5 @@
-"""`longhorn-extender what-if --html`: the report, which everybody can read.
+"""`longhorn-extender what-if --html`: the report, which everybody can read. It needs nothing else than its one file."""
 
-It needs nothing else than its one file.
-"""
-
-import json
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -15,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.cli.what_if_report import Series, line_plot, size_bar
 from scheduler_core.model.quantity import format_bytes
-from tests.builders import flat, pod
+from tests.builders import pod, write_list
 from tests.worlds.command_line import Run
 from tests.worlds.predicted_clusters import add_labels, disruption_budget, growing_class, node, running
 
@@ -47,19 +43,14 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """A snapshot file whose drain waits for a budget.
-
-    Of the three pods on a only one finds room on b.
-    """
+    """A snapshot file whose drain waits for a budget. Of the three pods on a only one finds room on b."""
     names = [f"web-{number}" for number in range(3)]
     pods = add_labels([raw for name in names for raw in running(name, "a", replicas=["a", "c"])], app="web")
     listed = {f"{name}-a": 30.0 for name in names}
     bare = pod(name="bare", node="c", phase="Running")
     objects = (growing_class(), node("a", listed=listed), node("b", 50), node("c"), pods, bare)
     file = tmp_path / "snapshot <i>&.json"
-    items = flat(*objects, disruption_budget(maxUnavailable=1))
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    return str(file)
+    return write_list(file, *objects, disruption_budget(maxUnavailable=1))
 
 
 @pytest.fixture
@@ -126,9 +117,8 @@ def test_the_report_is_the_same_for_the_same_seed(run: Run, cluster: str, tmp_pa
 
 
 def test_a_report_without_pods_has_no_empty_parts(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "empty.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": flat(node("a"))}))
-    assert run("what-if", "--snapshot", str(file), "--html", str(tmp_path / "empty.html")).code == 0
+    file = write_list(tmp_path / "empty.json", node("a"))
+    assert run("what-if", "--snapshot", file, "--html", str(tmp_path / "empty.html")).code == 0
     page = Page((tmp_path / "empty.html").read_text())
     assert (page.all("table"), page.all("svg")) == ([], [])
     assert "What-if: the pods that wait" in page.words

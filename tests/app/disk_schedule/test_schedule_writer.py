@@ -15,17 +15,13 @@ from tests.builders import Object
 
 
 class Server:
-    """One DiskSchedule with optimistic concurrency, and a cache that follows it late.
-
-    Attributes:
-        puts: the bodies that were accepted
-        foreign: changes that another writer makes, each just before one of our writes
-    """
+    """One DiskSchedule with optimistic concurrency, and a cache that follows it late."""
 
     def __init__(self, **requests: int) -> None:
         self.version = 0
-        self.puts: list[Object] = []
+        self.puts: list[Object] = []  # the bodies that were accepted
         self.conflicts = 0
+        # Changes that another writer makes, each just before one of our writes.
         self.foreign: list[Callable[[Object], None]] = []
         self.body: Object = {"metadata": {"name": "u"}, "spec": {"replicas": requests}}
         self.cache = Informer(read_schedule, keep=True)

@@ -20,11 +20,7 @@ KEYLESS = b"-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"
 
 
 class World:
-    """A mounted Secret with a server's certificate, and a client of the same authority.
-
-    Attributes:
-        now: the time that the program reads
-    """
+    """A mounted Secret with a server's certificate, and a client of the same authority."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,7 +30,7 @@ class World:
         self.secret = MountedSecret(folder / "secret")
         self.secret.write_pair(self.server, self.authority)
         self.metrics = Metrics()
-        self.now = datetime.now(UTC)
+        self.now = datetime.now(UTC)  # the time that the program reads
 
     def read(self) -> CertificateFiles:
         return CertificateFiles(self.secret.files, self.metrics, lambda: self.now)

@@ -24,10 +24,7 @@ MAX_ENTRY_BYTES = 32_000
 
 
 def log_of(*results: tuple[str, DecisionResult]) -> DecisionLog:
-    """A log with one decision per pod, a second apart.
-
-    They are decisions of /filter.
-    """
+    """A log with one decision per pod, a second apart. They are decisions of /filter."""
     times = (NOW + timedelta(seconds=number) for number in range(len(results)))
     log = DecisionLog(lambda: next(times))
     for key, result in results:

@@ -1,6 +1,5 @@
 """DiskSchedules where the extender meets them: in `/state`, in a snapshot file, and in a cluster without their definition."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -34,10 +33,7 @@ async def test_state_shows_what_is_scheduled_and_pending_on_a_disk() -> None:
 
 
 def test_disk_schedules_of_a_snapshot_file_count(tmp_path: Path) -> None:
-    file = tmp_path / "snapshot.json"
-    items = [make.longhorn_node("n"), disk_schedule(replicas={"r": 30})]
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    loaded = load_snapshot(str(file))
+    loaded = load_snapshot(make.write_list(tmp_path, make.longhorn_node("n"), disk_schedule(replicas={"r": 30})))
     assert loaded.warnings == ()
     assert View.of(loaded.snapshot, NOW).free_space("n")["disk-1"].free == 70 * GI
 

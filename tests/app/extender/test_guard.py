@@ -12,14 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.evaluator import Evaluator
-from app.extender.guard import (
-    ALLOWANCE_LIFETIME,
-    ANSWER_SECONDS,
-    CATCH_UP_SECONDS,
-    UNSEEN_SECONDS,
-    GuardContext,
-    PlacementGuard,
-)
+from app.extender import guard
 from app.extender.metrics import Metrics
 from app.kube.client import ApiError
 from app.runtime.decision_thread import Urgency
@@ -58,16 +51,7 @@ class SlowEvaluator(Evaluator):
 
 
 class World:
-    """A process's guard; tests play Longhorn and the API server by hand.
-
-    Attributes:
-        leads: whether the process makes the offers
-        ledger: the offers that this process made
-        record: the offers that the leader recorded
-        written: what the API server has; an error is raised
-        reads: how often that was read
-        obstacle: why API servers cannot reach the guard
-    """
+    """A process's guard; tests play Longhorn and the API server by hand."""
 
     def __init__(self, mode: GuardMode = GuardMode.ENFORCE) -> None:
         disks = {"a": make.disk(10), "b": make.disk(20)}
@@ -76,17 +60,17 @@ class World:
         )
         self.mode = mode
         self.competes = True
-        self.ledger = Ledger()
+        self.ledger = Ledger()  # the offers that this process made
         self.metrics = Metrics()
         self.loop = virtual_loop()
         self.evaluator = SlowEvaluator(self.cache, FilterOptions())
         self.other_nodes = False
-        self.leads = True
-        self.record = Ledger()
-        self.written: list[Replica] | ApiError = []
-        self.reads = 0
-        self.obstacle = ""
-        context = GuardContext(
+        self.leads = True  # whether the process makes the offers
+        self.record = Ledger()  # the offers that the leader recorded
+        self.written: list[Replica] | ApiError = []  # what the API server has; an error is raised
+        self.reads = 0  # how often that was read
+        self.obstacle = ""  # why API servers cannot reach the guard
+        context = guard.GuardContext(
             lambda: ExtenderSettings(placement_guard=self.mode, guard_other_nodes=self.other_nodes),
             lambda: self.leads,
             self.contenders,
@@ -94,7 +78,7 @@ class World:
             self.read_written,
             lambda: self.obstacle,
         )
-        self.guard = PlacementGuard(self.cache, self.evaluator, context, self.metrics, self.loop.time)
+        self.guard = guard.PlacementGuard(self.cache, self.evaluator, context, self.metrics, self.loop.time)
         self.cache.subscribe("replicas", self.guard.note_delivery)
         self.evaluator.follow_guard(lambda: self.guard.proven, lambda: self.guard.allowances)
 
@@ -243,7 +227,7 @@ async def test_a_leader_reads_what_was_written_after_it_took_over() -> None:
     world.guard.adopt()
     await world.disk(ON_B, dryRun=True)
     assert world.reads == 1
-    await asyncio.sleep(CATCH_UP_SECONDS)
+    await asyncio.sleep(guard.CATCH_UP_SECONDS)
     await world.disk(ON_B, dryRun=True)
     assert world.reads == 1
 
@@ -256,7 +240,7 @@ async def test_a_leader_reads_what_was_written_if_no_watch_shows_its_answer() ->
     world.written = [Replica("r-x", "vol-x", ON_B.size, NODE, ON_B.disk, ON_B.disk_path)]
     await world.disk(Y_ON_B, dryRun=True)
     assert world.reads == 0
-    await asyncio.sleep(2 * UNSEEN_SECONDS)
+    await asyncio.sleep(2 * guard.UNSEEN_SECONDS)
     await world.disk(Y_ON_B, dryRun=True)
     assert world.reads == 1
     assert [entry.disk for entry in world.guard.activity.awaited] == [ON_B.disk]
@@ -280,9 +264,9 @@ async def test_a_leader_reads_what_was_written_after_it_stood_still() -> None:
 @virtually
 async def test_a_decision_that_takes_too_long_is_given_up() -> None:
     world = World()
-    world.evaluator.seconds = 2 * ANSWER_SECONDS
+    world.evaluator.seconds = 2 * guard.ANSWER_SECONDS
     assert await world.disk(ON_B) == "b"
-    assert world.loop.time() == pytest.approx(ANSWER_SECONDS)
+    assert world.loop.time() == pytest.approx(guard.ANSWER_SECONDS)
     assert world.counted("placements", outcome="late") == 1
     world.show(ON_B)
     assert world.counted("observations", observation="bypassed") == 1
@@ -291,7 +275,7 @@ async def test_a_decision_that_takes_too_long_is_given_up() -> None:
 @virtually
 async def test_after_a_decision_that_took_too_long_the_guard_reads_what_was_written() -> None:
     world = World()
-    world.evaluator.seconds = 2 * ANSWER_SECONDS
+    world.evaluator.seconds = 2 * guard.ANSWER_SECONDS
     await world.disk(ON_B)
     world.evaluator.seconds = 0.0
     await world.disk(Y_ON_B)
@@ -444,7 +428,7 @@ async def test_a_placement_that_is_never_written_stops_taking_space() -> None:
     world = World()
     await world.disk(ON_B)
     task = asyncio.create_task(world.guard.run())
-    await asyncio.sleep(ALLOWANCE_LIFETIME + 2)
+    await asyncio.sleep(guard.ALLOWANCE_LIFETIME + 2)
     task.cancel()
     assert world.guard.activity.awaited == ()
 

@@ -12,16 +12,11 @@ from scheduler_core.decide.settings import GuardMode
 
 
 class FakePublisher:
-    """The Service's endpoint.
-
-    Attributes:
-        story: the calls
-        error: every call raises it
-    """
+    """The Service's endpoint."""
 
     def __init__(self) -> None:
-        self.story: list[str] = []
-        self.error: ApiError | None = None
+        self.story: list[str] = []  # the calls
+        self.error: ApiError | None = None  # every call raises it
 
     async def publish(self) -> bool:
         self.story.append("published")

@@ -32,24 +32,18 @@ from tests.worlds.virtual_time import run
 
 
 class FakeCache:
-    """A cache that is as complete and as fresh as its attributes say.
-
-    Attributes:
-        caught_up: `catch_up` waits for it
-        catch_ups: how often `catch_up` was called
-        run_fails: `run` raises an error once it is set
-    """
+    """A cache that is as complete and as fresh as its attributes say."""
 
     def __init__(self) -> None:
         self.problem = ""
         self.unreadable: list[str] = []
         self.has_synced = True
         self.settings: dict[str, str] = {}
-        self.caught_up = asyncio.Event()
+        self.caught_up = asyncio.Event()  # `catch_up` waits for it
         self.caught_up.set()
-        self.catch_ups = 0
+        self.catch_ups = 0  # how often `catch_up` was called
         self.versions = {"pods": "10"}
-        self.run_fails = asyncio.Event()
+        self.run_fails = asyncio.Event()  # `run` raises an error once it is set
 
     async def run(self) -> None:
         await self.run_fails.wait()
@@ -73,16 +67,11 @@ class FakeCache:
 
 
 class FakeStore:
-    """The predecessor's record.
-
-    Attributes:
-        record: what `read` returns
-        error: what it raises
-    """
+    """The predecessor's record."""
 
     def __init__(self) -> None:
-        self.record: HandoverRecord | None = None
-        self.error: Exception | None = None
+        self.record: HandoverRecord | None = None  # what `read` returns
+        self.error: Exception | None = None  # what it raises
 
     async def read(self) -> HandoverRecord | None:
         if self.error is not None:
@@ -142,20 +131,14 @@ class FakeElector:
 
 
 class FakePublisher:
-    """The Service's endpoint.
-
-    Attributes:
-        error: every call raises it
-        calls: how often it was called
-        hangs: whether calls do not return
-    """
+    """The Service's endpoint."""
 
     def __init__(self, story: list[str], name: str = "") -> None:
         self.story = story
         self._name = name
-        self.error: ApiError | None = None
-        self.calls = 0
-        self.hangs = False
+        self.error: ApiError | None = None  # every call raises it
+        self.calls = 0  # how often it was called
+        self.hangs = False  # whether calls do not return
 
     async def _call(self, event: str) -> None:
         self.calls += 1
@@ -185,28 +168,18 @@ class FakeCertificate:
 
 
 class FakeReservations:
-    """Reservations that settle when a test says so.
-
-    Attributes:
-        free: `settle` waits for it
-        adopting: `adopt` waits for it, if there is one
-        undisturbed: the argument of the last `adopt`
-        record: the other argument
-        hands_over: what `settle` returns
-        late_refusal: read by `clear`
-        refusal_when_cleared: what `late_refusal` returned then
-    """
+    """Reservations that settle when a test says so."""
 
     def __init__(self, story: list[str]) -> None:
         self.story = story
-        self.free = asyncio.Event()
+        self.free = asyncio.Event()  # `settle` waits for it
         self.free.set()
-        self.late_refusal: Callable[[], str] = str
-        self.refusal_when_cleared = ""
-        self.adopting: asyncio.Event | None = None
-        self.undisturbed = -1.0
-        self.record: HandoverRecord | None = None
-        self.hands_over = True
+        self.late_refusal: Callable[[], str] = str  # read by `clear`
+        self.refusal_when_cleared = ""  # what `late_refusal` returned then
+        self.adopting: asyncio.Event | None = None  # `adopt` waits for it, if there is one
+        self.undisturbed = -1.0  # the argument of the last `adopt`
+        self.record: HandoverRecord | None = None  # the other argument
+        self.hands_over = True  # what `settle` returns
 
     def reserved_nodes(self) -> frozenset[str]:
         return frozenset()
@@ -248,14 +221,10 @@ class FakeLeaderTask:
 
 
 class World:
-    """The life cycle of an extender among fakes.
-
-    Attributes:
-        story: the events of the fakes since they were last read
-    """
+    """The life cycle of an extender among fakes."""
 
     def __init__(self, environment: dict[str, str] | None = None, *, leader_task: str = "") -> None:
-        self.story: list[str] = []
+        self.story: list[str] = []  # the events of the fakes since they were last read
         self.cache = FakeCache()
         self.config_map = FakeConfigMap()
         self.elector = FakeElector(self.story)

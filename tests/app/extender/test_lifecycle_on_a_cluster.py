@@ -1,7 +1,4 @@
-"""`longhorn-extender serve` in a live cluster: which process answers, and when.
-
-Whole processes are run.
-"""
+"""`longhorn-extender serve` in a live cluster: which process answers, and when. Whole processes are run."""
 
 import http.client
 import json
@@ -133,10 +130,7 @@ class Candidate:
 
 @pytest.fixture
 def start(cluster: DevCluster) -> Iterator[Callable[..., Candidate]]:
-    """Starts candidates, and stops them after the test.
-
-    It frees the Lease before the test.
-    """
+    """Starts candidates, and stops them after the test. It frees the Lease before the test."""
     account = cluster.service_account_kubeconfig(NAMESPACE, NAME)
     started: list[Process] = []
     put(cluster, LEASES, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
@@ -202,10 +196,7 @@ def endpoints(cluster: DevCluster) -> list[str]:
 
 
 def create_pod_with_claim(cluster: DevCluster, name: str) -> Object:
-    """Creates a pod with an unbound claim of 10Gi.
-
-    Returns the pod as kube-scheduler would send it.
-    """
+    """Creates a pod with an unbound claim of 10Gi. Returns the pod as kube-scheduler would send it."""
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "longhorn-local"}
     claim["resources"] = {"requests": {"storage": "10Gi"}}  # type: ignore[assignment]
     cluster.api.create(CLAIMS.path("default"), {"metadata": {"name": name}, "spec": claim})

@@ -24,10 +24,7 @@ from tests.worlds.virtual_time import virtual_loop, virtually
 
 
 class World:
-    """db-0 runs on a with its only replica, and b is empty.
-
-    It must be made in a virtual loop.
-    """
+    """db-0 runs on a with its only replica, and b is empty. It must be made in a virtual loop."""
 
     def __init__(self, runner: DecisionRunner | None = None) -> None:
         self.cache = FakeStateSource(growing_class(), node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))

@@ -32,16 +32,12 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class CountingEvaluator(Evaluator):
-    """Records which pods were evaluated.
-
-    Attributes:
-        after_filter: called after every evaluation
-    """
+    """Records which pods were evaluated."""
 
     def __init__(self, cache: FakeStateSource) -> None:
         super().__init__(cache, FilterOptions())
         self.evaluated: list[str] = []
-        self.after_filter: Callable[[], None] | None = None
+        self.after_filter: Callable[[], None] | None = None  # called after every evaluation
 
     async def filter(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
@@ -55,16 +51,7 @@ class CountingEvaluator(Evaluator):
 
 
 class World:
-    """Two full nodes of 100 Gi.
-
-    Attributes:
-        results: what the metrics counted
-        patches: name of the pod, written time and virtual time of each patch
-        patch_outcomes: how the next patches end: an error, or whether the pod still exists; others succeed
-        slow_pods: pods whose patches do not end before `patches_may_end` is set
-        on_patched: called after every patch that succeeded
-        contenders_read: virtual times at which the nudger read the contenders
-    """
+    """Two full nodes of 100 Gi."""
 
     def __init__(self, *, reservation_timeout: int = 5) -> None:
         settings = ExtenderSettings(
@@ -76,13 +63,14 @@ class World:
         self.evaluator = CountingEvaluator(self.cache)
         # An evaluator of its own: only the nudger's evaluations are counted.
         self.offers = Offers(self.cache, CountingEvaluator(self.cache), lambda: settings, Metrics(), self.loop.time)
-        self.results: list[str] = []
-        self.patches: list[tuple[str, str, float]] = []
+        self.results: list[str] = []  # what the metrics counted
+        self.patches: list[tuple[str, str, float]] = []  # name of the pod, written time and virtual time of each patch
+        # How the next patches end: an error, or whether the pod still exists; others succeed.
         self.patch_outcomes: list[ApiError | bool] = []
-        self.slow_pods: set[str] = set()
+        self.slow_pods: set[str] = set()  # pods whose patches do not end before `patches_may_end` is set
         self.patches_may_end = asyncio.Event()
-        self.on_patched: Callable[[Pod], object] | None = None
-        self.contenders_read: list[float] = []
+        self.on_patched: Callable[[Pod], object] | None = None  # called after every patch that succeeded
+        self.contenders_read: list[float] = []  # virtual times at which the nudger read the contenders
         self._task: asyncio.Task[None] | None = None
         self.nudger = Nudger(
             self.cache,

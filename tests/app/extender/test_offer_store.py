@@ -40,20 +40,14 @@ class FakeLeadership:
 
 
 class ConfigMapServer:
-    """An API server with one ConfigMap, which checks the version of every patch.
-
-    Attributes:
-        writes: the records that were written, with the times
-        exists: whether there is a ConfigMap
-        hangs: how many requests get no answer
-    """
+    """An API server with one ConfigMap, which checks the version of every patch."""
 
     def __init__(self) -> None:
         self.version = 100
         self.data = ""
-        self.exists = True
-        self.hangs = 0.0
-        self.writes: list[tuple[float, HandoverRecord]] = []
+        self.exists = True  # whether there is a ConfigMap
+        self.hangs = 0.0  # how many requests get no answer
+        self.writes: list[tuple[float, HandoverRecord]] = []  # the records that were written, with the times
         self.conflicts = 0
 
     def put(self, data: bytes) -> None:

@@ -38,14 +38,11 @@ FAR = make.storage_class("far", dataLocality="disabled")
 
 
 class InterruptedEvaluator(Evaluator):
-    """Lets something happen before an evaluation ends.
-
-    Attributes:
-        interruptions: called one after the other, each at the end of one evaluation
-    """
+    """Lets something happen before an evaluation ends."""
 
     def __init__(self, cache: FakeStateSource) -> None:
         super().__init__(cache, FilterOptions())
+        # Called one after the other, each at the end of one evaluation.
         self.interruptions: list[Callable[[], None]] = []
 
     async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
@@ -56,14 +53,10 @@ class InterruptedEvaluator(Evaluator):
 
 
 class RestlessStateSource(FakeStateSource):
-    """A state that changes with every read.
-
-    Attributes:
-        changes: the next change comes first
-    """
+    """A state that changes with every read."""
 
     def __init__(self, *objects: Object | list[Object]) -> None:
-        self.changes: list[Object] = []
+        self.changes: list[Object] = []  # the next change comes first
         super().__init__(*objects)
 
     def state(self) -> ClusterState:
@@ -73,14 +66,10 @@ class RestlessStateSource(FakeStateSource):
 
 
 class FakeOfferStore(OfferStore):
-    """Keeps the final record.
-
-    Attributes:
-        final: the ledger that was recorded last before the end
-    """
+    """Keeps the final record."""
 
     def __init__(self, *, fails: bool = False) -> None:
-        self.final: Ledger | None = None
+        self.final: Ledger | None = None  # the ledger that was recorded last before the end
         self._fails = fails
 
     def note(self, ledger: Ledger) -> None:

@@ -32,10 +32,7 @@ PLACEMENT_WAIT = f"{PREFIX}_node_reservation_duration_seconds"
 
 
 class World:
-    """Two nodes of 100 Gi; tests play kube-scheduler and Longhorn by hand.
-
-    Pods compete if there is a `contention`.
-    """
+    """Two nodes of 100 Gi; tests play kube-scheduler and Longhorn by hand. Pods compete if there is a `contention`."""
 
     def __init__(self, options: FilterOptions | None = None, contention: Contention | None = None) -> None:
         self.cache = FakeStateSource(two_nodes())

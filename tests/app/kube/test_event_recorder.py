@@ -94,17 +94,12 @@ async def test_unwritten_events_are_bounded(tmp_path: Path, monkeypatch: pytest.
 
 
 class FakeClient:
-    """A client that records the calls, as second, method and body.
-
-    Attributes:
-        exists: whether another process has written the Events
-        gone: whether the API server has deleted them since
-    """
+    """A client that records the calls, as second, method and body."""
 
     def __init__(self, *, exists: bool = False) -> None:
         self.calls: list[tuple[float, str, Any]] = []
-        self.exists = exists
-        self.gone = False
+        self.exists = exists  # whether another process has written the Events
+        self.gone = False  # whether the API server has deleted them since
 
     def _note(self, method: str, body: Any) -> None:
         self.calls.append((asyncio.get_running_loop().time(), method, body))
@@ -244,20 +239,14 @@ def test_a_process_that_may_not_write_drops_events() -> None:
 
 
 class RecordingDispatcher:
-    """A dispatcher whose calls are recorded with their times.
-
-    Attributes:
-        statuses: by the first letter of a key, the HTTP status that its calls fail with; 0 is no answer
-        attempts: the times of all calls by key
-        written: the times of the successful calls
-        given_up: the calls that will not be repeated
-    """
+    """A dispatcher whose calls are recorded with their times."""
 
     def __init__(self, statuses: dict[str, int]) -> None:
+        # By the first letter of a key, the HTTP status that its calls fail with; 0 is no answer.
         self.statuses = statuses
-        self.attempts: dict[str, list[float]] = {}
-        self.written: dict[str, float] = {}
-        self.given_up: list[str] = []
+        self.attempts: dict[str, list[float]] = {}  # the times of all calls by key
+        self.written: dict[str, float] = {}  # the times of the successful calls
+        self.given_up: list[str] = []  # the calls that will not be repeated
         self.dispatcher: ApiDispatcher[str, int] = ApiDispatcher("event", self._write, lambda _: None, self._give_up)
 
     async def _write(self, key: str, value: int) -> None:

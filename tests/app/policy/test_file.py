@@ -15,7 +15,7 @@ from app.bootstrap import create_app
 from app.policy import PolicyFile, PolicyFileError
 from app.runtime.probes import PREFIX
 from app.settings import MAX_BYTES, Settings
-from tests.builders import NOW, snapshot
+from tests.builders import NOW, snapshot, write_list
 from tests.worlds.command_line import Run
 from tests.worlds.service import NODES, SnapshotProcess, by_names, db_pod, http_client, serve_snapshot, small_cluster
 
@@ -142,10 +142,9 @@ def test_a_file_that_cannot_be_read_at_the_start_is_an_error(path: str, tmp_path
     "where", [("--snapshot", "SNAPSHOT"), ("--kubeconfig", "/nowhere")], ids=["snapshot", "cluster"]
 )
 def test_a_bad_file_ends_serve_with_one_line(run: Run, where: tuple[str, str], tmp_path: Path) -> None:
-    objects = tmp_path / "snapshot.json"
-    objects.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": small_cluster()}))
+    objects = write_list(tmp_path, small_cluster())
     policy = write_policy(tmp_path / "policy.json", WEIGHTLESS)
-    result = run("serve", where[0], where[1].replace("SNAPSHOT", str(objects)), "--policy", str(policy))
+    result = run("serve", where[0], where[1].replace("SNAPSHOT", objects), "--policy", str(policy))
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"longhorn-extender: {policy}: {NO_WEIGHT} (line ")
     assert result.err.count("\n") == 1

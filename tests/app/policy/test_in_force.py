@@ -200,14 +200,10 @@ async def test_an_unreadable_pod_on_a_node_is_a_problem(tmp_path: Path) -> None:
 
 
 class FakeSource:
-    """A source of the kinds in `listed`.
-
-    Attributes:
-        wanted: the kinds that the policy wants
-    """
+    """A source of the kinds in `listed`."""
 
     def __init__(self) -> None:
-        self.wanted: frozenset[str] = frozenset()
+        self.wanted: frozenset[str] = frozenset()  # the kinds that the policy wants
         self.listed: frozenset[str] = frozenset()
 
     def want(self, kinds: frozenset[str]) -> None:

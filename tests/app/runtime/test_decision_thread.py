@@ -12,15 +12,11 @@ from scheduler_core.packing.budget import give_way
 
 
 class _World:
-    """Work that notes its steps, and a step that lasts until it is let go.
-
-    Attributes:
-        steps: the name of each step that was taken
-    """
+    """Work that notes its steps, and a step that lasts until it is let go."""
 
     def __init__(self, deadline: float = DEADLINE_SECONDS) -> None:
         self.thread = DecisionThread(deadline)
-        self.steps: list[str] = []
+        self.steps: list[str] = []  # the name of each step that was taken
         self._go = threading.Event()
         self._runs = threading.Event()
 

@@ -33,14 +33,10 @@ def open_files() -> int:
 
 
 class DrainingService:
-    """A service that drains when a test says so.
-
-    Attributes:
-        story: what happened, in order
-    """
+    """A service that drains when a test says so."""
 
     def __init__(self) -> None:
-        self.story: list[str] = []
+        self.story: list[str] = []  # what happened, in order
         self.drained = asyncio.Event()
         self.errors: list[BaseException] = []
 
@@ -60,13 +56,7 @@ class DrainingService:
 
 
 class World:
-    """Two servers of one process: plain HTTP, and HTTPS.
-
-    Attributes:
-        context: of the server with TLS; without a certificate at first
-        trust: what a client verifies certificates with
-        keeps_idle: whether the server with TLS keeps idle connections
-    """
+    """Two servers of one process: plain HTTP, and HTTPS."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,9 +64,9 @@ class World:
         self.app = FastAPI()
         self.app.state.registry = self.registry
         self.app.add_api_route("/hello", lambda: "hello")
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.trust = ssl.create_default_context()
-        self.keeps_idle = True
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # of the server with TLS; without a certificate at first
+        self.trust = ssl.create_default_context()  # what a client verifies certificates with
+        self.keeps_idle = True  # whether the server with TLS keeps idle connections
         self.service = DrainingService()
         self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         self.plain_port, self.tls_port = (listener.getsockname()[1] for listener in self.listeners)

@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.admission import (
-    TRIAL_PATCH,
-    AdmissionRequest,
-    admission_request,
-    admission_response,
-    placement_patch,
-)
+from scheduler_core.convert import admission
 from scheduler_core.convert.installed_objects import is_answered, probe_replica
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.longhorn import REVIEWED, Placement
@@ -31,11 +25,11 @@ def _review() -> Object:
 
 
 def _placement(review: Object) -> Placement | str:
-    return admission_request(review).placement
+    return admission.admission_request(review).placement
 
 
 def test_an_update_that_gives_a_replica_its_place_is_a_placement() -> None:
-    assert admission_request(_review()) == AdmissionRequest("review-1", False, PLACEMENT)
+    assert admission.admission_request(_review()) == admission.AdmissionRequest("review-1", False, PLACEMENT)
 
 
 def test_a_strict_local_replica_brings_its_node() -> None:
@@ -47,7 +41,7 @@ def test_a_dry_run_is_known_as_one() -> None:
     """Nothing may be remembered of it."""
     review = _review()
     review["request"]["dryRun"] = True
-    assert admission_request(review).dry_run
+    assert admission.admission_request(review).dry_run
 
 
 def _trial(**changes: Any) -> Object:
@@ -57,10 +51,10 @@ def _trial(**changes: Any) -> Object:
 
 def test_a_diagnosis_asks_by_a_dry_run_that_creates_its_replica() -> None:
     review = _trial()
-    assert admission_request(review).is_trial
+    assert admission.admission_request(review).is_trial
     created = review["request"]["object"]
     assert not is_answered(json.dumps(created).encode())
-    (operation,) = TRIAL_PATCH
+    (operation,) = admission.TRIAL_PATCH
     *path, key = operation["path"].strip("/").split("/")
     target = created
     for name in path:
@@ -79,7 +73,7 @@ def test_a_diagnosis_asks_by_a_dry_run_that_creates_its_replica() -> None:
     ],
 )
 def test_nothing_else_is_taken_for_a_diagnosis(changes: Object) -> None:
-    assert not admission_request(_trial(**changes)).is_trial
+    assert not admission.admission_request(_trial(**changes)).is_trial
 
 
 def _set(*path: str, value: Any) -> Callable[[Object], None]:
@@ -151,7 +145,7 @@ def test_an_update_of_another_shape_is_refused_with_a_sentence(change: Callable[
 )
 def test_what_is_no_review_is_an_error(review: object) -> None:
     with pytest.raises(ObjectError, match="AdmissionReview"):
-        admission_request(review)
+        admission.admission_request(review)
 
 
 def _apply(patch: list[dict[str, Any]], raw: Object) -> Object:
@@ -174,7 +168,7 @@ def _apply(patch: list[dict[str, Any]], raw: Object) -> Object:
 def test_a_patch_changes_disk_path_and_disk_label_alone() -> None:
     """The result is what Longhorn would have written for the other disk."""
     after = replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/")
-    patch = placement_patch(PLACEMENT, after, has_annotations=False)
+    patch = admission.placement_patch(PLACEMENT, after, has_annotations=False)
     before = _review()["request"]["object"]
     expected = placement_review(after)["request"]["object"]
     expected["metadata"]["annotations"] = {REVIEWED: "n/n-disk-2/disk-2/"}
@@ -187,13 +181,15 @@ def test_a_patch_changes_disk_path_and_disk_label_alone() -> None:
 
 
 def test_a_patch_tests_every_old_value_first() -> None:
-    patch = placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/"), has_annotations=False)
+    patch = admission.placement_patch(
+        PLACEMENT, replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/"), has_annotations=False
+    )
     operations = [operation["op"] for operation in patch]
     assert operations == ["test"] * 5 + ["replace"] * 3 + ["add"]
 
 
 def test_disks_of_one_path_keep_it() -> None:
-    patch = placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2"), has_annotations=True)
+    patch = admission.placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2"), has_annotations=True)
     replaced = [operation["path"] for operation in patch if operation["op"] == "replace"]
     assert replaced == ["/spec/diskID", "/metadata/labels/longhorndiskuuid"]
 
@@ -203,11 +199,11 @@ def test_a_placement_that_stays_is_noted_as_reviewed(annotations: dict[str, str]
     """So that another process, and the next API server's call, see it; other annotations stay."""
     review = _review()
     review["request"]["object"]["metadata"]["annotations"] = annotations
-    request = admission_request(review)
+    request = admission.admission_request(review)
     before = deepcopy(review["request"]["object"])
     if not annotations:
         del before["metadata"]["annotations"]
-    patched = _apply(placement_patch(PLACEMENT, PLACEMENT, has_annotations=request.has_annotations), before)
+    patched = _apply(admission.placement_patch(PLACEMENT, PLACEMENT, has_annotations=request.has_annotations), before)
     assert patched["metadata"].pop("annotations") == {**annotations, REVIEWED: "n/n-disk-1/disk-1/"}
     before["metadata"].pop("annotations", None)
     assert patched == before
@@ -215,14 +211,14 @@ def test_a_placement_that_stays_is_noted_as_reviewed(annotations: dict[str, str]
 
 def test_a_patch_to_another_node_changes_node_and_both_labels() -> None:
     after = replace(PLACEMENT, node="m", disk="m-disk-1")
-    patched = _apply(placement_patch(PLACEMENT, after, has_annotations=False), _review()["request"]["object"])
+    patched = _apply(admission.placement_patch(PLACEMENT, after, has_annotations=False), _review()["request"]["object"])
     del patched["metadata"]["annotations"]
     assert patched == placement_review(after)["request"]["object"]
 
 
 def test_every_answer_allows_the_update() -> None:
     patch = [{"op": "replace", "path": "/spec/diskID", "value": "n-disk-2"}]
-    review = admission_response("review-1", patch)
+    review = admission.admission_response("review-1", patch)
     response = review["response"]
     assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     assert (response["uid"], response["allowed"], response["patchType"]) == ("review-1", True, "JSONPatch")
@@ -230,7 +226,7 @@ def test_every_answer_allows_the_update() -> None:
 
 
 def test_an_answer_without_a_patch_has_no_patch_type() -> None:
-    assert admission_response("review-1", [])["response"] == {"uid": "review-1", "allowed": True}
+    assert admission.admission_response("review-1", [])["response"] == {"uid": "review-1", "allowed": True}
 
 
 def test_a_replica_is_read_with_its_labels_and_generation() -> None:

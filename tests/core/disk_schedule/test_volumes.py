@@ -28,77 +28,60 @@ from scheduler_core.disk_schedule.writes import (
     release_replica,
 )
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.model.disk_schedule import (
-    Allocation,
-    BackingImageCopies,
-    DiskSchedule,
-    DiskScheduleSpec,
-    DiskScheduleStatus,
-    Fault,
-    RequestKind,
-)
+from scheduler_core.model import disk_schedule as ds
+from scheduler_core.model import longhorn as lh
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import (
-    BEST_EFFORT,
-    FILESYSTEM,
-    STRICT_LOCAL,
-    BackingImage,
-    Disk,
-    Node,
-    Replica,
-    Volume,
-)
 from scheduler_core.model.snapshot import Snapshot
 from tests.worlds.disk_schedules import READY, grant, rejection
 
 NOW = "2026-01-01T00:00:00Z"
-Entry = tuple[int, Allocation | None]
+Entry = tuple[int, ds.Allocation | None]
 
 
-def node(name: str, available: int = 100) -> Node:
+def node(name: str, available: int = 100) -> lh.Node:
     """A node with one disk of that many bytes; its UUID is the node's name in capitals."""
-    disk = Disk(
+    disk = lh.Disk(
         "disk",
         uuid=name.upper(),
         path="/data",
         allow_scheduling=True,
-        spec_type=FILESYSTEM,
+        spec_type=lh.FILESYSTEM,
         storage_maximum=10_000,
         storage_available=available + 2500,  # Longhorn keeps 25 % of the maximum
         conditions=READY,
     )
-    return Node(name, allow_scheduling=True, conditions=READY, disks=(disk,))
+    return lh.Node(name, allow_scheduling=True, conditions=READY, disks=(disk,))
 
 
-def schedule(name: str, kind: RequestKind = RequestKind.REPLICA, **entries: Entry) -> DiskSchedule:
+def schedule(name: str, kind: ds.RequestKind = ds.RequestKind.REPLICA, **entries: Entry) -> ds.DiskSchedule:
     """A node's DiskSchedule with requests and answers; another replica holds 2,500 bytes."""
     requests: dict[str, int | None] = {key: size for key, (size, _) in entries.items()}
     answers = {key: answer for key, (_, answer) in entries.items() if answer is not None}
     held_by_another = {"other": grant(2500)}
-    if kind is RequestKind.REPLICA:
-        spec = DiskScheduleSpec("disk", name, replicas={**requests, "other": 2500})
-        status = DiskScheduleStatus(replicas={**answers, **held_by_another})
+    if kind is ds.RequestKind.REPLICA:
+        spec = ds.DiskScheduleSpec("disk", name, replicas={**requests, "other": 2500})
+        status = ds.DiskScheduleStatus(replicas={**answers, **held_by_another})
     else:
-        spec = DiskScheduleSpec("disk", name, replicas={"other": 2500}, backing_images=requests)
-        status = DiskScheduleStatus(replicas=held_by_another, backing_images=answers)
-    return DiskSchedule(name.upper(), spec, status)
+        spec = ds.DiskScheduleSpec("disk", name, replicas={"other": 2500}, backing_images=requests)
+        status = ds.DiskScheduleStatus(replicas=held_by_another, backing_images=answers)
+    return ds.DiskSchedule(name.upper(), spec, status)
 
 
-def replica_on(name: str, size: int = 50, *, has_data: bool = False, number: int = 0, **fields: Any) -> Replica:
+def replica_on(name: str, size: int = 50, *, has_data: bool = False, number: int = 0, **fields: Any) -> lh.Replica:
     """A replica on a node's disk, "" for none; with `has_data` it was healthy."""
     healthy = "2026-01-01T00:00:00Z" if has_data else ""
-    return Replica(f"r{number}", "v", size, name, name.upper(), healthy_at=healthy, **fields)
+    return lh.Replica(f"r{number}", "v", size, name, name.upper(), healthy_at=healthy, **fields)
 
 
 def decide(
-    replicas: list[Replica],
-    schedules: list[DiskSchedule],
+    replicas: list[lh.Replica],
+    schedules: list[ds.DiskSchedule],
     *,
     size: int = 50,
     condition: Condition | None = None,
-    nodes: dict[str, Node] | None = None,
-    others: tuple[Replica, ...] = (),
-    images: tuple[BackingImage, ...] = (),
+    nodes: dict[str, lh.Node] | None = None,
+    others: tuple[lh.Replica, ...] = (),
+    images: tuple[lh.BackingImage, ...] = (),
     unreadable_nodes: Mapping[str, NodeLookup] = MappingProxyType({}),
     created: str = "",
     **volume: Any,
@@ -114,8 +97,8 @@ def decide(
     )
     cluster = Cluster.of(objects, datetime(2026, 1, 1, tzinfo=UTC))
     schedules_by_uuid = {entry.name: entry for entry in schedules}
-    described = Volume("v", size, len(replicas), **volume)
-    copies = [BackingImageCopies(each.name, each.real_size, wanted_disks=frozenset(each.disks)) for each in images]
+    described = lh.Volume("v", size, len(replicas), **volume)
+    copies = [ds.BackingImageCopies(each.name, each.real_size, wanted_disks=frozenset(each.disks)) for each in images]
     occupancy = occupancy_by_disk((*others, *replicas), {"v": described}, copies)
     space = disk_spaces(schedules_by_uuid, {**cluster.nodes, **unreadable_nodes}, occupancy)
     snapshot = VolumeSnapshot(cluster, described, tuple(replicas), schedules_by_uuid, space, condition, created=created)
@@ -123,29 +106,35 @@ def decide(
 
 
 def request(disk: str, size: int, name: str = "r0") -> SetRequirement:
-    return SetRequirement(disk, RequestKind.REPLICA, name, size)
+    return SetRequirement(disk, ds.RequestKind.REPLICA, name, size)
 
 
 def object_writes(decision: VolumeDecision) -> list[Write]:
     return [write for write in decision.writes if not isinstance(write, SetVolumeCondition)]
 
 
-def message(decision: VolumeDecision) -> str:
+def condition_of(decision: VolumeDecision) -> Condition:
     report = decision.writes[0]
     assert isinstance(report, SetVolumeCondition)
-    return report.condition.message
+    return report.condition
+
+
+def message(decision: VolumeDecision) -> str:
+    return condition_of(decision).message
 
 
 def reason(decision: VolumeDecision) -> str:
-    report = decision.writes[0]
-    assert isinstance(report, SetVolumeCondition)
-    return report.condition.reason
+    return condition_of(decision).reason
+
+
+TO_A = [AssignReplica("r0", "a", "A", "/data"), request("A", 50)]
+TO_B = [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
 
 
 def test_a_new_replica_is_assigned_to_the_disk_with_most_room_before_the_request() -> None:
     """In the opposite order a request would leak if the controller is killed in between."""
     decision = decide([replica_on("")], [schedule("a", x=(20, None)), schedule("b")])
-    assert object_writes(decision) == [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
+    assert object_writes(decision) == TO_B
     assert (reason(decision), decision.ready, decision.requeue) == ("AllocationPending", frozenset(), False)
 
 
@@ -156,7 +145,7 @@ def test_a_pending_request_is_waited_for() -> None:
 
 def test_a_rejected_replica_without_data_moves_to_another_disk() -> None:
     decision = decide([replica_on("a")], [schedule("a", r0=(50, rejection())), schedule("b")])
-    assert object_writes(decision) == [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
+    assert object_writes(decision) == TO_B
 
 
 def test_a_rejected_replica_without_another_disk_loses_its_place_and_is_reported() -> None:
@@ -184,16 +173,13 @@ def test_a_granted_replica_may_start_and_the_condition_is_true() -> None:
 @pytest.mark.parametrize("entry", [{}, {"r0": (20, grant(20))}])
 def test_a_placed_replica_without_a_request_for_its_size_gets_one(entry: dict[str, Entry]) -> None:
     """A controller was killed before it, or a user edited the request."""
-    assert object_writes(decide([replica_on("a", has_data=True)], [schedule("a", RequestKind.REPLICA, **entry)])) == [
-        request("A", 50)
-    ]
+    assert object_writes(
+        decide([replica_on("a", has_data=True)], [schedule("a", ds.RequestKind.REPLICA, **entry)])
+    ) == [request("A", 50)]
 
 
 def test_a_replica_without_data_leaves_a_disk_that_no_node_lists() -> None:
-    assert object_writes(decide([replica_on("gone")], [schedule("b")])) == [
-        AssignReplica("r0", "b", "B", "/data"),
-        request("B", 50),
-    ]
+    assert object_writes(decide([replica_on("gone")], [schedule("b")])) == TO_B
     assert object_writes(decide([replica_on("gone", has_data=True)], [schedule("b")])) == []
 
 
@@ -210,23 +196,23 @@ def test_a_request_on_a_disk_that_is_not_the_replica_s_is_withdrawn() -> None:
 
 def test_a_replica_returns_to_a_disk_once_its_old_answer_there_is_released() -> None:
     """The answer looks like a grant, so the replica could start before its request is written again."""
-    left = replace(schedule("a"), status=DiskScheduleStatus(replicas={"other": grant(2500), "r0": grant(50)}))
+    left = replace(schedule("a"), status=ds.DiskScheduleStatus(replicas={"other": grant(2500), "r0": grant(50)}))
     full = schedule("b", x=(60, grant(60)))
     assert object_writes(decide([replica_on("")], [left, full])) == []
     assert "has yet to release" in message(decide([replica_on("")], [left, full]))
-    assert object_writes(decide([replica_on("")], [schedule("a"), full]))[0] == AssignReplica("r0", "a", "A", "/data")
+    assert object_writes(decide([replica_on("")], [schedule("a"), full]))[0] == TO_A[0]
 
 
 def test_replicas_that_are_deleted_or_wait_for_an_attachment_get_no_writes() -> None:
     assert object_writes(decide([replica_on("a", deleting=True)], [schedule("a", r0=(50, grant(50)))])) == []
     assert decide([replica_on("a")], [schedule("a")], deleting=True) == VolumeDecision()
     both = [schedule("a"), schedule("b", x=(20, None))]
-    assert object_writes(decide([replica_on("")], both, data_locality=STRICT_LOCAL)) == []
-    attached = decide([replica_on("")], both, data_locality=STRICT_LOCAL, node_id="b")
-    assert object_writes(attached) == [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
+    assert object_writes(decide([replica_on("")], both, data_locality=lh.STRICT_LOCAL)) == []
+    attached = decide([replica_on("")], both, data_locality=lh.STRICT_LOCAL, node_id="b")
+    assert object_writes(attached) == TO_B
 
 
-@pytest.mark.parametrize("locality", [BEST_EFFORT, STRICT_LOCAL])
+@pytest.mark.parametrize("locality", [lh.BEST_EFFORT, lh.STRICT_LOCAL])
 def test_the_message_says_whether_a_volume_waits_for_its_attachment(locality: str) -> None:
     idle = decide([replica_on("")], [schedule("a")], data_locality=locality)
     assert reason(idle) == "AllocationPending"
@@ -241,7 +227,7 @@ FULL = Condition(
 )
 
 
-def close_disk(schedule: DiskSchedule, condition: Condition = UNREADY) -> DiskSchedule:
+def close_disk(schedule: ds.DiskSchedule, condition: Condition = UNREADY) -> ds.DiskSchedule:
     return replace(schedule, status=replace(schedule.status, conditions=(condition,)))
 
 
@@ -280,7 +266,7 @@ def test_a_replica_without_a_size_takes_part_in_an_expansion() -> None:
     assert reason(decision) == "ExpansionPending"
 
 
-def nodes_listing_disk_a(*ready: str) -> dict[str, Node]:
+def nodes_listing_disk_a(*ready: str) -> dict[str, lh.Node]:
     """The nodes a and b, which both list disk A; it is ready on these nodes."""
     disk = node("a").disks[0]
     return {
@@ -293,30 +279,25 @@ def test_a_disk_that_two_nodes_list_is_used_only_on_its_disk_schedule_s_node(pla
     """The disk's controller would refuse it for the other node, again and again."""
     replica = replace(replica_on(place), disk_id="A" if place else "")
     refused: dict[str, Entry] = {"r0": (50, rejection())} if place else {}
-    schedules = [schedule("a", RequestKind.REPLICA, **refused)]
+    schedules = [schedule("a", ds.RequestKind.REPLICA, **refused)]
     decision = decide([replica], schedules, nodes=nodes_listing_disk_a("b"))
     assert not [write for write in decision.writes if isinstance(write, AssignReplica) and write.disk]
     assert (reason(decision), decision.requeue) == ("NoDiskWithRoom", True)
     settled = decide([replica_on("")], [schedule("a")], nodes=nodes_listing_disk_a("a", "b"))
-    assert object_writes(settled) == [AssignReplica("r0", "a", "A", "/data"), request("A", 50)]
+    assert object_writes(settled) == TO_A
 
 
 def test_a_new_replica_leaves_the_room_of_replicas_and_copies_without_requests() -> None:
     """Granted before one that runs, it would leave that without space."""
-    old = Replica("z", "other", 60, "b", "B", healthy_at=NOW)
+    old = lh.Replica("z", "other", 60, "b", "B", healthy_at=NOW)
     both = [schedule("a", x=(40, grant(40))), schedule("b")]
-    assert object_writes(decide([replica_on("")], both, others=(old,))) == [
-        AssignReplica("r0", "a", "A", "/data"),
-        request("A", 50),
-    ]
+    assert object_writes(decide([replica_on("")], both, others=(old,))) == TO_A
     requested = [schedule("a", x=(40, grant(40))), schedule("b", z=(30, None))]
-    assert object_writes(decide([replica_on("")], requested, others=(replace(old, size=30),)))[0] == AssignReplica(
-        "r0", "b", "B", "/data"
-    )
+    assert object_writes(decide([replica_on("")], requested, others=(replace(old, size=30),)))[0] == TO_B[0]
     deleted = replace(old, deleting=True)
-    assert object_writes(decide([replica_on("")], both, others=(deleted,)))[0] == AssignReplica("r0", "b", "B", "/data")
-    image = BackingImage("i", disks=("B",), real_size=60)
-    assert object_writes(decide([replica_on("")], both, images=(image,)))[0] == AssignReplica("r0", "a", "A", "/data")
+    assert object_writes(decide([replica_on("")], both, others=(deleted,)))[0] == TO_B[0]
+    image = lh.BackingImage("i", disks=("B",), real_size=60)
+    assert object_writes(decide([replica_on("")], both, images=(image,)))[0] == TO_A[0]
 
 
 GROWING = [replica_on("a", has_data=True), replica_on("b", has_data=True, number=1)]
@@ -362,10 +343,7 @@ def test_an_expansion_that_all_disks_granted_writes_the_sizes() -> None:
 def test_an_expansion_that_one_disk_rejected_is_rolled_back_and_reported() -> None:
     decision = decide_expansion((80, grant(80)), (80, rejection(50)))
     assert object_writes(decision) == [request("A", 50), request("B", 50, "r1")]
-    report = decision.writes[0]
-    assert isinstance(report, SetVolumeCondition)
-    assert report.condition.reason == "ExpansionRejected"
-    assert report.condition.message == REJECTED.message
+    assert (reason(decision), message(decision)) == ("ExpansionRejected", REJECTED.message)
     assert decision.requeue
 
 
@@ -384,9 +362,7 @@ def test_an_expansion_is_refused_by_a_disk_that_does_not_even_hold_the_old_size(
     decision = decide([*GROWING, replica_on("", number=2)], schedules, size=80, condition=PENDING)
     assert not [write for write in decision.writes if isinstance(write, SetReplicaSize)]
     assert object_writes(decision)[:2] == [request("A", 50), request("B", 50, "r1")]
-    report = decision.writes[0]
-    assert isinstance(report, SetVolumeCondition)
-    assert report.condition.message == REJECTED.message
+    assert message(decision) == REJECTED.message
     assert decision.requeue
 
 
@@ -400,9 +376,7 @@ def test_an_expansion_is_refused_if_a_disk_is_gone() -> None:
     replicas = [GROWING[0], replica_on("gone", has_data=True, number=1)]
     decision = decide(replicas, [schedule("a", r0=(80, grant(80)))], size=80, condition=PENDING)
     assert object_writes(decision) == [request("A", 50)]
-    report = decision.writes[0]
-    assert isinstance(report, SetVolumeCondition)
-    assert report.condition.message == "the volume cannot grow to 80: no node lists disk GONE"
+    assert message(decision) == "the volume cannot grow to 80: no node lists disk GONE"
 
 
 def test_an_expansion_waits_for_the_disk_schedule_of_a_listed_disk() -> None:
@@ -480,9 +454,9 @@ def test_only_a_deleted_replica_is_released_and_its_finalizer_is_removed_last() 
     assert release_replica(replica_on("a"), schedules) == ()
     assert release_replica(replica_on("a", deleting=True), schedules) == (
         request("A", 0),
-        RemoveFinalizer(RequestKind.REPLICA, "r0"),
+        RemoveFinalizer(ds.RequestKind.REPLICA, "r0"),
     )
-    assert release_replica(replica_on("", deleting=True), {}) == (RemoveFinalizer(RequestKind.REPLICA, "r0"),)
+    assert release_replica(replica_on("", deleting=True), {}) == (RemoveFinalizer(ds.RequestKind.REPLICA, "r0"),)
 
 
 def test_the_replicas_whose_answers_changed_are_named() -> None:
@@ -491,9 +465,9 @@ def test_the_replicas_whose_answers_changed_are_named() -> None:
     assert changed_names(before, after) == {"b", "c", "d"}
 
 
-def image(*wanted_disks: str, **fields: Any) -> BackingImageCopies:
+def image(*wanted_disks: str, **fields: Any) -> ds.BackingImageCopies:
     """A backing image of 50 bytes."""
-    return BackingImageCopies("i", **{"size": 50, "wanted_disks": frozenset(wanted_disks), **fields})
+    return ds.BackingImageCopies("i", **{"size": 50, "wanted_disks": frozenset(wanted_disks), **fields})
 
 
 @pytest.mark.parametrize(
@@ -528,7 +502,7 @@ def test_a_new_volume_says_at_once_what_no_event_ends_soon() -> None:
 
 
 def decide_image(
-    image: BackingImageCopies, *schedules: DiskSchedule, needed: str = "", candidates: str = "AB"
+    image: ds.BackingImageCopies, *schedules: ds.DiskSchedule, needed: str = "", candidates: str = "AB"
 ) -> ImageDecision:
     """Decides about a backing image in a cluster of the nodes a and b."""
     schedules_by_uuid = {entry.name: entry for entry in schedules}
@@ -543,21 +517,21 @@ def test_a_new_copy_leaves_room_for_replicas_without_requests() -> None:
     """Their requests follow, and might be granted after that of the copy."""
     schedules = {"A": schedule("a"), "B": schedule("b")}
     nodes: dict[str, NodeLookup] = {name: node(name) for name in "ab"}
-    old = Replica("r", "v", 51, "a", "A", healthy_at=NOW)
+    old = lh.Replica("r", "v", 51, "a", "A", healthy_at=NOW)
     space = disk_spaces(schedules, nodes, occupancy_by_disk([old], {}, []))
     decision = backing_images.decide_image(ImageSnapshot(image(), schedules, nodes, frozenset(), ("A", "B"), space))
     assert ChangeCopies("i", ("B",)) in decision.writes
 
 
-def image_schedule(name: str, *entry: Any) -> DiskSchedule:
-    return schedule(name, RequestKind.BACKING_IMAGE, **({"i": entry} if entry else {}))
+def image_schedule(name: str, *entry: Any) -> ds.DiskSchedule:
+    return schedule(name, ds.RequestKind.BACKING_IMAGE, **({"i": entry} if entry else {}))
 
 
 def image_request(disk: str, size: int) -> SetRequirement:
-    return SetRequirement(disk, RequestKind.BACKING_IMAGE, "i", size)
+    return SetRequirement(disk, ds.RequestKind.BACKING_IMAGE, "i", size)
 
 
-def with_old_answer(entry: DiskSchedule) -> DiskSchedule:
+def with_old_answer(entry: ds.DiskSchedule) -> ds.DiskSchedule:
     return replace(entry, status=replace(entry.status, backing_images={"i": grant(50)}))
 
 
@@ -660,7 +634,7 @@ def with_old_answer(entry: DiskSchedule) -> DiskSchedule:
                 image_schedule("a", 50, grant(50)),
                 image_schedule("b", 50, rejection()),
             ),
-            (image_request("A", 0), image_request("B", 0), RemoveFinalizer(RequestKind.BACKING_IMAGE, "i")),
+            (image_request("A", 0), image_request("B", 0), RemoveFinalizer(ds.RequestKind.BACKING_IMAGE, "i")),
             "",
             id="deleted: spec and status disks",
         ),
@@ -737,7 +711,7 @@ def test_a_granted_replica_leaves_a_disk_that_is_gone_unless_it_has_data(missing
     dead = close_disk(schedule("a", r0=(50, grant(50))), gone(missing))
     nodes = {"b": node("b")}
     moved = decide([replica_on("a")], [dead, schedule("b")], nodes=nodes)
-    assert object_writes(moved) == [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
+    assert object_writes(moved) == TO_B
     stays = decide([replica_on("a", has_data=True)], [dead, schedule("b")], nodes=nodes)
     assert object_writes(stays) == []
     assert (reason(stays), message(stays)) == ("AllocationRejected", f"Disk disk on node a: {missing}")
@@ -746,12 +720,12 @@ def test_a_granted_replica_leaves_a_disk_that_is_gone_unless_it_has_data(missing
 
 def test_a_place_without_request_is_given_up_if_the_disk_has_no_room_any_more() -> None:
     decision = decide([replica_on("a")], [schedule("a", x=(60, grant(60))), schedule("b")])
-    assert object_writes(decision) == [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
+    assert object_writes(decision) == TO_B
     data = decide([replica_on("a", has_data=True)], [schedule("a", x=(60, grant(60))), schedule("b")])
     assert object_writes(data) == [request("A", 50)], "data stays"
 
 
-IMAGE = BackingImage("i", real_size=30)
+IMAGE = lh.BackingImage("i", real_size=30)
 
 
 def test_a_replica_goes_where_its_backing_image_fits_too() -> None:
@@ -766,7 +740,7 @@ def test_a_replica_goes_where_its_backing_image_fits_too() -> None:
     )
 
 
-def with_image(entry: DiskSchedule, requested: int, answer: Allocation | None) -> DiskSchedule:
+def with_image(entry: ds.DiskSchedule, requested: int, answer: ds.Allocation | None) -> ds.DiskSchedule:
     spec = replace(entry.spec, backing_images={"i": requested})
     answers = {"i": answer} if answer else {}
     return replace(entry, spec=spec, status=replace(entry.status, backing_images=answers))
@@ -775,7 +749,7 @@ def with_image(entry: DiskSchedule, requested: int, answer: Allocation | None) -
 def test_a_replica_leaves_a_disk_that_refuses_its_backing_image_unless_it_has_data() -> None:
     refused = with_image(schedule("a", r0=(50, grant(50))), 30, rejection())
     moved = decide([replica_on("a")], [refused, schedule("b")], images=(IMAGE,), backing_image="i")
-    assert object_writes(moved) == [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
+    assert object_writes(moved) == TO_B
     stays = decide([replica_on("a", has_data=True)], [refused, schedule("b")], images=(IMAGE,), backing_image="i")
     assert (reason(stays), message(stays)) == (
         "AllocationRejected",
@@ -786,20 +760,19 @@ def test_a_replica_leaves_a_disk_that_refuses_its_backing_image_unless_it_has_da
 def test_a_volume_is_allocated_only_together_with_its_backing_image() -> None:
     for answer, expected in ((grant(30), "True"), (None, "False")):
         here = with_image(schedule("a", r0=(50, grant(50))), 30, answer)
-        report = decide([replica_on("a")], [here], images=(IMAGE,), backing_image="i").writes[0]
-        assert isinstance(report, SetVolumeCondition)
-        assert report.condition.status == expected
+        decision = decide([replica_on("a")], [here], images=(IMAGE,), backing_image="i")
+        assert condition_of(decision).status == expected
 
 
 @pytest.mark.parametrize(
     ("images", "expected", "text"),
     [
         ((), "BackingImageMissing", "there is no backing image i"),
-        ((BackingImage("i"),), "BackingImagePending", "the size of backing image i is not known yet"),
+        ((lh.BackingImage("i"),), "BackingImagePending", "the size of backing image i is not known yet"),
     ],
 )
 def test_a_volume_whose_backing_image_is_not_known_says_so(
-    images: tuple[BackingImage, ...], expected: str, text: str
+    images: tuple[lh.BackingImage, ...], expected: str, text: str
 ) -> None:
     both = [schedule("a"), schedule("b")]
     decision = decide([replica_on("")], both, images=images, backing_image="i")
@@ -825,7 +798,7 @@ def test_the_message_without_a_disk_has_the_numbers_of_every_disk() -> None:
 @pytest.mark.parametrize("size", [50, 0], ids=["with a size", "without a size"])
 def test_a_node_that_cannot_be_read_is_the_reason_if_no_other_disk_has_room(size: int) -> None:
     """It may have room."""
-    fault = Fault("spec.disks", "is a text")
+    fault = ds.Fault("spec.disks", "is a text")
     schedules = [schedule("a"), schedule("b", x=(60, grant(60)))]
     decision = decide([replica_on("", size)], schedules, nodes={"b": node("b")}, unreadable_nodes={"a": fault})
     assert (reason(decision), decision.requeue) == ("NodeUnreadable", True)

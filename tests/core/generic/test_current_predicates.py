@@ -6,19 +6,9 @@ from typing import Any
 import pytest
 
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
+from scheduler_core.generic import predicates
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import parse_policy
-from scheduler_core.generic.predicates import (
-    AFFINITY_MISMATCH,
-    EXISTING_ANTI_AFFINITY,
-    POD_AFFINITY,
-    POD_ANTI_AFFINITY,
-    PORT_TAKEN,
-    SPREAD_LABEL_MISSING,
-    SPREAD_MISMATCH,
-    UNSCHEDULABLE,
-    UNTOLERATED_TAINT,
-)
 from scheduler_core.generic.scheduler import NOT_READY
 from scheduler_core.model.generic import Node
 from scheduler_core.model.kube import Pod
@@ -74,7 +64,9 @@ def test_a_taint_must_be_tolerated_unless_it_is_a_preference(taint: Any, tolerat
     """Numeric operators tolerate nothing, as by default in kube-scheduler."""
     cluster = state([node(spec={"taints": [taint]})])
     asking = pod(tolerations=[toleration] if toleration else [])
-    assert failed("PodToleratesNodeTaints", asking, cluster) == ({} if tolerated else {"a": UNTOLERATED_TAINT})
+    assert failed("PodToleratesNodeTaints", asking, cluster) == (
+        {} if tolerated else {"a": predicates.UNTOLERATED_TAINT}
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +92,7 @@ def test_a_node_affinity_expression_compares_the_label(expression: Any, size: st
     terms = [{"matchExpressions": [{"key": "size", **expression}]}]
     asking = pod(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}})
     assert failed("NodeAffinity", asking, state([replace(node(), labels=labels)])) == (
-        {} if matches else {"a": AFFINITY_MISMATCH}
+        {} if matches else {"a": predicates.AFFINITY_MISMATCH}
     )
 
 
@@ -145,13 +137,15 @@ def test_one_term_of_a_node_affinity_must_match_as_a_whole(terms: Any, matching:
 def test_host_ports_conflict_by_number_protocol_and_address(port: Any, conflicts: bool) -> None:
     used = pod("used", nodeName="a", containers=[container([{"hostPort": 80, "hostIP": "10.0.0.1"}])])
     asking = pod(containers=[container([port])])
-    assert failed("NodePorts", asking, state([node()], used)) == ({"a": PORT_TAKEN} if conflicts else {})
+    assert failed("NodePorts", asking, state([node()], used)) == ({"a": predicates.PORT_TAKEN} if conflicts else {})
 
 
 def test_ports_of_sidecars_count_and_those_of_other_init_containers_do_not() -> None:
     ports = [{"hostPort": 80}]
     cluster = state([node()], pod("used", nodeName="a", containers=[container(ports)]))
-    assert failed("NodePorts", pod(initContainers=[container(ports, sidecar=True)]), cluster) == {"a": PORT_TAKEN}
+    assert failed("NodePorts", pod(initContainers=[container(ports, sidecar=True)]), cluster) == {
+        "a": predicates.PORT_TAKEN
+    }
     assert failed("NodePorts", pod(initContainers=[container(ports)]), cluster) == {}
 
 
@@ -226,8 +220,8 @@ def test_a_pod_that_tolerates_a_cordon_goes_to_a_cordoned_node_if_the_policy_rea
     cluster = state([node(spec={"unschedulable": True})])
     tolerant = pod(tolerations=[{"key": CORDON, "operator": "Exists"}])
     assert decide(tolerant, cluster, policy("CheckNodeUnschedulable")).node == "a"
-    assert decide(tolerant, cluster, policy("HostName")).unavailable == {"a": UNSCHEDULABLE}
-    assert decide(pod(), cluster, policy("CheckNodeUnschedulable")).count_by_reason() == {UNSCHEDULABLE: 1}
+    assert decide(tolerant, cluster, policy("HostName")).unavailable == {"a": predicates.UNSCHEDULABLE}
+    assert decide(pod(), cluster, policy("CheckNodeUnschedulable")).count_by_reason() == {predicates.UNSCHEDULABLE: 1}
 
 
 def test_taints_decide_about_a_node_that_is_not_ready_if_the_policy_reads_them() -> None:
@@ -235,7 +229,9 @@ def test_taints_decide_about_a_node_that_is_not_ready_if_the_policy_reads_them()
     cluster = state([node(ready=False, spec={"taints": taints})])
     tolerant = pod(tolerations=[{"operator": "Exists"}])
     assert decide(tolerant, cluster, policy("PodToleratesNodeTaints")).node == "a"
-    assert decide(pod(), cluster, policy("PodToleratesNodeTaints")).count_by_reason() == {UNTOLERATED_TAINT: 1}
+    assert decide(pod(), cluster, policy("PodToleratesNodeTaints")).count_by_reason() == {
+        predicates.UNTOLERATED_TAINT: 1
+    }
     assert decide(tolerant, cluster, policy("HostName")).unavailable == {"a": NOT_READY}
 
 
@@ -284,19 +280,19 @@ ZONES = [node("a", zone="x"), node("b", zone="x"), node("c", zone="y"), node("ba
 def test_pod_affinity_needs_a_matching_pod_in_the_domain(asking: Pod, placed: list[Pod], fits: str) -> None:
     refused = failed("MatchInterPodAffinity", asking, state(ZONES, *placed))
     assert {"a", "b", "c", "bare"} - refused.keys() == set(fits)
-    assert set(refused.values()) == {POD_AFFINITY}
+    assert set(refused.values()) == {predicates.POD_AFFINITY}
 
 
 def test_pod_anti_affinity_keeps_a_pod_out_of_a_domain() -> None:
     asking = pod(app="db", affinity=affinity("podAntiAffinity"))
     refused = failed("MatchInterPodAffinity", asking, state(ZONES, pod("w", nodeName="a")))
-    assert refused == {"a": POD_ANTI_AFFINITY, "b": POD_ANTI_AFFINITY}
+    assert refused == {"a": predicates.POD_ANTI_AFFINITY, "b": predicates.POD_ANTI_AFFINITY}
 
 
 def test_the_anti_affinity_of_a_placed_pod_counts_as_well() -> None:
     placed = pod("w", app="db", nodeName="a", affinity=affinity("podAntiAffinity"))
     refused = failed("MatchInterPodAffinity", pod(), state(ZONES, placed))
-    assert refused == {"a": EXISTING_ANTI_AFFINITY, "b": EXISTING_ANTI_AFFINITY}
+    assert refused == {"a": predicates.EXISTING_ANTI_AFFINITY, "b": predicates.EXISTING_ANTI_AFFINITY}
     finished = pod("w", app="db", nodeName="a", phase="Succeeded", affinity=affinity("podAntiAffinity"))
     assert failed("MatchInterPodAffinity", pod(), state(ZONES, finished)) == {}
 
@@ -329,8 +325,8 @@ def test_a_spread_constraint_limits_the_difference_between_domains(
     asking = pod(topologySpreadConstraints=spread(**constraint))
     refused = failed("EvenPodsSpread", asking, state(ZONES, *placed))
     assert {"a", "b", "c"} - refused.keys() == set(fits) - {"+"}
-    assert refused.get("bare", "") == ("" if "+" in fits else SPREAD_LABEL_MISSING)
-    assert {refused[name] for name in refused.keys() - {"bare"}} <= {SPREAD_MISMATCH}
+    assert refused.get("bare", "") == ("" if "+" in fits else predicates.SPREAD_LABEL_MISSING)
+    assert {refused[name] for name in refused.keys() - {"bare"}} <= {predicates.SPREAD_MISMATCH}
 
 
 @pytest.mark.parametrize(

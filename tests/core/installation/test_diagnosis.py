@@ -1,7 +1,4 @@
-"""Every check of an installation reports its mistake.
-
-A sound installation has no finding.
-"""
+"""Every check of an installation reports its mistake. A sound installation has no finding."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -110,10 +107,7 @@ def with_probe(**result: str) -> Installation:
 
 
 def without_policy(*pods: InstalledPod, node: str = "node-1", **changes: Any) -> Installation:
-    """The sound installation without the policy.
-
-    A probe pod without the resource gets a node.
-    """
+    """The sound installation without the policy. A probe pod without the resource gets a node."""
     facts = replace(SOUND, admitted=InstalledPod("default", "new"), claiming_pods=pods)
     return replace(facts, plain_probe=ProbeResult(node=node), **changes)
 

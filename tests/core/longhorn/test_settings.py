@@ -1,7 +1,4 @@
-"""Settings: Longhorn's defaults, Go's spelling of values, and faults.
-
-Faults only stop what reads them.
-"""
+"""Settings: Longhorn's defaults, Go's spelling of values, and faults. Faults only stop what reads them."""
 
 import pytest
 

@@ -4,16 +4,9 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.longhorn import space
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.space import (
-    disk_space,
-    fits_without_pressure,
-    percent_of,
-    space_refusal,
-    under_pressure,
-    wrap_int64,
-)
 from scheduler_core.model.longhorn import Disk
 from tests.worlds.longhorn import GIB, disk
 
@@ -21,7 +14,7 @@ DEFAULTS = Settings()
 
 
 def refusal(entry: Disk, settings: Settings = DEFAULTS, size: int = 0, required: int = 0) -> Rule | None:
-    return space_refusal(size, required, disk_space(entry, settings))
+    return space.space_refusal(size, required, space.disk_space(entry, settings))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +64,7 @@ def test_the_minimum_does_not_depend_on_the_reserve() -> None:
 
 
 def test_uncounted_replicas_take_scheduling_space() -> None:
-    assert disk_space(disk(), DEFAULTS, uncounted=40 * GIB).free == 60 * GIB
+    assert space.disk_space(disk(), DEFAULTS, uncounted=40 * GIB).free == 60 * GIB
 
 
 @pytest.mark.parametrize(
@@ -86,7 +79,7 @@ def test_uncounted_replicas_take_scheduling_space() -> None:
 def test_a_disk_without_space_is_closed(fields: dict[str, Any], expected: Rule) -> None:
     settings = Settings(storage_minimal_available_percentage=0)
     assert refusal(disk(**fields), settings) is expected
-    assert not disk_space(disk(**fields), settings).open
+    assert not space.disk_space(disk(**fields), settings).open
 
 
 def test_available_space_is_checked_before_scheduling_space() -> None:
@@ -104,13 +97,13 @@ def test_available_space_is_checked_before_scheduling_space() -> None:
 )
 def test_percentages_are_computed_in_float64(size: int, percentage: int, expected: int) -> None:
     """Then truncated, as in Go."""
-    assert percent_of(size, percentage) == expected
+    assert space.percent_of(size, percentage) == expected
 
 
 @pytest.mark.parametrize(("value", "expected"), [(2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (-(2**63) - 1, 2**63 - 1)])
 def test_sums_wrap_around_as_int64(value: int, expected: int) -> None:
     """As in Go."""
-    assert wrap_int64(value) == expected
+    assert space.wrap_int64(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -122,11 +115,11 @@ def test_sums_wrap_around_as_int64(value: int, expected: int) -> None:
     ],
 )
 def test_a_disk_used_beyond_the_percentage_is_under_pressure(available: int, pressed: bool) -> None:
-    assert under_pressure(disk(storage_available=available), 90) is pressed
+    assert space.under_pressure(disk(storage_available=available), 90) is pressed
 
 
 def test_the_reserve_counts_as_used_for_pressure() -> None:
-    assert under_pressure(disk(storage_available=35 * GIB, storage_reserved=30 * GIB), 90)
+    assert space.under_pressure(disk(storage_available=35 * GIB, storage_reserved=30 * GIB), 90)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +128,8 @@ def test_the_reserve_counts_as_used_for_pressure() -> None:
 )
 def test_relief_must_stay_below_the_pressure_percentage(scheduled: int, fits: bool) -> None:
     settings = Settings(storage_over_provisioning_percentage=200)
-    assert fits_without_pressure(disk(storage_scheduled=scheduled), settings, 10 * GIB, 0) is fits
+    assert space.fits_without_pressure(disk(storage_scheduled=scheduled), settings, 10 * GIB, 0) is fits
 
 
 def test_a_disk_without_maximum_gives_no_relief() -> None:
-    assert not fits_without_pressure(disk(storage_maximum=0), DEFAULTS, 0, 0)
+    assert not space.fits_without_pressure(disk(storage_maximum=0), DEFAULTS, 0, 0)

@@ -1,7 +1,4 @@
-"""Nodes and disks in the order of `top`.
-
-What is misplaced in a state without a history is tested, too.
-"""
+"""Nodes and disks in the order of `top`. What is misplaced in a state without a history is tested, too."""
 
 import pytest
 

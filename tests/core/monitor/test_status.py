@@ -1,7 +1,4 @@
-"""The rows and numbers of the status page.
-
-This is which node is worst, which pods wait, and which node is closest.
-"""
+"""The rows and numbers of the status page. This is which node is worst, which pods wait, and which node is closest."""
 
 from typing import Any
 

@@ -71,17 +71,13 @@ def test_a_negative_budget_is_an_empty_one() -> None:
 
 
 class Searches:
-    """Searches that need a number of steps each, in requests that go on with what earlier ones left undecided.
-
-    Attributes:
-        given: (instance, steps) of each search of the last request, in order
-    """
+    """Searches that need a number of steps each, in requests that go on with what earlier ones left undecided."""
 
     def __init__(self, **needed: int) -> None:
         self._needed = needed
         self._tried: dict[str, int] = {}
         self._undecided = list(needed)
-        self.given: list[tuple[str, int]] = []
+        self.given: list[tuple[str, int]] = []  # (instance, steps) of each search of the last request, in order
 
     def decided(self, steps: int) -> set[str]:
         """The instances that a request with so many steps decides."""

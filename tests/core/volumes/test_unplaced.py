@@ -18,77 +18,63 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.demand import UNPLACED_LIFETIME
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import resolve
-from tests.builders import (
-    NOW,
-    Object,
-    as_pod,
-    claim,
-    competing,
-    flat,
-    longhorn_node,
-    persistent_volume,
-    pod,
-    replica,
-    snapshot,
-    storage_class,
-    volume,
-)
+from tests import builders as make
 from tests.worlds.changes import changes_of
 
 CLUSTER = [
-    longhorn_node("a", 100),
-    longhorn_node("b", 50),
-    storage_class(),
-    storage_class("remote", dataLocality="disabled"),
+    make.longhorn_node("a", 100),
+    make.longhorn_node("b", 50),
+    make.storage_class(),
+    make.storage_class("remote", dataLocality="disabled"),
 ]
 
 
-def with_selected_node(raw_claim: Object, node: str) -> Object:
+def with_selected_node(raw_claim: make.Object, node: str) -> make.Object:
     raw_claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": node}
     return raw_claim
 
 
-def view_at(seconds: float, *objects: Object | list[Object]) -> View:
+def view_at(seconds: float, *objects: make.Object | list[make.Object]) -> View:
     """The cluster with some objects, so many seconds later."""
-    return View.of(snapshot(CLUSTER, flat(*objects)), NOW + timedelta(seconds=seconds))
+    return View.of(make.snapshot(CLUSTER, make.flat(*objects)), make.NOW + timedelta(seconds=seconds))
 
 
 def unplaced(demand: DemandIndex) -> list[str]:
     return [entry.volume.name for entry in demand.unplaced.counted]
 
 
-def unbound_remote(name: str = "x") -> Object:
-    return claim(name, 30, storage_class="remote")
+def unbound_remote(name: str = "x") -> make.Object:
+    return make.claim(name, 30, storage_class="remote")
 
 
-def bound_remote(name: str = "x", **fields: Any) -> list[Object]:
+def bound_remote(name: str = "x", **fields: Any) -> list[make.Object]:
     """A bound claim of 30Gi whose Longhorn volume needs no local space."""
     return [
-        claim(name, 30, bound=True, storage_class="remote"),
-        persistent_volume(name),
-        volume(f"vol-{name}", 30, locality="disabled", **fields),
+        make.claim(name, 30, bound=True, storage_class="remote"),
+        make.persistent_volume(name),
+        make.volume(f"vol-{name}", 30, locality="disabled", **fields),
     ]
 
 
 def test_an_unbound_claim_is_unplaced_once_its_pod_has_a_node() -> None:
-    assert unplaced(DemandIndex.of(view_at(0, unbound_remote(), pod("x")))) == []
-    assert unplaced(DemandIndex.of(view_at(0, with_selected_node(unbound_remote(), "b"), pod("x")))) == ["x"]
+    assert unplaced(DemandIndex.of(view_at(0, unbound_remote(), make.pod("x")))) == []
+    assert unplaced(DemandIndex.of(view_at(0, with_selected_node(unbound_remote(), "b"), make.pod("x")))) == ["x"]
 
 
 @pytest.mark.parametrize(
     ("replicas", "expected"),
     [
         pytest.param([], ["vol-x"], id="no replica"),
-        pytest.param([replica("r", "vol-x")], ["vol-x"], id="a replica without a place"),
-        pytest.param([replica("r", "vol-x", "a")], [], id="a placed replica"),
+        pytest.param([make.replica("r", "vol-x")], ["vol-x"], id="a replica without a place"),
+        pytest.param([make.replica("r", "vol-x", "a")], [], id="a placed replica"),
     ],
 )
-def test_a_volume_is_unplaced_until_a_replica_has_a_place(replicas: list[Object], expected: list[str]) -> None:
+def test_a_volume_is_unplaced_until_a_replica_has_a_place(replicas: list[make.Object], expected: list[str]) -> None:
     assert unplaced(DemandIndex.of(view_at(0, bound_remote(), replicas))) == expected
 
 
 def test_a_local_volume_is_never_unplaced() -> None:
-    assert unplaced(DemandIndex.of(view_at(0, [claim("x", 30), pod("x", node="a")]))) == []
+    assert unplaced(DemandIndex.of(view_at(0, [make.claim("x", 30), make.pod("x", node="a")]))) == []
 
 
 def test_an_unplaced_volume_stops_counting_after_its_lifetime() -> None:
@@ -107,7 +93,7 @@ def test_an_unplaced_volume_stops_counting_after_its_lifetime() -> None:
 def decide(view: View, name: str, ledger: Ledger | None = None) -> Decision:
     state = ClusterState.of(view)
     requested = view.snapshot.pods["default", name]
-    return filter_nodes(requested, ("a", "b"), state, FilterOptions(), competing(state, ledger))
+    return filter_nodes(requested, ("a", "b"), state, FilterOptions(), make.competing(state, ledger))
 
 
 def reasons(decision: Decision) -> list[str]:
@@ -116,29 +102,29 @@ def reasons(decision: Decision) -> list[str]:
 
 def test_an_unplaced_volume_counts_on_every_node_where_it_fits() -> None:
     """80Gi and the unplaced 30Gi do not fit on a's 100Gi; 80Gi do not fit on b either way."""
-    view = view_at(0, bound_remote(), claim("y", 80), pod("y", name="local"))
+    view = view_at(0, bound_remote(), make.claim("y", 80), make.pod("y", name="local"))
     assert reasons(decide(view, "local")) == ["WAITING", "INSUFFICIENT_STORAGE"]
-    smaller = view_at(0, bound_remote(), claim("y", 60), pod("y", name="local"))
+    smaller = view_at(0, bound_remote(), make.claim("y", 60), make.pod("y", name="local"))
     assert reasons(decide(smaller, "local")) == ["ROOM", "INSUFFICIENT_STORAGE"]
 
 
 def test_an_unplaced_volume_does_not_count_where_it_does_not_fit_with_the_demand() -> None:
     """80Gi are demanded on a, so that the volume cannot be placed there."""
-    demanded = [claim("z", 80), pod("z", name="runs", node="a")]
-    view = view_at(0, bound_remote(), demanded, claim("y", 20), pod("y", name="local"))
+    demanded = [make.claim("z", 80), make.pod("z", name="runs", node="a")]
+    view = view_at(0, bound_remote(), demanded, make.claim("y", 20), make.pod("y", name="local"))
     assert reasons(decide(view, "local")) == ["ROOM", "ROOM"]
 
 
 def test_a_pod_does_not_compete_with_its_own_unplaced_volume() -> None:
-    requester = pod("x", "y", name="mixed", uid="uid-mixed")
-    view = view_at(0, with_selected_node(unbound_remote(), "a"), claim("y", 80), requester)
+    requester = make.pod("x", "y", name="mixed", uid="uid-mixed")
+    view = view_at(0, with_selected_node(unbound_remote(), "a"), make.claim("y", 80), requester)
     assert reasons(decide(view, "mixed"))[0] == "ROOM"
 
 
 def test_an_offer_counts_the_pod_s_unplaced_volumes() -> None:
-    remote_pod = pod("x", name="remote", uid="uid-remote")
-    view = view_at(0, unbound_remote(), remote_pod, claim("y", 80), pod("y", name="local", uid="uid-local"))
-    offered, answer = make_offer(as_pod(remote_pod), decide(view, "remote"), view, competing=3)
+    remote_pod = make.pod("x", name="remote", uid="uid-remote")
+    view = view_at(0, unbound_remote(), remote_pod, make.claim("y", 80), make.pod("y", name="local", uid="uid-local"))
+    offered, answer = make_offer(make.as_pod(remote_pod), decide(view, "remote"), view, competing=3)
     assert reasons(answer) == ["ATTACHABLE", "ATTACHABLE"]
     ledger, _ = step(Ledger(), offered, 0.0)
     assert reasons(decide(view, "local", ledger)) == ["WAITING", "INSUFFICIENT_STORAGE"]
@@ -146,30 +132,30 @@ def test_an_offer_counts_the_pod_s_unplaced_volumes() -> None:
     assert reasons(decide(view, "remote", ledger)) == ["ATTACHABLE", "ATTACHABLE"]
 
 
-def offer_of_remote_volume(remote_pod: Object, view: View) -> Ledger:
-    volumes = resolve(as_pod(remote_pod), view).unplaced
+def offer_of_remote_volume(remote_pod: make.Object, view: View) -> Ledger:
+    volumes = resolve(make.as_pod(remote_pod), view).unplaced
     ledger, _ = step(Ledger(), Offered(ObservedPod("uid-remote"), frozenset(), unplaced_volumes=volumes), 0.0)
     return ledger
 
 
 def test_a_volume_that_is_both_offered_and_selected_counts_once() -> None:
-    remote_pod = pod("x", name="remote", uid="uid-remote")
+    remote_pod = make.pod("x", name="remote", uid="uid-remote")
     selected = with_selected_node(unbound_remote(), "b")
-    view = view_at(0, selected, remote_pod, claim("y", 60), pod("y", name="local"))
+    view = view_at(0, selected, remote_pod, make.claim("y", 60), make.pod("y", name="local"))
     assert reasons(decide(view, "local", offer_of_remote_volume(remote_pod, view)))[0] == "ROOM"
 
 
 def counted_since(demand: DemandIndex) -> list[tuple[str, float]]:
     """What counts, and the seconds after NOW since when."""
-    return [(entry.key, (entry.since - NOW).total_seconds()) for entry in demand.unplaced.counted]
+    return [(entry.key, (entry.since - make.NOW).total_seconds()) for entry in demand.unplaced.counted]
 
 
-def provisioning() -> tuple[list[Object], list[Object], list[Object]]:
+def provisioning() -> tuple[list[make.Object], list[make.Object], list[make.Object]]:
     """The steps of provisioning a remote claim: a node is selected, the volume exists, the claim is bound."""
-    selected = [with_selected_node(unbound_remote(), "b"), pod("x")]
-    provisioned = [*selected, volume("pvc-uid-x", 30, locality="disabled")]
-    bound_claim = claim("x", 30, bound=True, storage_class="remote")
-    bound = [*provisioned[1:], bound_claim, persistent_volume("x", handle="pvc-uid-x")]
+    selected = [with_selected_node(unbound_remote(), "b"), make.pod("x")]
+    provisioned = [*selected, make.volume("pvc-uid-x", 30, locality="disabled")]
+    bound_claim = make.claim("x", 30, bound=True, storage_class="remote")
+    bound = [*provisioned[1:], bound_claim, make.persistent_volume("x", handle="pvc-uid-x")]
     return selected, provisioned, bound
 
 
@@ -198,7 +184,7 @@ def test_a_volume_provisioned_after_its_claim_stopped_counting_has_a_lifetime_of
 
 def test_unplaced_volumes_are_sorted_by_age_and_by_size() -> None:
     sizes = {"a": 3, "b": 9, "c": 9, "d": 1, "e": 5}
-    volumes = [volume(name, size, locality="disabled", numberOfReplicas=2) for name, size in sizes.items()]
+    volumes = [make.volume(name, size, locality="disabled", numberOfReplicas=2) for name, size in sizes.items()]
     before = view_at(0)
     demand = DemandIndex.of(before)
     for second, raw in enumerate(volumes):
@@ -209,7 +195,7 @@ def test_unplaced_volumes_are_sorted_by_age_and_by_size() -> None:
     assert [entry.key for entry in demand.unplaced.by_size] == list("bcead")
     assert demand.unplaced.replicas == 10
     assert demand.update(before, {}, view_at(29, *volumes)).unplaced is demand.unplaced
-    grown = volume("a", 20, locality="disabled", numberOfReplicas=3)
+    grown = make.volume("a", 20, locality="disabled", numberOfReplicas=3)
     after = view_at(31, grown, *volumes[1:])
     later = demand.update(before, changes_of(grown), after).unplaced
     assert [entry.key for entry in later.counted] == list("cde"), "a's age has not changed with its size"
@@ -225,11 +211,11 @@ def unplaced_share(view: View, ledger: Ledger, requester: Requester) -> list[str
 
 def test_an_offered_volume_counts_once_after_it_is_provisioned() -> None:
     """It competes with another pod's 60Gi; twice 30Gi would be too much, if it counted as two volumes."""
-    remote_pod = pod("x", name="remote", uid="uid-remote")
-    local = [claim("y", 60), pod("y", name="local")]
+    remote_pod = make.pod("x", name="remote", uid="uid-remote")
+    local = [make.claim("y", 60), make.pod("y", name="local")]
     ledger = offer_of_remote_volume(remote_pod, view_at(0, unbound_remote(), remote_pod, local))
     after = view_at(0, bound_remote(numberOfReplicas=2), remote_pod, local)
     assert unplaced_share(after, ledger, NO_REQUESTER) == ["vol-x"]
     assert reasons(decide(after, "local", ledger))[0] == "ROOM"
-    requester = Requester.of("uid-remote", resolve(as_pod(remote_pod), after).volumes)
+    requester = Requester.of("uid-remote", resolve(make.as_pod(remote_pod), after).volumes)
     assert unplaced_share(after, ledger, requester) == []
