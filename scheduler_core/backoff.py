@@ -36,7 +36,6 @@ class TokenBucket:
 
     @property
     def ready_at(self) -> float:
-        """When the next token can be taken."""
         return self.full_at - (self.burst - 1) * (1 / self.rate)
 
     def after(self, now: float) -> TokenBucket:

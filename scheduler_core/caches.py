@@ -68,13 +68,11 @@ class LruMap(Generic[_Key, _Value]):
                 self._on_evict(oldest)
 
     def pop(self, key: _Key) -> _Value | None:
-        """Removes a value and returns it, None if there is none."""
         value = self._entries.pop(key, None)
         self._total -= self._weights.pop(key, 0)
         return value
 
     def clear(self) -> None:
-        """Removes everything."""
         self._entries.clear()
         self._weights.clear()
         self._total = 0

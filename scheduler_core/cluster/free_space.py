@@ -75,7 +75,6 @@ def _less(space: DiskSpace, size: int) -> DiskSpace:
 
 
 def effective_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule]) -> DiskSchedule | None:
-    """Returns the DiskSchedule through which a disk's space is allocated, None without one."""
     # A DiskSchedule that only mirrors what Longhorn allocates by itself does not count.
     schedule = schedules.get(disk.uuid) if schedules and disk.uuid else None
     return None if schedule is None or schedule.mirrored else schedule

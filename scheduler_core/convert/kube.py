@@ -185,11 +185,7 @@ class Workload(Wire):
 
 
 def workload_pod(kind: str, wire: Workload) -> kube.Pod:
-    """The pod that a workload would create first on an empty cluster; for a StatefulSet pod 0, with its own claims.
-
-    Raises:
-        ObjectError: the workload has no pod template
-    """
+    """The pod that a workload would create first on an empty cluster; for a StatefulSet pod 0, with its own claims."""
     metadata = wire.metadata or Metadata()
     subject = Subject(kind, metadata)
     spec = wire.spec or _WorkloadSpec()

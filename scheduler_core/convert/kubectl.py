@@ -28,7 +28,6 @@ class AppliedWorkload(Wire):
 
 
 def with_namespace(raw: Any, namespace: str) -> Any:
-    """Returns an object, in this namespace if it names none; an object without metadata stays as it is."""
     metadata = raw.get("metadata")
     if not isinstance(metadata, dict) or metadata.get("namespace"):
         return raw
@@ -36,11 +35,7 @@ def with_namespace(raw: Any, namespace: str) -> Any:
 
 
 def workload_replicas(kind: str, raw: object) -> int | None:
-    """Returns how many pods a workload requests, None if it names none.
-
-    Raises:
-        ObjectError: it is no number
-    """
+    """Returns how many pods a workload requests, None if it names none."""
     spec = decode_object(kind, raw, AppliedWorkload).spec
     return spec.replicas if spec is not None else None
 
@@ -65,11 +60,7 @@ _DAEMON_TOLERATIONS: Final = [
 
 
 def read_pod(kind: str, raw: Any) -> Pod:
-    """Returns a pod with what kube-scheduler's filters read of it, or a workload's first pod.
-
-    Raises:
-        ObjectError: it cannot be read
-    """
+    """Returns a pod with what kube-scheduler's filters read of it, or a workload's first pod."""
     if kind == "Pod":
         return SCHEDULED_POD.read(raw)
     pod = workload_pod(kind, decode_object(kind, raw, Workload))
@@ -174,17 +165,14 @@ def _scheduling_fields(*, cancel_eviction: bool) -> dict[str, Any]:
 
 
 def set_node_tags(name: str, namespace: str, tags: Sequence[str]) -> Command:
-    """Returns the command that sets all tags of a Longhorn node."""
     return _patch_node(name, namespace, {"tags": list(tags)})
 
 
 def set_disk_tags(node: str, disk: str, namespace: str, tags: Sequence[str]) -> Command:
-    """Returns the command that sets all tags of a Longhorn disk."""
     return _patch_disk(node, disk, namespace, {"tags": list(tags)})
 
 
 def set_storage_reserved(node: str, disk: str, namespace: str, size: int) -> Command:
-    """Returns the command that reserves `size` bytes of a Longhorn disk."""
     return _patch_disk(node, disk, namespace, {"storageReserved": size})
 
 

@@ -45,8 +45,6 @@ _Free = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _DisksByFreeSpace:
-    """The disks of a node by free space, the one with most first."""
-
     node: Node
     free_space: FreeSpace
     free: _Free
@@ -91,9 +89,6 @@ class PlanCache:
 
         The reasons are those of `filter_nodes` with the same options for these very nodes. Where a plan exists but was
         not found within the budget, the disks are as they are without it.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
         """
         # Order safety and stale safety are examined whatever the options.
         examined = replace(options, rank_safety=True)
@@ -119,8 +114,6 @@ class PlanCache:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """What every plan of one request reads."""
-
     state: ClusterState
     decision: Decision
     resolution: Resolution
@@ -276,7 +269,6 @@ def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
 
 
 def _limits_in_profile_order(planner: _Planner, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
-    """Returns the limits of a node's open disks in the order of its profile, which has no names."""
     view = planner.view
     node = view.cluster.nodes[name]
     disks = planner.cache.by_free_space.get(name)

@@ -121,7 +121,6 @@ class PendingNudges:
             self._cached = (ledger, _with_offer(with_nudges, offered, now))
 
     def end(self, uid: str) -> None:
-        """Ends the pending nudge of a pod that is being asked about, or is gone."""
         if self._pending.pop(uid, None) is not None:
             self._cached = None
             self.ended += 1

@@ -102,7 +102,6 @@ def _pods_to_come(view: View, competing: int, recent: int) -> int:
 
 
 def may_narrow(view: View, outstanding: int) -> bool:
-    """Whether an offer may leave out nodes that fit, while so many offers are outstanding."""
     return outstanding > 0 or view.indexes.pods_to_schedule > 1
 
 
@@ -113,8 +112,6 @@ def choose_one_node(decision: Decision, view: View) -> frozenset[str]:
 
 
 class _Room:
-    """The bytes that competitors leave to the pod on each fitting node."""
-
     def __init__(self, decision: Decision, view: View, fitting: Sequence[str]) -> None:
         self._decision = decision
         self._volumes = volumes_on_pod_node(decision.resolution)
@@ -135,7 +132,6 @@ class _Room:
         return bool(self._data or self._decision.scores)
 
     def count_pods(self, limit: int) -> int:
-        """For how many pods like this one there is room, at most `limit`."""
         size = _total_size(self._volumes)
         count = 0
         for bound in self._bounds.values():
@@ -183,7 +179,6 @@ class _Room:
         return frozenset(best)
 
     def _rank(self, name: str) -> tuple[int, int, int, int, int, str]:
-        """Returns the rank of a node: the least comes first."""
         decision = self._decision
         kept, rebuilt = self._data.get(name, (0, 0))
         safety = _SAFETY[decision.unsafe.get(name)]
@@ -244,7 +239,6 @@ def nodes_with_most_free_space(
 
 
 def _by_free_space(bounds: Iterable[tuple[int, str]], usable: Callable[[str, int], int]) -> Iterator[tuple[int, str]]:
-    """Yields nodes with their exact bytes, most first, ties by name."""
     # `bounds` are pairs: an upper bound of the bytes, and the name.
     heap = [(-bound, name) for bound, name in bounds]
     heapify(heap)
@@ -378,7 +372,6 @@ def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> 
 
 
 def current_pod(pod: Pod | ObservedPod, view: View) -> Pod | None:
-    """Returns the pod as a view has it, None if the view does not have this very pod."""
     current = view.snapshot.pods.get((pod.namespace, pod.name))
     return current if current is not None and current.uid == pod.uid else None
 
@@ -390,7 +383,6 @@ def _newer(pod: Pod, view: View) -> Pod:
 
 
 def undecided_pods(view: View) -> frozenset[str]:
-    """UIDs of the view's pods without a decided node."""
     pods = view.snapshot.pods.values()
     return frozenset(pod.uid for pod in pods if pod.live and pod.volumes and not decided_node(pod, view))
 
@@ -401,9 +393,6 @@ def offer_to_restore(
     """Returns an offer as the previous leader recorded it, with the pod's volumes, or None if the pod is bound,
     finished or gone, or takes no space. `elapsed`: seconds that have passed at least since the record was made.
     `others`: the volumes of offers that are restored already.
-
-    Raises:
-        ResolutionError: the pod cannot be resolved
     """
     offered = recorded.offered
     if recorded.everywhere:

@@ -21,8 +21,6 @@ from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """The replicas of a volume that need a place."""
-
     volume: PodVolume
     on_node: bool  # whether one needs it on the pod's node
     elsewhere: int  # how many may go to any node
@@ -72,7 +70,6 @@ class VolumeSentences:
 
     @property
     def has_needs(self) -> bool:
-        """Whether replicas need places that are not fixed to the pod's node."""
         return bool(self._counts)
 
     def needs(self, name: str) -> str:
@@ -123,7 +120,6 @@ def needed_space(volume: PodVolume) -> str:
 
 
 def tied_domain(volume: PodVolume) -> str:
-    """Names the zone or region that a volume is tied to, such as " of zone a"; "" for none."""
     terms = volume.volume.topology_requirement
     return " or".join(f" of zone {term.zone}" if term.zone else f" of region {term.region}" for term in terms)
 
@@ -145,7 +141,6 @@ def failing_order(placed: Sequence[tuple[str, int | None]], disks: Sequence[str]
 
 
 def meeting_on(disks: Mapping[str, str], meeting: Meeting | None) -> str:
-    """Says which volumes may meet on a disk; `disks` has the names by UUID."""
     if meeting is None:
         return ""
     return f"on outdated status all of these may go to disk {disks[meeting.disk]}: {join_first(meeting.volumes, ', ')}"

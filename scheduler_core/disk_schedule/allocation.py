@@ -75,8 +75,6 @@ def allocate(
 
 
 class _Draft:
-    """The allocations of a disk while its requests are served."""
-
     def __init__(
         self, spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy
     ) -> None:
@@ -97,12 +95,10 @@ class _Draft:
         return self.held.get(key, _HOLDS_NOTHING).size
 
     def restores(self, key: _Key) -> bool:
-        """Whether a request asks for no more than what an occupant with data needs."""
         size = self._spec.requests(key[0])[key[1]]
         return key in self.lacking and size is not None and size <= self.size(key) + self.lacking[key]
 
     def serve(self, kind: RequestKind, name: str) -> None:
-        """Decides one request."""
         key = (kind, name)
         size = self._spec.requests(kind)[name]
         if size is None:
@@ -175,7 +171,6 @@ class _Draft:
 
 
 def _current_allocations(spec: DiskScheduleSpec, status: DiskScheduleStatus) -> dict[_Key, Allocation]:
-    """Returns the current allocations without what was withdrawn; a smaller request shrinks its allocation."""
     current: dict[_Key, Allocation] = {}
     for kind in RequestKind:
         for name, size in spec.requests(kind).items():
@@ -202,7 +197,6 @@ def _allocations_of(held: Mapping[_Key, Allocation], kind: RequestKind) -> Alloc
 
 
 def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:
-    """Returns the bytes that are held or may still be granted on the disk, by name."""
     return {
         name: claim(requests.get(name), allocations.get(name)) for name in sorted(requests.keys() | allocations.keys())
     }

@@ -150,7 +150,6 @@ def _needs_request(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 
 def _needs_requeue(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether a copy waits for something that no event may show."""
     # That is space on its disk, a DiskSchedule that does not exist yet, or the successor of one that is being deleted.
     schedule = snapshot.schedules.get(uuid)
     if schedule is None:

@@ -221,7 +221,6 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
 def _roomiest_nodes(
     view: PlacementView, needs: _Needs, hosts: AbstractSet[str], limit: float
 ) -> tuple[AbstractSet[str], bool]:
-    """Returns the first `limit` nodes that would grant the request, and whether there are no others."""
     # Some of the nodes are in zones without replicas, if there are any.
     nodes = view.cluster.nodes
     used_zones = _zones_of(view.cluster, hosts)
@@ -278,7 +277,6 @@ class _Needs:
         return self.size + unclaimed_image_bytes(self._view.schedules.get(uuid), self._image, self._image_size)
 
     def grants(self, uuid: str) -> bool:
-        """Whether the disk would grant the replica and its image."""
         space = self._view.space.get(uuid)
         return (
             space is not None
@@ -294,7 +292,6 @@ class _Needs:
         return schedule is not None and self._replica.name in schedule.status.replicas
 
     def _close(self, name: str, disk: Disk) -> Disk:
-        """Returns a node's disk, closed if its DiskSchedule would not grant the request."""
         space = self._view.space.get(disk.uuid)
         # A moved disk's UUID is listed twice. The entry that its DiskSchedule does not name may look open while every request is
         # refused, and the replica would choose it again and again.
@@ -311,7 +308,6 @@ class _Needs:
         }
 
     def explain(self) -> DiskChoice:
-        """Returns why no disk is chosen, as the disks with the most free space and the obstacle on each."""
         ranked = sorted(self._view.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
         wanted = format_bytes(self.size)
         if self._image:

@@ -129,7 +129,6 @@ def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[W
 
 
 def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Counter[str]:
-    """Returns the bytes that the volume's growing replicas lack, by disk UUID, those on one disk in sum."""
     growth = Counter[str]()
     for entry in growing:
         growth[entry.replica.disk_id] += max(0, volume.size - _taken_by(entry))
@@ -160,14 +159,11 @@ def _granted_condition(volume: Volume) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class _Causes:
-    """Why disks refuse a growth."""
-
     schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
     space: Mapping[str, DiskSpace]  # what is left on each disk, by UUID
     full_disks: Collection[str] = ()  # UUIDs of disks that would refuse a request
 
     def describe(self, uuid: str, node: str, lacking: int) -> str:
-        """Says why a disk cannot grant some more bytes."""
         problem = disk_problem(self.schedules, uuid)
         if problem:
             return problem
@@ -181,7 +177,6 @@ class _Causes:
 def _rejected_condition(
     volume: Volume, growing: Iterable[ReplicaAllocation], causes: _Causes, current_condition: Condition | None = None
 ) -> Condition:
-    """Returns the condition that names the disks that refused an expansion or would refuse it (`full_disks`)."""
     start = f"the volume cannot grow to {format_bytes(volume.size)}"
     growing = list(growing)
     refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in causes.full_disks]

@@ -124,7 +124,6 @@ def replica_allocation(
 
 
 def _image_obstacle(schedule: DiskSchedule, image: str) -> Condition | None:
-    """Returns why a replica's backing image cannot be used on its disk, None if it can or none is needed."""
     allocation = schedule.status.backing_images.get(image)
     if not image or (allocation is not None and allocation.size > 0):
         return None
@@ -148,7 +147,6 @@ def _refuses_image(schedule: DiskSchedule, image: str) -> bool:
 
 
 def has_run(replica: Replica) -> bool:
-    """Whether a replica may have data, because it runs or ran."""
     # A replica with data never leaves its disk for lack of space.
     return bool(replica.healthy_at or replica.failed_at) or replica.current_state not in {"", "stopped"}
 

@@ -213,7 +213,6 @@ def reconcile(
 
 
 def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStatus) -> bool:
-    """Whether two statuses differ by less than a hundredth of storageAvailable, and in nothing else."""
     # The messages that name storageAvailable differ, too.
     if current.storage_available is None or wanted.storage_available is None:
         return False

@@ -172,7 +172,6 @@ def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> R
 
 
 def _needs_requeue(entry: ReplicaAllocation) -> bool:
-    """Whether a replica waits for something that no event may show."""
     # Its disk has no DiskSchedule yet, does not answer, or refuses a replica with data, or its backing image is
     # missing.
     return entry.stage in {Stage.REFUSED, Stage.PENDING} or entry.obstacle is not None
@@ -203,7 +202,6 @@ def _is_recent(time: str, now: str) -> bool:
 
 
 def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
-    """Returns withdrawals of requests on disks that the replica has left."""
     # A controller may also have requested them while its cache was behind.
     return tuple(
         SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0)
@@ -215,8 +213,6 @@ def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAl
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """The attempt to place a volume's replicas."""
-
     writes: tuple[Write, ...] = ()  # what places the first replica that can be placed
     without_disk: tuple[str, ...] = ()  # names of the replicas before it for which there is no disk
     explanation: str = ""  # what they need and what the disks have, as a sentence
@@ -257,7 +253,6 @@ def _waits_for_attachment(volume: Volume, entry: ReplicaAllocation) -> bool:
 
 
 def _contradictions(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> list[str]:
-    """Returns replicas whose node is not their disk's node, as sentences."""
     sentences: list[str] = []
     for entry in allocations:
         replica = entry.replica
@@ -276,7 +271,6 @@ def _condition(
     placement: _Placement,
     contradictions: Sequence[str],
 ) -> Condition:
-    """Returns the condition DiskAllocation of a volume that does not grow."""
     # True only if every replica holds its size on a disk that is there, together with the volume's backing image.
     refusals = [_refusal(snapshot, entry) for entry in allocations if entry.stage is Stage.REFUSED]
     if refusals:
@@ -310,7 +304,6 @@ def _condition(
 
 
 def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAllocation]) -> Condition:
-    """Returns the condition of a volume whose replicas wait for an answer, with each replica's bytes and disk."""
     waiting: list[str] = []
     for entry in pending:
         schedule = snapshot.schedules.get(entry.replica.disk_id)

@@ -42,7 +42,6 @@ _GONE: Final = frozenset({NODE_MISSING, DISK_MISSING, DISK_REPLACED})
 
 
 def gone_disk(schedule: DiskSchedule) -> str:
-    """Returns why nothing on a DiskSchedule's disk can be reached, "" if the disk exists."""
     # The node is gone, lists no such disk, or lists a different one under its name.
     schedulable = condition(schedule.status.conditions, SCHEDULABLE)
     return schedulable.message if schedulable.status == "False" and schedulable.reason in _GONE else ""
@@ -67,7 +66,6 @@ def without_condition(conditions: tuple[Condition, ...], kind: str) -> tuple[Con
 
 
 def condition_matches(current: Condition | None, wanted: Condition) -> bool:
-    """Whether a condition equals the wanted one, ignoring the transition time."""
     return current is not None and replace(current, last_transition_time="") == replace(wanted, last_transition_time="")
 
 

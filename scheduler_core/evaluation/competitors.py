@@ -38,7 +38,6 @@ Volumes = tuple[PodVolume, ...]
 
 
 def identity(volume: PodVolume) -> str:
-    """Returns the name of the Longhorn volume, or the claim's identity while there is none."""
     return volume.volume.name if volume.bound else claim_identity(volume.claim)
 
 

@@ -224,7 +224,6 @@ def free_after_plan(
 
 
 def _free_after_packing(required: Requirements, profile: Profile, disks: Sequence[int]) -> tuple[int, ...]:
-    """Returns what a packing leaves free; a backing image that a disk lacks is copied there once."""
     free = list(profile.free)
     copied: set[tuple[int, str]] = set()
     for index, disk in enumerate(disks):
@@ -354,7 +353,6 @@ def stale_safe(required: Requirements, profile: Profile) -> bool:
 
 
 def new_volumes(required: Requirements, *others: Items) -> NewVolumes:
-    """Returns uniform volumes, with those of others, as they may meet on a disk."""
     optional = required.optional_items
     return NewVolumes(
         required.items, *others, optional=Items([optional.sizes[index] for index in optional.on_one_disk])
@@ -362,7 +360,6 @@ def new_volumes(required: Requirements, *others: Items) -> NewVolumes:
 
 
 def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Overbooking | None:
-    """Returns a disk that cannot take all volumes that may meet on it, None if there is none."""
     # By the oldest status the disk could take each volume alone. The indexes of optional replicas follow those of the
     # required volumes.
     volumes, disks, indexes = _meeting_volumes(required, profile, allowed)
@@ -371,7 +368,6 @@ def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks 
 
 
 def missing_bytes(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Sequence[int]:
-    """Returns the least bytes that each open disk lacks for stale safety, in order."""
     # Empty for volumes that bring data, for which more space left to schedule does not suffice.
     if required.classes.rewrites:
         return ()

@@ -273,7 +273,6 @@ class ProfileTable:
         self._not_longhorn = Profile(Reason.NOT_A_LONGHORN_NODE)
 
     def fill(self, view: View) -> Mapping[str, Profile]:
-        """Profiles every Longhorn node."""
         for name in view.cluster.nodes:
             give_way()
             self.profiles[name] = self._intern(profile_node(view, self.classes, name))

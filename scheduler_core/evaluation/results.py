@@ -107,7 +107,6 @@ def optional_volumes(view: View, resolution: Resolution) -> OptionalVolumes:
 
 
 def _unplaced_replicas(volume: PodVolume) -> int:
-    """Returns how many replicas Longhorn may still place; one that leaves its node is replaced."""
     placed = sum(replica.node_id != "" and stays(replica) for replica in volume.replicas)
     return max(replica_count(volume) - placed, sum(not replica.node_id for replica in volume.replicas))
 
@@ -190,7 +189,6 @@ def evaluate_nodes(
 
 
 def _own_nodes(query: NodeQuery) -> frozenset[str]:
-    """Names of nodes whose results hold for this pod alone."""
     # Its own demand or offer counts there, or that of a pod that shares a volume, or a hold does not count because of
     # its priority.
     competition = query.competition

@@ -68,11 +68,9 @@ class NodeEvaluation:
         return fit.order_safety(self.required, self.profile, budget, self.allowed)
 
     def overbooking(self) -> Overbooking | None:
-        """Returns a disk that outdated status may lead Longhorn to overbook; None if a node that fits is stale-safe."""
         return fit.overbooking(self.required, self.profile, self.allowed)
 
     def missing_for_stale_safety(self) -> Sequence[int]:
-        """Returns the least bytes that each open disk lacks for stale safety; empty if these are unknown."""
         return fit.missing_bytes(self.required, self.profile, self.allowed)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
@@ -170,8 +168,6 @@ class _Capacities:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What is proven of the least extra bytes on one disk."""
-
     lower: int  # fewer do not help
     upper: int | None  # these help; None if no probe proves that any does
 
@@ -273,8 +269,6 @@ def _probe(evaluation: NodeEvaluation, disk: int, extra: int, budget: Budget) ->
 
 @dataclass(frozen=True, slots=True)
 class _RefusedPlace:
-    """A node or disk that does not take a volume."""
-
     closeness: int  # how many rules it passed
     missing: int  # the bytes that it lacks; 0 where another rule refuses it
     place: tuple[str, str]  # names, which only break ties
@@ -383,6 +377,5 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
 
 
 def _copied_bytes(view: View, volume: PodVolume, disk: Disk) -> int:
-    """Returns the size of the volume's backing image if the disk lacks it."""
     image = view.snapshot.backing_images.get(volume.volume.backing_image)
     return image.real_size if image is not None and disk.uuid not in image.disks else 0

@@ -39,12 +39,10 @@ class ClusterState:
 
     @classmethod
     def of(cls, view: View) -> ClusterState:
-        """Returns the state of a view without derived values."""
         return cls(view, ProfileCache(view), None)
 
     @property
     def demand(self) -> DemandIndex:
-        """The view's demand, derived when first read, and from then on kept current by `update`."""
         if self._demand is None:
             self._demand = DemandIndex.of(self.view)
         return self._demand
@@ -81,8 +79,6 @@ def _weight(results: Results) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _VersionedTable:
-    """A profile table with the version that it belongs to."""
-
     table: ProfileTable
     changelog: ChangeLog
 
@@ -183,7 +179,6 @@ class ProfileCache:
 def _examine_safety(
     required: Requirements, results: Results, budget: Budget, unfinished: UnfinishedSearches
 ) -> set[Profile]:
-    """Replaces ROOM where safety is not proven; returns the profiles whose order safety is undecided."""
     # Only profiles that are not stale-safe need a search.
     fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
     unsafe = without_stale_safe(required, fitting)

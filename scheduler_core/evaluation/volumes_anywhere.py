@@ -62,8 +62,6 @@ class OwnCompetitors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """The competitors of nodes without and with some volumes that may go anywhere; None for no competitors."""
-
     anywhere: VolumesAnywhere
     changelog: ChangeLog  # of the profiles that they were computed with
     by_node: dict[str, tuple[Competitors | None, Competitors | None]]
@@ -241,7 +239,6 @@ class RoamingVolume:
     offer: Offer | None = None  # the offer that it belongs to; None if it is demanded
 
     def counts_in(self, ledger: Ledger) -> bool:
-        """Whether the ledger has the offer; true for demand."""
         current = None if self.offer is None else ledger.offer_of(self.offer.uid)
         return self.offer is None or (current is not None and current.number == self.offer.number)
 
@@ -257,7 +254,6 @@ def replicas_to_place(volume: PodVolume) -> int:
 
 
 def can_roam(volume: PodVolume, node: str, view: View) -> bool:
-    """Whether Longhorn places a volume elsewhere if this node cannot take it."""
     if volume.volume.data_locality != BEST_EFFORT or not replicas_to_place(volume):
         return False
     # Longhorn places a best-effort volume once it is being attached.
@@ -302,11 +298,9 @@ class RoamingVolumes:
         self._followed = other
 
     def roaming_since(self, key: str) -> tuple[datetime, bool] | None:
-        """Returns since when a volume roams, and whether it existed then."""
         return self._since.get(key)
 
     def nodes_to_update(self, version: Version, longhorn_nodes: Iterable[str]) -> frozenset[str]:
-        """Names of the nodes where other volumes may fit in `version`."""
         changed = None if self.version is None else nodes_changed_since(self.version, version)
         # An offer fits on its nodes when it is made, so a change of offers alone matters only where some volume did not fit.
         return frozenset(self._by_node).union(longhorn_nodes if changed is None else changed)

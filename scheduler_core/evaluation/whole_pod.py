@@ -156,8 +156,6 @@ def _is_roomy(pod: WholePod) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Disks:
-    """The disks that can take a replica that may go to other nodes."""
-
     free: Mapping[_Place, int]  # bytes by node and disk UUID
     by_claim: Mapping[str, frozenset[_Place]]  # the disks that each volume's replicas may use
     nodes: frozenset[str]
@@ -208,7 +206,6 @@ def _search_placements(pod: WholePod, disks: _Disks, names: Sequence[str], budge
 def _search_cases(
     pod: WholePod, disks: _Disks, node_by_case: Mapping[object, str], budget: Budget
 ) -> Mapping[object, PackingAnswer]:
-    """Returns the answers of cases, each with one of its nodes, and keeps them."""
     # The next request goes on with the cases that stay undecided.
     problem_by_case: dict[object, _Problem] = {}
     for case, name in node_by_case.items():

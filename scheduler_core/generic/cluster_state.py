@@ -45,7 +45,6 @@ class NodeInfo:
 
     @property
     def is_constrained(self) -> bool:
-        """Whether the node has taints, or pods with a required anti-affinity."""
         return bool(self.node.taints or self.anti_affinity_pods)
 
     @classmethod
@@ -391,7 +390,6 @@ def _update_services(
 def _select_pods(
     services: Mapping[tuple[str, str], Service], numbered: Mapping[PodKey, tuple[SequenceNumber, Pod]]
 ) -> dict[str, tuple[ServicePods, ...]]:
-    """All services by namespace, with the pods they select."""
     selected: dict[tuple[str, str], dict[SequenceNumber, Pod]] = {key: {} for key in services}
     by_label: dict[tuple[str, tuple[str, str]], list[Service]] = {}
     for service in services.values():

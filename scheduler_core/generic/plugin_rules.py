@@ -114,11 +114,7 @@ class RunPlugin(Protocol):
 
 
 def run_directly(rule: str, call: Callable[[], _Result]) -> _Result:
-    """Calls a plugin; one that does not return is waited for.
-
-    Raises:
-        UndecidableError: it raised
-    """
+    """Calls a plugin; one that does not return is waited for."""
     try:
         return contain(call, f"plugin rule {rule} failed")
     except PluginError as error:
@@ -166,11 +162,7 @@ class Plugins:
     def texts(
         self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]
     ) -> dict[str, str]:
-        """Returns what a plugin's predicate says about each node, by name.
-
-        Raises:
-            UndecidableError: the plugin failed
-        """
+        """Returns what a plugin's predicate says about each node, by name."""
         plugin = self.predicates[rule]
 
         def call() -> dict[str, str]:
@@ -180,11 +172,7 @@ class Plugins:
         return self.run(rule, call)
 
     def scores(self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]) -> list[int]:
-        """Returns the scores of a plugin's priority, in the order of the nodes.
-
-        Raises:
-            UndecidableError: the plugin failed
-        """
+        """Returns the scores of a plugin's priority, in the order of the nodes."""
         plugin = self.priorities[rule]
 
         def call() -> list[int]:

@@ -165,8 +165,6 @@ def _empty_section_warnings(document: PolicyDocument) -> list[str]:
 
 
 class _Section:
-    """Registers the entries of one section of a policy. The last one of several entries with one name wins."""
-
     def __init__(self, registry: rule_registry.RuleRegistry[Any]) -> None:
         self._registry = registry
         self.registered: dict[str, tuple[PolicyEntry, str, object]] = {}
@@ -223,7 +221,6 @@ class _Section:
 
 
 def kinds_read(policy: Policy) -> frozenset[str]:
-    """The kinds that a policy's rules read; empty if all rules are Longhorn's."""
     return rule_registry.kinds_of(
         [*(entry.rule for entry in policy.predicates), *(entry.rule for entry in policy.priorities)]
     )

@@ -151,7 +151,6 @@ def find_nodes_that_fit(
 def _split_by_availability(
     names: Sequence[str], node_infos: Sequence[NodeInfo | None], policy: Policy
 ) -> tuple[list[NodeInfo], dict[str, str]]:
-    """The available nodes, ready and not cordoned, and why each other node is not."""
     rules = {entry.rule for entry in policy.predicates}
     # Where the policy has the rules by which kube-scheduler decides that today, these decide it.
     reads_cordon = _CORDON_RULE in rules
@@ -229,9 +228,6 @@ def bind_predicate(
 ) -> Check:
     """Returns a predicate of the policy as a check of these nodes. A plugin's predicate checks them at once, so that it
     is called once.
-
-    Raises:
-        UndecidableError: the predicate cannot be decided for any node
     """
     if entry.rule not in policy.plugins.predicates:
         return PREDICATES[entry.rule](cycle_state, entry.argument)
@@ -254,11 +250,7 @@ def prioritize(
     policy: Policy,
     longhorn_facts: LonghornFacts = NO_FACTS,
 ) -> Ranking:
-    """Scores nodes by every priority of the policy. Without priorities each total is 1.
-
-    Raises:
-        UndecidableError: a plugin's priority failed
-    """
+    """Scores nodes by every priority of the policy. Without priorities each total is 1."""
     names = [node_info.node.name for node_info in nodes]
     if not policy.priorities or not nodes:
         return Ranking(totals=dict.fromkeys(names, 1))
@@ -311,9 +303,6 @@ def prioritize_names(
     """Scores nodes for the extender's /prioritize. A score is the weighted mean, from 0 to 10, cut off to a whole
     number. All nodes in `names` count as feasible, because kube-scheduler has filtered them; a node that does not exist
     scores 0.
-
-    Raises:
-        UndecidableError: a plugin's priority failed
     """
     node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
     _, totals = _score(CycleState(pod, cluster, longhorn_facts), policy, node_infos)
@@ -356,11 +345,7 @@ class PolicyRefusal:
 def policy_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
 ) -> dict[str, PolicyRefusal]:
-    """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it.
-
-    Raises:
-        UndecidableError: a predicate cannot be decided for any node
-    """
+    """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it."""
     cycle_state = CycleState(pod, cluster)
     entries = [entry for entry in policy.predicates if not is_longhorn_rule(entry.rule)]
     refusals: dict[str, PolicyRefusal] = {}

@@ -60,7 +60,6 @@ _GUARD_OFF: Final = Finding(Severity.OK, "the placement guard is off")
 
 
 def check_unread(unknown: Sequence[str]) -> list[Finding]:
-    """Whether everything could be read."""
     return [Finding(Severity.WARNING, f"could not be read: {text}", command=advice_about(text)) for text in unknown]
 
 
@@ -126,7 +125,6 @@ def check_own_pods(pods: Sequence[InstalledPod], system_pods: Sequence[Installed
 
 
 def check_service(service: ServiceAddress | None) -> list[Finding]:
-    """Whether kube-scheduler has an address to call."""
     return [] if service else [Finding(Severity.ERROR, "there is no Service", f"service/{PROGRAM}", _APPLY)]
 
 
@@ -214,7 +212,6 @@ def check_answers(
 
 
 def _way_to_answer(refusal: str) -> str:
-    """Returns what makes a leader answer that does not for this reason."""
     if ENABLED not in refusal:
         return _LOGS
     if "ConfigMap" not in refusal:

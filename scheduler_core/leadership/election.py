@@ -107,7 +107,6 @@ class LeaseRecord:
 
     @property
     def released(self) -> bool:
-        """Whether its holder gave it up, so that no candidate needs to wait."""
         return not self.holder and self.duration == RELEASED_SECONDS
 
     def has_same_content_as(self, other: LeaseRecord) -> bool:
@@ -342,7 +341,6 @@ def _apply_replace(state: Candidate, event: LeaseReplaced) -> Candidate:
 
 
 def _predecessors_deadline(state: Candidate) -> float:
-    """The latest time at which a previous leader may have answered."""
     if state.observed_record is None or state.observed_record.released:
         return state.leading_until  # after its release a leader answered nothing
     return max(state.leading_until, state.observed_time + state.timing.renew_deadline)

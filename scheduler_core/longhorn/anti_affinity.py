@@ -121,7 +121,6 @@ def tiers(
 
 
 def has_disk_pressure(node: Node, settings: Settings) -> bool:
-    """Whether a disk of the node is under pressure."""
     # Best-effort auto-balance may then use the node again, for another disk.
     percentage = settings.replica_auto_balance_disk_pressure_percentage
     return percentage > 0 and any(under_pressure(disk, percentage) for disk in node.disks if disk.in_status)

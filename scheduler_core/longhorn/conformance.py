@@ -42,11 +42,7 @@ _IMAGES: Final = {"default-engine-image": ENGINE_IMAGE, "default-instance-manage
 
 
 def read_cluster(scenario: Json) -> Cluster:
-    """The cluster of a scenario. Settings that do not parse are kept as faults.
-
-    Raises:
-        ObjectError: an object cannot be read
-    """
+    """The cluster of a scenario. Settings that do not parse are kept as faults."""
     values = {**_IMAGES, **scenario.get("settings", {})}
     snapshot = replace(
         _snapshot(scenario),

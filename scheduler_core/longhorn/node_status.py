@@ -92,7 +92,6 @@ def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) 
 
 
 def _kubernetes_problem(cluster: Cluster, node: Node) -> Condition | None:
-    """The Ready condition that a missing or unhealthy Kubernetes node gives, None for a healthy one."""
     kube_node = cluster.kube_nodes.get(node.name)
     if kube_node is None:
         return Condition("Ready", "False", NODE_GONE, f"Kubernetes node {node.name} does not exist")

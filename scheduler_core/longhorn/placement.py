@@ -104,10 +104,6 @@ def possible_choices(candidates: Sequence[DiskCandidate], size: int) -> tuple[Ch
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """Balance scores of nodes or disks for one replica. Each score takes constant time. "Store" stands for a node or a
-    disk here.
-    """
-
     usable: Mapping[str, int]  # usable bytes of each store
     size: int  # bytes that are taken from one store
     mean: float  # mean of the usable bytes afterwards
@@ -202,8 +198,6 @@ def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterabl
 
 @dataclass(frozen=True, slots=True)
 class _KnownNode:
-    """What a placement found out about a node, for volumes of any size that ask the same of nodes and disks."""
-
     node: Node
     kube_node: kube.Node | None
     candidate: bool = False  # whether the node passes `node_candidates`

@@ -251,7 +251,6 @@ def replica_to_reuse(
 
 
 def _allows_reuse(cluster: Cluster, volume: Volume) -> bool:
-    """Whether a volume's failed replicas may be reused."""
     # v1 always may; v2 only with fast rebuilding. A setting that does not parse counts as false.
     if not is_v2(volume.data_engine):
         return True

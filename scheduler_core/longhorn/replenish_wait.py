@@ -59,6 +59,5 @@ def time_to_replacement(cluster: Cluster, volume: Volume) -> timedelta:
 
 
 def is_replenishing(cluster: Cluster, volume: Volume) -> bool:
-    """Whether the volume is degraded and its wait has run out."""
     # Failed replicas then no longer occupy their node and zone.
     return volume.robustness == DEGRADED and time_to_replacement(cluster, volume) == _NO_WAIT

@@ -133,7 +133,6 @@ def _parse_node_selector(text: str) -> dict[str, str]:
 
 
 def _setting(name: str, default: str, parser: Parser, accepted: Parser | None = None) -> Any:
-    """A field that is read from the setting `name`; `default` is written as Longhorn writes it."""
     # `accepted` parses no more than what Longhorn lets an administrator set.
     value = parser(default)
     metadata = {"name": name, "default": default, "parser": parser, "accepted": accepted or parser}

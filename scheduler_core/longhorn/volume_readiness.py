@@ -66,7 +66,6 @@ def awaits_copy(volume: Volume) -> bool:
 
 
 def _is_salvageable(replica: Replica, cluster: Cluster) -> bool:
-    """Whether Longhorn can bring up a faulted volume from a replica with data (ReconcileVolumeState, auto-salvage)."""
     node = cluster.nodes.get(replica.node_id)
     if node is None or not node.ready or is_down(cluster, node.name):
         return False
@@ -114,7 +113,6 @@ def can_grow(disk: Disk, settings: Settings, increase: int) -> bool:
 
 
 def _growth_refusal(disk: Disk, settings: Settings, increase: int) -> str:
-    """Why a disk's replicas cannot grow by `increase` bytes, physically or by the scheduling space, "" if they can."""
     space = disk_space(disk, settings)
     physical = _physical_refusal(disk, settings, increase) if increase > 0 and space.open else ""
     rule = space_refusal(increase, 0, space)

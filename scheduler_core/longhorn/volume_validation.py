@@ -268,8 +268,6 @@ def _selector_error(text: str) -> str:
 
 
 class _RecurringJob(msgspec.Struct):
-    """A volume's recurring job or group of such jobs; other fields are ignored."""
-
     name: str | None = None
     isGroup: bool | None = None  # noqa: N815 # as in JSON
 

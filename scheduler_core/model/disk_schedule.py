@@ -120,7 +120,6 @@ class DiskSchedule:
 
     @property
     def decided(self) -> bool:
-        """Whether the DiskSchedule controller has ever written the status."""
         allocations = any(self.status.allocations(kind) for kind in RequestKind)
         return allocations or self.status.storage_available is not None or bool(self.status.conditions)
 

@@ -88,11 +88,7 @@ def read_byte_count(value: int | None) -> int:
 
 
 def read_clamped(value: Amount | None) -> int:
-    """The same without limits: a size that does not fit 64 bits becomes the largest that does.
-
-    Raises:
-        QuantityError: it is no quantity
-    """
+    """The same without limits: a size that does not fit 64 bits becomes the largest that does."""
     return parse_clamped("0" if value is None else str(value))
 
 
@@ -114,9 +110,6 @@ def read_counter(value: int | None) -> int:
 def _parse_rounded_up(text: str, scale: int) -> int:
     """The value times `scale`, rounded away from zero and not limited to 64 bits; an absurdly large exponent gives just
     some value beyond that limit.
-
-    Raises:
-        QuantityError: the text is no quantity
     """
     stripped = _LEADING_ZEROS.sub(r"\1", text)
     match = _GRAMMAR.fullmatch(stripped) if len(stripped) <= _MAX_TEXT_LENGTH else None

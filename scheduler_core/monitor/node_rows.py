@@ -146,7 +146,6 @@ def _node_row(state: ClusterState, node: longhorn.Node) -> NodeRow:
 
 
 def _closed_text(closed: Sequence[Refused], disks: int) -> str:
-    """Why disks are closed; the reason of a whole node only where all of them have it."""
     reasons = {refused.reason for refused in closed}
     if len(closed) == disks and len(reasons) == 1:
         return reasons.pop().text
@@ -204,22 +203,18 @@ class RowPage(Generic[_Row]):
 
     @property
     def pages(self) -> int:
-        """How many pages there are; an empty table has one."""
         return max(1, -(-self.total // self.size))
 
     @property
     def first(self) -> int:
-        """The number of the page's first row, counted from 1; 0 without rows."""
         return (self.number - 1) * self.size + 1 if self.rows else 0
 
     @property
     def last(self) -> int:
-        """The number of the page's last row; 0 without rows."""
         return self.first + len(self.rows) - 1 if self.rows else 0
 
 
 def page_of(rows: Sequence[_Row], number: int, size: int = PAGE_SIZE) -> RowPage[_Row]:
-    """Returns a page of the rows; beyond the last page, the last one."""
     pages = max(1, -(-len(rows) // size))
     current = min(max(1, number), pages)
     return RowPage(rows[(current - 1) * size : current * size], current, len(rows), size)
@@ -249,7 +244,6 @@ class DiskRow:
 
     @property
     def badness(self) -> tuple[bool, bool, float, object, object]:
-        """Sorts disks, worst first."""
         # First those over Longhorn's limit, then those that take no new replica, then by the least share of the limit
         # that is free.
         usage = self.usage
@@ -259,13 +253,11 @@ class DiskRow:
 
 
 def disk_rows(rows: Iterable[NodeRow]) -> tuple[DiskRow, ...]:
-    """Returns the disks of nodes, worst first."""
     disks = (DiskRow(row.zone, usage) for row in rows for usage in row.disks)
     return tuple(sorted(disks, key=lambda disk: disk.badness))
 
 
 def sort_nodes(rows: Iterable[NodeRow], order: RowOrder) -> tuple[NodeRow, ...]:
-    """Returns nodes in an order, ties by name."""
     if order is RowOrder.WORST:
         return tuple(sorted(rows, key=lambda row: row.badness))
     return tuple(sorted(rows, key=lambda row: (_bytes(row.space, order), natural_key(row.name))))

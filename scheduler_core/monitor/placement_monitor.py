@@ -62,8 +62,6 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class _NodeReport:
-    """The report of one node."""
-
     demands: tuple[Demand, ...] = ()
     free_space: object = None  # of its disks, when its demand was evaluated
     hopeless: tuple[Demand, ...] = ()
@@ -89,8 +87,6 @@ _NO_REPORT: Final = _NodeReport()
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
-    """What the report of every node reads."""
-
     now: float
     # Misplaced volumes that the previous report already has on one of the nodes, by volume.
     reported: Mapping[str, Misplaced]
@@ -117,12 +113,10 @@ class PlacementReport:
 
     @property
     def misplaced(self) -> tuple[Misplaced, ...]:
-        """The misplaced volumes, sorted by node and age."""
         return tuple(entry for report in self._reports_with_problems() for entry in report.misplaced)
 
     @property
     def stuck(self) -> tuple[Stuck, ...]:
-        """The stuck pods, sorted by node and name."""
         return tuple(entry for report in self._reports_with_problems() for entry in report.stuck)
 
     def update(
@@ -281,7 +275,6 @@ def _stuck_pods(demands: tuple[Demand, ...], since: Mapping[tuple[str, str], flo
 
 
 def _pod_and_claim(demand: Demand) -> tuple[str, str]:
-    """Returns the pod and the claim, which identify a wait; the claim stays the same while its volume is provisioned."""
     return demand.pod, demand.volume.claim
 
 

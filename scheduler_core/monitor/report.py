@@ -93,7 +93,6 @@ class WaitingRow:
 
 
 def pods_on_node(view: View, node: str) -> list[Pod]:
-    """Returns the live pods with claims on a node, sorted by name; with "" those without a node."""
     pods = (pod for pod in view.snapshot.pods.values() if pod.node_name == node and pod.live and pod.volumes)
     return sorted(pods, key=lambda pod: natural_key(pod.key))
 

@@ -146,7 +146,6 @@ class Ledger:
         return self.offers.get(uid)
 
     def competing_offers(self, uid: str) -> int:
-        """The number of other pods' offers that have nodes; a narrowed one is decided and does not compete."""
         undecided = len(self.offers) - len(self.narrowed)
         own = uid in self.offers and uid not in self.narrowed
         without_nodes = sum(1 for key in self.uids_with_unplaced_volumes if key != uid and not self.offers[key].nodes)

@@ -48,7 +48,6 @@ class PackingProblem:
 
     @property
     def slack(self) -> int:
-        """Bytes that stay free in any packing."""
         return sum(self.capacities) - sum(self.sizes)
 
     @property
@@ -147,7 +146,6 @@ class PatternSearch:
         return False
 
     def _windows(self, possible: int, counts: list[int], slack: int) -> list[tuple[int, int]] | None:
-        """Patterns that the slack allows, per remaining disk class."""
         # None when a class has no pattern left, or when even the fullest patterns waste more than the slack.
         sums = self.patterns.sums
         fullest: list[tuple[int, int, int]] = []
@@ -230,11 +228,7 @@ def _choices(disk_class: int, patterns: int) -> Iterator[PatternChoice]:
 
 
 def search(problem: PackingProblem, limits: PatternLimits, budget: Budget) -> list[int] | None:
-    """Returns a disk for every volume, or None when no packing exists.
-
-    Raises:
-        OutOfStepsError: the table would need more patterns than the limits allow, or the budget ended
-    """
+    """Returns a disk for every volume, or None when no packing exists."""
     slack = problem.slack
     if slack < 0:
         return None
@@ -264,7 +258,6 @@ def search(problem: PackingProblem, limits: PatternLimits, budget: Budget) -> li
 
 
 def _disk_classes(groups: dict[int, list[int]], capacities: Sequence[int], patterns: Patterns) -> list[DiskClass]:
-    """Divides groups of disks by their fullest possible pattern; no class at all when some disk has no pattern."""
     disk_classes: list[DiskClass] = []
     for (admitted, disks), (start, end) in zip(groups.items(), patterns.segments, strict=True):
         by_end: dict[int, list[int]] = {}
@@ -348,7 +341,6 @@ def _strategies(problem: PackingProblem) -> list[tuple[Order, Order]]:
 
 
 def _fill_disks(problem: PackingProblem, disks: Order, volumes: Order, budget: Budget) -> list[int]:
-    """Fills disks in order; volumes left over get -1."""
     assignment = [-1] * len(problem.sizes)
     for disk in disks:
         admitted = [volume for volume in volumes if assignment[volume] < 0 and problem.masks[volume] >> disk & 1]
@@ -364,7 +356,6 @@ def _fill_disks(problem: PackingProblem, disks: Order, volumes: Order, budget: B
 
 
 def _repair(problem: PackingProblem, disks: Order, assignment: list[int], budget: Budget) -> bool:
-    """Repacks the last disks with the volumes left over."""
     # Each round empties one more of the disks filled last, which hold the worst fitting volumes.
     for count in range(2, len(disks) + 1):
         emptied = disks[-count:]

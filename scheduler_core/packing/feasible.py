@@ -277,11 +277,7 @@ def _solve(
 
 
 def pack(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int], budget: Budget) -> list[int] | None:
-    """A disk per volume, or None if there is no packing. Searches even where the fast path decides.
-
-    Raises:
-        OutOfStepsError: the budget ended before the answer was certain
-    """
+    """A disk per volume, or None if there is no packing. Searches even where the fast path decides."""
     left = list(free)
     eligible = list(masks)
     assignment = [-1] * len(sizes)

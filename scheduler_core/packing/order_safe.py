@@ -102,7 +102,6 @@ def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
 def _decide(
     classes: tuple[BlockingClass, ...], free: tuple[int, ...], headroom: tuple[int, ...], budget: Budget
 ) -> Safety:
-    """Looks for a blocking set for each undominated class."""
     # One class that can be blocked decides, even where other searches ran out of steps.
     problems = [
         (blocked, _blocking_problem(classes, blocked, free, headroom)) for blocked in _undominated_classes(classes)
@@ -298,7 +297,6 @@ SumPairs = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 @lru_cache(maxsize=64)
 def _sum_pairs(items: Items) -> SumPairs | None:
-    """Pairs of sums that all volumes but the largest can have on two disks, ascending; None above `_MAX_PAIRS`."""
     # Only the largest volume has to be considered: what blocks a smaller one also blocks the largest (see `order_safe`).
     pairs = {(0, 0)}
     for size in items.descending[1:]:
@@ -314,7 +312,6 @@ def _sum_pairs(items: Items) -> SumPairs | None:
 
 
 def _can_block_two(pairs: SumPairs, size: int, free: Sequence[int]) -> bool:
-    """Whether two disks can be blocked for a volume."""
     # They are blocked when the others leave less than `size` bytes on each. A disk that is too small for the volume is
     # blocked already.
     firsts, seconds_by_index = pairs

@@ -36,7 +36,6 @@ class MeetingDisk:
     copies: tuple[tuple[str, int], ...] = _NO_COPIES
 
     def could_take(self, size: int, written: int) -> bool:
-        """Whether Longhorn would place a volume here by the oldest status."""
         return size <= self.reported and (self.headroom is None or written < self.headroom)
 
 

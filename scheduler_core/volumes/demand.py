@@ -210,7 +210,6 @@ def _node_of(
 
 
 def _is_attached_for_its_data(volume: longhorn.Volume) -> bool:
-    """Whether a strict-local volume is attached to be restored or cloned."""
     # Longhorn chooses the node for that, and keeps the replica there, whichever node the pod is on
     # (docs/placement-policy.md).
     awaits_data = volume.restore_required or awaits_copy(volume)
@@ -312,7 +311,6 @@ class UnplacedVolumes:
     def _with_changes(
         self, changes: Mapping[str, UnplacedVolume | None], unplaced: HashTrieSet[Subject]
     ) -> UnplacedVolumes:
-        """Returns these volumes with new entries by key, None for a volume that no longer counts."""
         counted = list(self.counted)
         by_size = list(self.by_size)
         by_key = self.by_key

@@ -133,9 +133,6 @@ PENDING = "Pending"
 def unlisted_volumes(pod: Pod, node: str, view: View, *, require_best_effort: bool = True) -> tuple[str, ...]:
     """Names of the pod's local volumes not listed on the node. With `require_best_effort` False a best-effort volume
     does not need local space and is left out.
-
-    Raises:
-        ResolutionError: an object the pod names does not exist or contradicts it
     """
     longhorn_node = view.snapshot.longhorn_nodes.get(node)
     local = resolve(pod, view, require_best_effort=require_best_effort).local

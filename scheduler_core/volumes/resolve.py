@@ -171,9 +171,6 @@ def volume_of_claim(
 def future_volume(claim: kube.Claim, view: View, domain: TopologyTerm = csi_driver.ANYWHERE) -> PodVolume | None:
     """Returns the volume that Longhorn would create, for a pod on a node of `domain`. What the claim is bound to does
     not matter. None if the claim belongs to another driver.
-
-    Raises:
-        ResolutionError: it cannot become a volume
     """
     volume = _unbound_volume(claim, f"PersistentVolumeClaim {claim.namespace}/{claim.name}", view, domain)
     if volume is None:
@@ -203,7 +200,6 @@ def current_volume(volume: PodVolume, view: View) -> PodVolume:
 
 
 def _volume_handle(full_name: str, view: View) -> str:
-    """Returns the Longhorn volume that a claim (``namespace/name``) is bound to, "" for none."""
     namespace, _, name = full_name.partition("/")
     claim = view.snapshot.claims.get((namespace, name))
     if claim is None:
@@ -237,7 +233,6 @@ def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.C
 
 
 def _is_owner(claim: kube.Claim, pod: kube.Pod) -> bool:
-    """Whether the claim belongs to the pod (k8s.io/component-helpers/storage/ephemeral: VolumeIsForPod)."""
     return any(
         kind == "Pod" and name == pod.name and (not pod.uid or uid == pod.uid) for kind, name, uid in claim.owners
     )
@@ -314,7 +309,6 @@ def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
 
 
 def _is_same_pod(pod: kube.Pod, other: kube.Pod) -> bool:
-    """Whether two pods are the same; without a UID the name decides."""
     return (pod.namespace, pod.name, pod.uid or other.uid) == (other.namespace, other.name, other.uid)
 
 
