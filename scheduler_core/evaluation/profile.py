@@ -137,7 +137,7 @@ def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | N
     if node.deleting:
         return Refused(Reason.NODE_NOT_READY, f"Longhorn node {name} is being deleted")
     if not node.ready:
-        return reason_of(stages.not_ready_refusal(node))
+        return reason_of(stages.condition_refusal(node, "Ready"))
     for engine in classes.engines:
         refusal = stages.engine_refusal(view.cluster, engine, node)
         if refusal is not None:
@@ -152,7 +152,7 @@ def new_replica_refusal(view: View, name: str) -> Refused | None:
     setting = stages.space_setting_refusal(view.cluster)
     if setting is not None:
         return reason_of(setting)
-    if not stages.takes_new_replicas(view.snapshot.longhorn_nodes[name]):
+    if view.snapshot.longhorn_nodes[name].eviction_requested:
         return Refused(Reason.NODE_EVICTING, f"eviction of Longhorn node {name} is requested")
     return None
 

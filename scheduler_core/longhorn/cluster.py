@@ -48,11 +48,13 @@ class Cluster:
             snapshot=snapshot,
             now=now,
             settings=settings or Settings.parse(snapshot.settings),
-            nodes={node.name: node for node in _sort_by_name(snapshot.longhorn_nodes.values())},
+            nodes={node.name: node for node in sorted(snapshot.longhorn_nodes.values(), key=attrgetter("name"))},
             kube_nodes=snapshot.nodes,
-            replicas_by_volume=_group_by(snapshot.replicas.values(), _volume_name),
-            instance_managers=None if managers is None else _group_by(managers.values(), _node_and_engine),
-            engine_images=None if images is None else _group_by(images.values(), _image_name),
+            replicas_by_volume=_group_by(snapshot.replicas.values(), attrgetter("volume")),
+            instance_managers=None
+            if managers is None
+            else _group_by(managers.values(), attrgetter("node", "data_engine")),
+            engine_images=None if images is None else _group_by(images.values(), attrgetter("image")),
         )
 
     def replicas_of(self, volume: str) -> tuple[longhorn.Replica, ...]:
@@ -65,24 +67,8 @@ class Cluster:
         return replace(self, nodes={**self.nodes, **{node.name: node for node in nodes}})
 
 
-def _sort_by_name(values: Iterable[_Named]) -> list[_Named]:
-    return sorted(values, key=attrgetter("name"))
-
-
 def _group_by(values: Iterable[_Named], key: Callable[[_Named], _Key]) -> dict[_Key, tuple[_Named, ...]]:
     groups: dict[_Key, list[_Named]] = {}
-    for value in _sort_by_name(values):
+    for value in sorted(values, key=attrgetter("name")):
         groups.setdefault(key(value), []).append(value)
     return {name: tuple(group) for name, group in groups.items()}
-
-
-def _volume_name(replica: longhorn.Replica) -> str:
-    return replica.volume
-
-
-def _node_and_engine(manager: longhorn.InstanceManager) -> NodeAndEngine:
-    return (manager.node, manager.data_engine)
-
-
-def _image_name(image: longhorn.EngineImage) -> str:
-    return image.image

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -67,21 +69,15 @@ def update_error(volume: Volume) -> str:
     return next(filter(None, (rule.error(volume) for rule in VOLUME_RULES if rule.on_update)), "")
 
 
-def _choice_rule(source: str, name: str, value: Callable[[Volume], str], choices: tuple[str, ...]) -> VolumeRule:
+def _choice_rule(source: str, name: str, choices: tuple[str, ...]) -> VolumeRule:
+    value = attrgetter(re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name))
+
     def error(volume: Volume) -> str:
         # Longhorn's mutating webhook fills in empty fields.
         text = value(volume)
-        return choice_error(name, text, choices) if text and text not in choices else ""
+        return f"{name} {text[:64]!r} is not one of {', '.join(choices)}" if text and text not in choices else ""
 
     return VolumeRule(source, error)
-
-
-def _no_replicas_error(volume: Volume) -> str:
-    return "" if volume.number_of_replicas >= 1 else _replica_count_error(volume)
-
-
-def _too_many_replicas_error(volume: Volume) -> str:
-    return "" if 0 <= volume.number_of_replicas <= MAX_REPLICAS else _replica_count_error(volume)
 
 
 def _strict_local_replicas_error(volume: Volume) -> str:
@@ -125,8 +121,12 @@ def _zonal_error(volume: Volume) -> str:
     return "replicaZoneSoftAntiAffinity disabled does not go with a volume that stays in one zone"
 
 
-def _replica_count_error(volume: Volume) -> str:
-    return f"numberOfReplicas {volume.number_of_replicas} is not between 1 and {MAX_REPLICAS}"
+def _replica_count_error(lowest: int, highest: float) -> Callable[[Volume], str]:
+    def error(volume: Volume) -> str:
+        count = volume.number_of_replicas
+        return "" if lowest <= count <= highest else f"numberOfReplicas {count} is not between 1 and {MAX_REPLICAS}"
+
+    return error
 
 
 def _disabled_engine_error(volume: Volume, settings: Settings) -> str:
@@ -134,10 +134,6 @@ def _disabled_engine_error(volume: Volume, settings: Settings) -> str:
     name = "v2-data-engine" if is_v2(volume.data_engine) else "v1-data-engine"
     enabled = settings.v2_data_engine if is_v2(volume.data_engine) else settings.v1_data_engine
     return f"dataEngine {volume.data_engine} is switched off by the setting {name}" if enabled is False else ""
-
-
-def choice_error(name: str, value: str, choices: tuple[str, ...]) -> str:
-    return f"{name} {value[:64]!r} is not one of {', '.join(choices)}"
 
 
 def topology_key_error(volume: Volume, settings: Settings) -> str:
@@ -168,41 +164,21 @@ def backing_image_error(volume: Volume, image: BackingImage, source_type: str = 
 
 
 VOLUME_RULES: Final = (
-    VolumeRule("validator.go: validateReplicaCount", _no_replicas_error, on_update=False),
+    VolumeRule("validator.go: validateReplicaCount", _replica_count_error(1, inf), on_update=False),
     VolumeRule("types.go: ValidateDataLocalityAndAccessMode", _strict_local_shared_error, on_update=False),
     VolumeRule("validator.go: Create", _linked_clone_error, on_update=False),
     VolumeRule("validator.go: Create", _sharded_engine_error, on_update=False),
     VolumeRule("types.go: ValidateECParameters", _data_layout_error, on_update=False),
     VolumeRule("validator.go: Create", _zonal_error, on_update=False),
-    _choice_rule("CRD: spec.dataEngine", "dataEngine", lambda volume: volume.data_engine, DATA_ENGINES),
-    _choice_rule("types.go: ValidateDataLocality", "dataLocality", lambda volume: volume.data_locality, LOCALITIES),
-    _choice_rule("types.go: ValidateAccessMode", "accessMode", lambda volume: volume.access_mode, ACCESS_MODES),
-    _choice_rule("CRD: spec.cloneMode", "cloneMode", lambda volume: volume.clone_mode, CLONE_MODES),
-    _choice_rule(
-        "types.go: ValidateReplicaAutoBalance",
-        "replicaAutoBalance",
-        lambda volume: volume.replica_auto_balance,
-        AUTO_BALANCE_MODES,
-    ),
-    _choice_rule(
-        "types.go: ValidateReplicaSoftAntiAffinity",
-        "replicaSoftAntiAffinity",
-        lambda volume: volume.replica_soft_anti_affinity,
-        OVERRIDES,
-    ),
-    _choice_rule(
-        "types.go: ValidateReplicaZoneSoftAntiAffinity",
-        "replicaZoneSoftAntiAffinity",
-        lambda volume: volume.replica_zone_soft_anti_affinity,
-        OVERRIDES,
-    ),
-    _choice_rule(
-        "types.go: ValidateReplicaDiskSoftAntiAffinity",
-        "replicaDiskSoftAntiAffinity",
-        lambda volume: volume.replica_disk_soft_anti_affinity,
-        OVERRIDES,
-    ),
-    VolumeRule("types.go: ValidateReplicaCount", _too_many_replicas_error),
+    _choice_rule("CRD: spec.dataEngine", "dataEngine", DATA_ENGINES),
+    _choice_rule("types.go: ValidateDataLocality", "dataLocality", LOCALITIES),
+    _choice_rule("types.go: ValidateAccessMode", "accessMode", ACCESS_MODES),
+    _choice_rule("CRD: spec.cloneMode", "cloneMode", CLONE_MODES),
+    _choice_rule("types.go: ValidateReplicaAutoBalance", "replicaAutoBalance", AUTO_BALANCE_MODES),
+    _choice_rule("types.go: ValidateReplicaSoftAntiAffinity", "replicaSoftAntiAffinity", OVERRIDES),
+    _choice_rule("types.go: ValidateReplicaZoneSoftAntiAffinity", "replicaZoneSoftAntiAffinity", OVERRIDES),
+    _choice_rule("types.go: ValidateReplicaDiskSoftAntiAffinity", "replicaDiskSoftAntiAffinity", OVERRIDES),
+    VolumeRule("types.go: ValidateReplicaCount", _replica_count_error(0, MAX_REPLICAS)),
     VolumeRule("validator.go: validateReplicaCount", _strict_local_replicas_error),
 )
 """What webhook/resources/volume/validator.go refuses about the fields that a decision reads, in the order of the messages."""
