@@ -153,11 +153,14 @@ class Plugins:
             },
         )
 
-    def predicate_registry(self) -> RuleRegistry[Any]:
-        return _extend(PREDICATES, self.predicates)
-
-    def priority_registry(self) -> RuleRegistry[Any]:
-        return _extend(PRIORITIES, self.priorities)
+    def extend(self, registry: RuleRegistry[Any]) -> RuleRegistry[Any]:
+        """The package's rules and those of plugins."""
+        plugins: Mapping[str, PluginRule] = self.predicates if registry is PREDICATES else self.priorities
+        static = {name: rule.function for name, rule in plugins.items() if rule.argument is None}
+        configurable = {name: rule.function for name, rule in plugins.items() if rule.argument is not None}
+        return replace(
+            registry, static={**registry.static, **static}, configurable={**registry.configurable, **configurable}
+        )
 
     def texts(
         self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]
@@ -277,16 +280,6 @@ def _name_fault(name: str, registry: RuleRegistry[Any], *, with_argument: bool) 
     if with_argument and not name[0].islower():
         return "the name of a rule with an argument begins with a lower-case letter"
     return ""
-
-
-def _extend(registry: RuleRegistry[Any], plugins: Mapping[str, Any]) -> RuleRegistry[Any]:
-    static = {name: rule.function for name, rule in plugins.items() if rule.argument is None}
-    configurable = {name: rule.function for name, rule in plugins.items() if rule.argument is not None}
-    return replace(
-        registry,
-        static={**registry.static, **static},
-        configurable={**registry.configurable, **configurable},
-    )
 
 
 def _text(answer: object) -> str:

@@ -9,7 +9,7 @@ After the table: which rules are local; the kinds and fields of objects that eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -214,10 +214,6 @@ def rule_inputs(rule: str) -> RuleInputs:
     if is_longhorn_rule(rule):
         return _LONGHORN_INPUTS
     return _INPUTS.get(_ALIASES.get(rule, rule), PLUGIN_INPUTS)
-
-
-def kinds_of(rules: Iterable[str]) -> frozenset[str]:
-    return frozenset().union(*(rule_inputs(rule).kinds for rule in rules))
 
 
 # They are the names of the policy files of Kubernetes 1.2 to 1.22, and of the plugins that followed them. Sources:

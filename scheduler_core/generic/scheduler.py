@@ -131,7 +131,8 @@ def find_nodes_that_fit(
     available, unavailable = _split_by_availability(names, cluster.node_infos(nodes), policy)
     if not available:
         return FilterResult(unavailable, {}, (), NO_NODES)
-    checks, undecidable = _bind_predicates(cycle_state, policy, available)
+    undecidable: dict[str, str] = {}
+    checks = _bind_predicates(cycle_state, policy, policy.predicates, available, undecidable)
     failures: dict[str, tuple[PredicateFailure, ...]] = {}
     feasible: list[NodeInfo] = []
     # Many nodes fail alike: they share one value.
@@ -142,7 +143,11 @@ def find_nodes_that_fit(
             continue
         if texts not in failures_by_texts:
             text_by_predicate = dict(zip(checks.names, texts, strict=bool(texts))) | undecidable
-            failures_by_texts[texts] = _failures(policy, text_by_predicate)
+            failures_by_texts[texts] = tuple(
+                PredicateFailure(entry.name, text)
+                for entry in policy.predicates
+                if (text := text_by_predicate.get(entry.name, FITS))
+            )
         failures[node_info.node.name] = failures_by_texts[texts]
     error = next(iter(undecidable.values()), "")
     return FilterResult(unavailable, failures, tuple(feasible), error)
@@ -206,21 +211,25 @@ class BoundPredicates:
 
 
 def _bind_predicates(
-    cycle_state: CycleState, policy: Policy, node_infos: Sequence[NodeInfo]
-) -> tuple[BoundPredicates, dict[str, str]]:
-    """The policy's predicates as checks of a node, and the reasons of the undecidable ones, by name."""
-    # An undecidable predicate fails on every node.
+    cycle_state: CycleState,
+    policy: Policy,
+    entries: Sequence[PolicyPredicate],
+    node_infos: Sequence[NodeInfo],
+    undecidable: dict[str, str] | None = None,
+) -> BoundPredicates:
+    # An undecidable predicate fails on every node: its reason goes to `undecidable`, or is raised without that.
     local: dict[PolicyPredicate, Check] = {}
     others: dict[PolicyPredicate, Check] = {}
-    undecidable: dict[str, str] = {}
-    for entry in policy.predicates:
+    for entry in entries:
         try:
             check = bind_predicate(cycle_state, policy, entry, node_infos)
         except UndecidableError as error:
+            if undecidable is None:
+                raise
             undecidable[entry.name] = str(error)
         else:
             (local if entry.rule in LOCAL_RULES else others)[entry] = check
-    return BoundPredicates(cycle_state, local, others), undecidable
+    return BoundPredicates(cycle_state, local, others)
 
 
 def bind_predicate(
@@ -233,14 +242,6 @@ def bind_predicate(
         return PREDICATES[entry.rule](cycle_state, entry.argument)
     texts = policy.plugins.texts(entry.rule, cycle_state, entry.argument, node_infos)
     return lambda node_info: texts[node_info.node.name]
-
-
-def _failures(policy: Policy, text_by_predicate: Mapping[str, str]) -> tuple[PredicateFailure, ...]:
-    return tuple(
-        PredicateFailure(entry.name, text)
-        for entry in policy.predicates
-        if (text := text_by_predicate.get(entry.name, FITS))
-    )
 
 
 def prioritize(
@@ -355,7 +356,7 @@ def policy_refusals(
     if len(node_infos) < len(names):
         not_found = PolicyRefusal(NODE_NOT_FOUND, unresolvable=True)
         refusals.update((name, not_found) for name in names if name not in cluster.nodes)
-    bound = _bind_all(cycle_state, policy, entries, node_infos)
+    bound = _bind_predicates(cycle_state, policy, entries, node_infos)
     order = [entries.index(entry) for entry in (*bound.local, *bound.others)]
     # Many nodes fail alike: they share one value.
     refusal_by_texts: dict[tuple[str, ...], PolicyRefusal] = {}
@@ -369,24 +370,12 @@ def policy_refusals(
     return refusals
 
 
-def _bind_all(
-    cycle_state: CycleState, policy: Policy, entries: Sequence[PolicyPredicate], node_infos: Sequence[NodeInfo]
-) -> BoundPredicates:
-    local: dict[PolicyPredicate, Check] = {}
-    others: dict[PolicyPredicate, Check] = {}
-    for entry in entries:
-        check = bind_predicate(cycle_state, policy, entry, node_infos)
-        (local if entry.rule in LOCAL_RULES else others)[entry] = check
-    return BoundPredicates(cycle_state, local, others)
-
-
-def _eviction_helps(policy: Policy, rule: str) -> bool:
-    plugin = policy.plugins.predicates.get(rule)
-    return rule in _RESOLVABLE_BY_EVICTION if plugin is None else plugin.eviction_helps
-
-
 def _refusal(policy: Policy, failures: Sequence[tuple[PolicyPredicate, str]]) -> PolicyRefusal:
     """The refusal of the first predicate that fails. It is unresolvable if any predicate that fails is."""
     first, text = failures[0]
-    unresolvable = not all(_eviction_helps(policy, entry.rule) for entry, _ in failures)
+    plugins = policy.plugins.predicates
+    unresolvable = not all(
+        plugins[entry.rule].eviction_helps if entry.rule in plugins else entry.rule in _RESOLVABLE_BY_EVICTION
+        for entry, _ in failures
+    )
     return PolicyRefusal(f"{first.name}: {text}", unresolvable)
