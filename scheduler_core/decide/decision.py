@@ -177,13 +177,9 @@ class Decision:
 
     @property
     def needs_nodes(self) -> bool:
-        return self.takes_space or self.prefers_space or self.takes_persistent_volume
-
-    @property
-    def takes_persistent_volume(self) -> bool:
-        """Whether a claim of the pod will be bound to a free PersistentVolume; False if the pod fits nowhere."""
-        # No other pod's claim can then be bound to that volume.
-        return any(volume.persistent_volume for volume in self.resolution.volumes) and self.fits
+        # No other pod's claim can be bound to a free PersistentVolume that one of this pod's will be bound to.
+        takes_persistent_volume = any(volume.persistent_volume for volume in self.resolution.volumes) and self.fits
+        return self.takes_space or self.prefers_space or takes_persistent_volume
 
 
 def resolve_candidates(

@@ -133,7 +133,9 @@ def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options:
             competing.update(
                 (id(entry), _competing(entry, state.view)) for entry in volumes if id(entry) not in competing
             )
-            largest_first = sorted((competing[id(entry)] for entry in volumes), key=_largest_first)
+            largest_first = sorted(
+                (competing[id(entry)] for entry in volumes), key=lambda each: (-each.size, each.pod, each.volume)
+            )
             verdict = replace(verdict, competing=tuple(largest_first))
         verdicts.append(verdict)
     skipped = skipped_claims(pod, state.view, decision.resolution)
@@ -158,10 +160,6 @@ def _competing(volume: PodVolume, view: View) -> CompetingVolume:
     namespace, _, claim = volume.claim.partition("/")
     pods = [pod.key for pod in view.pods_of(namespace, claim) if pod.live]
     return CompetingVolume(min(pods, default=""), volume.claim, volume.name, volume.volume.size)
-
-
-def _largest_first(entry: CompetingVolume) -> tuple[int, str, str]:
-    return -entry.size, entry.pod, entry.volume
 
 
 def _explain_node(node: _Node) -> Verdict:

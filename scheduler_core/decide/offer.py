@@ -284,7 +284,7 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent:
     offered = replace(offered, nodes=nodes, volumes=volumes)
     if len(nodes) == len(fitting):
         return offered, decision
-    return offered, _with_reason(decision, frozenset(fitting) - nodes, Reason.NOT_OFFERED)
+    return offered, exclude(decision, frozenset(fitting) - nodes, Reason.NOT_OFFERED)
 
 
 def make_hold(pod: Pod, decision: Decision, view: View) -> Offered:
@@ -328,12 +328,10 @@ def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:
     return view.indexes.free_space, view.snapshot.longhorn_nodes, view.snapshot.nodes or {}, *demand
 
 
-def exclude(decision: Decision, names: frozenset[str]) -> Decision:
-    """Returns the decision with these nodes marked WAITING, because it no longer holds for them."""
-    return _with_reason(decision, names, Reason.WAITING) if names else decision
-
-
-def _with_reason(decision: Decision, names: frozenset[str], reason: Reason) -> Decision:
+def exclude(decision: Decision, names: frozenset[str], reason: Reason = Reason.WAITING) -> Decision:
+    """Returns the decision without these nodes, by default because it no longer holds for them."""
+    if not names:
+        return decision
     pairs = zip(decision.candidates, decision.reasons, strict=True)
     return replace(decision, reasons=[reason if name in names else before for name, before in pairs])
 

@@ -268,13 +268,8 @@ class Contention:
         profiles = query.state.profiles
         fitting = fitting_volumes(competing, partial(volumes_fit, profiles, query.budget, name))
         placeable = volumes_with_open_disk(profiles, name, fitting.left_out)
-        return self._competitors_of(fitting.demanded, fitting.volumes, placeable)
-
-    def _competitors_of(
-        self, demanded: dict[str, PodVolume], volumes: dict[str, PodVolume], left_out: Volumes = ()
-    ) -> Competitors:
-        offered = tuple(volume for key, volume in volumes.items() if key not in demanded)
-        return self._groups.competitors(tuple(demanded.values()), offered, left_out)
+        offered = tuple(volume for key, volume in fitting.volumes.items() if key not in fitting.demanded)
+        return self._groups.competitors(tuple(fitting.demanded.values()), offered, placeable)
 
 
 def _largest_first(volume: PodVolume) -> tuple[int, str]:

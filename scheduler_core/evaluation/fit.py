@@ -126,16 +126,13 @@ def _find_packing(
         answer = fits(required.items, *variant, budget)
         if answer is PackingAnswer.YES:
             return answer
-        if not count and profile.copying and _cannot_pack(required, profile, allowed, budget):
-            return PackingAnswer.NO
+        if not count and profile.copying:
+            # Perhaps they do not pack even if every disk had every image.
+            masks = allowed_masks(required, profile, allowed)
+            if fits(required.items, profile.free, masks, budget) is PackingAnswer.NO:
+                return PackingAnswer.NO
         undecided |= answer is PackingAnswer.UNDECIDED
     return PackingAnswer.UNDECIDED if undecided else PackingAnswer.NO
-
-
-def _cannot_pack(required: Requirements, profile: Profile, allowed: AllowedDisks | None, budget: Budget) -> bool:
-    """Whether the volumes do not pack even if every disk had every image."""
-    masks = allowed_masks(required, profile, allowed)
-    return fits(required.items, profile.free, masks, budget) is PackingAnswer.NO
 
 
 def _reason(
@@ -300,7 +297,10 @@ def _packing_variants(
     if not all(masks):
         return
     images = sorted({image for image in required.images if image})
-    missing = [_disks_without_image(profile, image) for image in images]
+    missing = [
+        {disk: size for disk, copies in enumerate(profile.copies) for name, size in copies if name == image}
+        for image in images
+    ]
     if not any(missing):
         yield profile.free, masks
         return
@@ -311,10 +311,6 @@ def _packing_variants(
             yield None
             return
         yield _with_copies(required, profile, masks, dict(zip(images, zip(missing, copied, strict=True), strict=True)))
-
-
-def _disks_without_image(profile: Profile, image: str) -> dict[int, int]:
-    return {disk: size for disk, copies in enumerate(profile.copies) for name, size in copies if name == image}
 
 
 def _copy_choices(missing: Mapping[int, int], volumes: int) -> list[tuple[int, ...]]:

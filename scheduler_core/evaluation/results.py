@@ -196,18 +196,14 @@ def _own_nodes(query: NodeQuery) -> frozenset[str]:
     uids = {competition.requester.uid}
     for volume in query.resolution.volumes:
         names.add(competition.demand.node_of(volume))
-        uids |= _uids_of_users(volume, competition.state.view)
+        namespace, _, name = volume.claim.partition("/")
+        uids |= {pod.uid for pod in competition.state.view.pods_of(namespace, name)}
     for uid in uids:
         offer = competition.ledger.offer_of(uid)
         names |= offer.nodes if offer is not None else frozenset()
     for offer in competition.ledger.holds_below(competition.requester.priority):
         names |= offer.nodes
     return frozenset(names - {""})
-
-
-def _uids_of_users(volume: PodVolume, view: View) -> set[str]:
-    namespace, _, name = volume.claim.partition("/")
-    return {pod.uid for pod in view.pods_of(namespace, name)}
 
 
 def _evaluate_missing(query: NodeQuery, names: Sequence[str], anywhere: VolumesAnywhere) -> dict[str, NodeResult]:

@@ -73,10 +73,6 @@ MAX_UNFINISHED: Final = 20_000
 Results = dict[Profile, Reason]
 
 
-def _weight(results: Results) -> int:
-    return _WEIGHT_OF_REQUIREMENTS + len(results)
-
-
 @dataclass(frozen=True, slots=True)
 class _VersionedTable:
     table: ProfileTable
@@ -91,7 +87,9 @@ class ProfileCache:
         self._view = view
         self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
         self._latest_tables: LruMap[VolumeClasses, _VersionedTable] = LruMap(MAX_TABLES)
-        self._results: LruMap[tuple[bool, object], Results] = LruMap(_MAX_WEIGHT, _weight)
+        self._results: LruMap[tuple[bool, object], Results] = LruMap(
+            _MAX_WEIGHT, lambda results: _WEIGHT_OF_REQUIREMENTS + len(results)
+        )
         self._unfinished: LruMap[object, UnfinishedSearches] = LruMap(MAX_UNFINISHED, len)
         # By pod, the steps that searches for places spent in vain, by what is to be placed (`whole_pod.py`).
         self.unfinished_placements: LruMap[object, dict[int, int]] = LruMap(MAX_UNFINISHED, len)

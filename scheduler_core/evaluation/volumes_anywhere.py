@@ -190,7 +190,7 @@ def split_by_room(
     # With the nodes, the keys of volumes that did not fit: an equal one does not fit either, once there are more volumes.
     parts: dict[Volumes, _Part] = {(): (remaining, frozenset())} if remaining else {}
     for volume in volumes:
-        key = _key(volume)
+        key = volumes_key((volume,))
         split: dict[Volumes, _Part] = {}
         for fitting, (part, unfit) in parts.items():
             if key in unfit:
@@ -204,10 +204,6 @@ def split_by_room(
                 split[fitting] = without_room, unfit | {key}
         parts = split
     return {fitting: part for fitting, (part, _) in parts.items()} | {volumes: all_fitting}
-
-
-def _key(volume: PodVolume) -> object:
-    return volumes_key((volume,))
 
 
 def _nodes_with_room(

@@ -97,10 +97,6 @@ class WholePod:
         cluster = self.view.cluster
         return tuple((volume.claim, nodes_with_replica(volume, cluster)) for volume in self.resolution.local)
 
-    @cached_property
-    def zones_matter(self) -> bool:
-        return any(need.volume.local and not need.soft.zone for need in self.spreading)
-
     def needs_space(self, name: str) -> tuple[bool, ...]:
         return tuple([name not in nodes for _, nodes in self.local])
 
@@ -235,7 +231,7 @@ def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
     needs_space = pod.needs_space(name)
     if True in needs_space and name in disks.nodes:
         return name
-    by_zone = pod.zones_matter and True in needs_space
+    by_zone = True in needs_space and any(need.volume.local and not need.soft.zone for need in pod.spreading)
     return needs_space, pod.view.cluster.nodes[name].zone if by_zone else ""
 
 

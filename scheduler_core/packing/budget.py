@@ -15,12 +15,7 @@ from contextvars import ContextVar
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
-
-def _nothing() -> None:
-    return
-
-
-_act: Final[ContextVar[Callable[[], None]]] = ContextVar("give_way", default=_nothing)
+_act: Final[ContextVar[Callable[[], None]]] = ContextVar("give_way", default=lambda: None)
 
 
 def give_way() -> None:

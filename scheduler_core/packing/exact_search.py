@@ -50,10 +50,6 @@ class PackingProblem:
     def slack(self) -> int:
         return sum(self.capacities) - sum(self.sizes)
 
-    @property
-    def is_restricted(self) -> bool:
-        return len(set(self.masks)) > 1
-
     def admissible(self, disk: int) -> list[int]:
         return [volume for volume, mask in enumerate(self.masks) if mask >> disk & 1]
 
@@ -207,17 +203,15 @@ class PatternSearch:
         filters = self.filters.get(pattern)
         # Cached, because the same pattern is tried often.
         if filters is None:
-            filters = self.filters[pattern] = self._count_filters(self.patterns.packed[pattern])
+            packed = self.patterns.packed[pattern]
+            filters = self.filters[pattern] = [
+                (field.shift, (1 << field.width) - 1, with_fewer)
+                for field, with_fewer in zip(self.patterns.fields, self.patterns.with_fewer, strict=True)
+                if field.count(packed)
+            ]
         for shift, mask, with_fewer in filters:
             possible &= with_fewer[(left >> shift & mask) + 1]
         return possible
-
-    def _count_filters(self, packed: int) -> list[CountFilter]:
-        return [
-            (field.shift, (1 << field.width) - 1, with_fewer)
-            for field, with_fewer in zip(self.patterns.fields, self.patterns.with_fewer, strict=True)
-            if field.count(packed)
-        ]
 
 
 def _choices(disk_class: int, patterns: int) -> Iterator[PatternChoice]:
@@ -333,7 +327,7 @@ def _strategies(problem: PackingProblem) -> list[tuple[Order, Order]]:
     most_restricted_last = sorted(largest_last, key=lambda volume: -problem.masks[volume].bit_count())
     disk_orders = [smallest_first, smallest_first[::-1]]
     volume_orders = [largest_last]
-    if problem.is_restricted:
+    if len(set(problem.masks)) > 1:
         disk_orders = [fewest_volumes_first, *disk_orders]
         volume_orders = [most_restricted_last, *volume_orders]
     combined = [(disks, volumes) for volumes in volume_orders for disks in disk_orders]

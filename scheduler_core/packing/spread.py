@@ -107,7 +107,6 @@ def _bytes_on(group: ReplicaGroup, disk: int, copied: Mapping[str, int]) -> int:
 
 
 def _search(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
-    """Searches in both orders of the disks, because each finds placements that the other misses within its steps."""
     # Each order finds placements that the other one misses within its steps.
     for descending in (True, False):
         portion = budget.portion(MAX_STEPS_PER_INSTANCE // 2)

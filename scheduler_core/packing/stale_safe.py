@@ -35,9 +35,6 @@ class MeetingDisk:
     # (backing image, real size) of the images that must be copied here first.
     copies: tuple[tuple[str, int], ...] = _NO_COPIES
 
-    def could_take(self, size: int, written: int) -> bool:
-        return size <= self.reported and (self.headroom is None or written < self.headroom)
-
 
 @dataclass(frozen=True, slots=True)
 class UnplacedVolumes:
@@ -92,7 +89,10 @@ def _meeting(volumes: UnplacedVolumes, index: int, disk: MeetingDisk) -> list[in
     meeting = [
         volume
         for volume, (size, written) in enumerate(zip(volumes.sizes, volumes.written, strict=True))
-        if volumes.allowed[volume] >> index & 1 and disk.could_take(size, written)
+        # Those that Longhorn would place here by the oldest status.
+        if volumes.allowed[volume] >> index & 1
+        and size <= disk.reported
+        and (disk.headroom is None or written < disk.headroom)
     ]
     return meeting if meeting and meeting[0] < len(volumes.sizes) - volumes.optional else []
 
@@ -133,9 +133,8 @@ class NewVolumes:
             # All volumes fit, or none that must be placed goes here, however overbooked the disk is.
             if disk_free >= self._total or disk_reported < self._smallest:
                 continue
-            if disk_reported >= self._largest or self._bytes_up_to(disk_reported) > disk_free:
+            if disk_reported >= self._largest:
+                return False
+            if sum([items.bytes_up_to(disk_reported) for items in self._parts]) > disk_free:
                 return False
         return True
-
-    def _bytes_up_to(self, limit: int) -> int:
-        return sum([items.bytes_up_to(limit) for items in self._parts])

@@ -76,12 +76,6 @@ class Resolution:
 
 
 def resolve(
-    pod: kube.Pod, view: View, matches: Mapping[str, str] = _NO_MATCHES, *, require_best_effort: bool = True
-) -> Resolution:
-    return resolve_volumes(pod, view, matches, require_best_effort=require_best_effort)
-
-
-def resolve_volumes(
     pod: kube.Pod,
     view: View,
     matches: Mapping[str, str] = _NO_MATCHES,
@@ -109,7 +103,9 @@ def resolve_volumes(
             key = volume.volume.name if volume.bound else volume.claim
             earlier = volumes.get(key)
             in_use_on = _in_use_on(pod, claim, view) | (earlier.in_use_on if earlier is not None else frozenset())
-            volumes[key] = _with_users(earlier or volume, in_use_on)
+            entry = earlier or volume
+            # Copies are most of the work for a pod with thousands of volumes.
+            volumes[key] = entry if in_use_on == entry.in_use_on else replace(entry, in_use_on=in_use_on)
     # An unbound claim is named in full if its name is ambiguous.
     uses = Counter(volume.name for volume in volumes.values())
     return Resolution(
@@ -125,11 +121,6 @@ def exceeds_attach_limit(pod: kube.Pod) -> bool:
     volumes = pod.volumes
     # Volumes of other drivers count too, because the driver shows only when a volume is resolved.
     return len(volumes) > MAX_VOLUMES_PER_NODE and len({mount.claim for mount in volumes}) > MAX_VOLUMES_PER_NODE
-
-
-def _with_users(volume: PodVolume, in_use_on: frozenset[str]) -> PodVolume:
-    # Copies are most of the work for a pod with thousands of volumes.
-    return volume if in_use_on == volume.in_use_on else replace(volume, in_use_on=in_use_on)
 
 
 def volume_of_claim(
@@ -224,18 +215,14 @@ def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.C
         if mount.problem:
             raise ResolutionError(mount.problem)
         return kube.Claim(pod.namespace, mount.claim, mount.template)
-    if mount.ephemeral and not _is_owner(claim, pod):
+    if mount.ephemeral and not any(
+        kind == "Pod" and name == pod.name and pod.uid in ("", uid) for kind, name, uid in claim.owners
+    ):
         raise ResolutionError(
             f"PersistentVolumeClaim {claim.namespace}/{claim.name} exists but does not belong to pod {pod.key}, "
             f"whose ephemeral volume {mount.name} needs that name: delete the claim or rename the volume"
         )
     return claim
-
-
-def _is_owner(claim: kube.Claim, pod: kube.Pod) -> bool:
-    return any(
-        kind == "Pod" and name == pod.name and (not pod.uid or uid == pod.uid) for kind, name, uid in claim.owners
-    )
 
 
 def _unbound_volume(claim: kube.Claim, subject: str, view: View, domain: TopologyTerm) -> longhorn.Volume | None:
@@ -304,12 +291,10 @@ def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
     return frozenset(
         other.node_name
         for other in view.pods_of(claim.namespace, claim.name)
-        if other.live and other.node_name and not _is_same_pod(pod, other)
+        if other.live
+        and other.node_name
+        and (pod.namespace, pod.name, pod.uid or other.uid) != (other.namespace, other.name, other.uid)
     )
-
-
-def _is_same_pod(pod: kube.Pod, other: kube.Pod) -> bool:
-    return (pod.namespace, pod.name, pod.uid or other.uid) == (other.namespace, other.name, other.uid)
 
 
 @dataclass(frozen=True, slots=True)

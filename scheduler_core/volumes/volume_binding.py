@@ -38,7 +38,7 @@ from scheduler_core.volumes.resolve import (
     domain_of_node,
     has_tied_volume,
     is_local,
-    resolve_volumes,
+    resolve,
     storage_class_of,
 )
 
@@ -374,7 +374,7 @@ def resolve_on_nodes(
     for (key, matching), (domain, members) in product((nodes or {(): None}).items(), domains.items()):
         on_nodes = matching if members is None else members if matching is None else matching & members
         if on_nodes is None or on_nodes:
-            resolved = resolve_volumes(pod, view, dict(key), domain, require_best_effort=require_best_effort)
+            resolved = resolve(pod, view, dict(key), domain, require_best_effort=require_best_effort)
             parts.append(NodeResolution(resolved, on_nodes))
     return tuple(parts)
 
