@@ -24,7 +24,7 @@ from scheduler_core.disk_schedule.reconcile import limit_of
 from scheduler_core.longhorn.csi_driver import DRIVER, csi_size
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space, scheduling_limit
-from scheduler_core.longhorn.volume_readiness import can_grow
+from scheduler_core.longhorn.volume_validation import can_grow
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import Snapshot

@@ -35,8 +35,7 @@ from scheduler_core.evaluation.single_node import (
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.listing import MAX_LISTED, join_first
-from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.model.quantity import MAX_LISTED, format_bytes, format_count, join_first
 from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict
 from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE

@@ -12,8 +12,7 @@ from functools import cached_property
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Packing
 from scheduler_core.evaluation.replicas import replica_needs
-from scheduler_core.model.listing import MAX_LISTED, join_first
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import MAX_LISTED, format_bytes, join_first
 from scheduler_core.model.verdict import Meeting
 from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
 from scheduler_core.volumes.resolve import PodVolume, Resolution

@@ -18,9 +18,8 @@ from scheduler_core.disk_schedule.writes import ChangeCopies, RemoveFinalizer, S
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.model.disk_schedule import AllocationState, BackingImageCopies, DiskSchedule, RequestKind
-from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V2, BackingImage, Disk, Node, Replica, Volume
-from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.model.quantity import format_bytes, format_count, join_first
 
 
 @dataclass(frozen=True, slots=True)

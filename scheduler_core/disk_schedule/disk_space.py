@@ -29,9 +29,8 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.longhorn.placement import DiskCandidate, schedule_replica
 from scheduler_core.model.disk_schedule import Allocations, AllocationState, DiskSchedule, Fault, Requests
-from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, join_first
 
 
 @dataclass(frozen=True, slots=True)

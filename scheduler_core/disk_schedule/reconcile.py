@@ -26,9 +26,8 @@ from scheduler_core.model.disk_schedule import (
     RequestKind,
 )
 from scheduler_core.model.kube import Condition, condition
-from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
-from scheduler_core.model.quantity import MAX_BYTES, format_bytes
+from scheduler_core.model.quantity import MAX_BYTES, format_bytes, join_first
 
 # What Kubernetes accepts as an object's name (DNS-1123 subdomain).
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

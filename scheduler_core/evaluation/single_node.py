@@ -30,9 +30,8 @@ from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.longhorn.stages import disk_and_space_refusal, disk_refusal, node_refusal
-from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Disk, Node
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, join_first
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.packing.items import reachable_sums

@@ -13,8 +13,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
-from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.replenish_wait import parse_time
+from scheduler_core.longhorn.cluster import Cluster, parse_time
 from scheduler_core.longhorn.space import disk_space, space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition, condition

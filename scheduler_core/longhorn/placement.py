@@ -14,9 +14,8 @@ from typing import Final
 
 from scheduler_core.longhorn import stages
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
-from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.cluster import DEGRADED, Cluster, is_replenishing, wait_refusal
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
-from scheduler_core.longhorn.replenish_wait import DEGRADED, is_replenishing, wait_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest, source_missing
 from scheduler_core.longhorn.space import DiskSpace, disk_space, space_refusal
 from scheduler_core.longhorn.stages import (

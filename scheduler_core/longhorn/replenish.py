@@ -12,10 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from scheduler_core.longhorn import stages
-from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.cluster import DEGRADED, Cluster, parse_time, time_to_replacement
 from scheduler_core.longhorn.placement import disk_candidates
 from scheduler_core.longhorn.refusal_rules import selectors_match
-from scheduler_core.longhorn.replenish_wait import DEGRADED, parse_time, time_to_replacement
 from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode, balances_best_effort, is_v2
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure

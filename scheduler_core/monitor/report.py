@@ -17,7 +17,7 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.listing import natural_key
+from scheduler_core.model.quantity import natural_key
 from scheduler_core.model.verdict import Reason, Verdict
 from scheduler_core.monitor.capacity_report import largest_volumes
 from scheduler_core.monitor.node_rows import NodeCondition, NodeRow, SpaceTotal, node_rows

@@ -34,7 +34,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.node_status import awaits_own_manager
 from scheduler_core.longhorn.stages import stays
-from scheduler_core.longhorn.volume_readiness import awaits_copy
+from scheduler_core.longhorn.volume_validation import awaits_copy
 from scheduler_core.model import kube, longhorn
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import order_without_names
