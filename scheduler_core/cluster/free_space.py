@@ -106,11 +106,7 @@ def unlisted_replicas(disk: longhorn.Disk, replicas: Replicas) -> Replicas:
     if not disk.uuid:
         return ()
     listed = disk.scheduled_replicas
-    return tuple(replica for replica in replicas if replica.node_id and _missing_in_status(replica, listed))
-
-
-def _missing_in_status(replica: longhorn.Replica, listed: Mapping[str, int]) -> bool:
-    return replica.name not in listed or replica.size > listed[replica.name]
+    return tuple(each for each in replicas if each.node_id and each.size > listed.get(each.name, -1))
 
 
 def requested_size(handle: str, persistent_volumes: Iterable[str], replicas: Replicas, snapshot: Snapshot) -> int:

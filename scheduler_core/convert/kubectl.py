@@ -119,18 +119,20 @@ def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_
     # Each must succeed before the next one: the replica is deleted only when the volume has one more healthy replica
     # than it needs.
     commands = (
-        _patch(kubectl, volume, {"numberOfReplicas": number + 1, **meanwhile}),
+        _patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number + 1, **meanwhile}}),
         _wait(kubectl, volume, "degraded", _UNTIL_REBUILD),
         _wait(kubectl, volume, "healthy", _UNTIL_HEALTHY),
-        _patch(kubectl, volume, {"numberOfReplicas": number}),
+        _patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number}}),
         (*kubectl, "delete", _REPLICAS, replica),
     )
-    return (*commands, _patch(kubectl, volume, afterwards)) if afterwards else commands
+    if not afterwards:
+        return commands
+    return (*commands, _patch(namespace, _VOLUMES, volume.name, {"spec": afterwards}))
 
 
-def _patch(kubectl: Command, volume: Volume, spec: dict[str, Any]) -> Command:
-    body = json.dumps({"spec": spec}, separators=(",", ":"))
-    return (*kubectl, "patch", _VOLUMES, volume.name, "--type=merge", "-p", body)
+def _patch(namespace: str, kind: str, name: str, body: dict[str, Any]) -> Command:
+    text = json.dumps(body, separators=(",", ":"))
+    return ("kubectl", "-n", namespace, "patch", kind, name, "--type=merge", "-p", text)
 
 
 def _wait(kubectl: Command, volume: Volume, robustness: str, timeout: str) -> Command:
@@ -138,16 +140,12 @@ def _wait(kubectl: Command, volume: Volume, robustness: str, timeout: str) -> Co
     return (*kubectl, "wait", f"{_VOLUMES}/{volume.name}", condition, f"--timeout={timeout}")
 
 
-_LONGHORN_NODES: Final = "nodes.longhorn.io"
-
-
 def uncordon(name: str) -> Command:
     return ("kubectl", "uncordon", name)
 
 
 def set_setting(name: str, namespace: str, value: str) -> Command:
-    body = json.dumps({"value": value}, separators=(",", ":"))
-    return ("kubectl", "-n", namespace, "patch", "settings.longhorn.io", name, "--type=merge", "-p", body)
+    return _patch(namespace, "settings.longhorn.io", name, {"value": value})
 
 
 def allow_scheduling_on_node(name: str, namespace: str, *, cancel_eviction: bool) -> Command:
@@ -181,5 +179,4 @@ def _patch_disk(node: str, disk: str, namespace: str, fields: dict[str, Any]) ->
 
 
 def _patch_node(name: str, namespace: str, spec: dict[str, Any]) -> Command:
-    body = json.dumps({"spec": spec}, separators=(",", ":"))
-    return ("kubectl", "-n", namespace, "patch", _LONGHORN_NODES, name, "--type=merge", "-p", body)
+    return _patch(namespace, "nodes.longhorn.io", name, {"spec": spec})

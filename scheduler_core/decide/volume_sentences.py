@@ -18,13 +18,6 @@ from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_repl
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
-@dataclass(frozen=True, slots=True)
-class _Need:
-    volume: PodVolume
-    on_node: bool  # whether one needs it on the pod's node
-    elsewhere: int  # how many may go to any node
-
-
 @dataclass(frozen=True)
 class VolumeSentences:
     """What a view tells about a pod's volumes. A sentence names a few volumes and says how many more there are, because
@@ -76,8 +69,8 @@ class VolumeSentences:
         # Most nodes have no replica of the pod's volumes, and need the same.
         needs = self._needs_on(name) if name in self._nodes_with_replica else self._needs_without_replica
         parts = [
-            f"{need.volume.name} ({format_bytes(need.volume.volume.size)}): {_places(need, name)}"
-            for need in needs[:MAX_LISTED]
+            f"{volume.name} ({format_bytes(volume.volume.size)}): {_places(on_node, elsewhere, name)}"
+            for volume, on_node, elsewhere in needs[:MAX_LISTED]
         ]
         return join_first(parts, "; ", len(needs))
 
@@ -99,16 +92,17 @@ class VolumeSentences:
         return frozenset().union(*(nodes for _, nodes in self._nodes_by_volume))
 
     @cached_property
-    def _needs_without_replica(self) -> Sequence[_Need]:
+    def _needs_without_replica(self) -> Sequence[tuple[PodVolume, bool, int]]:
         return self._needs_on("")
 
-    def _needs_on(self, name: str) -> Sequence[_Need]:
-        needs = []
+    def _needs_on(self, name: str) -> Sequence[tuple[PodVolume, bool, int]]:
+        # Each volume with whether a replica needs the pod's node, and how many may go to any node.
+        needs: list[tuple[PodVolume, bool, int]] = []
         for volume, nodes in self._nodes_by_volume:
             on_node = volume.local and name not in nodes
             elsewhere = self._counts.get(volume.claim, on_node) - on_node
             if on_node or elsewhere > 0:
-                needs.append(_Need(volume, on_node, elsewhere))
+                needs.append((volume, on_node, elsewhere))
         return needs
 
 
@@ -123,8 +117,8 @@ def tied_domain(volume: PodVolume) -> str:
     return " or".join(f" of zone {term.zone}" if term.zone else f" of region {term.region}" for term in terms)
 
 
-def _places(need: _Need, name: str) -> str:
-    places = [f"1 on node {name}"] * need.on_node + [f"{need.elsewhere} on any node"] * (need.elsewhere > 0)
+def _places(on_node: bool, elsewhere: int, name: str) -> str:  # noqa: FBT001 # as in `_needs_on`
+    places = [f"1 on node {name}"] * on_node + [f"{elsewhere} on any node"] * (elsewhere > 0)
     return ", ".join(places)
 
 

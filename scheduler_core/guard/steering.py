@@ -21,6 +21,7 @@ from typing import Final
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
+from scheduler_core.decide.offer import exclude
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     FittingVolumes,
@@ -68,10 +69,7 @@ def await_allowed(decision: Decision, view: View, allowances: Iterable[Placement
         # The competitors are those that the decision counted there.
         if _evaluate(decision, with_placements(view, pending), pending).reason(budget) is not Reason.ROOM:
             awaited.add(name)
-    if not awaited:
-        return decision
-    pairs = zip(decision.candidates, decision.reasons, strict=True)
-    return replace(decision, reasons=[Reason.WAITING if name in awaited else reason for name, reason in pairs])
+    return exclude(decision, frozenset(awaited))
 
 
 def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> NodeEvaluation:

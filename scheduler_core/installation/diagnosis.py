@@ -380,7 +380,6 @@ def check_tags(longhorn_classes: Sequence[StorageClass], longhorn_nodes: Sequenc
 
 
 def _create_again(entry: StorageClass, correct: str, value: str) -> str:
-    """How a StorageClass gets other fields, which the API server does not let change."""
     if entry.name != _CHARTS_CLASS:
         return f"create it again with {correct}"
     return (

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property
+from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from scheduler_core.evaluation.profile import Refused
@@ -53,18 +54,12 @@ class SpaceTotal:
     @classmethod
     def of(cls, disks: Iterable[DiskUsage]) -> SpaceTotal:
         """Adds up disks."""
-        usages = tuple(disks)
-        free = [max(0, usage.free) for usage in usages if usage.closed_by is None]
-        return cls(
-            maximum=sum(usage.maximum for usage in usages),
-            reserved=sum(usage.reserved for usage in usages),
-            scheduled=sum(usage.scheduled for usage in usages),
-            promised=sum(usage.promised for usage in usages),
-            free=sum(free),
-            largest_free=max(free, default=0),
-            written=sum(usage.written for usage in usages),
-            limit=sum(scheduling_limit_of(usage) for usage in usages),
-        )
+        total = cls()
+        for usage in disks:
+            free = max(0, usage.free) if usage.closed_by is None else 0
+            sizes = (usage.maximum, usage.reserved, usage.scheduled, usage.promised, free, free, usage.written)
+            total += cls(*sizes, limit=scheduling_limit_of(usage))
+        return total
 
     def __add__(self, other: SpaceTotal) -> SpaceTotal:
         return SpaceTotal(
@@ -126,7 +121,7 @@ def node_rows(state: ClusterState) -> tuple[NodeRow, ...]:
     for node in state.view.cluster.nodes.values():
         give_way()
         rows += [_node_row(state, node)]
-    return tuple(sorted(rows, key=lambda row: row.badness))
+    return tuple(sorted(rows, key=attrgetter("badness")))
 
 
 def _node_row(state: ClusterState, node: longhorn.Node) -> NodeRow:
@@ -215,8 +210,7 @@ class RowPage(Generic[_Row]):
 
 
 def page_of(rows: Sequence[_Row], number: int, size: int = PAGE_SIZE) -> RowPage[_Row]:
-    pages = max(1, -(-len(rows) // size))
-    current = min(max(1, number), pages)
+    current = min(max(1, number), RowPage((), 1, len(rows), size).pages)
     return RowPage(rows[(current - 1) * size : current * size], current, len(rows), size)
 
 
@@ -254,32 +248,26 @@ class DiskRow:
 
 def disk_rows(rows: Iterable[NodeRow]) -> tuple[DiskRow, ...]:
     disks = (DiskRow(row.zone, usage) for row in rows for usage in row.disks)
-    return tuple(sorted(disks, key=lambda disk: disk.badness))
+    return tuple(sorted(disks, key=attrgetter("badness")))
 
 
 def sort_nodes(rows: Iterable[NodeRow], order: RowOrder) -> tuple[NodeRow, ...]:
     if order is RowOrder.WORST:
-        return tuple(sorted(rows, key=lambda row: row.badness))
+        return tuple(sorted(rows, key=attrgetter("badness")))
     return tuple(sorted(rows, key=lambda row: (_bytes(row.space, order), natural_key(row.name))))
 
 
 def sort_disks(disks: Iterable[DiskRow], order: RowOrder) -> tuple[DiskRow, ...]:
     """Returns disks in an order, ties by node and disk."""
     if order is RowOrder.WORST:
-        return tuple(sorted(disks, key=lambda disk: disk.badness))
-    return tuple(
-        sorted(
-            disks, key=lambda disk: (_bytes(disk.usage, order), *map(natural_key, (disk.usage.node, disk.usage.disk)))
-        )
-    )
+        return tuple(sorted(disks, key=attrgetter("badness")))
+
+    def key(row: DiskRow) -> tuple[object, ...]:
+        return _bytes(row.usage, order), natural_key(row.usage.node), natural_key(row.usage.disk)
+
+    return tuple(sorted(disks, key=key))
 
 
 def _bytes(space: SpaceTotal | DiskUsage, order: RowOrder) -> int:
-    sizes = {
-        RowOrder.WRITTEN: -space.written,
-        RowOrder.SCHEDULED: -space.scheduled,
-        RowOrder.PROMISED: -space.promised,
-        RowOrder.RESERVED: -space.reserved,
-        RowOrder.FREE: space.free,
-    }
-    return sizes.get(order, 0)
+    size: int = 0 if order is RowOrder.NAME else getattr(space, order)
+    return size if order is RowOrder.FREE else -size

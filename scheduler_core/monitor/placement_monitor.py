@@ -224,7 +224,11 @@ def _report_node(
     now = situation.now
     required = demands
     if not situation.require_best_effort:
-        required = tuple(demand for demand in demands if not _accepts_other_node(demand))
+        required = tuple(
+            demand
+            for demand in demands
+            if is_local(demand.volume.volume, require_best_effort=False) or not _elsewhere(demand)
+        )
     bound = [demand for demand in required if demand.source is DemandSource.POD]
     bound_since = {_pod_and_claim(demand): before.bound_since.get(_pod_and_claim(demand), now) for demand in bound}
     misplaced: list[Misplaced] = []
@@ -284,10 +288,6 @@ def _misplaced_since(demand: Demand, before: _NodeReport, now: float) -> float |
         return None
     new = not any(replica.healthy_at for replica in demand.volume.replicas)
     return before.misplaced_since.get(demand.volume.name, now if new else None)
-
-
-def _accepts_other_node(demand: Demand) -> bool:
-    return not is_local(demand.volume.volume, require_best_effort=False) and _elsewhere(demand) != ()
 
 
 def _elsewhere(demand: Demand) -> tuple[str, ...]:
