@@ -211,7 +211,9 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
         nodes = needs.closed_nodes(hosts | names)
         result = schedule_replica(replace(view.cluster, nodes=nodes), volume, unplaced, volume_replicas)
         options = [choice.candidate for choice in result.choices]
-        best = min(options, key=lambda option: _preference(option, view.space), default=None)
+        best = min(
+            options, key=lambda each: (-view.space[each.disk.uuid].free, each.node.name, each.disk.name), default=None
+        )
         if complete or (best is not None and _is_first_choice(view.cluster, nodes, hosts, best)):
             break
     return DiskChoice(best) if best is not None else needs.explain()
@@ -330,7 +332,3 @@ def unclaimed_image_bytes(schedule: DiskSchedule | None, image: str, size: int) 
     if schedule is None or not image:
         return size if image else 0
     return size if claim(schedule.spec.backing_images.get(image), schedule.status.backing_images.get(image)) == 0 else 0
-
-
-def _preference(option: DiskCandidate, space: Mapping[str, DiskSpace]) -> tuple[int, str, str]:
-    return -space[option.disk.uuid].free, option.node.name, option.disk.name

@@ -23,7 +23,6 @@ from scheduler_core.disk_schedule.allocation import claim
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run
 from scheduler_core.disk_schedule.writes import (
-    DISK_ALLOCATION,
     EXPANSION_GRANTED,
     EXPANSION_PENDING,
     EXPANSION_REJECTED,
@@ -33,6 +32,7 @@ from scheduler_core.disk_schedule.writes import (
     condition_matches,
     disk_name,
     disk_problem,
+    refuse_allocation,
 )
 from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
@@ -149,12 +149,12 @@ def _disks_without_space(
 
 def _pending_condition(volume: Volume) -> Condition:
     message = f"waiting for all disks to answer for {format_bytes(volume.size)} per replica"
-    return Condition(DISK_ALLOCATION, "False", EXPANSION_PENDING, message)
+    return refuse_allocation(EXPANSION_PENDING, message)
 
 
 def _granted_condition(volume: Volume) -> Condition:
     message = f"all disks granted {format_bytes(volume.size)} per replica"
-    return Condition(DISK_ALLOCATION, "False", EXPANSION_GRANTED, message)
+    return refuse_allocation(EXPANSION_GRANTED, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +182,12 @@ def _rejected_condition(
     refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in causes.full_disks]
     # While replicas go back to the old size there may be no such disk: the message stays.
     if not refused and current_condition is not None and current_condition.message.startswith(f"{start}:"):
-        return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, current_condition.message)
+        return refuse_allocation(EXPANSION_REJECTED, current_condition.message)
     lacking = _growth_by_disk(volume, growing)
     nodes = {replica.disk_id: replica.node_id for replica in refused}
     sentences = dict.fromkeys(causes.describe(uuid, node, lacking[uuid]) for uuid, node in nodes.items())
     cause = "; ".join(sentences) or "its disks are asked for the old size first"
-    return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, f"{start}: {cause}")
+    return refuse_allocation(EXPANSION_REJECTED, f"{start}: {cause}")
 
 
 def _has_refusal(entry: ReplicaAllocation) -> bool:

@@ -21,8 +21,8 @@ from typing import Final
 from scheduler_core.disk_schedule.writes import (
     ALLOCATION_PENDING,
     ALLOCATION_REJECTED,
-    DISK_ALLOCATION,
     gone_disk,
+    refuse_allocation,
 )
 from scheduler_core.model.disk_schedule import (
     Adoption,
@@ -106,7 +106,9 @@ def replica_allocation(
         stage = refused if schedule.deleting else Stage.UNREQUESTED
     elif allocation is not None and allocation.size >= current_size:
         stage = Stage.ALLOCATED
-        obstacle = _rejection(gone) if gone else _image_obstacle(schedule, volume.backing_image)
+        obstacle = (
+            refuse_allocation(ALLOCATION_REJECTED, gone) if gone else _image_obstacle(schedule, volume.backing_image)
+        )
     else:
         rejected = allocation is not None and allocation.state is AllocationState.REJECTED
         stage = refused if rejected else Stage.PENDING
@@ -131,13 +133,9 @@ def _image_obstacle(schedule: DiskSchedule, image: str) -> Condition | None:
     requested = f" of {format_bytes(size)}" if size else ""
     where = f"disk {schedule.spec.disk} on node {schedule.spec.node}"
     if _refuses_image(schedule, image):
-        return _rejection(f"backing image {image}{requested} is refused by {where}")
+        return refuse_allocation(ALLOCATION_REJECTED, f"backing image {image}{requested} is refused by {where}")
     message = f"backing image {image}{requested} has no answer from {where} yet"
-    return Condition(DISK_ALLOCATION, "False", ALLOCATION_PENDING, message)
-
-
-def _rejection(message: str) -> Condition:
-    return Condition(DISK_ALLOCATION, "False", ALLOCATION_REJECTED, message)
+    return refuse_allocation(ALLOCATION_PENDING, message)
 
 
 def _refuses_image(schedule: DiskSchedule, image: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from scheduler_core.disk_schedule import writes
 from scheduler_core.disk_schedule.allocation import Limit, allocate
@@ -202,7 +202,7 @@ def reconcile(
     status = allocate(schedule.spec, _adopt_grants(schedule), limit, occupancy)
     status = describe_status(schedule, status, limit, now)
     # Fields of the status that cannot be read are ignored: they have to be overwritten even if nothing else differs.
-    outdated = status != schedule.status or _has_status_faults(schedule.faults)
+    outdated = status != schedule.status or any(fault.in_status for fault in schedule.faults)
     finished = schedule.deleting and replace(schedule, status=status).empty
     return Reconciliation(
         status if outdated else None,
@@ -279,7 +279,7 @@ def describe_status(schedule: DiskSchedule, status: DiskScheduleStatus, limit: L
     conditions = writes.with_condition(status.conditions, _schedulable_condition(schedule, status, limit), now)
     if not schedule.faults:
         return replace(status, conditions=writes.without_condition(conditions, writes.REQUESTS_VALID))
-    message = _join_faults(schedule.faults)
+    message = join_first([str(fault) for fault in schedule.faults], "; ")
     invalid = Condition(writes.REQUESTS_VALID, "False", writes.INVALID_REQUESTS, message)
     return replace(status, conditions=writes.with_condition(conditions, invalid, now))
 
@@ -303,30 +303,15 @@ def _find_disk(node: NodeLookup, name: str) -> Disk | None:
     return next((disk for disk in disks if disk.name == name and disk.in_status), None)
 
 
-def _has_status_faults(faults: Iterable[Fault]) -> bool:
-    return any(fault.in_status for fault in faults)
-
-
-def _join_faults(faults: tuple[Fault, ...]) -> str:
-    return join_first([str(fault) for fault in faults], "; ")
-
-
-_Named = TypeVar("_Named", Replica, BackingImage)
-
-
 def mirror_spec(
     schedule: DiskSchedule, replicas: Iterable[Replica], images: Iterable[BackingImage]
 ) -> DiskScheduleSpec:
     """Returns the spec that requests what is on the disk: every Replica object placed there, and every backing image
     with the disk in its spec.
     """
-    return replace(
-        schedule.spec,
-        replicas={each.name: each.size for each in _by_name(replicas) if each.disk_id == schedule.name and each.size},
-        backing_images={
-            each.name: each.real_size for each in _by_name(images) if schedule.name in each.disks and each.real_size
-        },
-    )
+    placed = {each.name: each.size for each in replicas if each.disk_id == schedule.name and each.size}
+    copies = {each.name: each.real_size for each in images if schedule.name in each.disks and each.real_size}
+    return replace(schedule.spec, replicas=dict(sorted(placed.items())), backing_images=dict(sorted(copies.items())))
 
 
 def mirror_status(schedule: DiskSchedule, node: NodeLookup, now: str) -> DiskScheduleStatus | None:
@@ -350,10 +335,6 @@ def mirror_status(schedule: DiskSchedule, node: NodeLookup, now: str) -> DiskSch
     )
     status = describe_status(schedule, status, limit_of(schedule, node), now)
     return None if status == schedule.status else status
-
-
-def _by_name(objects: Iterable[_Named]) -> list[_Named]:
-    return sorted(objects, key=lambda each: each.name)
 
 
 GRANTED: Final = "Granted"

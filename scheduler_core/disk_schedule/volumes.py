@@ -39,6 +39,7 @@ from scheduler_core.disk_schedule.writes import (
     Write,
     condition_matches,
     disk_problem,
+    refuse_allocation,
 )
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
@@ -79,10 +80,10 @@ class VolumeSnapshot:
         if not name or (image is not None and image.real_size > 0):
             return None
         if self.image_fault:
-            return _false_condition(UNREADABLE, f"backing image {name} cannot be read: {self.image_fault}")
+            return refuse_allocation(UNREADABLE, f"backing image {name} cannot be read: {self.image_fault}")
         if image is None:
-            return _false_condition(BACKING_IMAGE_MISSING, f"there is no backing image {name}")
-        return _false_condition(BACKING_IMAGE_PENDING, f"the size of backing image {name} is not known yet")
+            return refuse_allocation(BACKING_IMAGE_MISSING, f"there is no backing image {name}")
+        return refuse_allocation(BACKING_IMAGE_PENDING, f"the size of backing image {name} is not known yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,10 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     if is_new and not snapshot.replicas:
         return VolumeDecision(requeue=True)
     placed = {replica.disk_id for replica in snapshot.replicas if replica.disk_id}
-    disks = _listed_disks(snapshot.cluster) if placed - snapshot.schedules.keys() else frozenset[str]()
+    disks = frozenset[str]()
+    if placed - snapshot.schedules.keys():
+        nodes = snapshot.cluster.nodes.values()
+        disks = frozenset(disk.uuid for node in nodes for disk in node.disks if disk.in_status)
     allocations = [
         _without_lost_place(snapshot, replica_allocation(snapshot.volume, replica, snapshot.schedules, disks))
         for replica in sorted(snapshot.replicas, key=lambda each: each.name)
@@ -144,10 +148,6 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
         ready=frozenset(entry.name for entry in allocations if entry.stage is Stage.ALLOCATED and not entry.obstacle),
         requeue=requeue,
     )
-
-
-def _listed_disks(cluster: Cluster) -> frozenset[str]:
-    return frozenset(disk.uuid for node in cluster.nodes.values() for disk in node.disks if disk.in_status)
 
 
 def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> ReplicaAllocation:
@@ -274,7 +274,7 @@ def _condition(
     # True only if every replica holds its size on a disk that is there, together with the volume's backing image.
     refusals = [_refusal(snapshot, entry) for entry in allocations if entry.stage is Stage.REFUSED]
     if refusals:
-        return _false_condition(ALLOCATION_REJECTED, "; ".join(refusals))
+        return refuse_allocation(ALLOCATION_REJECTED, "; ".join(refusals))
     obstacles = [entry.obstacle for entry in allocations if entry.stage is Stage.ALLOCATED and entry.obstacle]
     image_problem = snapshot.image_problem
     if image_problem is not None and not all(entry.stage is Stage.ALLOCATED for entry in allocations):
@@ -282,18 +282,18 @@ def _condition(
     if placement.without_disk:
         replicas = _list_replicas(placement.without_disk)
         reason = NODE_UNREADABLE if placement.undecided else NO_DISK
-        return _false_condition(
+        return refuse_allocation(
             reason, f"no disk can be asked for room for {replicas}, which needs {placement.explanation}"
         )
     if contradictions:
-        return _false_condition(PLACE_CONTRADICTED, "; ".join(contradictions))
+        return refuse_allocation(PLACE_CONTRADICTED, "; ".join(contradictions))
     detached = tuple(entry.name for entry in allocations if _waits_for_attachment(snapshot.volume, entry))
     pending = [entry for entry in allocations if entry.stage is not Stage.ALLOCATED and entry.name not in detached]
     if pending or placement.writes:
         return _pending_condition(snapshot, pending)
     if detached:
         message = f"waiting for the volume to be attached, then for room for {_list_replicas(detached)}"
-        return _false_condition(ALLOCATION_PENDING, message)
+        return refuse_allocation(ALLOCATION_PENDING, message)
     if image_problem is not None:
         return image_problem
     if obstacles:
@@ -309,7 +309,7 @@ def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAlloca
         schedule = snapshot.schedules.get(entry.replica.disk_id)
         disk = f"disk {schedule.spec.disk} on node {schedule.spec.node}" if schedule else "a disk"
         waiting.append(f"{format_bytes(entry.current_size)} for replica {entry.name} on {disk}")
-    return _false_condition(ALLOCATION_PENDING, f"waiting for {', '.join(waiting)}")
+    return refuse_allocation(ALLOCATION_PENDING, f"waiting for {', '.join(waiting)}")
 
 
 def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
@@ -324,10 +324,6 @@ def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
     # What the replica lacks counts as taken, so that no other gets it.
     left = format_bytes(max(0, space.free + entry.current_size - entry.held))
     return f"disk {space.disk} on node {space.node} has {left} left, no room for {request}"
-
-
-def _false_condition(reason: str, message: str) -> Condition:
-    return Condition(DISK_ALLOCATION, "False", reason, message)
 
 
 def _list_replicas(names: tuple[str, ...]) -> str:

@@ -61,6 +61,11 @@ def with_condition(conditions: tuple[Condition, ...], wanted: Condition, now: st
     )
 
 
+def refuse_allocation(reason: str, message: str) -> Condition:
+    """The condition of a volume that a disk, or some disks, do not serve yet."""
+    return Condition(DISK_ALLOCATION, "False", reason, message)
+
+
 def without_condition(conditions: tuple[Condition, ...], kind: str) -> tuple[Condition, ...]:
     return tuple(entry for entry in conditions if entry.type != kind)
 

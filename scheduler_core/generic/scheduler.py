@@ -321,16 +321,10 @@ def prioritize_names(
 # Predicates whose refusal may end when pods are evicted.
 _RESOLVABLE_BY_EVICTION: Final = frozenset(
     {
-        "PodFitsHostPorts",
-        "PodFitsPorts",
-        "PodFitsResources",
-        "NoDiskConflict",
-        "NodePorts",
-        "NodeResourcesFit",
-        "MatchInterPodAffinity",
-        "EvenPodsSpread",
+        "PodFitsHostPorts", "PodFitsPorts", "PodFitsResources", "NoDiskConflict", "NodePorts", "NodeResourcesFit",
+        "MatchInterPodAffinity", "EvenPodsSpread",
     }
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
