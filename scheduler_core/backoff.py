@@ -39,8 +39,5 @@ class TokenBucket:
         return self.full_at - (self.burst - 1) * (1 / self.rate)
 
     def after(self, now: float) -> TokenBucket:
-        """Returns the bucket after a token was taken.
-
-        That must not be before `ready_at`.
-        """
+        """Returns the bucket after a token was taken. That must not be before `ready_at`."""
         return replace(self, full_at=max(self.full_at, now) + 1 / self.rate)

@@ -220,10 +220,9 @@ class View:
         return self.cluster.replicas_by_volume.get(volume, ())
 
     def selected_node(self, pod: kube.Pod) -> str:
-        """Returns the node that kube-scheduler selected for the pod's claims, "" for none.
-
-        In a burst seconds lie between the binding of the last claim and that of the pod, so a bound claim counts if it
-        was provisioned for this pod. A claim older than the pod only says where an earlier pod was first scheduled.
+        """Returns the node that kube-scheduler selected for the pod's claims, "" for none. In a burst seconds lie
+        between the binding of the last claim and that of the pod, so a bound claim counts if it was provisioned for
+        this pod. A claim older than the pod only says where an earlier pod was first scheduled.
         """
         provisioned = ""
         for mount in pod.volumes:

@@ -85,10 +85,9 @@ class PlanCache:
         options: FilterOptions,
         contenders: Contenders = NO_CONTENDERS,
     ) -> LonghornFacts:
-        """Returns the facts about the pod's volumes by node, with other pods taken into account.
-
-        The reasons are those of `filter_nodes` with the same options for these very nodes. Where a plan exists but was
-        not found within the budget, the disks are as they are without it.
+        """Returns the facts about the pod's volumes by node, with other pods taken into account. The reasons are those
+        of `filter_nodes` with the same options for these very nodes. Where a plan exists but was not found within the
+        budget, the disks are as they are without it.
         """
         # Order safety and stale safety are examined whatever the options.
         examined = replace(options, rank_safety=True)

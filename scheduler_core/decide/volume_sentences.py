@@ -123,9 +123,8 @@ def _places(on_node: bool, elsewhere: int, name: str) -> str:  # noqa: FBT001 # 
 
 
 def failing_order(placed: Sequence[tuple[str, int | None]], disks: Sequence[str]) -> str:
-    """Says on which disks an unlucky order puts volumes, and which one is left over.
-
-    `placed`: volumes with the indexes of their disks; the last one has none.
+    """Says on which disks an unlucky order puts volumes, and which one is left over. `placed`: volumes with the indexes
+    of their disks; the last one has none.
     """
     if not placed:
         return ""
@@ -140,9 +139,8 @@ def meeting_on(disks: Mapping[str, str], meeting: Meeting | None) -> str:
 
 
 def never_offered(packing: Packing, missing: Sequence[int], disks: Sequence[str]) -> str:
-    """Says that a packing mode never offers a node, and what would end that.
-
-    `missing`: the least bytes that each disk lacks for stale safety, in the order of their names; empty if unknown.
+    """Says that a packing mode never offers a node, and what would end that. `missing`: the least bytes that each disk
+    lacks for stale safety, in the order of their names; empty if unknown.
     """
     ends = ["--packing auto, best with the placement guard, which keeps Longhorn to the plan"]
     lacking = [f"{format_bytes(size)} on disk {disk}" for size, disk in zip(missing, disks, strict=False) if size]

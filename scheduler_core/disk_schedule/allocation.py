@@ -54,14 +54,13 @@ class Limit:
 def allocate(
     spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy = NO_OCCUPANTS
 ) -> DiskScheduleStatus:
-    """Decides which requests are granted and returns the next status.
-
-    First, withdrawn requests are released and smaller requests shrink. Then requests are served one by one: those of
-    occupants with data, up to the size they have; those that hold something and want to grow; then the others. Within each,
-    backing images come before replicas, then names decide. Each is granted as a whole if the total, and what occupants with
-    data lack, then still is at most `limit.available`, and rejected otherwise: a rejected growth keeps what it holds. A size
-    that cannot be read is rejected the same way. A new replica whose backing image has no request on this disk yet stays
-    pending. The conditions stay as they are.
+    """Decides which requests are granted and returns the next status. First, withdrawn requests are released and
+    smaller requests shrink. Then requests are served one by one: those of occupants with data, up to the size they
+    have; those that hold something and want to grow; then the others. Within each, backing images come before replicas,
+    then names decide. Each is granted as a whole if the total, and what occupants with data lack, then still is at most
+    `limit.available`, and rejected otherwise: a rejected growth keeps what it holds. A size that cannot be read is
+    rejected the same way. A new replica whose backing image has no request on this disk yet stays pending. The
+    conditions stay as they are.
     """
     draft = _Draft(spec, status, limit, occupancy)
     for kind, name in _unsatisfied_requests(spec, draft):

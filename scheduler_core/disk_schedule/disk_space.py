@@ -189,11 +189,10 @@ class PlacementView:
 
 
 def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas: Iterable[Replica]) -> DiskChoice:
-    """Chooses the disk where a replica requests space, if any.
-
-    The replica's present place is disregarded and not chosen again: it was refused there. A disk that it has left is chosen again once its
-    bytes there are released. The disk with the most bytes left wins among those Longhorn might pick, ties by node and disk name. `replicas`
-    are all of the volume.
+    """Chooses the disk where a replica requests space, if any. The replica's present place is disregarded and not
+    chosen again: it was refused there. A disk that it has left is chosen again once its bytes there are released. The
+    disk with the most bytes left wins among those Longhorn might pick, ties by node and disk name. `replicas` are all
+    of the volume.
     """
     if waits_for_attachment(volume):
         return DiskChoice(None, "the volume is not attached")

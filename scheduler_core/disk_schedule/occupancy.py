@@ -83,12 +83,11 @@ class ReplicaAllocation:
 def replica_allocation(
     volume: Volume, replica: Replica, schedules: Mapping[str, DiskSchedule], disks: Collection[str]
 ) -> ReplicaAllocation:
-    """Determines the stage of a replica. `disks` are the UUIDs that some node's status lists.
-
-    REFUSED_NEW has never run, so it can go elsewhere: its request was rejected, its DiskSchedule is being deleted, there is
-    none and no node lists the disk, its disk is gone, or the backing image that it needs is refused there. REFUSED is a
-    rejection of a replica with data. A listed disk without a DiskSchedule is PENDING: node sync creates it, or a cache has yet
-    to show it.
+    """Determines the stage of a replica. `disks` are the UUIDs that some node's status lists. REFUSED_NEW has never
+    run, so it can go elsewhere: its request was rejected, its DiskSchedule is being deleted, there is none and no node
+    lists the disk, its disk is gone, or the backing image that it needs is refused there. REFUSED is a rejection of a
+    replica with data. A listed disk without a DiskSchedule is PENDING: node sync creates it, or a cache has yet to show
+    it.
     """
     schedule = schedules.get(replica.disk_id)
     requested = schedule.spec.replicas.get(replica.name) if schedule else None

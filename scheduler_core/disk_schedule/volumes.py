@@ -97,14 +97,13 @@ class VolumeDecision:
 
 
 def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
-    """Decides what to write for a volume; `now` is RFC 3339.
-
-    A replica without a place gets one, which is noted in the Replica, and its size is requested there. A replica that was
-    rejected before it ever ran, or whose disk is gone by then, loses its place and is tried on another disk; a replica with data
-    stays and keeps its request. A place without a request is given up, too, if the disk has no room for it any more. A request
-    on a disk that is not the replica's is withdrawn, so a place is always given up before its request. A replica without a size
-    gets one, or it would never count as one that has to grow. A volume that is being deleted is left to the replica controller. A new volume gets its first
-    condition when it is placed, or when that takes long: most are placed within a second.
+    """Decides what to write for a volume; `now` is RFC 3339. A replica without a place gets one, which is noted in the
+    Replica, and its size is requested there. A replica that was rejected before it ever ran, or whose disk is gone by
+    then, loses its place and is tried on another disk; a replica with data stays and keeps its request. A place without
+    a request is given up, too, if the disk has no room for it any more. A request on a disk that is not the replica's
+    is withdrawn, so a place is always given up before its request. A replica without a size gets one, or it would never
+    count as one that has to grow. A volume that is being deleted is left to the replica controller. A new volume gets
+    its first condition when it is placed, or when that takes long: most are placed within a second.
     """
     if snapshot.volume.deleting:
         return VolumeDecision()

@@ -89,11 +89,10 @@ def disk_name(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SetRequirement:
-    """Request `size` bytes for `name` on a disk; 0 withdraws the request.
-
-    A request is withdrawn after its object has left the disk, and caches of two kinds are not equally new. So the caller reads
-    the Replica (or BackingImage) from the API server, after the DiskSchedule version that it is about to change, and leaves the
-    request alone if the object is on this disk and not being deleted.
+    """Request `size` bytes for `name` on a disk; 0 withdraws the request. A request is withdrawn after its object has
+    left the disk, and caches of two kinds are not equally new. So the caller reads the Replica (or BackingImage) from
+    the API server, after the DiskSchedule version that it is about to change, and leaves the request alone if the
+    object is on this disk and not being deleted.
     """
 
     disk: str  # the disk's UUID, which is the DiskSchedule's name

@@ -188,10 +188,9 @@ class Contention:
         return frozenset(name for name, entry in entries if entry is not None and entry.involves(requester))
 
     def unplaced_share(self, query: ContentionQuery) -> Volumes:
-        """Returns one node's share of the unplaced volumes, the largest first, without the requester's.
-
-        n replicas over N nodes count as the n / N largest on each. Counting all of them on every node would block every
-        pod: like offers, the more there are, the fewer nodes each counts on.
+        """Returns one node's share of the unplaced volumes, the largest first, without the requester's. n replicas over
+        N nodes count as the n / N largest on each. Counting all of them on every node would block every pod: like
+        offers, the more there are, the fewer nodes each counts on.
         """
         unplaced = query.demand.unplaced
         own = query.requester.volumes

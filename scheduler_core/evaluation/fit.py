@@ -63,9 +63,8 @@ class UnfinishedSearches:
 
 
 def fit(required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None) -> Reason:
-    """Returns whether a node fits all required volumes, or why not.
-
-    The budget limits the search: Budget(0) answers what needs no search, and UNDECIDED otherwise.
+    """Returns whether a node fits all required volumes, or why not. The budget limits the search: Budget(0) answers
+    what needs no search, and UNDECIDED otherwise.
     """
     if profile.reason is not None:
         return profile.reason
@@ -77,10 +76,8 @@ def fit(required: Requirements, profile: Profile, budget: Budget, allowed: Allow
 def fit_many(
     required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches | None = None
 ) -> list[Reason]:
-    """Returns `fit` of many profiles, which share one budget fairly.
-
-    `unfinished` is from earlier calls with these requirements, and is updated. Profiles that lack a backing image are
-    searched one by one, all others in one batch.
+    """Returns `fit` of many profiles, which share one budget fairly. `unfinished` is from earlier calls with these
+    requirements, and is updated. Profiles that lack a backing image are searched one by one, all others in one batch.
     """
     if not required.sizes:
         return [profile.reason or Reason.ATTACHABLE for profile in profiles]
@@ -167,10 +164,9 @@ def order_safety_many(
 def order_safety(
     required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
 ) -> Safety:
-    """Returns whether every placement order finds space, whichever open disks Longhorn chooses.
-
-    The answer is only meaningful for a profile that fits. The bytes of missing backing images are subtracted on every
-    disk beforehand: a profile that is safe then is safe, otherwise nothing is claimed.
+    """Returns whether every placement order finds space, whichever open disks Longhorn chooses. The answer is only
+    meaningful for a profile that fits. The bytes of missing backing images are subtracted on every disk beforehand: a
+    profile that is safe then is safe, otherwise nothing is claimed.
     """
     if not required.sizes:
         return Safety(PackingAnswer.YES)

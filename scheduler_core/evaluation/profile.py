@@ -111,9 +111,8 @@ def unready_volume(view: View, resolution: Resolution) -> Refused | None:
 
 
 def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
-    """Returns why Longhorn refuses a local volume on every node, before it looks at any node.
-
-    Any setting that cannot be read is such a reason: its default may be far from what was meant.
+    """Returns why Longhorn refuses a local volume on every node, before it looks at any node. Any setting that cannot
+    be read is such a reason: its default may be far from what was meant.
     """
     for name in sorted(view.settings.faults):
         return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))

@@ -145,9 +145,7 @@ def nodes_in_tiers(cluster: Cluster, need: ReplicaNeed) -> frozenset[str] | None
 
 def domain_of(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node, uuid: str) -> object:
     """Returns what at most one of the replicas may use: a zone, a node or a disk; SHARED if any number may use the
-    disk.
-
-    Anti-affinity of zones decides before that of nodes (`longhorn/anti_affinity.py`: TIER_ORDER).
+    disk. Anti-affinity of zones decides before that of nodes (`longhorn/anti_affinity.py`: TIER_ORDER).
     """
     soft = need.soft
     if not soft.zone:

@@ -140,9 +140,8 @@ def spread_over_disks(
     disks: Sequence[_HasDisk], replicas: Iterable[Replica], *, soft: bool, ignore_failed: bool
 ) -> Sequence[_HasDisk]:
     """The disks without a replica of the volume (filterDisksWithMatchingReplicas), or all disks if every disk has one
-    and `soft` allows it.
-
-    Deleting and evicting replicas count here, and failed ones while they may be reused, also during replenishment.
+    and `soft` allows it. Deleting and evicting replicas count here, and failed ones while they may be reused, also
+    during replenishment.
     """
     replica_counts = Counter(
         replica.disk_id

@@ -426,11 +426,10 @@ def _prefers_local_node(cluster: Cluster, volume: Volume, replicas: Iterable[Rep
 def preferred_disks(
     volume: Volume, candidates: Sequence[DiskCandidate], replicas: Iterable[Replica]
 ) -> Sequence[DiskCandidate]:
-    """The candidates that data locality best-effort prefers, or all of them.
-
-    Longhorn prefers disks of the node the volume is attached to, if no replica is there yet. Mirrors
-    scheduleReplicaToDiskOnLocalNode: it only chooses inside the winning tier; any replica on the node that did not
-    fail, even a deleting one, ends the preference; spec.nodeID counts, not status.currentNodeID.
+    """The candidates that data locality best-effort prefers, or all of them. Longhorn prefers disks of the node the
+    volume is attached to, if no replica is there yet. Mirrors scheduleReplicaToDiskOnLocalNode: it only chooses inside
+    the winning tier; any replica on the node that did not fail, even a deleting one, ends the preference; spec.nodeID
+    counts, not status.currentNodeID.
     """
     local = volume.node_id
     if volume.data_locality != BEST_EFFORT or not local:

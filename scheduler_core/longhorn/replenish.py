@@ -227,7 +227,6 @@ def replica_to_reuse(
     cluster: Cluster, volume: Volume, replicas: Iterable[Replica], hard_node_affinity: str = ""
 ) -> frozenset[str]:
     """Names of the failed replicas Longhorn may reuse (CheckAndReuseFailedReplica): the reusable ones that failed last.
-
     Anti-affinity ignores failed replicas, and space is not checked: their data is on the disk already.
     """
     if not _allows_reuse(cluster, volume):

@@ -63,10 +63,9 @@ def excludes_instance_manager(cluster: Cluster, node: str) -> bool:
 
 
 def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> bool:
-    """Whether an instance manager can take a replica (CheckInstanceManagersReadiness).
-
-    v2: any running manager; from v1.13.0 on, one that is not terminating. v1: the manager with the default image, running or terminating,
-    because a successor follows; not where none will. Longhorn looks at a random one of several (`one_manager_per_node` lists the
+    """Whether an instance manager can take a replica (CheckInstanceManagersReadiness). v2: any running manager; from
+    v1.13.0 on, one that is not terminating. v1: the manager with the default image, running or terminating, because a
+    successor follows; not where none will. Longhorn looks at a random one of several (`one_manager_per_node` lists the
     possibilities); here all must be ready.
     """
     excluded = excludes_instance_manager(cluster, node)

@@ -22,9 +22,8 @@ class AllocationState(Enum):
 
 
 class RequestKind(Enum):
-    """A kind of object that requests space.
-
-    The value is its word in messages. Backing images come first wherever an order is needed.
+    """A kind of object that requests space. The value is its word in messages. Backing images come first wherever an
+    order is needed.
     """
 
     BACKING_IMAGE = "backing image"

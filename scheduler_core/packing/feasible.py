@@ -216,11 +216,10 @@ def fits_many(
     restrictions: Sequence[tuple[int, ...] | None] | None = None,
     tried: MutableMapping[Instance, int] | None = None,
 ) -> list[PackingAnswer]:
-    """`fits` for many nodes, one answer per disk profile, in order.
-
-    `restrictions` has the `allowed` of each profile (None: all unrestricted), and `tried` the steps that earlier calls with these items
-    spent without an answer (see `share_fairly`). Equal profiles are searched once, and the steps that one gets do not depend on the order
-    of the profiles.
+    """`fits` for many nodes, one answer per disk profile, in order. `restrictions` has the `allowed` of each profile
+    (None: all unrestricted), and `tried` the steps that earlier calls with these items spent without an answer (see
+    `share_fairly`). Equal profiles are searched once, and the steps that one gets do not depend on the order of the
+    profiles.
     """
     if restrictions is None:
         answers = list(map(fast_check(items), profiles))

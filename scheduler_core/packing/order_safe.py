@@ -54,12 +54,11 @@ def order_safe(  # noqa: PLR0913, PLR0917 -- the two space rules take two argume
     budget: Budget,
     optional: OptionalItems = NO_OPTIONAL_ITEMS,
 ) -> Safety:
-    """Whether every order and choice of disks succeeds.
-
-    A volume may go to a disk its `allowed` mask has (None: any) when its size is at most what is left of `free` and,
-    where `headroom` is given, `required` is less than what is left of that; both are then subtracted. `required` is
-    what a rebuild really writes, None or 0 for a new volume, which writes nothing yet. `optional` replicas may take
-    room at any time; one without a disk is skipped. In a counter-example their indexes follow those of the items.
+    """Whether every order and choice of disks succeeds. A volume may go to a disk its `allowed` mask has (None: any)
+    when its size is at most what is left of `free` and, where `headroom` is given, `required` is less than what is left
+    of that; both are then subtracted. `required` is what a rebuild really writes, None or 0 for a new volume, which
+    writes nothing yet. `optional` replicas may take room at any time; one without a disk is skipped. In a
+    counter-example their indexes follow those of the items.
     """
     total = items.total + sum(optional.sizes)
     if not items or (headroom is None and allowed is None and counting_proves_safe(free, total, items.largest)):
@@ -85,12 +84,10 @@ def order_safe(  # noqa: PLR0913, PLR0917 -- the two space rules take two argume
 
 
 def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
-    """Whether counting proves that no placement order fails; False proves nothing.
-
-    The proof holds for new volumes that may use any disk: one or more, of `total` bytes together, the largest of
-    `largest` bytes. To block a volume of s bytes, each disk that could take it must lose at least free - s + 1. The
-    largest volume is the first for which the others might suffice: a smaller one needs more on every disk. Optional
-    replicas count in `total`, not in `largest`.
+    """Whether counting proves that no placement order fails; False proves nothing. The proof holds for new volumes that
+    may use any disk: one or more, of `total` bytes together, the largest of `largest` bytes. To block a volume of s
+    bytes, each disk that could take it must lose at least free - s + 1. The largest volume is the first for which the
+    others might suffice: a smaller one needs more on every disk. Optional replicas count in `total`, not in `largest`.
     """
     needed = 0
     for capacity in free:
@@ -210,7 +207,6 @@ def order_safe_many(
     tried: MutableMapping[tuple[int, ...], int] | None = None,
 ) -> list[PackingAnswer]:
     """`order_safe` for many nodes and unrestricted new volumes, one answer for each profile of free bytes, in order.
-
     Counting decides most nodes. Two greedy attempts to block the largest volume, and a table of the items' sums where
     many nodes have two disks, decide many of the others. Equal profiles are searched once, and the steps that one gets
     do not depend on the order of the profiles. `tried` has the steps that earlier calls with these items spent without

@@ -96,11 +96,9 @@ class _NodeTie(NamedTuple):
 
 
 def unplaced_claim(claim: kube.Claim, view: View) -> PodVolume | None:
-    """Returns an unbound claim's future volume if any node may hold it.
-
-    None if the volume needs space on its pod's node, or if no live pod with the claim has a node or a selected node. A
-    nomination does not suffice: such a volume counts for a limited time, which begins with its provisioning. The pod's
-    offer counts it until then.
+    """Returns an unbound claim's future volume if any node may hold it. None if the volume needs space on its pod's
+    node, or if no live pod with the claim has a node or a selected node. A nomination does not suffice: such a volume
+    counts for a limited time, which begins with its provisioning. The pod's offer counts it until then.
     """
     future = _future_volume(claim, view)
     if future is None:

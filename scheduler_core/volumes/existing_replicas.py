@@ -96,9 +96,8 @@ def nodes_with_replica(volume: PodVolume, cluster: Cluster) -> frozenset[str]:
 
 
 def home_nodes(local: Iterable[PodVolume], candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
-    """Names of candidates that are every local volume's home.
-
-    Volumes that need no local space have no home and are left out. Without a local volume there is no home.
+    """Names of candidates that are every local volume's home. Volumes that need no local space have no home and are
+    left out. Without a local volume there is no home.
     """
     common: frozenset[str] | None = None
     for volume in local:
