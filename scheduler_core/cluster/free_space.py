@@ -65,13 +65,12 @@ def free_space_of(
             else _disk_schedule_space(node, disk, settings, replicas, schedule)
         )
         increase = growth.get(disk.uuid)
-        disks[disk.name] = _less(space, increase) if increase else space
+        if increase:
+            grants = None if space.grants is None else space.grants - increase
+            uncounted = space.uncounted + increase
+            space = replace(space, free=space.free - increase, grants=grants, uncounted=uncounted)
+        disks[disk.name] = space
     return FreeSpace(disks)
-
-
-def _less(space: DiskSpace, size: int) -> DiskSpace:
-    grants = None if space.grants is None else space.grants - size
-    return replace(space, free=space.free - size, grants=grants, uncounted=space.uncounted + size)
 
 
 def effective_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule]) -> DiskSchedule | None:

@@ -66,8 +66,13 @@ def expand(
     if not growing:
         return Expansion((*_rollback_requests(allocations), *_size_writes(unplaced, volume.size)))
     if current_condition is not None and current_condition.reason == EXPANSION_REJECTED:
-        full_disks = _disks_without_space(volume, growing, space)
-        if full_disks or not all(_is_at_current_size(entry) for entry in growing):
+        growth = _growth_by_disk(volume, growing)
+        full_disks = frozenset(uuid for uuid, size in growth.items() if uuid in space and not space[uuid].grants(size))
+        at_current_size = all(
+            entry.stage is Stage.ALLOCATED and entry.in_sync and entry.requested == entry.current_size
+            for entry in growing
+        )
+        if full_disks or not at_current_size:
             causes = _Causes(schedules, space, full_disks)
             condition = _rejected_condition(volume, growing, causes, current_condition)
             return Expansion(_rollback_requests(allocations), condition, requeue=True)
@@ -82,10 +87,6 @@ def expand(
         return Expansion(_growth_requests(volume, growing), _pending_condition(volume))
     condition = _rejected_condition(volume, growing, _Causes(schedules, space))
     return Expansion(_rollback_requests(allocations), condition, requeue=True)
-
-
-def _is_at_current_size(entry: ReplicaAllocation) -> bool:
-    return entry.stage is Stage.ALLOCATED and entry.in_sync and entry.requested == entry.current_size
 
 
 def _has_answer(entry: ReplicaAllocation, size: int) -> bool:
@@ -131,20 +132,10 @@ def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[W
 def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Counter[str]:
     growth = Counter[str]()
     for entry in growing:
-        growth[entry.replica.disk_id] += max(0, volume.size - _taken_by(entry))
+        claimed = claim(entry.requested, entry.allocation)
+        taken = max(claimed, entry.current_size) if has_run(entry.replica) else claimed
+        growth[entry.replica.disk_id] += max(0, volume.size - taken)
     return growth
-
-
-def _taken_by(entry: ReplicaAllocation) -> int:
-    claimed = claim(entry.requested, entry.allocation)
-    return max(claimed, entry.current_size) if has_run(entry.replica) else claimed
-
-
-def _disks_without_space(
-    volume: Volume, growing: Iterable[ReplicaAllocation], space: Mapping[str, DiskSpace]
-) -> frozenset[str]:
-    growth = _growth_by_disk(volume, growing)
-    return frozenset(uuid for uuid, size in growth.items() if uuid in space and not space[uuid].grants(size))
 
 
 def _pending_condition(volume: Volume) -> Condition:

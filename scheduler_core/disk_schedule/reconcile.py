@@ -105,7 +105,12 @@ def sync_disks(
         elif schedule is not None and schedule.deleting:
             changes += [Recreate(schedule)] if place is not None and FINALIZER in schedule.finalizers else []
         elif schedule is not None:
-            changes += _updates(schedule, place) if place else _deletions(schedule, unreadable_nodes)
+            unused = schedule.empty and not schedule.faults
+            up_to_date = (schedule.spec.node, schedule.spec.disk) == place and FINALIZER in schedule.finalizers
+            if place is not None and not up_to_date:
+                changes.append(UpdateSpec(schedule, disk=place[1], node=place[0]))
+            elif place is None and unused and not unreadable_nodes:
+                changes.append(Delete(schedule))
     return DiskSync(tuple(changes), problems)
 
 
@@ -159,17 +164,6 @@ def _locate_disks(
             all_places = ", ".join(f"disk {disk} of node {node}" for node, disk in listed)
             problems.append(f"the UUID {uuid} is listed more than once: {all_places}")
     return places, tuple(problems)
-
-
-def _updates(schedule: DiskSchedule, place: tuple[str, str]) -> list[Change]:
-    node, disk = place
-    up_to_date = (schedule.spec.node, schedule.spec.disk) == place and FINALIZER in schedule.finalizers
-    return [] if up_to_date else [UpdateSpec(schedule, disk, node)]
-
-
-def _deletions(schedule: DiskSchedule, unreadable_nodes: Collection[str]) -> list[Change]:
-    unused = schedule.empty and not schedule.faults
-    return [Delete(schedule)] if unused and not unreadable_nodes else []
 
 
 # Of storageAvailable: a smaller change is not written at once.

@@ -136,7 +136,9 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     condition = growth.condition or _condition(snapshot, allocations, placement, contradictions)
     strays = _stray_withdrawals(snapshot, allocations)
     unresolved = bool(placement.without_disk or contradictions)
-    requeue = growth.requeue or unresolved or any(map(_needs_requeue, allocations))
+    # A disk has no DiskSchedule yet, does not answer, or refuses a replica with data, or its backing image is missing.
+    unanswered = any(entry.stage in {Stage.REFUSED, Stage.PENDING} or entry.obstacle for entry in allocations)
+    requeue = growth.requeue or unresolved or unanswered
     writes = (*strays, *sizes, *growth.writes, *requests, *placement.writes)
     # The condition is written first: an expansion must not be forgotten half-way (see `expansion`).
     condition_writes = _condition_writes(snapshot.condition, condition, now)
@@ -168,12 +170,6 @@ def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> R
     image = snapshot.cluster.backing_image(name) if name else None
     more = unclaimed_image_bytes(snapshot.schedules.get(uuid), image.name, image.real_size) if image else 0
     return entry if space.grants(more) else replace(entry, stage=Stage.REFUSED_NEW)
-
-
-def _needs_requeue(entry: ReplicaAllocation) -> bool:
-    # Its disk has no DiskSchedule yet, does not answer, or refuses a replica with data, or its backing image is
-    # missing.
-    return entry.stage in {Stage.REFUSED, Stage.PENDING} or entry.obstacle is not None
 
 
 def _condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:

@@ -358,7 +358,8 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
     refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node, disk)
     if refusal is not None:
         return _RefusedPlace(closeness(refusal.rule), 0, place, f"on node {node.name}, {refusal.detail}")
-    copied = _copied_bytes(view, volume, disk)
+    image = view.snapshot.backing_images.get(volume.volume.backing_image)
+    copied = image.real_size if image is not None and disk.uuid not in image.disks else 0
     needing = replace(volume.volume, size=volume.volume.size + copied)
     space = view.free_space(node.name)[disk.name]
     rule = space_refusal(needing.size, needing.actual_size, space)
@@ -373,8 +374,3 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
     if copied and rule is Rule.SCHEDULING_SPACE:
         detail += f", with {format_bytes(copied)} for a copy of backing image {needing.backing_image}"
     return _RefusedPlace(closeness(rule), missing, place, detail)
-
-
-def _copied_bytes(view: View, volume: PodVolume, disk: Disk) -> int:
-    image = view.snapshot.backing_images.get(volume.volume.backing_image)
-    return image.real_size if image is not None and disk.uuid not in image.disks else 0

@@ -259,7 +259,8 @@ def _problem(pod: WholePod, disks: _Disks, name: str) -> _Problem:
             domains = _domains(pod, need, free)
             places = disks.by_claim[volume.claim]
             if on_node and not masks and not need.soft.zone:
-                places = _outside_zone(pod, places, name)
+                nodes = pod.view.cluster.nodes
+                places = frozenset(place for place in places if nodes[place[0]].zone != nodes[name].zone)
             masks += [_mask(free, places)] * (need.count - on_node)
         image = volume.volume.backing_image
         copies = copy_sizes(pod.view, image, (uuid for _, uuid in free)) if image else ()
@@ -289,8 +290,3 @@ def _domains(pod: WholePod, need: ReplicaNeed, places: Iterable[_Place]) -> tupl
     keys = [domain_of(cluster, need, cluster.nodes[name], uuid) for name, uuid in places]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys)) if key != SHARED}
     return tuple(numbers.get(key, SHARED) for key in keys)
-
-
-def _outside_zone(pod: WholePod, places: frozenset[_Place], name: str) -> frozenset[_Place]:
-    nodes = pod.view.cluster.nodes
-    return frozenset(place for place in places if nodes[place[0]].zone != nodes[name].zone)
