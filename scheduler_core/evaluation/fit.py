@@ -17,18 +17,21 @@ from typing import Final
 
 from scheduler_core.evaluation.profile import Profile
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing import stale_safe as stale_safe_packing
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.feasible import Instance, assign, fits, fits_many
 from scheduler_core.packing.items import Items, OptionalItems
-from scheduler_core.packing.order_safe import MAX_STEPS_PER_NODE, Safety, order_safe, order_safe_many
-from scheduler_core.packing.stale_safe import (
+from scheduler_core.packing.order_safe import (
+    MAX_STEPS_PER_NODE,
     MeetingDisk,
     NewVolumes,
     Overbooking,
+    Safety,
     UnplacedVolumes,
     find_overbooking,
+    order_safe,
+    order_safe_many,
 )
+from scheduler_core.packing.order_safe import missing_bytes as bytes_missing_by_disk
 from scheduler_core.volumes.requirements import Requirements
 
 Masks = tuple[int, ...]
@@ -364,7 +367,7 @@ def missing_bytes(required: Requirements, profile: Profile, allowed: AllowedDisk
     if required.classes.rewrites:
         return ()
     volumes, disks, _ = _meeting_volumes(required, profile, allowed)
-    return stale_safe_packing.missing_bytes(volumes, disks)
+    return bytes_missing_by_disk(volumes, disks)
 
 
 def _meeting_volumes(

@@ -35,8 +35,7 @@ from scheduler_core.model.quantity import format_bytes, join_first
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.packing.items import reachable_sums
-from scheduler_core.packing.order_safe import Safety
-from scheduler_core.packing.stale_safe import Overbooking
+from scheduler_core.packing.order_safe import Overbooking, Safety
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume, Resolution
