@@ -83,7 +83,7 @@ class Policy:
 
     @property
     def rules(self) -> frozenset[str]:
-        return frozenset(entry.rule for entry in (*self.predicates, *self.priorities))
+        return frozenset(entry.rule for entry in self.predicates).union(entry.rule for entry in self.priorities)
 
     @property
     def reads_longhorn(self) -> bool:
