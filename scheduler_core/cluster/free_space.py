@@ -6,7 +6,7 @@ and not listed yet are subtracted here. Where a disk has a DiskSchedule, what is
 Growth counts on the disks of a volume's replicas before Longhorn grows them. Data flow: a claim that requests more than its
 PersistentVolume has → the size that Longhorn's CSI driver makes of the request → volumes that grow → bytes by disk. Kubernetes admits such
 a request only where the StorageClass allows expansion. Longhorn grows all replicas or none, and refuses if one disk lacks the space
-(`longhorn/volume_readiness.py`). The request then stays, and would block its disks without end. So growth counts only while every disk has
+(`longhorn/volume_validation.py`). The request then stays, and would block its disks without end. So growth counts only while every disk has
 space for it, also together with the other growth that counts, by volume name.
 """
 

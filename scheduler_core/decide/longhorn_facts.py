@@ -1,4 +1,4 @@
-"""A decision as the classic scheduler's Longhorn rules read it (`generic/longhorn_facts.py`): facts about each node.
+"""A decision as the classic scheduler's Longhorn rules read it (`generic/cycle_state.py`): facts about each node.
 
 Data flow: the decision of `filter_nodes`, with order safety and stale safety examined → the replicas that are kept → for nodes that fit a plan, made
 once for all nodes whose profile and competitors are equal → what the plan leaves free on each open disk.

@@ -1,7 +1,7 @@
 """Volumes of other pods that may go to any node, on each node that can take them.
 
 Data flow: a node's own competitors (`contention.py`) → with the volumes that fit in addition: roaming ones first, then one node's
-share of the unplaced ones (`demand/unplaced.py`). Nodes with equal competitors are evaluated together. What was added to a node holds for every
+share of the unplaced ones (`volumes/demand.py`). Nodes with equal competitors are evaluated together. What was added to a node holds for every
 requester until the node's competitors, its disks or these volumes change.
 
 A best-effort volume that its node cannot take *roams* while it is young: Longhorn places it on another node, so it counts on every node where
