@@ -164,6 +164,7 @@ def schedulable_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -
 
 
 def condition_refusal(node: Node, kind: str) -> Refusal:
+    """Why a condition of a node that is not True refuses the node."""
     entry = condition(node.conditions, kind)
     if entry.reason == CORDONED:
         detail = f"node {node.name} is cordoned, and disable-scheduling-on-cordoned-node is true"
