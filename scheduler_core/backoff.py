@@ -36,12 +36,8 @@ class TokenBucket:
 
     @property
     def ready_at(self) -> float:
-        """When the next token can be taken."""
         return self.full_at - (self.burst - 1) * (1 / self.rate)
 
     def after(self, now: float) -> TokenBucket:
-        """Returns the bucket after a token was taken.
-
-        That must not be before `ready_at`.
-        """
+        """Returns the bucket after a token was taken. That must not be before `ready_at`."""
         return replace(self, full_at=max(self.full_at, now) + 1 / self.rate)

@@ -15,10 +15,6 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-def _one(_value: object) -> int:
-    return 1
-
-
 class LruMap(Generic[_Key, _Value]):
     """Maps keys to values and evicts the least recently used ones beyond its capacity.
 
@@ -34,7 +30,7 @@ class LruMap(Generic[_Key, _Value]):
     def __init__(
         self,
         capacity: int,
-        weight: Callable[[_Value], int] = _one,
+        weight: Callable[[_Value], int] = lambda _: 1,
         on_evict: Callable[[_Key], Any] | None = None,
     ) -> None:
         self._capacity = capacity
@@ -68,13 +64,11 @@ class LruMap(Generic[_Key, _Value]):
                 self._on_evict(oldest)
 
     def pop(self, key: _Key) -> _Value | None:
-        """Removes a value and returns it, None if there is none."""
         value = self._entries.pop(key, None)
         self._total -= self._weights.pop(key, 0)
         return value
 
     def clear(self) -> None:
-        """Removes everything."""
         self._entries.clear()
         self._weights.clear()
         self._total = 0
@@ -140,10 +134,6 @@ class _Versioned(Generic[_Result]):
     by_node: dict[str, _Result]
 
 
-def _weight(cached: _Versioned[Any]) -> int:
-    return 1 + len(cached.by_node)
-
-
 class NodeResults(Generic[_Result]):
     """A cache of results by key and node. Answers are the same without it.
 
@@ -152,7 +142,9 @@ class NodeResults(Generic[_Result]):
     """
 
     def __init__(self, capacity: int | None = None) -> None:
-        self._by_key: LruMap[Hashable, _Versioned[_Result]] = LruMap(capacity or MAX_RESULTS, _weight)
+        self._by_key: LruMap[Hashable, _Versioned[_Result]] = LruMap(
+            capacity or MAX_RESULTS, lambda cached: 1 + len(cached.by_node)
+        )
 
     def at(self, key: Hashable, version: Sequence[ChangeLog] = ()) -> dict[str, _Result]:
         """Returns the key's results by node that hold at a version. Only `store` changes what the cache has."""

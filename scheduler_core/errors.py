@@ -18,17 +18,11 @@ from __future__ import annotations
 
 
 class CoreError(Exception):
-    """A fault in the input.
-
-    Its text is one sentence for an administrator.
-    """
+    """A fault in the input. Its text is one sentence for an administrator."""
 
 
 class QuantityError(CoreError):
-    """A text is no Kubernetes quantity, or its value is too large.
-
-    The value must fit a signed 64-bit integer.
-    """
+    """A text is no Kubernetes quantity, or its value is too large. The value must fit a signed 64-bit integer."""
 
 
 class QuantityOverflowError(QuantityError):
@@ -52,17 +46,11 @@ class ObjectError(CoreError):
 
 
 class OversizeError(ObjectError):
-    """A size in a Kubernetes object does not fit 64 bits.
-
-    The API server accepts it.
-    """
+    """A size in a Kubernetes object does not fit 64 bits. The API server accepts it."""
 
 
 class SettingError(CoreError):
-    """A Longhorn setting has a value of the wrong kind.
-
-    Longhorn itself then places nothing.
-    """
+    """A Longhorn setting has a value of the wrong kind. Longhorn itself then places nothing."""
 
     def __init__(self, name: str, value: str, expected: str) -> None:
         super().__init__(f"Setting.longhorn.io {name}: value: {value!r} is not {expected}")
@@ -71,17 +59,11 @@ class SettingError(CoreError):
 
 
 class ResolutionError(CoreError):
-    """A pod names an object that does not exist or contradicts it.
-
-    Nothing can be decided about the pod.
-    """
+    """A pod names an object that does not exist or contradicts it. Nothing can be decided about the pod."""
 
 
 class MissingObjectError(ResolutionError):
-    """An object that the pod refers to does not exist.
-
-    The reference may be indirect.
-    """
+    """An object that the pod refers to does not exist. The reference may be indirect."""
 
     def __init__(self, kind: str, name: str, named_by: str) -> None:
         super().__init__(f"{kind} {name} does not exist (named by {named_by})")

@@ -10,7 +10,7 @@ from app.kube.resources import CLAIMS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import QuantityError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.csi_driver import csi_size
-from scheduler_core.longhorn.volume_readiness import check_expansion
+from scheduler_core.longhorn.volume_validation import check_expansion
 from scheduler_core.model.quantity import parse_bytes
 from simulator.actions import Action, AfterDelay, PatchObject, RequeueAfter
 from simulator.config import Config

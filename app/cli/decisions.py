@@ -25,7 +25,7 @@ from scheduler_core.decide.decision import MAX_DECISIONS, Competing, DecisionOut
 from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals, pod_claims
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.longhorn.replenish_wait import parse_time
+from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_age, format_bytes
 from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nodes, waiting_pods, waiting_row

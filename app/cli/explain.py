@@ -25,8 +25,7 @@ from scheduler_core.decide.decision import NO_CONTENDERS, Competing, Contenders,
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.model.listing import natural_key
-from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.model.quantity import format_bytes, format_count, natural_key
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.volumes.resolve import NO_DRIVER, NO_DRIVER_DETAIL, lacks_driver
 

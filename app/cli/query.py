@@ -29,8 +29,7 @@ from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.kube_scheduler_filters import compares_resources
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.model import kube
-from scheduler_core.model.listing import natural_key
-from scheduler_core.model.quantity import parse_bytes
+from scheduler_core.model.quantity import natural_key, parse_bytes
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from scheduler_core.installation.facts import PROGRAM, Caller, GuardTrial, Insta
 from scheduler_core.installation.registration import SECOND_SCHEDULER
 from scheduler_core.leadership.election import LEASE_NAME
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY
+from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.longhorn.csi_driver import DRIVER
-from scheduler_core.longhorn.replenish_wait import parse_time
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, HeldLease, InstalledPod, Permission, SchedulingFailure
 from scheduler_core.model.kube import StorageClass
 

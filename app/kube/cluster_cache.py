@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -39,7 +39,7 @@ from scheduler_core.convert.snapshot_kinds import KINDS, PREDICTED_KINDS, Snapsh
 from scheduler_core.decide.settings import NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from scheduler_core.errors import MissingObjectError, ObjectError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.settings import FIELDS_BY_SETTING
 from scheduler_core.model.installation import ENABLED
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
@@ -301,10 +301,7 @@ WATCHED: Final = (
 
 
 # The settings that decisions read; others may hold addresses and names that should stay private.
-SETTINGS: Final = frozenset(
-    {ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT}
-    | {entry.metadata["name"] for entry in fields(Settings) if "name" in entry.metadata}
-)
+SETTINGS: Final = frozenset({ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT, *FIELDS_BY_SETTING})
 _NO_NAMESPACES: Final = "namespaces cannot be listed, so a namespaceSelector of a pod selects none"
 _NO_BUDGETS: Final = (
     "poddisruptionbudgets.policy cannot be listed, so that what-if predicts evictions as if there were none"

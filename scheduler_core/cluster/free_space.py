@@ -6,7 +6,7 @@ and not listed yet are subtracted here. Where a disk has a DiskSchedule, what is
 Growth counts on the disks of a volume's replicas before Longhorn grows them. Data flow: a claim that requests more than its
 PersistentVolume has → the size that Longhorn's CSI driver makes of the request → volumes that grow → bytes by disk. Kubernetes admits such
 a request only where the StorageClass allows expansion. Longhorn grows all replicas or none, and refuses if one disk lacks the space
-(`longhorn/volume_readiness.py`). The request then stays, and would block its disks without end. So growth counts only while every disk has
+(`longhorn/volume_validation.py`). The request then stays, and would block its disks without end. So growth counts only while every disk has
 space for it, also together with the other growth that counts, by volume name.
 """
 
@@ -24,7 +24,7 @@ from scheduler_core.disk_schedule.reconcile import limit_of
 from scheduler_core.longhorn.csi_driver import DRIVER, csi_size
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space, scheduling_limit
-from scheduler_core.longhorn.volume_readiness import can_grow
+from scheduler_core.longhorn.volume_validation import can_grow
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import Snapshot
@@ -65,17 +65,15 @@ def free_space_of(
             else _disk_schedule_space(node, disk, settings, replicas, schedule)
         )
         increase = growth.get(disk.uuid)
-        disks[disk.name] = _less(space, increase) if increase else space
+        if increase:
+            grants = None if space.grants is None else space.grants - increase
+            uncounted = space.uncounted + increase
+            space = replace(space, free=space.free - increase, grants=grants, uncounted=uncounted)
+        disks[disk.name] = space
     return FreeSpace(disks)
 
 
-def _less(space: DiskSpace, size: int) -> DiskSpace:
-    grants = None if space.grants is None else space.grants - size
-    return replace(space, free=space.free - size, grants=grants, uncounted=space.uncounted + size)
-
-
 def effective_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule]) -> DiskSchedule | None:
-    """Returns the DiskSchedule through which a disk's space is allocated, None without one."""
     # A DiskSchedule that only mirrors what Longhorn allocates by itself does not count.
     schedule = schedules.get(disk.uuid) if schedules and disk.uuid else None
     return None if schedule is None or schedule.mirrored else schedule
@@ -107,11 +105,7 @@ def unlisted_replicas(disk: longhorn.Disk, replicas: Replicas) -> Replicas:
     if not disk.uuid:
         return ()
     listed = disk.scheduled_replicas
-    return tuple(replica for replica in replicas if replica.node_id and _missing_in_status(replica, listed))
-
-
-def _missing_in_status(replica: longhorn.Replica, listed: Mapping[str, int]) -> bool:
-    return replica.name not in listed or replica.size > listed[replica.name]
+    return tuple(each for each in replicas if each.node_id and each.size > listed.get(each.name, -1))
 
 
 def requested_size(handle: str, persistent_volumes: Iterable[str], replicas: Replicas, snapshot: Snapshot) -> int:

@@ -126,8 +126,6 @@ def _persistent(objects: Mapping[Any, Any] | None) -> HashTrieMap[Any, Any] | No
 
 
 class _Builder:
-    """The next view while it is being built."""
-
     def __init__(self, view: View) -> None:
         cluster: Any = view.cluster
         indexes = view.indexes
@@ -180,7 +178,6 @@ class _Builder:
         return old
 
     def finish(self, now: datetime) -> Update:
-        """Evaluates the affected disks again and assembles the view."""
         nodes = self._nodes()
         for uuid in self.disks:
             name = self.node_of_disk.get(uuid)

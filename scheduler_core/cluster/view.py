@@ -55,7 +55,6 @@ def add_member(
 def discard_member(
     groups: HashTrieMap[_Key, tuple[_Value, ...]], key: _Key, member: _Value
 ) -> HashTrieMap[_Key, tuple[_Value, ...]]:
-    """Returns the groups without the members equal to `member`; an unknown key is ignored."""
     return put(groups, key, tuple(entry for entry in groups.get(key) or () if entry != member) or None)
 
 
@@ -200,7 +199,6 @@ class View:
         return self.indexes.unlisted_replicas.get(disk.uuid) or ()
 
     def uncounted_bytes(self, node: str, disk: longhorn.Disk) -> int:
-        """Bytes that Longhorn's status of a disk does not count."""
         # Without a DiskSchedule these are the bytes of unlisted replicas and of requested growth. With one they are the
         # difference between what Longhorn's scheduling limit leaves free and what `free_space` does.
         if self.schedule_of(disk) is None:
@@ -209,7 +207,6 @@ class View:
         return scheduling_limit(disk, self.settings) - disk.storage_scheduled - self.free_space(node)[disk.name].free
 
     def schedule_of(self, disk: longhorn.Disk) -> DiskSchedule | None:
-        """Returns the DiskSchedule through which a disk's space is allocated, or None."""
         return effective_schedule(disk, self.snapshot.disk_schedules)
 
     def pre_bound_volume(self, claim: kube.Claim) -> str:
@@ -223,10 +220,9 @@ class View:
         return self.cluster.replicas_by_volume.get(volume, ())
 
     def selected_node(self, pod: kube.Pod) -> str:
-        """Returns the node that kube-scheduler selected for the pod's claims, "" for none.
-
-        In a burst seconds lie between the binding of the last claim and that of the pod, so a bound claim counts if it
-        was provisioned for this pod. A claim older than the pod only says where an earlier pod was first scheduled.
+        """Returns the node that kube-scheduler selected for the pod's claims, "" for none. In a burst seconds lie
+        between the binding of the last claim and that of the pod, so a bound claim counts if it was provisioned for
+        this pod. A claim older than the pod only says where an earlier pod was first scheduled.
         """
         provisioned = ""
         for mount in pod.volumes:
@@ -271,7 +267,6 @@ def count_to_schedule(keys: Iterable[NamespacedName], snapshot: Snapshot) -> int
 
 
 def _is_to_schedule(pod: kube.Pod, snapshot: Snapshot) -> bool:
-    """Whether a pod with claims is neither decided nor refused."""
     # The selected node of an unbound claim is a decision: before Kubernetes 1.35 no nomination shows it while the claim
     # is provisioned.
     if not (pod.volumes and pod.live) or pod.node_name or pod.nominated_node or pod.unschedulable:

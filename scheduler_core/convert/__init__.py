@@ -3,7 +3,7 @@ of the models.
 
 Data flow: bytes or YAML (`app/kube`) → a wire Struct (derived by `fields`; msgspec checks the types and names the field) →
 a frozen model value. The package is in the core because recorded decisions (`longhorn/vectors.py`) are written in the same
-fields; it is pure: values in, values out.
+fields; it is pure: values in, values out. A reader raises ObjectError, with the object and the field, if it cannot read one.
 
 fields              derives wire types and constructors from the paths at the fields of models
 snapshot_kinds      the kinds that a snapshot may hold, and how each is read; Longhorn's custom resources

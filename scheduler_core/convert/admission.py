@@ -74,11 +74,7 @@ class AdmissionRequest:
 
 
 def admission_request(review: object) -> AdmissionRequest:
-    """Reads a decoded AdmissionReview of admission.k8s.io/v1.
-
-    Raises:
-        ObjectError: it is no AdmissionReview with a request
-    """
+    """Reads a decoded AdmissionReview of admission.k8s.io/v1."""
     wire = decode_object(_REVIEW_KIND, review, _Review)
     for field, value, expected in (
         ("apiVersion", wire.api_version, _REVIEW_VERSION),

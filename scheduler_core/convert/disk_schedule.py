@@ -51,11 +51,7 @@ class _Definition(Wire):
 
 
 def longhorns_definition(raw: bytes | msgspec.Raw) -> tuple[str, bool]:
-    """The name of a CustomResourceDefinition of DiskSchedules, and whether it is longhorn-manager's.
-
-    Raises:
-        ObjectError: it is no CustomResourceDefinition
-    """
+    """The name of a CustomResourceDefinition of DiskSchedules, and whether it is longhorn-manager's."""
     definition = decode_json("CustomResourceDefinition", raw, _Definition)
     schemas = (version.schema.open_api_schema for version in definition.spec.versions if version.schema is not None)
     statuses = ((schema.properties or {}).get("status") or {} for schema in schemas if schema is not None)
@@ -111,8 +107,6 @@ class DiskSchedule(Wire):
 
 
 class _BackingImage(Wire):
-    """longhorn.io BackingImage, as its controller reads it."""
-
     metadata: _Metadata
     spec: Any = None
     status: Any = None
@@ -391,7 +385,6 @@ def _condition_entries(status: Mapping[str, Any]) -> list[Json]:
 
 
 def with_finalizer(raw: bytes | Json) -> Json:
-    """The body that adds Longhorn's finalizer; other finalizers stay."""
     return _set_finalizer(raw, add=True)
 
 

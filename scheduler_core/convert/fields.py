@@ -81,29 +81,19 @@ class Fields(Generic[_Model]):
         return fields
 
     def extend(self, **conversions: Callable[..., Any] | Fields[Any] | tuple[Any, ...]) -> Fields[_Model]:
-        """The same with more conversions, or with others."""
         return Fields(
             self.kind, self._model, needs_metadata=self._needs_metadata, **{**self._conversions, **conversions}
         )
 
     def read(self, raw: object) -> _Model:
-        """The model of one decoded object.
-
-        Raises:
-            ObjectError: a field is missing or wrong
-        """
+        """The model of one decoded object."""
         return self.construct(decode_object(self.kind, raw, self.wire))
 
     def decode(self, raw: bytes | msgspec.Raw) -> _Model:
-        """The model of one object as the API server sends it.
-
-        Raises:
-            ObjectError: as `read`
-        """
+        """The model of one object as the API server sends it."""
         return self.construct(decode_json(self.kind, raw, self.wire))
 
     def part(self, path: str) -> Any:
-        """The wire type of an object inside the object."""
         return self._parts[path]
 
     @cached_property
@@ -163,11 +153,7 @@ class Fields(Generic[_Model]):
 
     @cached_property
     def construct(self) -> Callable[[Any], _Model]:
-        """Makes the model of its wire type.
-
-        Raises:
-            ObjectError: a value cannot be converted
-        """
+        """Makes the model of its wire type."""
         names: dict[str, Any] = {"model": self._model, "locate": self._locate, "errors": (QuantityError, ObjectError)}
         lines = ["def construct(wire):"]
         for path in sorted(filter(None, self._parts)):

@@ -117,8 +117,6 @@ def _cloud_disks(volumes: list[Any] | None) -> tuple[CloudDisk, ...]:
 
 
 def _request_of(name: str, default: int) -> Callable[[pod_constraints.Containers], int]:
-    """What the containers request together, each that requests nothing this much."""
-
     def read(containers: pod_constraints.Containers) -> int:
         return sum(default if value is None else value for value in pod_constraints.container_amounts(containers, name))
 
@@ -296,20 +294,12 @@ _PLACED_POD: Final = Fields("Pod", _PlacedPod)
 
 
 def pending_pod(raw: bytes | msgspec.Raw) -> PendingPod:
-    """Reads a pod as the API server sends it.
-
-    Raises:
-        ObjectError: a field is missing or wrong
-    """
+    """Reads a pod as the API server sends it."""
     return _normalize(_PENDING_POD.decode(raw))
 
 
 def read_pending_pod(raw: object) -> PendingPod:
-    """Reads a pod from a decoded file.
-
-    Raises:
-        ObjectError: a field is missing or wrong
-    """
+    """Reads a pod from a decoded file."""
     return _normalize(_PENDING_POD.read(raw))
 
 
@@ -397,9 +387,6 @@ def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: st
     """The strategic merge patch that sets PodScheduled to False, None if the pod has this very condition already, has a
     node, or is a different pod of the same name. `now` becomes the last transition, unless the condition was False
     already.
-
-    Raises:
-        ObjectError: it is no pod
     """
     pod = _POD.decode(raw)
     if pod.uid != uid or pod.node:

@@ -145,11 +145,6 @@ installed_pod: Final = _POD.decode
 
 
 def command_line(raw: bytes | msgspec.Raw) -> list[str]:
-    """The command and the arguments of a pod's first container.
-
-    Raises:
-        ObjectError: it is no pod
-    """
     wire: Any = decode_json("Pod", raw, _POD.wire)
     containers = wire.spec.containers if wire.spec else None
     return _command_line(containers[0]) if containers else []
@@ -191,11 +186,7 @@ class EventObject(Wire):
 
 
 def scheduling_failure(raw: bytes | msgspec.Raw) -> SchedulingFailure:
-    """An event of the reason FailedScheduling.
-
-    Raises:
-        ObjectError: it is no Event
-    """
+    """An event of the reason FailedScheduling."""
     wire = decode_json("Event", raw, EventObject)
     about = wire.involved_object
     series = wire.series.last_observed_time if wire.series is not None else None
@@ -217,11 +208,7 @@ class CSIDriverObject(Wire):
 
 
 def csi_driver_tracks_capacity(raw: bytes | msgspec.Raw) -> bool:
-    """Whether kube-scheduler compares CSIStorageCapacity objects for a driver.
-
-    Raises:
-        ObjectError: it is no CSIDriver
-    """
+    """Whether kube-scheduler compares CSIStorageCapacity objects for a driver."""
     spec = decode_json("CSIDriver", raw, CSIDriverObject).spec
     return spec is not None and bool(spec.storage_capacity)
 
@@ -285,11 +272,7 @@ class _Review(Wire):
 
 
 def is_allowed(raw: bytes) -> bool:
-    """What the API server answers to a SubjectAccessReview.
-
-    Raises:
-        ObjectError: it is none
-    """
+    """What the API server answers to a SubjectAccessReview."""
     status = decode_json("SubjectAccessReview", raw, _Review).status
     return status is not None and status.allowed
 
@@ -379,7 +362,6 @@ class _Named(Wire):
 
 
 def is_probe_replica(new: object) -> bool:
-    """Whether an object that is to be created is the replica of a diagnosis."""
     try:
         return decode_object("Replica.longhorn.io", new, _Named).metadata.name == TAG
     except ObjectError:
@@ -387,11 +369,6 @@ def is_probe_replica(new: object) -> bool:
 
 
 def is_answered(raw: bytes) -> bool:
-    """Whether the placement guard has seen the replica of a diagnosis.
-
-    Raises:
-        ObjectError: it is no replica
-    """
     return ANSWERED in (decode_json("Replica.longhorn.io", raw, _Named).metadata.annotations or {})
 
 
@@ -399,10 +376,6 @@ pod_progress: Final = Fields("Pod", PodProgress).decode
 
 
 def selected_node(raw: bytes | msgspec.Raw) -> str:
-    """The node that kube-scheduler has chosen for a claim, "" for none.
-
-    Raises:
-        ObjectError: it is no claim
-    """
+    """The node that kube-scheduler has chosen for a claim, "" for none."""
     annotations = decode_json("PersistentVolumeClaim", raw, _Named).metadata.annotations or {}
     return annotations.get(SELECTED_NODE_ANNOTATION, "")

@@ -32,8 +32,6 @@ class DuplicateKey:
 
 @dataclass(slots=True)
 class _Container:
-    """An object or array that is being read."""
-
     path: Path
     written: Path
     is_array: bool
@@ -59,7 +57,6 @@ class JsonPlaces:
         return places
 
     def offset(self, path: Path) -> int:
-        """Where a value is, or the innermost one around it that exists."""
         while path not in self.offsets and path:
             path = path[:-1]
         return self.offsets.get(path, 0)

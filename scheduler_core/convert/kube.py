@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scheduler_core.convert.fields import Fields, list_of
 from scheduler_core.convert.meta import Metadata, OwnerReference, Subject, Wire, WireCondition, conditions
-from scheduler_core.convert.pod_constraints import label_selector
+from scheduler_core.convert.pod_constraints import WireNodeSelector, WireRequirement, label_selector
 from scheduler_core.errors import ObjectError, OversizeError
 from scheduler_core.model import kube
 from scheduler_core.model.generic import DisruptionBudget, is_current
@@ -21,18 +21,12 @@ VOLUME_ATTACHMENT: Final = Fields("VolumeAttachment", kube.VolumeAttachment)
 VOLUME_SNAPSHOT_CONTENT: Final = Fields("VolumeSnapshotContent", kube.VolumeSnapshotContent)
 
 
-class _LabelRequirement(Wire):
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
-
-
-def _label_requirements(wire: list[_LabelRequirement] | None) -> tuple[kube.LabelRequirement, ...]:
+def _label_requirements(wire: list[WireRequirement] | None) -> tuple[kube.LabelRequirement, ...]:
     return tuple(kube.LabelRequirement(entry.key, entry.operator, tuple(entry.values or ())) for entry in wire or ())
 
 
 def _label_selector(
-    labels: dict[str, str] | None, expressions: list[_LabelRequirement] | None
+    labels: dict[str, str] | None, expressions: list[WireRequirement] | None
 ) -> tuple[kube.LabelRequirement, ...]:
     equal = (kube.LabelRequirement(key, "In", (value,)) for key, value in sorted((labels or {}).items()))
     return (*equal, *_label_requirements(expressions))
@@ -101,16 +95,7 @@ POD: Final = Fields(
 )
 
 
-class _NodeSelectorTerm(Wire):
-    match_expressions: list[_LabelRequirement] | None = None
-    match_fields: list[_LabelRequirement] | None = None
-
-
-class _NodeSelector(Wire):
-    node_selector_terms: list[_NodeSelectorTerm] | None = None
-
-
-def _node_affinity(required: _NodeSelector | None) -> tuple[tuple[kube.LabelRequirement, ...], ...] | None:
+def _node_affinity(required: WireNodeSelector | None) -> tuple[tuple[kube.LabelRequirement, ...], ...] | None:
     """The terms that can be met, None if every node will do (CheckNodeAffinity of
     k8s.io/component-helpers/storage/volume).
     """
@@ -185,11 +170,7 @@ class Workload(Wire):
 
 
 def workload_pod(kind: str, wire: Workload) -> kube.Pod:
-    """The pod that a workload would create first on an empty cluster; for a StatefulSet pod 0, with its own claims.
-
-    Raises:
-        ObjectError: the workload has no pod template
-    """
+    """The pod that a workload would create first on an empty cluster; for a StatefulSet pod 0, with its own claims."""
     metadata = wire.metadata or Metadata()
     subject = Subject(kind, metadata)
     spec = wire.spec or _WorkloadSpec()

@@ -28,7 +28,6 @@ class AppliedWorkload(Wire):
 
 
 def with_namespace(raw: Any, namespace: str) -> Any:
-    """Returns an object, in this namespace if it names none; an object without metadata stays as it is."""
     metadata = raw.get("metadata")
     if not isinstance(metadata, dict) or metadata.get("namespace"):
         return raw
@@ -36,11 +35,7 @@ def with_namespace(raw: Any, namespace: str) -> Any:
 
 
 def workload_replicas(kind: str, raw: object) -> int | None:
-    """Returns how many pods a workload requests, None if it names none.
-
-    Raises:
-        ObjectError: it is no number
-    """
+    """Returns how many pods a workload requests, None if it names none."""
     spec = decode_object(kind, raw, AppliedWorkload).spec
     return spec.replicas if spec is not None else None
 
@@ -65,11 +60,7 @@ _DAEMON_TOLERATIONS: Final = [
 
 
 def read_pod(kind: str, raw: Any) -> Pod:
-    """Returns a pod with what kube-scheduler's filters read of it, or a workload's first pod.
-
-    Raises:
-        ObjectError: it cannot be read
-    """
+    """Returns a pod with what kube-scheduler's filters read of it, or a workload's first pod."""
     if kind == "Pod":
         return SCHEDULED_POD.read(raw)
     pod = workload_pod(kind, decode_object(kind, raw, Workload))
@@ -128,18 +119,20 @@ def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_
     # Each must succeed before the next one: the replica is deleted only when the volume has one more healthy replica
     # than it needs.
     commands = (
-        _patch(kubectl, volume, {"numberOfReplicas": number + 1, **meanwhile}),
+        _patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number + 1, **meanwhile}}),
         _wait(kubectl, volume, "degraded", _UNTIL_REBUILD),
         _wait(kubectl, volume, "healthy", _UNTIL_HEALTHY),
-        _patch(kubectl, volume, {"numberOfReplicas": number}),
+        _patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number}}),
         (*kubectl, "delete", _REPLICAS, replica),
     )
-    return (*commands, _patch(kubectl, volume, afterwards)) if afterwards else commands
+    if not afterwards:
+        return commands
+    return (*commands, _patch(namespace, _VOLUMES, volume.name, {"spec": afterwards}))
 
 
-def _patch(kubectl: Command, volume: Volume, spec: dict[str, Any]) -> Command:
-    body = json.dumps({"spec": spec}, separators=(",", ":"))
-    return (*kubectl, "patch", _VOLUMES, volume.name, "--type=merge", "-p", body)
+def _patch(namespace: str, kind: str, name: str, body: dict[str, Any]) -> Command:
+    text = json.dumps(body, separators=(",", ":"))
+    return ("kubectl", "-n", namespace, "patch", kind, name, "--type=merge", "-p", text)
 
 
 def _wait(kubectl: Command, volume: Volume, robustness: str, timeout: str) -> Command:
@@ -147,16 +140,12 @@ def _wait(kubectl: Command, volume: Volume, robustness: str, timeout: str) -> Co
     return (*kubectl, "wait", f"{_VOLUMES}/{volume.name}", condition, f"--timeout={timeout}")
 
 
-_LONGHORN_NODES: Final = "nodes.longhorn.io"
-
-
 def uncordon(name: str) -> Command:
     return ("kubectl", "uncordon", name)
 
 
 def set_setting(name: str, namespace: str, value: str) -> Command:
-    body = json.dumps({"value": value}, separators=(",", ":"))
-    return ("kubectl", "-n", namespace, "patch", "settings.longhorn.io", name, "--type=merge", "-p", body)
+    return _patch(namespace, "settings.longhorn.io", name, {"value": value})
 
 
 def allow_scheduling_on_node(name: str, namespace: str, *, cancel_eviction: bool) -> Command:
@@ -174,17 +163,14 @@ def _scheduling_fields(*, cancel_eviction: bool) -> dict[str, Any]:
 
 
 def set_node_tags(name: str, namespace: str, tags: Sequence[str]) -> Command:
-    """Returns the command that sets all tags of a Longhorn node."""
     return _patch_node(name, namespace, {"tags": list(tags)})
 
 
 def set_disk_tags(node: str, disk: str, namespace: str, tags: Sequence[str]) -> Command:
-    """Returns the command that sets all tags of a Longhorn disk."""
     return _patch_disk(node, disk, namespace, {"tags": list(tags)})
 
 
 def set_storage_reserved(node: str, disk: str, namespace: str, size: int) -> Command:
-    """Returns the command that reserves `size` bytes of a Longhorn disk."""
     return _patch_disk(node, disk, namespace, {"storageReserved": size})
 
 
@@ -193,5 +179,4 @@ def _patch_disk(node: str, disk: str, namespace: str, fields: dict[str, Any]) ->
 
 
 def _patch_node(name: str, namespace: str, spec: dict[str, Any]) -> Command:
-    body = json.dumps({"spec": spec}, separators=(",", ":"))
-    return ("kubectl", "-n", namespace, "patch", _LONGHORN_NODES, name, "--type=merge", "-p", body)
+    return _patch(namespace, "nodes.longhorn.io", name, {"spec": spec})

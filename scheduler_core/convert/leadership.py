@@ -83,11 +83,7 @@ class EndpointSlice(Wire):
 
 
 def endpoint_slice(raw: bytes, service: LeaderService) -> Slice:
-    """The endpoints and labels of an EndpointSlice, as kube-proxy reads them.
-
-    Raises:
-        ObjectError: it is no EndpointSlice
-    """
+    """The endpoints and labels of an EndpointSlice, as kube-proxy reads them."""
     wire = decode_json("EndpointSlice", raw, EndpointSlice)
     ports = wire.ports or ()
     endpoints = wire.endpoints or ()
@@ -121,7 +117,6 @@ def new_slice(namespace: str, service: LeaderService, desired: Slice) -> dict[st
 
 
 def update_slice(raw: bytes, service: LeaderService, desired: Slice) -> dict[str, Any]:
-    """The body that replaces the slice read as `raw`, at that version, with its foreign labels and annotations."""
     body: dict[str, Any] = msgspec.json.decode(raw)
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     metadata["labels"] = {**(metadata.get("labels") or {}), **desired.labels}
@@ -186,9 +181,6 @@ class SelfSubjectReview(Wire):
 def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
     """The ownerReferences of an object that the caller creates in a namespace: its ServiceAccount, or none if the
     caller is another user, or an account of another namespace.
-
-    Raises:
-        ObjectError: `raw` is no SelfSubjectReview
     """
     status = decode_json("SelfSubjectReview", raw, SelfSubjectReview).status
     user = status.user_info if status is not None else None

@@ -87,11 +87,7 @@ class Subject:
         return size
 
     def counter(self, value: int, field: str) -> int:
-        """A byte count as Longhorn reports it: any 64-bit integer, negative ones included.
-
-        Raises:
-            ObjectError: the value does not fit 64 bits
-        """
+        """A byte count as Longhorn reports it: any 64-bit integer, negative ones included."""
         if not -MAX_BYTES - 1 <= value <= MAX_BYTES:
             raise ObjectError(self.text, field, f"{value} does not fit a signed 64-bit integer")
         return value
@@ -116,11 +112,7 @@ def decode_object(kind: str, raw: object, wire: type[_AnyWire]) -> _AnyWire:
 
 
 def decode_json(kind: str, raw: bytes | msgspec.Raw, wire: type[_AnyWire]) -> _AnyWire:
-    """Decodes an object as the API server sends it, without a detour through dictionaries.
-
-    Raises:
-        ObjectError: it is no JSON; or as `decode_object`
-    """
+    """Decodes an object as the API server sends it, without a detour through dictionaries."""
     try:
         try:
             return msgspec.json.decode(raw, type=wire)
@@ -176,11 +168,7 @@ class Header:
 
 
 def header(raw: bytes | msgspec.Raw) -> Header:
-    """The header of an object.
-
-    Raises:
-        ObjectError: it has none
-    """
+    """The header of an object."""
     metadata = _decode(raw, _Object).metadata
     return Header(
         name=metadata.name,
@@ -193,11 +181,6 @@ def header(raw: bytes | msgspec.Raw) -> Header:
 
 
 def pod_phase(raw: bytes | msgspec.Raw) -> tuple[str, str]:
-    """The name and phase of a pod, without reading the rest of it.
-
-    Raises:
-        ObjectError: it has no name or its phase is no text
-    """
     pod = _decode(raw, _ObjectWithPhase)
     return pod.metadata.name, (pod.status.phase if pod.status else None) or ""
 

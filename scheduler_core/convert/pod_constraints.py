@@ -212,11 +212,7 @@ Containers = list[WireContainer] | None
 
 
 def container_amounts(containers: Containers, name: str) -> list[int | None]:
-    """What each container requests of CPU (millicores) or memory (bytes); None without request and limit.
-
-    Raises:
-        ObjectError: a value is no quantity, or negative
-    """
+    """What each container requests of CPU (millicores) or memory (bytes); None without request and limit."""
     return [_container_amount(entry.resources, name, index) for index, entry in enumerate(containers or ())]
 
 
@@ -236,11 +232,7 @@ def pod_requests(
     overhead: WireAmounts | None,
     resources: WireResources | None,
 ) -> constraints.Amounts:
-    """What a pod requests of each resource (PodRequests).
-
-    Raises:
-        ObjectError: a value is no quantity, or negative
-    """
+    """What a pod requests of each resource (PodRequests)."""
     total: dict[str, int] = {}
     for index, container in enumerate(containers or ()):
         _add(total, _container_milli(container, f"spec.containers[{index}]"))
@@ -363,11 +355,7 @@ def _host_port(port: WirePort, *, host_network: bool) -> int:
 
 
 def amount(value: Amount | None, field: str, scale: int = 1) -> int:
-    """A quantity times `scale`, rounded up, and at most 2^63-1. The limit is more than any node has.
-
-    Raises:
-        ObjectError: the value is no quantity, or negative
-    """
+    """A quantity times `scale`, rounded up, and at most 2^63-1. The limit is more than any node has."""
     if value is None or value == "":
         return 0
     try:

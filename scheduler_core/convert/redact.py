@@ -50,11 +50,7 @@ PROVISIONER: Final = "driver.longhorn.io"
 
 
 def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> dict[str, Any]:
-    """The redacted object as data, to be printed as JSON or YAML.
-
-    Raises:
-        ObjectError: it cannot be read
-    """
+    """The redacted object as data, to be printed as JSON or YAML."""
     wire = decode_json(kind.label, raw, kind.fields.wire)
     model = kind.fields.construct(wire)  # what is written must be readable
     body = _omit_none(msgspec.to_builtins(wire))
@@ -76,22 +72,14 @@ def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> di
 
 
 def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
-    """A namespace as data: its name and its labels, for `keep_selected_labels`.
-
-    Raises:
-        ObjectError: it cannot be read
-    """
+    """A namespace as data: its name and its labels, for `keep_selected_labels`."""
     body = _omit_none(msgspec.to_builtins(decode_json("Namespace", raw, NAMESPACE.wire)))
     body["metadata"].pop("annotations", None)
     return {"apiVersion": "v1", "kind": "Namespace", **body}
 
 
 def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
-    """A StatefulSet as data: what predictions read of it.
-
-    Raises:
-        ObjectError: it cannot be read
-    """
+    """A StatefulSet as data: what predictions read of it."""
     kind = "StatefulSet"
     workload = decode_json(kind, raw, Workload)
     workload_pod(kind, workload)  # what is written must be readable

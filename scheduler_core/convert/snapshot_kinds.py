@@ -127,9 +127,6 @@ class SnapshotKind:
 
     @property
     def label(self) -> str:
-        """The kind's name in messages, for Longhorn's kinds with their group, because Kubernetes and Longhorn both have
-        a Node.
-        """
         return self.fields.kind
 
     @property
@@ -137,19 +134,11 @@ class SnapshotKind:
         return self.label.partition(".")[0]
 
     def read(self, raw: object) -> tuple[Key, object]:
-        """The key and the model of one decoded object.
-
-        Raises:
-            ObjectError: a field is missing or wrong
-        """
+        """The key and the model of one decoded object."""
         return self._convert_wire(decode_object(self.label, raw, self.fields.wire))
 
     def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, object]:
-        """The key and the model of an object of the API server.
-
-        Raises:
-            ObjectError: as `read`
-        """
+        """The key and the model of an object of the API server."""
         return self._convert_wire(decode_json(self.label, raw, self.fields.wire))
 
     def _convert_wire(self, wire: Wire) -> tuple[Key, object]:
@@ -192,16 +181,11 @@ WORKLOADS: Final = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", 
 
 
 def group_of(api_version: str) -> str:
-    """The API group of an apiVersion: "" for core/v1."""
     return api_version.rpartition("/")[0]
 
 
 def build_snapshot(objects: Iterable[tuple[SnapshotKind, object]], base: Snapshot | None = None) -> Snapshot:
-    """Builds a snapshot from decoded objects; with `base`, they replace its own objects of the same name.
-
-    Raises:
-        ObjectError: an object cannot be read, or two different objects bear one name
-    """
+    """Builds a snapshot from decoded objects; with `base`, they replace its own objects of the same name."""
     by_field: dict[str, dict[Key, object]] = {}
     for kind, raw in objects:
         key, value = kind.read(raw)

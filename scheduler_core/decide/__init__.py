@@ -1,4 +1,4 @@
-"""What the scheduler extender answers about a pod.
+"""What the scheduler extender answers about a pod. ResolutionError says that an object that the pod names does not exist or contradicts it.
 
 settings                the extender's own settings and the proposal's three, each with its source
 decision                options, contenders and the decision about one pod, and as the decision log keeps it

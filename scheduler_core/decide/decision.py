@@ -102,7 +102,6 @@ class Competing:
 
     @classmethod
     def without_offers(cls, state: ClusterState) -> Competing:
-        """Returns the demand of a state, with empty caches: only the process that made offers knows them."""
         return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
 
 
@@ -135,7 +134,6 @@ class Decision:
     scores: Mapping[str, int] = field(default_factory=lambda: NO_SCORES)
 
     def resolution_on(self, name: str) -> Resolution:
-        """Returns the pod's volumes as a node was judged by them."""
         return self.resolutions.get(name, self.resolution)
 
     @property
@@ -179,14 +177,9 @@ class Decision:
 
     @property
     def needs_nodes(self) -> bool:
-        """Whether an offer of the pod counts on its nodes."""
-        return self.takes_space or self.prefers_space or self.takes_persistent_volume
-
-    @property
-    def takes_persistent_volume(self) -> bool:
-        """Whether a claim of the pod will be bound to a free PersistentVolume; False if the pod fits nowhere."""
-        # No other pod's claim can then be bound to that volume.
-        return any(volume.persistent_volume for volume in self.resolution.volumes) and self.fits
+        # No other pod's claim can be bound to a free PersistentVolume that one of this pod's will be bound to.
+        takes_persistent_volume = any(volume.persistent_volume for volume in self.resolution.volumes) and self.fits
+        return self.takes_space or self.prefers_space or takes_persistent_volume
 
 
 def resolve_candidates(
@@ -194,20 +187,12 @@ def resolve_candidates(
 ) -> tuple[NodeResolution, ...]:
     """Returns the pod's volumes on the candidates, for each possible match; `offered` are volumes that other pods may
     take.
-
-    Raises:
-        ResolutionError: an object the pod names does not exist or contradicts it, or its volumes are unknown
     """
     taken = offered if options.match_volumes else None
     return resolve_on_nodes(pod, names, view, taken, require_best_effort=options.require_best_effort)
 
 
 def check_existing_volumes(resolution: Resolution) -> None:
-    """Checks that Longhorn's admission lets the existing volumes be attached.
-
-    Raises:
-        ResolutionError: it refuses every change of a volume
-    """
     for volume in resolution.volumes:
         error = update_error(volume.volume) if volume.bound else ""
         if error:
@@ -220,7 +205,6 @@ def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:
 
 
 def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
-    """Returns the volumes that an offer stores: those that take space on the pod's node, or a free PersistentVolume."""
     return tuple(volume for volume in resolution.volumes if volume.persistent_volume or is_local(volume.volume))
 
 
@@ -296,7 +280,6 @@ class LoggedDecision:
 
     @property
     def outcome(self) -> DecisionOutcome:
-        """How the decision ended, whether or not it is only observed."""
         if self.error:
             return DecisionOutcome.ERROR
         return DecisionOutcome.FITS if self.fits else DecisionOutcome.REFUSED

@@ -35,8 +35,7 @@ from scheduler_core.evaluation.single_node import (
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.listing import MAX_LISTED, join_first
-from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.model.quantity import MAX_LISTED, format_bytes, format_count, join_first
 from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict
 from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
@@ -61,8 +60,6 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node of a decision, as its explanation needs it."""
-
     view: View
     resolution: Resolution
     name: str
@@ -84,9 +81,6 @@ def explain_nodes(
 ) -> Explanation:
     """Decides as `filter_nodes` does, with a verdict per candidate: a plan, or what is missing, and the volumes of
     other pods that count.
-
-    Raises:
-        ResolutionError: an object the pod names does not exist or contradicts it
     """
     decision = filter_nodes(pod, candidates, state, options, contenders)
     return explain_decision(pod, decision, state, options)
@@ -138,7 +132,9 @@ def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options:
             competing.update(
                 (id(entry), _competing(entry, state.view)) for entry in volumes if id(entry) not in competing
             )
-            largest_first = sorted((competing[id(entry)] for entry in volumes), key=_largest_first)
+            largest_first = sorted(
+                (competing[id(entry)] for entry in volumes), key=lambda each: (-each.size, each.pod, each.volume)
+            )
             verdict = replace(verdict, competing=tuple(largest_first))
         verdicts.append(verdict)
     skipped = skipped_claims(pod, state.view, decision.resolution)
@@ -148,7 +144,6 @@ def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options:
 def _detail_of_cluster(
     reason: Reason, resolution: Resolution, state: ClusterState, details: dict[tuple[str, ...], str]
 ) -> str:
-    """Returns a sentence that is the same for all nodes with these volumes."""
     volumes = [volume.name for volume in resolution.unplaced]
     # Making the sentence takes a look at every disk of the cluster, so it is made once.
     key = (reason.name, *volumes, *(volume.claim for volume in resolution.volumes))
@@ -164,10 +159,6 @@ def _competing(volume: PodVolume, view: View) -> CompetingVolume:
     namespace, _, claim = volume.claim.partition("/")
     pods = [pod.key for pod in view.pods_of(namespace, claim) if pod.live]
     return CompetingVolume(min(pods, default=""), volume.claim, volume.name, volume.volume.size)
-
-
-def _largest_first(entry: CompetingVolume) -> tuple[int, str, str]:
-    return -entry.size, entry.pod, entry.volume
 
 
 def _explain_node(node: _Node) -> Verdict:
@@ -203,7 +194,6 @@ def _explain_node(node: _Node) -> Verdict:
 
 
 def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Verdict:
-    """Explains a node where a packing exists."""
     # The verdict has the plan, and whether every placement order succeeds, also on outdated status.
     portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
     plan = evaluation.plan(portion)
@@ -253,7 +243,6 @@ def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meetin
 
 
 def _explain_open_decision(node: _Node) -> Verdict:
-    """Explains a node where only the replicas on other nodes are undecided."""
     # The volumes that need space there fit, but maybe not together with those replicas.
     needs = node.sentences.needs(node.name)
     return Verdict(node.reason, f"it is undecided whether these replicas find room together: {needs}")
@@ -270,7 +259,6 @@ def _uncertain_volumes(node: _Node) -> str:
 
 
 def _no_room_in_cluster(view: View, resolution: Resolution) -> str:
-    """Names volumes that no disk takes, with nearest disk and rule."""
     volumes = resolution.unplaced
     parts: list[str] = []
     for count, volume in enumerate(volumes, start=1):
@@ -289,7 +277,6 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> str:
 
 
 def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Verdict:
-    """Explains a node whose open disks have too little space."""
     # The verdict has the bytes that one disk lacks for all volumes (`evaluation/single_node.py`), where they are
     # known.
     required = evaluation.required

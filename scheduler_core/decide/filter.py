@@ -69,8 +69,6 @@ _SEVERITY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What every part of a request shares."""
-
     requester: Requester  # the pod with all volumes that it may have
     state: ClusterState
     options: FilterOptions
@@ -109,11 +107,7 @@ def filter_nodes(
     options: FilterOptions,
     contenders: Contenders = NO_CONTENDERS,
 ) -> Decision:
-    """Decides which candidates can hold the pod's Longhorn volumes; every candidate gets a reason.
-
-    Raises:
-        ResolutionError: an object the pod names does not exist or contradicts it
-    """
+    """Decides which candidates can hold the pod's Longhorn volumes; every candidate gets a reason."""
     if exceeds_attach_limit(pod):
         return Decision(Resolution(), candidates, [Reason.TOO_MANY_VOLUMES] * len(candidates))
     offered = _volumes_offered_to_others(pod, contenders)
@@ -135,7 +129,6 @@ def filter_nodes(
 
 
 def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterable[PodVolume]:
-    """Returns the volumes of other pods' offers, as they are on offered nodes."""
     offers: Iterable[Any] = contenders.ledger.offers.values() if isinstance(contenders, Competing) else ()
     # Most pods have no claim that an existing volume may match, so that the offers are not even looked at.
     return (
@@ -186,7 +179,6 @@ def _decide_by_match(
 
 
 def _common_homes(requests: Sequence[filter_stages.FilterRequest]) -> frozenset[str]:
-    """Returns the nodes that are homes whatever is matched there."""
     homes: set[str] = set()
     others: set[str] = set()
     for request in requests:
@@ -205,7 +197,6 @@ def _common_homes(requests: Sequence[filter_stages.FilterRequest]) -> frozenset[
 def _worst_by_node(
     evaluated: Sequence[tuple[filter_stages.FilterRequest, list[Reason], Mapping[str, Competitors]]],
 ) -> dict[str, tuple[int, Reason]]:
-    """Returns each node's worst reason and the part that has it."""
     worst: dict[str, tuple[int, Reason]] = {}
     uncertain: set[str] = set()
     for index, (request, reasons, _) in enumerate(evaluated):

@@ -69,8 +69,6 @@ class FilterRequest:
 
 
 class _Evaluated(NamedTuple):
-    """The reasons that one stage decides, and the `competitors` that it counted, both by node."""
-
     reasons: Mapping[str, Reason]
     competitors: Mapping[str, Competitors] = {}
 
@@ -127,7 +125,6 @@ def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> list[Reason
 
 
 def _placeable(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
-    """Refuses nodes with which the whole pod has no placement."""
     needs = replica_needs(request.resolution, request.view)
     if not needs:
         return reasons
@@ -156,7 +153,6 @@ def _refusals_of_pod(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
 
 
 def _room_in_cluster(request: FilterRequest) -> _Evaluated:
-    """Refuses every node if an unplaced volume, which needs no local space, fits no disk of the cluster."""
     # Equal volumes are looked at once: a pod may have thousands.
     distinct = {
         required.key: required for required in (requirements([entry], ()) for entry in request.resolution.unplaced)
@@ -176,7 +172,6 @@ def _fits_somewhere(request: FilterRequest, required: Requirements) -> bool:
 
 
 def _homes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
-    """Refuses all nodes but the homes, if there are any."""
     # A home has a usable replica of every local volume, and all of them can be attached there.
     homes = home_names(request, decided) if request.homes is None else request.homes
     if not homes:
@@ -193,7 +188,6 @@ def home_names(request: FilterRequest, decided: Collection[str]) -> frozenset[st
 
 
 def _refusals_everywhere(request: FilterRequest, decided: _Reasons) -> _Evaluated:
-    """Refuses undecided nodes if Longhorn refuses a volume whatever the node."""
     refused = refusal_on_every_node(request.view, request.resolution)
     if refused is None:
         return _NOTHING
@@ -266,7 +260,6 @@ _STAGES: Final[tuple[_Stage, ...]] = (
 
 
 def accept(reasons: Sequence[Reason], accepted: frozenset[Reason]) -> list[Reason]:
-    """Returns the reasons once nodes with the accepted ones are offered."""
     return [Reason.ROOM if reason in accepted else reason for reason in reasons]
 
 

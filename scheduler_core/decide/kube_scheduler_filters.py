@@ -18,7 +18,6 @@ from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.scheduler import policy_refusals
 from scheduler_core.model import kube
 from scheduler_core.model.constraints import NodeSelectorTerm
-from scheduler_core.model.generic import Node
 from scheduler_core.model.snapshot import Snapshot
 
 RESOURCES_PLUGIN: Final = "NodeResourcesFit"
@@ -96,9 +95,15 @@ def _claim_refusal(
             problem = "it waits until the claim is provisioned"
         if problem:
             return PluginRefusal(VOLUME_PLUGIN, f"{_UNBOUND}: {claim.name}: {problem}")
-    if READ_WRITE_ONCE_POD in claim.spec.access_modes and _has_user(pod, claim, snapshot):
-        return PluginRefusal(RESTRICTIONS_PLUGIN, _IN_USE)
-    return None
+    if READ_WRITE_ONCE_POD not in claim.spec.access_modes:
+        return None
+    # A pod that has a node uses the claim (NodeInfo.PVCRefCounts).
+    used = any(
+        other.node_name and not other.finished and other.key != pod.key
+        for other in snapshot.pods.values()
+        if other.namespace == claim.namespace and any(each.claim == claim.name for each in other.volumes)
+    )
+    return PluginRefusal(RESTRICTIONS_PLUGIN, _IN_USE) if used else None
 
 
 def _class_problem(spec: kube.ClaimSpec, snapshot: Snapshot) -> str:
@@ -114,15 +119,6 @@ def _waits_for_consumer(spec: kube.ClaimSpec, snapshot: Snapshot) -> bool:
     """Whether a claim is bound when its pod is scheduled (volume.IsDelayBindingMode)."""
     named = default_class(snapshot) if spec.storage_class is None else snapshot.storage_classes.get(spec.storage_class)
     return named is not None and named.waits_for_consumer
-
-
-def _has_user(pod: kube.Pod, claim: kube.Claim, snapshot: Snapshot) -> bool:
-    """Whether a pod that has a node uses a claim (NodeInfo.PVCRefCounts)."""
-    return any(
-        other.node_name and not other.finished and other.key != pod.key
-        for other in snapshot.pods.values()
-        if other.namespace == claim.namespace and any(mount.claim == claim.name for mount in other.volumes)
-    )
 
 
 def compares_resources(cluster: GenericClusterState) -> bool:
@@ -149,7 +145,7 @@ def kube_scheduler_refusals(
         if name in refused:
             plugin, _, text = refused[name].text.partition(": ")
             refusals[name] = PluginRefusal(plugin, text)
-        elif not _admits(affinities, others.nodes[name].node):
+        elif not all(any(term.matches(name, others.nodes[name].node.labels) for term in terms) for terms in affinities):
             refusals[name] = PluginRefusal(VOLUME_PLUGIN, VOLUME_AFFINITY)
     return refusals
 
@@ -158,8 +154,3 @@ def _policy(cluster: GenericClusterState) -> Policy:
     compares = compares_resources(cluster)
     plugins = [plugin for plugin in PLUGIN_RULES if compares or plugin != RESOURCES_PLUGIN]
     return Policy(tuple(PolicyPredicate(plugin, PLUGIN_RULES[plugin]) for plugin in plugins))
-
-
-def _admits(affinities: Sequence[VolumeAffinity], node: Node) -> bool:
-    """Whether a node matches the node affinity of every volume (volume.CheckNodeAffinity)."""
-    return all(any(term.matches(node.name, node.labels) for term in terms) for terms in affinities)

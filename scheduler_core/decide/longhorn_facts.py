@@ -1,4 +1,4 @@
-"""A decision as the classic scheduler's Longhorn rules read it (`generic/longhorn_facts.py`): facts about each node.
+"""A decision as the classic scheduler's Longhorn rules read it (`generic/cycle_state.py`): facts about each node.
 
 Data flow: the decision of `filter_nodes`, with order safety and stale safety examined → the replicas that are kept → for nodes that fit a plan, made
 once for all nodes whose profile and competitors are equal → what the plan leaves free on each open disk.
@@ -45,8 +45,6 @@ _Free = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _DisksByFreeSpace:
-    """The disks of a node by free space, the one with most first."""
-
     node: Node
     free_space: FreeSpace
     free: _Free
@@ -87,13 +85,9 @@ class PlanCache:
         options: FilterOptions,
         contenders: Contenders = NO_CONTENDERS,
     ) -> LonghornFacts:
-        """Returns the facts about the pod's volumes by node, with other pods taken into account.
-
-        The reasons are those of `filter_nodes` with the same options for these very nodes. Where a plan exists but was
-        not found within the budget, the disks are as they are without it.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Returns the facts about the pod's volumes by node, with other pods taken into account. The reasons are those
+        of `filter_nodes` with the same options for these very nodes. Where a plan exists but was not found within the
+        budget, the disks are as they are without it.
         """
         # Order safety and stale safety are examined whatever the options.
         examined = replace(options, rank_safety=True)
@@ -119,8 +113,6 @@ class PlanCache:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """What every plan of one request reads."""
-
     state: ClusterState
     decision: Decision
     resolution: Resolution
@@ -276,7 +268,6 @@ def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
 
 
 def _limits_in_profile_order(planner: _Planner, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
-    """Returns the limits of a node's open disks in the order of its profile, which has no names."""
     view = planner.view
     node = view.cluster.nodes[name]
     disks = planner.cache.by_free_space.get(name)

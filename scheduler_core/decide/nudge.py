@@ -66,10 +66,9 @@ class WaitingPod:
 
 
 def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | None:
-    """Returns a key that pods with the same answer on every set of nodes share, None for a pod without one.
-
-    Only pods that nothing in the cluster distinguishes have one. The caller must know whether the pod has an offer or a
-    pending nudge of its own.
+    """Returns a key that pods with the same answer on every set of nodes share, None for a pod without one. Only pods
+    that nothing in the cluster distinguishes have one. The caller must know whether the pod has an offer or a pending
+    nudge of its own.
     """
     # All volumes are still to be created and no node is selected, so there is no replica to return to.
     if any(volume.bound or volume.in_use_on for volume in resolution.volumes) or view.selected_node(pod):
@@ -121,7 +120,6 @@ class PendingNudges:
             self._cached = (ledger, _with_offer(with_nudges, offered, now))
 
     def end(self, uid: str) -> None:
-        """Ends the pending nudge of a pod that is being asked about, or is gone."""
         if self._pending.pop(uid, None) is not None:
             self._cached = None
             self.ended += 1

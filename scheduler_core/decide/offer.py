@@ -102,7 +102,6 @@ def _pods_to_come(view: View, competing: int, recent: int) -> int:
 
 
 def may_narrow(view: View, outstanding: int) -> bool:
-    """Whether an offer may leave out nodes that fit, while so many offers are outstanding."""
     return outstanding > 0 or view.indexes.pods_to_schedule > 1
 
 
@@ -113,8 +112,6 @@ def choose_one_node(decision: Decision, view: View) -> frozenset[str]:
 
 
 class _Room:
-    """The bytes that competitors leave to the pod on each fitting node."""
-
     def __init__(self, decision: Decision, view: View, fitting: Sequence[str]) -> None:
         self._decision = decision
         self._volumes = volumes_on_pod_node(decision.resolution)
@@ -135,7 +132,6 @@ class _Room:
         return bool(self._data or self._decision.scores)
 
     def count_pods(self, limit: int) -> int:
-        """For how many pods like this one there is room, at most `limit`."""
         size = _total_size(self._volumes)
         count = 0
         for bound in self._bounds.values():
@@ -183,7 +179,6 @@ class _Room:
         return frozenset(best)
 
     def _rank(self, name: str) -> tuple[int, int, int, int, int, str]:
-        """Returns the rank of a node: the least comes first."""
         decision = self._decision
         kept, rebuilt = self._data.get(name, (0, 0))
         safety = _SAFETY[decision.unsafe.get(name)]
@@ -244,7 +239,6 @@ def nodes_with_most_free_space(
 
 
 def _by_free_space(bounds: Iterable[tuple[int, str]], usable: Callable[[str, int], int]) -> Iterator[tuple[int, str]]:
-    """Yields nodes with their exact bytes, most first, ties by name."""
     # `bounds` are pairs: an upper bound of the bytes, and the name.
     heap = [(-bound, name) for bound, name in bounds]
     heapify(heap)
@@ -290,7 +284,7 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent:
     offered = replace(offered, nodes=nodes, volumes=volumes)
     if len(nodes) == len(fitting):
         return offered, decision
-    return offered, _with_reason(decision, frozenset(fitting) - nodes, Reason.NOT_OFFERED)
+    return offered, exclude(decision, frozenset(fitting) - nodes, Reason.NOT_OFFERED)
 
 
 def make_hold(pod: Pod, decision: Decision, view: View) -> Offered:
@@ -334,12 +328,10 @@ def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:
     return view.indexes.free_space, view.snapshot.longhorn_nodes, view.snapshot.nodes or {}, *demand
 
 
-def exclude(decision: Decision, names: frozenset[str]) -> Decision:
-    """Returns the decision with these nodes marked WAITING, because it no longer holds for them."""
-    return _with_reason(decision, names, Reason.WAITING) if names else decision
-
-
-def _with_reason(decision: Decision, names: frozenset[str], reason: Reason) -> Decision:
+def exclude(decision: Decision, names: frozenset[str], reason: Reason = Reason.WAITING) -> Decision:
+    """Returns the decision without these nodes, by default because it no longer holds for them."""
+    if not names:
+        return decision
     pairs = zip(decision.candidates, decision.reasons, strict=True)
     return replace(decision, reasons=[reason if name in names else before for name, before in pairs])
 
@@ -378,7 +370,6 @@ def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> 
 
 
 def current_pod(pod: Pod | ObservedPod, view: View) -> Pod | None:
-    """Returns the pod as a view has it, None if the view does not have this very pod."""
     current = view.snapshot.pods.get((pod.namespace, pod.name))
     return current if current is not None and current.uid == pod.uid else None
 
@@ -390,7 +381,6 @@ def _newer(pod: Pod, view: View) -> Pod:
 
 
 def undecided_pods(view: View) -> frozenset[str]:
-    """UIDs of the view's pods without a decided node."""
     pods = view.snapshot.pods.values()
     return frozenset(pod.uid for pod in pods if pod.live and pod.volumes and not decided_node(pod, view))
 
@@ -401,9 +391,6 @@ def offer_to_restore(
     """Returns an offer as the previous leader recorded it, with the pod's volumes, or None if the pod is bound,
     finished or gone, or takes no space. `elapsed`: seconds that have passed at least since the record was made.
     `others`: the volumes of offers that are restored already.
-
-    Raises:
-        ResolutionError: the pod cannot be resolved
     """
     offered = recorded.offered
     if recorded.everywhere:

@@ -77,7 +77,6 @@ class ExtenderSettings:
 
     @property
     def observes(self) -> bool:
-        """Whether refusals are only counted and logged."""
         return self.enforcement is Enforcement.OBSERVE
 
 

@@ -12,20 +12,10 @@ from functools import cached_property
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Packing
 from scheduler_core.evaluation.replicas import replica_needs
-from scheduler_core.model.listing import MAX_LISTED, join_first
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import MAX_LISTED, format_bytes, join_first
 from scheduler_core.model.verdict import Meeting
 from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
 from scheduler_core.volumes.resolve import PodVolume, Resolution
-
-
-@dataclass(frozen=True, slots=True)
-class _Need:
-    """The replicas of a volume that need a place."""
-
-    volume: PodVolume
-    on_node: bool  # whether one needs it on the pod's node
-    elsewhere: int  # how many may go to any node
 
 
 @dataclass(frozen=True)
@@ -72,7 +62,6 @@ class VolumeSentences:
 
     @property
     def has_needs(self) -> bool:
-        """Whether replicas need places that are not fixed to the pod's node."""
         return bool(self._counts)
 
     def needs(self, name: str) -> str:
@@ -80,8 +69,8 @@ class VolumeSentences:
         # Most nodes have no replica of the pod's volumes, and need the same.
         needs = self._needs_on(name) if name in self._nodes_with_replica else self._needs_without_replica
         parts = [
-            f"{need.volume.name} ({format_bytes(need.volume.volume.size)}): {_places(need, name)}"
-            for need in needs[:MAX_LISTED]
+            f"{volume.name} ({format_bytes(volume.volume.size)}): {_places(on_node, elsewhere, name)}"
+            for volume, on_node, elsewhere in needs[:MAX_LISTED]
         ]
         return join_first(parts, "; ", len(needs))
 
@@ -103,16 +92,17 @@ class VolumeSentences:
         return frozenset().union(*(nodes for _, nodes in self._nodes_by_volume))
 
     @cached_property
-    def _needs_without_replica(self) -> Sequence[_Need]:
+    def _needs_without_replica(self) -> Sequence[tuple[PodVolume, bool, int]]:
         return self._needs_on("")
 
-    def _needs_on(self, name: str) -> Sequence[_Need]:
-        needs = []
+    def _needs_on(self, name: str) -> Sequence[tuple[PodVolume, bool, int]]:
+        # Each volume with whether a replica needs the pod's node, and how many may go to any node.
+        needs: list[tuple[PodVolume, bool, int]] = []
         for volume, nodes in self._nodes_by_volume:
             on_node = volume.local and name not in nodes
             elsewhere = self._counts.get(volume.claim, on_node) - on_node
             if on_node or elsewhere > 0:
-                needs.append(_Need(volume, on_node, elsewhere))
+                needs.append((volume, on_node, elsewhere))
         return needs
 
 
@@ -123,20 +113,18 @@ def needed_space(volume: PodVolume) -> str:
 
 
 def tied_domain(volume: PodVolume) -> str:
-    """Names the zone or region that a volume is tied to, such as " of zone a"; "" for none."""
     terms = volume.volume.topology_requirement
     return " or".join(f" of zone {term.zone}" if term.zone else f" of region {term.region}" for term in terms)
 
 
-def _places(need: _Need, name: str) -> str:
-    places = [f"1 on node {name}"] * need.on_node + [f"{need.elsewhere} on any node"] * (need.elsewhere > 0)
+def _places(on_node: bool, elsewhere: int, name: str) -> str:  # noqa: FBT001 # as in `_needs_on`
+    places = [f"1 on node {name}"] * on_node + [f"{elsewhere} on any node"] * (elsewhere > 0)
     return ", ".join(places)
 
 
 def failing_order(placed: Sequence[tuple[str, int | None]], disks: Sequence[str]) -> str:
-    """Says on which disks an unlucky order puts volumes, and which one is left over.
-
-    `placed`: volumes with the indexes of their disks; the last one has none.
+    """Says on which disks an unlucky order puts volumes, and which one is left over. `placed`: volumes with the indexes
+    of their disks; the last one has none.
     """
     if not placed:
         return ""
@@ -145,16 +133,14 @@ def failing_order(placed: Sequence[tuple[str, int | None]], disks: Sequence[str]
 
 
 def meeting_on(disks: Mapping[str, str], meeting: Meeting | None) -> str:
-    """Says which volumes may meet on a disk; `disks` has the names by UUID."""
     if meeting is None:
         return ""
     return f"on outdated status all of these may go to disk {disks[meeting.disk]}: {join_first(meeting.volumes, ', ')}"
 
 
 def never_offered(packing: Packing, missing: Sequence[int], disks: Sequence[str]) -> str:
-    """Says that a packing mode never offers a node, and what would end that.
-
-    `missing`: the least bytes that each disk lacks for stale safety, in the order of their names; empty if unknown.
+    """Says that a packing mode never offers a node, and what would end that. `missing`: the least bytes that each disk
+    lacks for stale safety, in the order of their names; empty if unknown.
     """
     ends = ["--packing auto, best with the placement guard, which keeps Longhorn to the plan"]
     lacking = [f"{format_bytes(size)} on disk {disk}" for size, disk in zip(missing, disks, strict=False) if size]

@@ -54,14 +54,13 @@ class Limit:
 def allocate(
     spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy = NO_OCCUPANTS
 ) -> DiskScheduleStatus:
-    """Decides which requests are granted and returns the next status.
-
-    First, withdrawn requests are released and smaller requests shrink. Then requests are served one by one: those of
-    occupants with data, up to the size they have; those that hold something and want to grow; then the others. Within each,
-    backing images come before replicas, then names decide. Each is granted as a whole if the total, and what occupants with
-    data lack, then still is at most `limit.available`, and rejected otherwise: a rejected growth keeps what it holds. A size
-    that cannot be read is rejected the same way. A new replica whose backing image has no request on this disk yet stays
-    pending. The conditions stay as they are.
+    """Decides which requests are granted and returns the next status. First, withdrawn requests are released and
+    smaller requests shrink. Then requests are served one by one: those of occupants with data, up to the size they
+    have; those that hold something and want to grow; then the others. Within each, backing images come before replicas,
+    then names decide. Each is granted as a whole if the total, and what occupants with data lack, then still is at most
+    `limit.available`, and rejected otherwise: a rejected growth keeps what it holds. A size that cannot be read is
+    rejected the same way. A new replica whose backing image has no request on this disk yet stays pending. The
+    conditions stay as they are.
     """
     draft = _Draft(spec, status, limit, occupancy)
     for kind, name in _unsatisfied_requests(spec, draft):
@@ -75,8 +74,6 @@ def allocate(
 
 
 class _Draft:
-    """The allocations of a disk while its requests are served."""
-
     def __init__(
         self, spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy
     ) -> None:
@@ -97,12 +94,10 @@ class _Draft:
         return self.held.get(key, _HOLDS_NOTHING).size
 
     def restores(self, key: _Key) -> bool:
-        """Whether a request asks for no more than what an occupant with data needs."""
         size = self._spec.requests(key[0])[key[1]]
         return key in self.lacking and size is not None and size <= self.size(key) + self.lacking[key]
 
     def serve(self, kind: RequestKind, name: str) -> None:
-        """Decides one request."""
         key = (kind, name)
         size = self._spec.requests(kind)[name]
         if size is None:
@@ -175,7 +170,6 @@ class _Draft:
 
 
 def _current_allocations(spec: DiskScheduleSpec, status: DiskScheduleStatus) -> dict[_Key, Allocation]:
-    """Returns the current allocations without what was withdrawn; a smaller request shrinks its allocation."""
     current: dict[_Key, Allocation] = {}
     for kind in RequestKind:
         for name, size in spec.requests(kind).items():
@@ -202,7 +196,6 @@ def _allocations_of(held: Mapping[_Key, Allocation], kind: RequestKind) -> Alloc
 
 
 def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:
-    """Returns the bytes that are held or may still be granted on the disk, by name."""
     return {
         name: claim(requests.get(name), allocations.get(name)) for name in sorted(requests.keys() | allocations.keys())
     }

@@ -18,9 +18,8 @@ from scheduler_core.disk_schedule.writes import ChangeCopies, RemoveFinalizer, S
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.model.disk_schedule import AllocationState, BackingImageCopies, DiskSchedule, RequestKind
-from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V2, BackingImage, Disk, Node, Replica, Volume
-from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.model.quantity import format_bytes, format_count, join_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +49,10 @@ class ImageDecision:
 
 
 def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
-    """Decides what to write for a backing image.
-
-    The disks are the union of spec and status: a copy that is on a disk occupies it, wanted or not. A copy that was
-    rejected before it began is removed, unless a replica needs it there, and tried on another disk; its request is withdrawn
-    by the next decision, for which it is not on the disk any more. A DiskSchedule that is
-    being deleted gets no larger requests; the one that follows it does.
+    """Decides what to write for a backing image. The disks are the union of spec and status: a copy that is on a disk
+    occupies it, wanted or not. A copy that was rejected before it began is removed, unless a replica needs it there,
+    and tried on another disk; its request is withdrawn by the next decision, for which it is not on the disk any more.
+    A DiskSchedule that is being deleted gets no larger requests; the one that follows it does.
     """
     image = snapshot.image
     if image.deleting:
@@ -150,7 +147,6 @@ def _needs_request(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 
 def _needs_requeue(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether a copy waits for something that no event may show."""
     # That is space on its disk, a DiskSchedule that does not exist yet, or the successor of one that is being deleted.
     schedule = snapshot.schedules.get(uuid)
     if schedule is None:
@@ -197,10 +193,9 @@ def disks_that_need_image(volumes: Iterable[Volume], replicas: Iterable[Replica]
 
 
 def candidate_disks(cluster: Cluster, space: Mapping[str, DiskSpace], image: BackingImage) -> tuple[str, ...]:
-    """Returns the UUIDs of disks for a further copy, best first.
-
-    Nodes without a copy come before others, then disks with the most bytes left, ties by node and disk name. There are
-    no candidates while a setting about tags cannot be read, because Longhorn then places no copies.
+    """Returns the UUIDs of disks for a further copy, best first. Nodes without a copy come before others, then disks
+    with the most bytes left, ties by node and disk name. There are no candidates while a setting about tags cannot be
+    read, because Longhorn then places no copies.
     """
     if cluster.settings.first_fault(_ALLOW_EMPTY) is not None:
         return ()

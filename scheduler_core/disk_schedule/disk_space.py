@@ -29,9 +29,8 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.longhorn.placement import DiskCandidate, schedule_replica
 from scheduler_core.model.disk_schedule import Allocations, AllocationState, DiskSchedule, Fault, Requests
-from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, join_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +189,10 @@ class PlacementView:
 
 
 def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas: Iterable[Replica]) -> DiskChoice:
-    """Chooses the disk where a replica requests space, if any.
-
-    The replica's present place is disregarded and not chosen again: it was refused there. A disk that it has left is chosen again once its
-    bytes there are released. The disk with the most bytes left wins among those Longhorn might pick, ties by node and disk name. `replicas`
-    are all of the volume.
+    """Chooses the disk where a replica requests space, if any. The replica's present place is disregarded and not
+    chosen again: it was refused there. A disk that it has left is chosen again once its bytes there are released. The
+    disk with the most bytes left wins among those Longhorn might pick, ties by node and disk name. `replicas` are all
+    of the volume.
     """
     if waits_for_attachment(volume):
         return DiskChoice(None, "the volume is not attached")
@@ -212,7 +210,9 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
         nodes = needs.closed_nodes(hosts | names)
         result = schedule_replica(replace(view.cluster, nodes=nodes), volume, unplaced, volume_replicas)
         options = [choice.candidate for choice in result.choices]
-        best = min(options, key=lambda option: _preference(option, view.space), default=None)
+        best = min(
+            options, key=lambda each: (-view.space[each.disk.uuid].free, each.node.name, each.disk.name), default=None
+        )
         if complete or (best is not None and _is_first_choice(view.cluster, nodes, hosts, best)):
             break
     return DiskChoice(best) if best is not None else needs.explain()
@@ -221,7 +221,6 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
 def _roomiest_nodes(
     view: PlacementView, needs: _Needs, hosts: AbstractSet[str], limit: float
 ) -> tuple[AbstractSet[str], bool]:
-    """Returns the first `limit` nodes that would grant the request, and whether there are no others."""
     # Some of the nodes are in zones without replicas, if there are any.
     nodes = view.cluster.nodes
     used_zones = _zones_of(view.cluster, hosts)
@@ -278,7 +277,6 @@ class _Needs:
         return self.size + unclaimed_image_bytes(self._view.schedules.get(uuid), self._image, self._image_size)
 
     def grants(self, uuid: str) -> bool:
-        """Whether the disk would grant the replica and its image."""
         space = self._view.space.get(uuid)
         return (
             space is not None
@@ -294,7 +292,6 @@ class _Needs:
         return schedule is not None and self._replica.name in schedule.status.replicas
 
     def _close(self, name: str, disk: Disk) -> Disk:
-        """Returns a node's disk, closed if its DiskSchedule would not grant the request."""
         space = self._view.space.get(disk.uuid)
         # A moved disk's UUID is listed twice. The entry that its DiskSchedule does not name may look open while every request is
         # refused, and the replica would choose it again and again.
@@ -311,7 +308,6 @@ class _Needs:
         }
 
     def explain(self) -> DiskChoice:
-        """Returns why no disk is chosen, as the disks with the most free space and the obstacle on each."""
         ranked = sorted(self._view.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
         wanted = format_bytes(self.size)
         if self._image:
@@ -335,7 +331,3 @@ def unclaimed_image_bytes(schedule: DiskSchedule | None, image: str, size: int) 
     if schedule is None or not image:
         return size if image else 0
     return size if claim(schedule.spec.backing_images.get(image), schedule.status.backing_images.get(image)) == 0 else 0
-
-
-def _preference(option: DiskCandidate, space: Mapping[str, DiskSpace]) -> tuple[int, str, str]:
-    return -space[option.disk.uuid].free, option.node.name, option.disk.name

@@ -23,7 +23,6 @@ from scheduler_core.disk_schedule.allocation import claim
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run
 from scheduler_core.disk_schedule.writes import (
-    DISK_ALLOCATION,
     EXPANSION_GRANTED,
     EXPANSION_PENDING,
     EXPANSION_REJECTED,
@@ -33,6 +32,7 @@ from scheduler_core.disk_schedule.writes import (
     condition_matches,
     disk_name,
     disk_problem,
+    refuse_allocation,
 )
 from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
@@ -66,8 +66,13 @@ def expand(
     if not growing:
         return Expansion((*_rollback_requests(allocations), *_size_writes(unplaced, volume.size)))
     if current_condition is not None and current_condition.reason == EXPANSION_REJECTED:
-        full_disks = _disks_without_space(volume, growing, space)
-        if full_disks or not all(_is_at_current_size(entry) for entry in growing):
+        growth = _growth_by_disk(volume, growing)
+        full_disks = frozenset(uuid for uuid, size in growth.items() if uuid in space and not space[uuid].grants(size))
+        at_current_size = all(
+            entry.stage is Stage.ALLOCATED and entry.in_sync and entry.requested == entry.current_size
+            for entry in growing
+        )
+        if full_disks or not at_current_size:
             causes = _Causes(schedules, space, full_disks)
             condition = _rejected_condition(volume, growing, causes, current_condition)
             return Expansion(_rollback_requests(allocations), condition, requeue=True)
@@ -82,10 +87,6 @@ def expand(
         return Expansion(_growth_requests(volume, growing), _pending_condition(volume))
     condition = _rejected_condition(volume, growing, _Causes(schedules, space))
     return Expansion(_rollback_requests(allocations), condition, requeue=True)
-
-
-def _is_at_current_size(entry: ReplicaAllocation) -> bool:
-    return entry.stage is Stage.ALLOCATED and entry.in_sync and entry.requested == entry.current_size
 
 
 def _has_answer(entry: ReplicaAllocation, size: int) -> bool:
@@ -129,45 +130,31 @@ def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[W
 
 
 def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Counter[str]:
-    """Returns the bytes that the volume's growing replicas lack, by disk UUID, those on one disk in sum."""
     growth = Counter[str]()
     for entry in growing:
-        growth[entry.replica.disk_id] += max(0, volume.size - _taken_by(entry))
+        claimed = claim(entry.requested, entry.allocation)
+        taken = max(claimed, entry.current_size) if has_run(entry.replica) else claimed
+        growth[entry.replica.disk_id] += max(0, volume.size - taken)
     return growth
-
-
-def _taken_by(entry: ReplicaAllocation) -> int:
-    claimed = claim(entry.requested, entry.allocation)
-    return max(claimed, entry.current_size) if has_run(entry.replica) else claimed
-
-
-def _disks_without_space(
-    volume: Volume, growing: Iterable[ReplicaAllocation], space: Mapping[str, DiskSpace]
-) -> frozenset[str]:
-    growth = _growth_by_disk(volume, growing)
-    return frozenset(uuid for uuid, size in growth.items() if uuid in space and not space[uuid].grants(size))
 
 
 def _pending_condition(volume: Volume) -> Condition:
     message = f"waiting for all disks to answer for {format_bytes(volume.size)} per replica"
-    return Condition(DISK_ALLOCATION, "False", EXPANSION_PENDING, message)
+    return refuse_allocation(EXPANSION_PENDING, message)
 
 
 def _granted_condition(volume: Volume) -> Condition:
     message = f"all disks granted {format_bytes(volume.size)} per replica"
-    return Condition(DISK_ALLOCATION, "False", EXPANSION_GRANTED, message)
+    return refuse_allocation(EXPANSION_GRANTED, message)
 
 
 @dataclass(frozen=True, slots=True)
 class _Causes:
-    """Why disks refuse a growth."""
-
     schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
     space: Mapping[str, DiskSpace]  # what is left on each disk, by UUID
     full_disks: Collection[str] = ()  # UUIDs of disks that would refuse a request
 
     def describe(self, uuid: str, node: str, lacking: int) -> str:
-        """Says why a disk cannot grant some more bytes."""
         problem = disk_problem(self.schedules, uuid)
         if problem:
             return problem
@@ -181,18 +168,17 @@ class _Causes:
 def _rejected_condition(
     volume: Volume, growing: Iterable[ReplicaAllocation], causes: _Causes, current_condition: Condition | None = None
 ) -> Condition:
-    """Returns the condition that names the disks that refused an expansion or would refuse it (`full_disks`)."""
     start = f"the volume cannot grow to {format_bytes(volume.size)}"
     growing = list(growing)
     refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in causes.full_disks]
     # While replicas go back to the old size there may be no such disk: the message stays.
     if not refused and current_condition is not None and current_condition.message.startswith(f"{start}:"):
-        return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, current_condition.message)
+        return refuse_allocation(EXPANSION_REJECTED, current_condition.message)
     lacking = _growth_by_disk(volume, growing)
     nodes = {replica.disk_id: replica.node_id for replica in refused}
     sentences = dict.fromkeys(causes.describe(uuid, node, lacking[uuid]) for uuid, node in nodes.items())
     cause = "; ".join(sentences) or "its disks are asked for the old size first"
-    return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, f"{start}: {cause}")
+    return refuse_allocation(EXPANSION_REJECTED, f"{start}: {cause}")
 
 
 def _has_refusal(entry: ReplicaAllocation) -> bool:

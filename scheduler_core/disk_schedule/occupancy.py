@@ -21,8 +21,8 @@ from typing import Final
 from scheduler_core.disk_schedule.writes import (
     ALLOCATION_PENDING,
     ALLOCATION_REJECTED,
-    DISK_ALLOCATION,
     gone_disk,
+    refuse_allocation,
 )
 from scheduler_core.model.disk_schedule import (
     Adoption,
@@ -83,12 +83,11 @@ class ReplicaAllocation:
 def replica_allocation(
     volume: Volume, replica: Replica, schedules: Mapping[str, DiskSchedule], disks: Collection[str]
 ) -> ReplicaAllocation:
-    """Determines the stage of a replica. `disks` are the UUIDs that some node's status lists.
-
-    REFUSED_NEW has never run, so it can go elsewhere: its request was rejected, its DiskSchedule is being deleted, there is
-    none and no node lists the disk, its disk is gone, or the backing image that it needs is refused there. REFUSED is a
-    rejection of a replica with data. A listed disk without a DiskSchedule is PENDING: node sync creates it, or a cache has yet
-    to show it.
+    """Determines the stage of a replica. `disks` are the UUIDs that some node's status lists. REFUSED_NEW has never
+    run, so it can go elsewhere: its request was rejected, its DiskSchedule is being deleted, there is none and no node
+    lists the disk, its disk is gone, or the backing image that it needs is refused there. REFUSED is a rejection of a
+    replica with data. A listed disk without a DiskSchedule is PENDING: node sync creates it, or a cache has yet to show
+    it.
     """
     schedule = schedules.get(replica.disk_id)
     requested = schedule.spec.replicas.get(replica.name) if schedule else None
@@ -106,7 +105,9 @@ def replica_allocation(
         stage = refused if schedule.deleting else Stage.UNREQUESTED
     elif allocation is not None and allocation.size >= current_size:
         stage = Stage.ALLOCATED
-        obstacle = _rejection(gone) if gone else _image_obstacle(schedule, volume.backing_image)
+        obstacle = (
+            refuse_allocation(ALLOCATION_REJECTED, gone) if gone else _image_obstacle(schedule, volume.backing_image)
+        )
     else:
         rejected = allocation is not None and allocation.state is AllocationState.REJECTED
         stage = refused if rejected else Stage.PENDING
@@ -124,7 +125,6 @@ def replica_allocation(
 
 
 def _image_obstacle(schedule: DiskSchedule, image: str) -> Condition | None:
-    """Returns why a replica's backing image cannot be used on its disk, None if it can or none is needed."""
     allocation = schedule.status.backing_images.get(image)
     if not image or (allocation is not None and allocation.size > 0):
         return None
@@ -132,13 +132,9 @@ def _image_obstacle(schedule: DiskSchedule, image: str) -> Condition | None:
     requested = f" of {format_bytes(size)}" if size else ""
     where = f"disk {schedule.spec.disk} on node {schedule.spec.node}"
     if _refuses_image(schedule, image):
-        return _rejection(f"backing image {image}{requested} is refused by {where}")
+        return refuse_allocation(ALLOCATION_REJECTED, f"backing image {image}{requested} is refused by {where}")
     message = f"backing image {image}{requested} has no answer from {where} yet"
-    return Condition(DISK_ALLOCATION, "False", ALLOCATION_PENDING, message)
-
-
-def _rejection(message: str) -> Condition:
-    return Condition(DISK_ALLOCATION, "False", ALLOCATION_REJECTED, message)
+    return refuse_allocation(ALLOCATION_PENDING, message)
 
 
 def _refuses_image(schedule: DiskSchedule, image: str) -> bool:
@@ -148,7 +144,6 @@ def _refuses_image(schedule: DiskSchedule, image: str) -> bool:
 
 
 def has_run(replica: Replica) -> bool:
-    """Whether a replica may have data, because it runs or ran."""
     # A replica with data never leaves its disk for lack of space.
     return bool(replica.healthy_at or replica.failed_at) or replica.current_state not in {"", "stopped"}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from scheduler_core.disk_schedule import writes
 from scheduler_core.disk_schedule.allocation import Limit, allocate
@@ -26,9 +26,8 @@ from scheduler_core.model.disk_schedule import (
     RequestKind,
 )
 from scheduler_core.model.kube import Condition, condition
-from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
-from scheduler_core.model.quantity import MAX_BYTES, format_bytes
+from scheduler_core.model.quantity import MAX_BYTES, format_bytes, join_first
 
 # What Kubernetes accepts as an object's name (DNS-1123 subdomain).
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -106,7 +105,12 @@ def sync_disks(
         elif schedule is not None and schedule.deleting:
             changes += [Recreate(schedule)] if place is not None and FINALIZER in schedule.finalizers else []
         elif schedule is not None:
-            changes += _updates(schedule, place) if place else _deletions(schedule, unreadable_nodes)
+            unused = schedule.empty and not schedule.faults
+            up_to_date = (schedule.spec.node, schedule.spec.disk) == place and FINALIZER in schedule.finalizers
+            if place is not None and not up_to_date:
+                changes.append(UpdateSpec(schedule, disk=place[1], node=place[0]))
+            elif place is None and unused and not unreadable_nodes:
+                changes.append(Delete(schedule))
     return DiskSync(tuple(changes), problems)
 
 
@@ -162,17 +166,6 @@ def _locate_disks(
     return places, tuple(problems)
 
 
-def _updates(schedule: DiskSchedule, place: tuple[str, str]) -> list[Change]:
-    node, disk = place
-    up_to_date = (schedule.spec.node, schedule.spec.disk) == place and FINALIZER in schedule.finalizers
-    return [] if up_to_date else [UpdateSpec(schedule, disk, node)]
-
-
-def _deletions(schedule: DiskSchedule, unreadable_nodes: Collection[str]) -> list[Change]:
-    unused = schedule.empty and not schedule.faults
-    return [Delete(schedule)] if unused and not unreadable_nodes else []
-
-
 # Of storageAvailable: a smaller change is not written at once.
 _MATERIAL_PART: Final = 100
 
@@ -203,7 +196,7 @@ def reconcile(
     status = allocate(schedule.spec, _adopt_grants(schedule), limit, occupancy)
     status = describe_status(schedule, status, limit, now)
     # Fields of the status that cannot be read are ignored: they have to be overwritten even if nothing else differs.
-    outdated = status != schedule.status or _has_status_faults(schedule.faults)
+    outdated = status != schedule.status or any(fault.in_status for fault in schedule.faults)
     finished = schedule.deleting and replace(schedule, status=status).empty
     return Reconciliation(
         status if outdated else None,
@@ -213,7 +206,6 @@ def reconcile(
 
 
 def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStatus) -> bool:
-    """Whether two statuses differ by less than a hundredth of storageAvailable, and in nothing else."""
     # The messages that name storageAvailable differ, too.
     if current.storage_available is None or wanted.storage_available is None:
         return False
@@ -281,7 +273,7 @@ def describe_status(schedule: DiskSchedule, status: DiskScheduleStatus, limit: L
     conditions = writes.with_condition(status.conditions, _schedulable_condition(schedule, status, limit), now)
     if not schedule.faults:
         return replace(status, conditions=writes.without_condition(conditions, writes.REQUESTS_VALID))
-    message = _join_faults(schedule.faults)
+    message = join_first([str(fault) for fault in schedule.faults], "; ")
     invalid = Condition(writes.REQUESTS_VALID, "False", writes.INVALID_REQUESTS, message)
     return replace(status, conditions=writes.with_condition(conditions, invalid, now))
 
@@ -305,30 +297,15 @@ def _find_disk(node: NodeLookup, name: str) -> Disk | None:
     return next((disk for disk in disks if disk.name == name and disk.in_status), None)
 
 
-def _has_status_faults(faults: Iterable[Fault]) -> bool:
-    return any(fault.in_status for fault in faults)
-
-
-def _join_faults(faults: tuple[Fault, ...]) -> str:
-    return join_first([str(fault) for fault in faults], "; ")
-
-
-_Named = TypeVar("_Named", Replica, BackingImage)
-
-
 def mirror_spec(
     schedule: DiskSchedule, replicas: Iterable[Replica], images: Iterable[BackingImage]
 ) -> DiskScheduleSpec:
     """Returns the spec that requests what is on the disk: every Replica object placed there, and every backing image
     with the disk in its spec.
     """
-    return replace(
-        schedule.spec,
-        replicas={each.name: each.size for each in _by_name(replicas) if each.disk_id == schedule.name and each.size},
-        backing_images={
-            each.name: each.real_size for each in _by_name(images) if schedule.name in each.disks and each.real_size
-        },
-    )
+    placed = {each.name: each.size for each in replicas if each.disk_id == schedule.name and each.size}
+    copies = {each.name: each.real_size for each in images if schedule.name in each.disks and each.real_size}
+    return replace(schedule.spec, replicas=dict(sorted(placed.items())), backing_images=dict(sorted(copies.items())))
 
 
 def mirror_status(schedule: DiskSchedule, node: NodeLookup, now: str) -> DiskScheduleStatus | None:
@@ -352,10 +329,6 @@ def mirror_status(schedule: DiskSchedule, node: NodeLookup, now: str) -> DiskSch
     )
     status = describe_status(schedule, status, limit_of(schedule, node), now)
     return None if status == schedule.status else status
-
-
-def _by_name(objects: Iterable[_Named]) -> list[_Named]:
-    return sorted(objects, key=lambda each: each.name)
 
 
 GRANTED: Final = "Granted"

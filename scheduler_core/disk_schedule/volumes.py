@@ -39,6 +39,7 @@ from scheduler_core.disk_schedule.writes import (
     Write,
     condition_matches,
     disk_problem,
+    refuse_allocation,
 )
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
@@ -79,10 +80,10 @@ class VolumeSnapshot:
         if not name or (image is not None and image.real_size > 0):
             return None
         if self.image_fault:
-            return _false_condition(UNREADABLE, f"backing image {name} cannot be read: {self.image_fault}")
+            return refuse_allocation(UNREADABLE, f"backing image {name} cannot be read: {self.image_fault}")
         if image is None:
-            return _false_condition(BACKING_IMAGE_MISSING, f"there is no backing image {name}")
-        return _false_condition(BACKING_IMAGE_PENDING, f"the size of backing image {name} is not known yet")
+            return refuse_allocation(BACKING_IMAGE_MISSING, f"there is no backing image {name}")
+        return refuse_allocation(BACKING_IMAGE_PENDING, f"the size of backing image {name} is not known yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +97,13 @@ class VolumeDecision:
 
 
 def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
-    """Decides what to write for a volume; `now` is RFC 3339.
-
-    A replica without a place gets one, which is noted in the Replica, and its size is requested there. A replica that was
-    rejected before it ever ran, or whose disk is gone by then, loses its place and is tried on another disk; a replica with data
-    stays and keeps its request. A place without a request is given up, too, if the disk has no room for it any more. A request
-    on a disk that is not the replica's is withdrawn, so a place is always given up before its request. A replica without a size
-    gets one, or it would never count as one that has to grow. A volume that is being deleted is left to the replica controller. A new volume gets its first
-    condition when it is placed, or when that takes long: most are placed within a second.
+    """Decides what to write for a volume; `now` is RFC 3339. A replica without a place gets one, which is noted in the
+    Replica, and its size is requested there. A replica that was rejected before it ever ran, or whose disk is gone by
+    then, loses its place and is tried on another disk; a replica with data stays and keeps its request. A place without
+    a request is given up, too, if the disk has no room for it any more. A request on a disk that is not the replica's
+    is withdrawn, so a place is always given up before its request. A replica without a size gets one, or it would never
+    count as one that has to grow. A volume that is being deleted is left to the replica controller. A new volume gets
+    its first condition when it is placed, or when that takes long: most are placed within a second.
     """
     if snapshot.volume.deleting:
         return VolumeDecision()
@@ -111,7 +111,10 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     if is_new and not snapshot.replicas:
         return VolumeDecision(requeue=True)
     placed = {replica.disk_id for replica in snapshot.replicas if replica.disk_id}
-    disks = _listed_disks(snapshot.cluster) if placed - snapshot.schedules.keys() else frozenset[str]()
+    disks = frozenset[str]()
+    if placed - snapshot.schedules.keys():
+        nodes = snapshot.cluster.nodes.values()
+        disks = frozenset(disk.uuid for node in nodes for disk in node.disks if disk.in_status)
     allocations = [
         _without_lost_place(snapshot, replica_allocation(snapshot.volume, replica, snapshot.schedules, disks))
         for replica in sorted(snapshot.replicas, key=lambda each: each.name)
@@ -133,7 +136,9 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     condition = growth.condition or _condition(snapshot, allocations, placement, contradictions)
     strays = _stray_withdrawals(snapshot, allocations)
     unresolved = bool(placement.without_disk or contradictions)
-    requeue = growth.requeue or unresolved or any(map(_needs_requeue, allocations))
+    # A disk has no DiskSchedule yet, does not answer, or refuses a replica with data, or its backing image is missing.
+    unanswered = any(entry.stage in {Stage.REFUSED, Stage.PENDING} or entry.obstacle for entry in allocations)
+    requeue = growth.requeue or unresolved or unanswered
     writes = (*strays, *sizes, *growth.writes, *requests, *placement.writes)
     # The condition is written first: an expansion must not be forgotten half-way (see `expansion`).
     condition_writes = _condition_writes(snapshot.condition, condition, now)
@@ -144,10 +149,6 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
         ready=frozenset(entry.name for entry in allocations if entry.stage is Stage.ALLOCATED and not entry.obstacle),
         requeue=requeue,
     )
-
-
-def _listed_disks(cluster: Cluster) -> frozenset[str]:
-    return frozenset(disk.uuid for node in cluster.nodes.values() for disk in node.disks if disk.in_status)
 
 
 def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> ReplicaAllocation:
@@ -169,13 +170,6 @@ def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> R
     image = snapshot.cluster.backing_image(name) if name else None
     more = unclaimed_image_bytes(snapshot.schedules.get(uuid), image.name, image.real_size) if image else 0
     return entry if space.grants(more) else replace(entry, stage=Stage.REFUSED_NEW)
-
-
-def _needs_requeue(entry: ReplicaAllocation) -> bool:
-    """Whether a replica waits for something that no event may show."""
-    # Its disk has no DiskSchedule yet, does not answer, or refuses a replica with data, or its backing image is
-    # missing.
-    return entry.stage in {Stage.REFUSED, Stage.PENDING} or entry.obstacle is not None
 
 
 def _condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
@@ -203,7 +197,6 @@ def _is_recent(time: str, now: str) -> bool:
 
 
 def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
-    """Returns withdrawals of requests on disks that the replica has left."""
     # A controller may also have requested them while its cache was behind.
     return tuple(
         SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0)
@@ -215,8 +208,6 @@ def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAl
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """The attempt to place a volume's replicas."""
-
     writes: tuple[Write, ...] = ()  # what places the first replica that can be placed
     without_disk: tuple[str, ...] = ()  # names of the replicas before it for which there is no disk
     explanation: str = ""  # what they need and what the disks have, as a sentence
@@ -257,7 +248,6 @@ def _waits_for_attachment(volume: Volume, entry: ReplicaAllocation) -> bool:
 
 
 def _contradictions(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> list[str]:
-    """Returns replicas whose node is not their disk's node, as sentences."""
     sentences: list[str] = []
     for entry in allocations:
         replica = entry.replica
@@ -276,11 +266,10 @@ def _condition(
     placement: _Placement,
     contradictions: Sequence[str],
 ) -> Condition:
-    """Returns the condition DiskAllocation of a volume that does not grow."""
     # True only if every replica holds its size on a disk that is there, together with the volume's backing image.
     refusals = [_refusal(snapshot, entry) for entry in allocations if entry.stage is Stage.REFUSED]
     if refusals:
-        return _false_condition(ALLOCATION_REJECTED, "; ".join(refusals))
+        return refuse_allocation(ALLOCATION_REJECTED, "; ".join(refusals))
     obstacles = [entry.obstacle for entry in allocations if entry.stage is Stage.ALLOCATED and entry.obstacle]
     image_problem = snapshot.image_problem
     if image_problem is not None and not all(entry.stage is Stage.ALLOCATED for entry in allocations):
@@ -288,18 +277,18 @@ def _condition(
     if placement.without_disk:
         replicas = _list_replicas(placement.without_disk)
         reason = NODE_UNREADABLE if placement.undecided else NO_DISK
-        return _false_condition(
+        return refuse_allocation(
             reason, f"no disk can be asked for room for {replicas}, which needs {placement.explanation}"
         )
     if contradictions:
-        return _false_condition(PLACE_CONTRADICTED, "; ".join(contradictions))
+        return refuse_allocation(PLACE_CONTRADICTED, "; ".join(contradictions))
     detached = tuple(entry.name for entry in allocations if _waits_for_attachment(snapshot.volume, entry))
     pending = [entry for entry in allocations if entry.stage is not Stage.ALLOCATED and entry.name not in detached]
     if pending or placement.writes:
         return _pending_condition(snapshot, pending)
     if detached:
         message = f"waiting for the volume to be attached, then for room for {_list_replicas(detached)}"
-        return _false_condition(ALLOCATION_PENDING, message)
+        return refuse_allocation(ALLOCATION_PENDING, message)
     if image_problem is not None:
         return image_problem
     if obstacles:
@@ -310,13 +299,12 @@ def _condition(
 
 
 def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAllocation]) -> Condition:
-    """Returns the condition of a volume whose replicas wait for an answer, with each replica's bytes and disk."""
     waiting: list[str] = []
     for entry in pending:
         schedule = snapshot.schedules.get(entry.replica.disk_id)
         disk = f"disk {schedule.spec.disk} on node {schedule.spec.node}" if schedule else "a disk"
         waiting.append(f"{format_bytes(entry.current_size)} for replica {entry.name} on {disk}")
-    return _false_condition(ALLOCATION_PENDING, f"waiting for {', '.join(waiting)}")
+    return refuse_allocation(ALLOCATION_PENDING, f"waiting for {', '.join(waiting)}")
 
 
 def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
@@ -331,10 +319,6 @@ def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
     # What the replica lacks counts as taken, so that no other gets it.
     left = format_bytes(max(0, space.free + entry.current_size - entry.held))
     return f"disk {space.disk} on node {space.node} has {left} left, no room for {request}"
-
-
-def _false_condition(reason: str, message: str) -> Condition:
-    return Condition(DISK_ALLOCATION, "False", reason, message)
 
 
 def _list_replicas(names: tuple[str, ...]) -> str:

@@ -42,7 +42,6 @@ _GONE: Final = frozenset({NODE_MISSING, DISK_MISSING, DISK_REPLACED})
 
 
 def gone_disk(schedule: DiskSchedule) -> str:
-    """Returns why nothing on a DiskSchedule's disk can be reached, "" if the disk exists."""
     # The node is gone, lists no such disk, or lists a different one under its name.
     schedulable = condition(schedule.status.conditions, SCHEDULABLE)
     return schedulable.message if schedulable.status == "False" and schedulable.reason in _GONE else ""
@@ -62,12 +61,16 @@ def with_condition(conditions: tuple[Condition, ...], wanted: Condition, now: st
     )
 
 
+def refuse_allocation(reason: str, message: str) -> Condition:
+    """The condition of a volume that a disk, or some disks, do not serve yet."""
+    return Condition(DISK_ALLOCATION, "False", reason, message)
+
+
 def without_condition(conditions: tuple[Condition, ...], kind: str) -> tuple[Condition, ...]:
     return tuple(entry for entry in conditions if entry.type != kind)
 
 
 def condition_matches(current: Condition | None, wanted: Condition) -> bool:
-    """Whether a condition equals the wanted one, ignoring the transition time."""
     return current is not None and replace(current, last_transition_time="") == replace(wanted, last_transition_time="")
 
 
@@ -86,11 +89,10 @@ def disk_name(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SetRequirement:
-    """Request `size` bytes for `name` on a disk; 0 withdraws the request.
-
-    A request is withdrawn after its object has left the disk, and caches of two kinds are not equally new. So the caller reads
-    the Replica (or BackingImage) from the API server, after the DiskSchedule version that it is about to change, and leaves the
-    request alone if the object is on this disk and not being deleted.
+    """Request `size` bytes for `name` on a disk; 0 withdraws the request. A request is withdrawn after its object has
+    left the disk, and caches of two kinds are not equally new. So the caller reads the Replica (or BackingImage) from
+    the API server, after the DiskSchedule version that it is about to change, and leaves the request alone if the
+    object is on this disk and not being deleted.
     """
 
     disk: str  # the disk's UUID, which is the DiskSchedule's name

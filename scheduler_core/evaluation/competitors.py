@@ -38,7 +38,6 @@ Volumes = tuple[PodVolume, ...]
 
 
 def identity(volume: PodVolume) -> str:
-    """Returns the name of the Longhorn volume, or the claim's identity while there is none."""
     return volume.volume.name if volume.bound else claim_identity(volume.claim)
 
 
@@ -247,10 +246,8 @@ def _needing_space(volumes: Iterable[PodVolume], name: str, view: View) -> list[
 
 
 def without_matched_claims(demands: Sequence[Demand], offers: Iterable[Offer], name: str) -> Sequence[Demand]:
-    """Returns the demands without claims that were matched with a PersistentVolume.
-
-    Until the PersistentVolume shows the claim, demand is derived for a new volume. The offer has the volume that it
-    really is.
+    """Returns the demands without claims that were matched with a PersistentVolume. Until the PersistentVolume shows
+    the claim, demand is derived for a new volume. The offer has the volume that it really is.
     """
     if not demands:
         return demands

@@ -73,8 +73,6 @@ class ContentionQuery:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """The cached competitors of one node."""
-
     demands: tuple[Demand, ...]
     offers: tuple[Offer, ...]
     free_space: object
@@ -87,7 +85,6 @@ class _Entry:
     def is_current(
         self, demands: tuple[Demand, ...], offers: tuple[Offer, ...], free_space: object, budget: Budget
     ) -> bool:
-        """Whether the entry still holds."""
         # Views share unchanged values, so identity tells.
         if self.demands is not demands or self.free_space is not free_space or self.offers != offers:
             return False
@@ -95,7 +92,6 @@ class _Entry:
         return self.given_up_at is None or budget.left <= _RETRY_FACTOR * self.given_up_at
 
     def involves(self, requester: Requester) -> bool:
-        """Whether other competitors count for the requester."""
         # The entry has some of its volumes, its offer, or a hold that does not count against it.
         if requester.uid in self.uids or requester.priority > self.priority:
             return True
@@ -187,16 +183,14 @@ class Contention:
         return entry
 
     def nodes_involving(self, requester: Requester, names: Iterable[str]) -> frozenset[str]:
-        """Names of evaluated nodes whose competitors involve the requester."""
         # There they differ from those of equal pods.
         entries = ((name, self._entries.get(name)) for name in names)
         return frozenset(name for name, entry in entries if entry is not None and entry.involves(requester))
 
     def unplaced_share(self, query: ContentionQuery) -> Volumes:
-        """Returns one node's share of the unplaced volumes, the largest first, without the requester's.
-
-        n replicas over N nodes count as the n / N largest on each. Counting all of them on every node would block every
-        pod: like offers, the more there are, the fewer nodes each counts on.
+        """Returns one node's share of the unplaced volumes, the largest first, without the requester's. n replicas over
+        N nodes count as the n / N largest on each. Counting all of them on every node would block every pod: like
+        offers, the more there are, the fewer nodes each counts on.
         """
         unplaced = query.demand.unplaced
         own = query.requester.volumes
@@ -210,7 +204,6 @@ class Contention:
         return tuple(islice(merge(volumes, offered, key=_largest_first), -(-replicas // nodes)))
 
     def _offered_volumes(self, query: ContentionQuery) -> dict[str, PodVolume]:
-        """Returns offered volumes that may go to any node and are not demanded already, largest first."""
         unplaced = query.demand.unplaced
         uids = query.ledger.uids_with_unplaced_volumes
         cached = self._offered_unplaced
@@ -262,7 +255,6 @@ class Contention:
     def _without_requester(
         self, query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Offer]
     ) -> CompetingVolumes:
-        """Returns the volumes that count against the requester."""
         # Its own volumes do not, in other pods' demand and offers neither, and holds of a lower priority do not.
         requester = query.requester
         counting = [
@@ -275,13 +267,8 @@ class Contention:
         profiles = query.state.profiles
         fitting = fitting_volumes(competing, partial(volumes_fit, profiles, query.budget, name))
         placeable = volumes_with_open_disk(profiles, name, fitting.left_out)
-        return self._competitors_of(fitting.demanded, fitting.volumes, placeable)
-
-    def _competitors_of(
-        self, demanded: dict[str, PodVolume], volumes: dict[str, PodVolume], left_out: Volumes = ()
-    ) -> Competitors:
-        offered = tuple(volume for key, volume in volumes.items() if key not in demanded)
-        return self._groups.competitors(tuple(demanded.values()), offered, left_out)
+        offered = tuple(volume for key, volume in fitting.volumes.items() if key not in fitting.demanded)
+        return self._groups.competitors(tuple(fitting.demanded.values()), offered, placeable)
 
 
 def _largest_first(volume: PodVolume) -> tuple[int, str]:

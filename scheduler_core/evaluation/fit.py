@@ -17,18 +17,21 @@ from typing import Final
 
 from scheduler_core.evaluation.profile import Profile
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing import stale_safe as stale_safe_packing
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.feasible import Instance, assign, fits, fits_many
 from scheduler_core.packing.items import Items, OptionalItems
-from scheduler_core.packing.order_safe import MAX_STEPS_PER_NODE, Safety, order_safe, order_safe_many
-from scheduler_core.packing.stale_safe import (
+from scheduler_core.packing.order_safe import (
+    MAX_STEPS_PER_NODE,
     MeetingDisk,
     NewVolumes,
     Overbooking,
+    Safety,
     UnplacedVolumes,
     find_overbooking,
+    order_safe,
+    order_safe_many,
 )
+from scheduler_core.packing.order_safe import missing_bytes as bytes_missing_by_disk
 from scheduler_core.volumes.requirements import Requirements
 
 Masks = tuple[int, ...]
@@ -63,9 +66,8 @@ class UnfinishedSearches:
 
 
 def fit(required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None) -> Reason:
-    """Returns whether a node fits all required volumes, or why not.
-
-    The budget limits the search: Budget(0) answers what needs no search, and UNDECIDED otherwise.
+    """Returns whether a node fits all required volumes, or why not. The budget limits the search: Budget(0) answers
+    what needs no search, and UNDECIDED otherwise.
     """
     if profile.reason is not None:
         return profile.reason
@@ -77,10 +79,8 @@ def fit(required: Requirements, profile: Profile, budget: Budget, allowed: Allow
 def fit_many(
     required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches | None = None
 ) -> list[Reason]:
-    """Returns `fit` of many profiles, which share one budget fairly.
-
-    `unfinished` is from earlier calls with these requirements, and is updated. Profiles that lack a backing image are
-    searched one by one, all others in one batch.
+    """Returns `fit` of many profiles, which share one budget fairly. `unfinished` is from earlier calls with these
+    requirements, and is updated. Profiles that lack a backing image are searched one by one, all others in one batch.
     """
     if not required.sizes:
         return [profile.reason or Reason.ATTACHABLE for profile in profiles]
@@ -126,16 +126,13 @@ def _find_packing(
         answer = fits(required.items, *variant, budget)
         if answer is PackingAnswer.YES:
             return answer
-        if not count and profile.copying and _cannot_pack(required, profile, allowed, budget):
-            return PackingAnswer.NO
+        if not count and profile.copying:
+            # Perhaps they do not pack even if every disk had every image.
+            masks = allowed_masks(required, profile, allowed)
+            if fits(required.items, profile.free, masks, budget) is PackingAnswer.NO:
+                return PackingAnswer.NO
         undecided |= answer is PackingAnswer.UNDECIDED
     return PackingAnswer.UNDECIDED if undecided else PackingAnswer.NO
-
-
-def _cannot_pack(required: Requirements, profile: Profile, allowed: AllowedDisks | None, budget: Budget) -> bool:
-    """Whether the volumes do not pack even if every disk had every image."""
-    masks = allowed_masks(required, profile, allowed)
-    return fits(required.items, profile.free, masks, budget) is PackingAnswer.NO
 
 
 def _reason(
@@ -170,10 +167,9 @@ def order_safety_many(
 def order_safety(
     required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
 ) -> Safety:
-    """Returns whether every placement order finds space, whichever open disks Longhorn chooses.
-
-    The answer is only meaningful for a profile that fits. The bytes of missing backing images are subtracted on every
-    disk beforehand: a profile that is safe then is safe, otherwise nothing is claimed.
+    """Returns whether every placement order finds space, whichever open disks Longhorn chooses. The answer is only
+    meaningful for a profile that fits. The bytes of missing backing images are subtracted on every disk beforehand: a
+    profile that is safe then is safe, otherwise nothing is claimed.
     """
     if not required.sizes:
         return Safety(PackingAnswer.YES)
@@ -224,7 +220,6 @@ def free_after_plan(
 
 
 def _free_after_packing(required: Requirements, profile: Profile, disks: Sequence[int]) -> tuple[int, ...]:
-    """Returns what a packing leaves free; a backing image that a disk lacks is copied there once."""
     free = list(profile.free)
     copied: set[tuple[int, str]] = set()
     for index, disk in enumerate(disks):
@@ -301,7 +296,10 @@ def _packing_variants(
     if not all(masks):
         return
     images = sorted({image for image in required.images if image})
-    missing = [_disks_without_image(profile, image) for image in images]
+    missing = [
+        {disk: size for disk, copies in enumerate(profile.copies) for name, size in copies if name == image}
+        for image in images
+    ]
     if not any(missing):
         yield profile.free, masks
         return
@@ -312,10 +310,6 @@ def _packing_variants(
             yield None
             return
         yield _with_copies(required, profile, masks, dict(zip(images, zip(missing, copied, strict=True), strict=True)))
-
-
-def _disks_without_image(profile: Profile, image: str) -> dict[int, int]:
-    return {disk: size for disk, copies in enumerate(profile.copies) for name, size in copies if name == image}
 
 
 def _copy_choices(missing: Mapping[int, int], volumes: int) -> list[tuple[int, ...]]:
@@ -354,7 +348,6 @@ def stale_safe(required: Requirements, profile: Profile) -> bool:
 
 
 def new_volumes(required: Requirements, *others: Items) -> NewVolumes:
-    """Returns uniform volumes, with those of others, as they may meet on a disk."""
     optional = required.optional_items
     return NewVolumes(
         required.items, *others, optional=Items([optional.sizes[index] for index in optional.on_one_disk])
@@ -362,7 +355,6 @@ def new_volumes(required: Requirements, *others: Items) -> NewVolumes:
 
 
 def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Overbooking | None:
-    """Returns a disk that cannot take all volumes that may meet on it, None if there is none."""
     # By the oldest status the disk could take each volume alone. The indexes of optional replicas follow those of the
     # required volumes.
     volumes, disks, indexes = _meeting_volumes(required, profile, allowed)
@@ -371,12 +363,11 @@ def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks 
 
 
 def missing_bytes(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Sequence[int]:
-    """Returns the least bytes that each open disk lacks for stale safety, in order."""
     # Empty for volumes that bring data, for which more space left to schedule does not suffice.
     if required.classes.rewrites:
         return ()
     volumes, disks, _ = _meeting_volumes(required, profile, allowed)
-    return stale_safe_packing.missing_bytes(volumes, disks)
+    return bytes_missing_by_disk(volumes, disks)
 
 
 def _meeting_volumes(

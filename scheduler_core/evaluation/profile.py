@@ -22,7 +22,7 @@ from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
-from scheduler_core.longhorn.volume_readiness import readiness_refusal
+from scheduler_core.longhorn.volume_validation import readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import give_way
@@ -111,9 +111,8 @@ def unready_volume(view: View, resolution: Resolution) -> Refused | None:
 
 
 def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
-    """Returns why Longhorn refuses a local volume on every node, before it looks at any node.
-
-    Any setting that cannot be read is such a reason: its default may be far from what was meant.
+    """Returns why Longhorn refuses a local volume on every node, before it looks at any node. Any setting that cannot
+    be read is such a reason: its default may be far from what was meant.
     """
     for name in sorted(view.settings.faults):
         return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
@@ -137,7 +136,7 @@ def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | N
     if node.deleting:
         return Refused(Reason.NODE_NOT_READY, f"Longhorn node {name} is being deleted")
     if not node.ready:
-        return reason_of(stages.not_ready_refusal(node))
+        return reason_of(stages.condition_refusal(node, "Ready"))
     for engine in classes.engines:
         refusal = stages.engine_refusal(view.cluster, engine, node)
         if refusal is not None:
@@ -152,7 +151,7 @@ def new_replica_refusal(view: View, name: str) -> Refused | None:
     setting = stages.space_setting_refusal(view.cluster)
     if setting is not None:
         return reason_of(setting)
-    if not stages.takes_new_replicas(view.snapshot.longhorn_nodes[name]):
+    if view.snapshot.longhorn_nodes[name].eviction_requested:
         return Refused(Reason.NODE_EVICTING, f"eviction of Longhorn node {name} is requested")
     return None
 
@@ -273,7 +272,6 @@ class ProfileTable:
         self._not_longhorn = Profile(Reason.NOT_A_LONGHORN_NODE)
 
     def fill(self, view: View) -> Mapping[str, Profile]:
-        """Profiles every Longhorn node."""
         for name in view.cluster.nodes:
             give_way()
             self.profiles[name] = self._intern(profile_node(view, self.classes, name))

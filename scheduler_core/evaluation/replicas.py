@@ -51,7 +51,6 @@ class ReplicaNeed:
 
     @property
     def elsewhere(self) -> int:
-        """How many replicas may need a place that is not fixed to the pod's node."""
         return self.count if self.placed or not self.volume.local else max(0, self.count - 1)
 
     @property
@@ -126,7 +125,6 @@ def open_disks(view: View, need: ReplicaNeed, name: str) -> list[OpenDisk]:
 
 
 def used_disks(need: ReplicaNeed) -> frozenset[str]:
-    """UUIDs of the disks that the placed replicas keep from others (filterDisksWithMatchingReplicas)."""
     if need.soft.disk:
         return frozenset()
     replicas = need.volume.replicas
@@ -147,9 +145,7 @@ def nodes_in_tiers(cluster: Cluster, need: ReplicaNeed) -> frozenset[str] | None
 
 def domain_of(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node, uuid: str) -> object:
     """Returns what at most one of the replicas may use: a zone, a node or a disk; SHARED if any number may use the
-    disk.
-
-    Anti-affinity of zones decides before that of nodes (`longhorn/anti_affinity.py`: TIER_ORDER).
+    disk. Anti-affinity of zones decides before that of nodes (`longhorn/anti_affinity.py`: TIER_ORDER).
     """
     soft = need.soft
     if not soft.zone:

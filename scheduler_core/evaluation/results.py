@@ -107,7 +107,6 @@ def optional_volumes(view: View, resolution: Resolution) -> OptionalVolumes:
 
 
 def _unplaced_replicas(volume: PodVolume) -> int:
-    """Returns how many replicas Longhorn may still place; one that leaves its node is replaced."""
     placed = sum(replica.node_id != "" and stays(replica) for replica in volume.replicas)
     return max(replica_count(volume) - placed, sum(not replica.node_id for replica in volume.replicas))
 
@@ -190,7 +189,6 @@ def evaluate_nodes(
 
 
 def _own_nodes(query: NodeQuery) -> frozenset[str]:
-    """Names of nodes whose results hold for this pod alone."""
     # Its own demand or offer counts there, or that of a pod that shares a volume, or a hold does not count because of
     # its priority.
     competition = query.competition
@@ -198,18 +196,14 @@ def _own_nodes(query: NodeQuery) -> frozenset[str]:
     uids = {competition.requester.uid}
     for volume in query.resolution.volumes:
         names.add(competition.demand.node_of(volume))
-        uids |= _uids_of_users(volume, competition.state.view)
+        namespace, _, name = volume.claim.partition("/")
+        uids |= {pod.uid for pod in competition.state.view.pods_of(namespace, name)}
     for uid in uids:
         offer = competition.ledger.offer_of(uid)
         names |= offer.nodes if offer is not None else frozenset()
     for offer in competition.ledger.holds_below(competition.requester.priority):
         names |= offer.nodes
     return frozenset(names - {""})
-
-
-def _uids_of_users(volume: PodVolume, view: View) -> set[str]:
-    namespace, _, name = volume.claim.partition("/")
-    return {pod.uid for pod in view.pods_of(namespace, name)}
 
 
 def _evaluate_missing(query: NodeQuery, names: Sequence[str], anywhere: VolumesAnywhere) -> dict[str, NodeResult]:

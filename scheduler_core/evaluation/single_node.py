@@ -30,14 +30,12 @@ from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.longhorn.stages import disk_and_space_refusal, disk_refusal, node_refusal
-from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Disk, Node
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes, join_first
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.packing.items import reachable_sums
-from scheduler_core.packing.order_safe import Safety
-from scheduler_core.packing.stale_safe import Overbooking
+from scheduler_core.packing.order_safe import Overbooking, Safety
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume, Resolution
@@ -68,11 +66,9 @@ class NodeEvaluation:
         return fit.order_safety(self.required, self.profile, budget, self.allowed)
 
     def overbooking(self) -> Overbooking | None:
-        """Returns a disk that outdated status may lead Longhorn to overbook; None if a node that fits is stale-safe."""
         return fit.overbooking(self.required, self.profile, self.allowed)
 
     def missing_for_stale_safety(self) -> Sequence[int]:
-        """Returns the least bytes that each open disk lacks for stale safety; empty if these are unknown."""
         return fit.missing_bytes(self.required, self.profile, self.allowed)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
@@ -170,8 +166,6 @@ class _Capacities:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What is proven of the least extra bytes on one disk."""
-
     lower: int  # fewer do not help
     upper: int | None  # these help; None if no probe proves that any does
 
@@ -273,8 +267,6 @@ def _probe(evaluation: NodeEvaluation, disk: int, extra: int, budget: Budget) ->
 
 @dataclass(frozen=True, slots=True)
 class _RefusedPlace:
-    """A node or disk that does not take a volume."""
-
     closeness: int  # how many rules it passed
     missing: int  # the bytes that it lacks; 0 where another rule refuses it
     place: tuple[str, str]  # names, which only break ties
@@ -365,7 +357,8 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
     refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node, disk)
     if refusal is not None:
         return _RefusedPlace(closeness(refusal.rule), 0, place, f"on node {node.name}, {refusal.detail}")
-    copied = _copied_bytes(view, volume, disk)
+    image = view.snapshot.backing_images.get(volume.volume.backing_image)
+    copied = image.real_size if image is not None and disk.uuid not in image.disks else 0
     needing = replace(volume.volume, size=volume.volume.size + copied)
     space = view.free_space(node.name)[disk.name]
     rule = space_refusal(needing.size, needing.actual_size, space)
@@ -380,9 +373,3 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
     if copied and rule is Rule.SCHEDULING_SPACE:
         detail += f", with {format_bytes(copied)} for a copy of backing image {needing.backing_image}"
     return _RefusedPlace(closeness(rule), missing, place, detail)
-
-
-def _copied_bytes(view: View, volume: PodVolume, disk: Disk) -> int:
-    """Returns the size of the volume's backing image if the disk lacks it."""
-    image = view.snapshot.backing_images.get(volume.volume.backing_image)
-    return image.real_size if image is not None and disk.uuid not in image.disks else 0

@@ -39,12 +39,10 @@ class ClusterState:
 
     @classmethod
     def of(cls, view: View) -> ClusterState:
-        """Returns the state of a view without derived values."""
         return cls(view, ProfileCache(view), None)
 
     @property
     def demand(self) -> DemandIndex:
-        """The view's demand, derived when first read, and from then on kept current by `update`."""
         if self._demand is None:
             self._demand = DemandIndex.of(self.view)
         return self._demand
@@ -75,14 +73,8 @@ MAX_UNFINISHED: Final = 20_000
 Results = dict[Profile, Reason]
 
 
-def _weight(results: Results) -> int:
-    return _WEIGHT_OF_REQUIREMENTS + len(results)
-
-
 @dataclass(frozen=True, slots=True)
 class _VersionedTable:
-    """A profile table with the version that it belongs to."""
-
     table: ProfileTable
     changelog: ChangeLog
 
@@ -95,7 +87,9 @@ class ProfileCache:
         self._view = view
         self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
         self._latest_tables: LruMap[VolumeClasses, _VersionedTable] = LruMap(MAX_TABLES)
-        self._results: LruMap[tuple[bool, object], Results] = LruMap(_MAX_WEIGHT, _weight)
+        self._results: LruMap[tuple[bool, object], Results] = LruMap(
+            _MAX_WEIGHT, lambda results: _WEIGHT_OF_REQUIREMENTS + len(results)
+        )
         self._unfinished: LruMap[object, UnfinishedSearches] = LruMap(MAX_UNFINISHED, len)
         # By pod, the steps that searches for places spent in vain, by what is to be placed (`whole_pod.py`).
         self.unfinished_placements: LruMap[object, dict[int, int]] = LruMap(MAX_UNFINISHED, len)
@@ -183,7 +177,6 @@ class ProfileCache:
 def _examine_safety(
     required: Requirements, results: Results, budget: Budget, unfinished: UnfinishedSearches
 ) -> set[Profile]:
-    """Replaces ROOM where safety is not proven; returns the profiles whose order safety is undecided."""
     # Only profiles that are not stale-safe need a search.
     fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
     unsafe = without_stale_safe(required, fitting)

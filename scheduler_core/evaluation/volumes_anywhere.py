@@ -1,7 +1,7 @@
 """Volumes of other pods that may go to any node, on each node that can take them.
 
 Data flow: a node's own competitors (`contention.py`) → with the volumes that fit in addition: roaming ones first, then one node's
-share of the unplaced ones (`demand/unplaced.py`). Nodes with equal competitors are evaluated together. What was added to a node holds for every
+share of the unplaced ones (`volumes/demand.py`). Nodes with equal competitors are evaluated together. What was added to a node holds for every
 requester until the node's competitors, its disks or these volumes change.
 
 A best-effort volume that its node cannot take *roams* while it is young: Longhorn places it on another node, so it counts on every node where
@@ -62,8 +62,6 @@ class OwnCompetitors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """The competitors of nodes without and with some volumes that may go anywhere; None for no competitors."""
-
     anywhere: VolumesAnywhere
     changelog: ChangeLog  # of the profiles that they were computed with
     by_node: dict[str, tuple[Competitors | None, Competitors | None]]
@@ -192,7 +190,7 @@ def split_by_room(
     # With the nodes, the keys of volumes that did not fit: an equal one does not fit either, once there are more volumes.
     parts: dict[Volumes, _Part] = {(): (remaining, frozenset())} if remaining else {}
     for volume in volumes:
-        key = _key(volume)
+        key = volumes_key((volume,))
         split: dict[Volumes, _Part] = {}
         for fitting, (part, unfit) in parts.items():
             if key in unfit:
@@ -206,10 +204,6 @@ def split_by_room(
                 split[fitting] = without_room, unfit | {key}
         parts = split
     return {fitting: part for fitting, (part, _) in parts.items()} | {volumes: all_fitting}
-
-
-def _key(volume: PodVolume) -> object:
-    return volumes_key((volume,))
 
 
 def _nodes_with_room(
@@ -241,7 +235,6 @@ class RoamingVolume:
     offer: Offer | None = None  # the offer that it belongs to; None if it is demanded
 
     def counts_in(self, ledger: Ledger) -> bool:
-        """Whether the ledger has the offer; true for demand."""
         current = None if self.offer is None else ledger.offer_of(self.offer.uid)
         return self.offer is None or (current is not None and current.number == self.offer.number)
 
@@ -257,7 +250,6 @@ def replicas_to_place(volume: PodVolume) -> int:
 
 
 def can_roam(volume: PodVolume, node: str, view: View) -> bool:
-    """Whether Longhorn places a volume elsewhere if this node cannot take it."""
     if volume.volume.data_locality != BEST_EFFORT or not replicas_to_place(volume):
         return False
     # Longhorn places a best-effort volume once it is being attached.
@@ -302,11 +294,9 @@ class RoamingVolumes:
         self._followed = other
 
     def roaming_since(self, key: str) -> tuple[datetime, bool] | None:
-        """Returns since when a volume roams, and whether it existed then."""
         return self._since.get(key)
 
     def nodes_to_update(self, version: Version, longhorn_nodes: Iterable[str]) -> frozenset[str]:
-        """Names of the nodes where other volumes may fit in `version`."""
         changed = None if self.version is None else nodes_changed_since(self.version, version)
         # An offer fits on its nodes when it is made, so a change of offers alone matters only where some volume did not fit.
         return frozenset(self._by_node).union(longhorn_nodes if changed is None else changed)

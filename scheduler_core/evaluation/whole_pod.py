@@ -97,10 +97,6 @@ class WholePod:
         cluster = self.view.cluster
         return tuple((volume.claim, nodes_with_replica(volume, cluster)) for volume in self.resolution.local)
 
-    @cached_property
-    def zones_matter(self) -> bool:
-        return any(need.volume.local and not need.soft.zone for need in self.spreading)
-
     def needs_space(self, name: str) -> tuple[bool, ...]:
         return tuple([name not in nodes for _, nodes in self.local])
 
@@ -156,8 +152,6 @@ def _is_roomy(pod: WholePod) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Disks:
-    """The disks that can take a replica that may go to other nodes."""
-
     free: Mapping[_Place, int]  # bytes by node and disk UUID
     by_claim: Mapping[str, frozenset[_Place]]  # the disks that each volume's replicas may use
     nodes: frozenset[str]
@@ -208,7 +202,6 @@ def _search_placements(pod: WholePod, disks: _Disks, names: Sequence[str], budge
 def _search_cases(
     pod: WholePod, disks: _Disks, node_by_case: Mapping[object, str], budget: Budget
 ) -> Mapping[object, PackingAnswer]:
-    """Returns the answers of cases, each with one of its nodes, and keeps them."""
     # The next request goes on with the cases that stay undecided.
     problem_by_case: dict[object, _Problem] = {}
     for case, name in node_by_case.items():
@@ -238,7 +231,7 @@ def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
     needs_space = pod.needs_space(name)
     if True in needs_space and name in disks.nodes:
         return name
-    by_zone = pod.zones_matter and True in needs_space
+    by_zone = True in needs_space and any(need.volume.local and not need.soft.zone for need in pod.spreading)
     return needs_space, pod.view.cluster.nodes[name].zone if by_zone else ""
 
 
@@ -266,7 +259,8 @@ def _problem(pod: WholePod, disks: _Disks, name: str) -> _Problem:
             domains = _domains(pod, need, free)
             places = disks.by_claim[volume.claim]
             if on_node and not masks and not need.soft.zone:
-                places = _outside_zone(pod, places, name)
+                nodes = pod.view.cluster.nodes
+                places = frozenset(place for place in places if nodes[place[0]].zone != nodes[name].zone)
             masks += [_mask(free, places)] * (need.count - on_node)
         image = volume.volume.backing_image
         copies = copy_sizes(pod.view, image, (uuid for _, uuid in free)) if image else ()
@@ -296,8 +290,3 @@ def _domains(pod: WholePod, need: ReplicaNeed, places: Iterable[_Place]) -> tupl
     keys = [domain_of(cluster, need, cluster.nodes[name], uuid) for name, uuid in places]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys)) if key != SHARED}
     return tuple(numbers.get(key, SHARED) for key in keys)
-
-
-def _outside_zone(pod: WholePod, places: frozenset[_Place], name: str) -> frozenset[_Place]:
-    nodes = pod.view.cluster.nodes
-    return frozenset(place for place in places if nodes[place[0]].zone != nodes[name].zone)

@@ -4,7 +4,7 @@
 scheduler takes them in the order in which its cache happens to list them. A replaced pod or service keeps its place in
 the order.
 
-A `NodeInfo` is a node with the sums over its pods, updated pod by pod; `RuleResults` is what local rules said about each node.
+A `NodeInfo` is a node with the sums over its pods; `RuleResults` is what local rules said about each node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from rpds import HashTrieMap
 
 from scheduler_core.caches import ChangeLog, NodeResults
-from scheduler_core.model.constraints import Amounts, Cloud, HostPort, Labels, PodScheduling
+from scheduler_core.model.constraints import Cloud, HostPort, Labels, PodScheduling
 from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, PodKey, Service
 from scheduler_core.model.kube import Pod
 
@@ -45,7 +45,6 @@ class NodeInfo:
 
     @property
     def is_constrained(self) -> bool:
-        """Whether the node has taints, or pods with a required anti-affinity."""
         return bool(self.node.taints or self.anti_affinity_pods)
 
     @classmethod
@@ -60,8 +59,11 @@ class NodeInfo:
         host_ports: set[HostPort] = set()
         for scheduling in counted:
             used_ports |= scheduling.ports
-            _mount_disks(scheduling, disks)
-            _add_requests(scheduling.constraints.requests, requested)
+            for disk in scheduling.disks:
+                key = (disk.cloud, disk.name)
+                disks[key] = disks.get(key, True) and disk.read_only
+            for name, amount in scheduling.constraints.requests:
+                requested[name] = requested.get(name, 0) + amount
             host_ports |= scheduling.constraints.host_ports
         return cls(
             node=node,
@@ -77,48 +79,6 @@ class NodeInfo:
             host_ports=frozenset(host_ports),
             anti_affinity_pods=tuple(pod for pod in unfinished if pod.scheduling.constraints.pod_anti_affinity),
         )
-
-    def add_pod(self, pod: Pod) -> NodeInfo:
-        """Returns the node with one more pod. The sums are equal to those over all pods."""
-        if pod.finished:
-            return replace(self, pods=(*self.pods, pod))
-        scheduling = pod.scheduling
-        disks = self.disks
-        if scheduling.disks:
-            _mount_disks(scheduling, disks := {**self.disks})
-        constraints = scheduling.constraints
-        requested = {**self.requested}
-        _add_requests(constraints.requests, requested)
-        return NodeInfo(
-            node=self.node,
-            pods=(*self.pods, pod),
-            pod_count=self.pod_count + 1,
-            requested_cpu=self.requested_cpu + scheduling.cpu,
-            requested_memory=self.requested_memory + scheduling.memory,
-            nonzero_requested_cpu=self.nonzero_requested_cpu + scheduling.nonzero_cpu,
-            nonzero_requested_memory=self.nonzero_requested_memory + scheduling.nonzero_memory,
-            used_ports=self.used_ports | scheduling.ports if scheduling.ports else self.used_ports,
-            disks=disks,
-            requested=requested,
-            host_ports=self.host_ports | constraints.host_ports if constraints.host_ports else self.host_ports,
-            anti_affinity_pods=(
-                (*self.anti_affinity_pods, pod) if constraints.pod_anti_affinity else self.anti_affinity_pods
-            ),
-        )
-
-    def remove_pod(self, key: PodKey) -> NodeInfo:
-        return NodeInfo.of(self.node, (pod for pod in self.pods if pod.namespaced_name != key))
-
-
-def _mount_disks(scheduling: PodScheduling, disks: dict[DiskKey, bool]) -> None:
-    for disk in scheduling.disks:
-        key = (disk.cloud, disk.name)
-        disks[key] = disks.get(key, True) and disk.read_only
-
-
-def _add_requests(requests: Amounts, requested: dict[str, int]) -> None:
-    for name, amount in requests:
-        requested[name] = requested.get(name, 0) + amount
 
 
 class NodeIndex:
@@ -177,7 +137,7 @@ class RuleResults:
             node_infos: the nodes
             evaluate: returns the results of nodes that are not cached, in order
         """
-        key = (rules, _key(pod))
+        key = (rules, pod.node_name, _fields_read(pod.scheduling))
         cached = self._results.at(key)
         names = list(map(_name, node_infos))
         entries = map(cached.get, names)
@@ -190,10 +150,6 @@ class RuleResults:
             cached |= zip(map(_name, missing), zip(missing, evaluate(missing), strict=True), strict=True)
             self._results.store(key, cached)
         return [cached[name][1] for name in names]
-
-
-def _key(pod: Pod) -> Hashable:
-    return pod.node_name, _fields_read(pod.scheduling)
 
 
 SequenceNumber = int
@@ -260,10 +216,6 @@ class GenericClusterState:
         """Returns the nodes of these names, None where none exists; without `names` all nodes, in order of names."""
         return self.index.read(self.nodes, self.changes, self.node_names if names is None else names)
 
-    def with_nodes(self, changed: str, nodes: HashTrieMap[str, NodeInfo]) -> GenericClusterState:
-        """Replaces the nodes, of which one has changed. Used by the other methods; pods and names stay as they are."""
-        return replace(self, nodes=nodes, changes=self.changes.append(frozenset({changed})))
-
     def with_node(self, node: Node) -> GenericClusterState:
         """Adds or replaces a node."""
         node_info = self.nodes.get(node.name)
@@ -282,7 +234,9 @@ class GenericClusterState:
         if node_info is None:
             return self
         return replace(
-            self.with_nodes(name, self.nodes.remove(name)),
+            self,
+            nodes=self.nodes.remove(name),
+            changes=self.changes.append(frozenset({name})),
             node_names=tuple(node_name for node_name in self.node_names if node_name != name),
             orphaned_pods=(self.orphaned_pods.insert(name, node_info.pods) if node_info.pods else self.orphaned_pods),
             constrained_nodes=self.constrained_nodes - {name},
@@ -297,7 +251,7 @@ class GenericClusterState:
         if not pod.node_name:
             return state
         state = replace(
-            _add_to_node(state, pod),
+            _change_pods(state, pod.node_name, lambda pods: (*pods, pod)),
             assigned_pods=state.assigned_pods.insert(pod.namespaced_name, (number, pod)),
             next_number=max(state.next_number, number + 1),
         )
@@ -308,7 +262,10 @@ class GenericClusterState:
         if key not in self.assigned_pods:
             return self
         number, pod = self.assigned_pods[key]
-        state = replace(_remove_from_node(self, pod), assigned_pods=self.assigned_pods.remove(key))
+        state = _change_pods(
+            self, pod.node_name, lambda pods: tuple(each for each in pods if each.namespaced_name != key)
+        )
+        state = replace(state, assigned_pods=self.assigned_pods.remove(key))
         return _update_services(state, pod, lambda pods: pods.remove(number))
 
     def with_binding(self, pod: Pod, node: str) -> GenericClusterState:
@@ -352,26 +309,22 @@ def _with_node_info(state: GenericClusterState, node_info: NodeInfo) -> GenericC
     constrained_nodes = state.constrained_nodes
     if node_info.is_constrained != (name in constrained_nodes):
         constrained_nodes = constrained_nodes ^ {name}
-    changed = state.with_nodes(name, state.nodes.insert(name, node_info))
-    return replace(changed, constrained_nodes=constrained_nodes)
+    return replace(
+        state,
+        nodes=state.nodes.insert(name, node_info),
+        changes=state.changes.append(frozenset({name})),
+        constrained_nodes=constrained_nodes,
+    )
 
 
-def _add_to_node(state: GenericClusterState, pod: Pod) -> GenericClusterState:
-    name = pod.node_name
+def _change_pods(
+    state: GenericClusterState, name: str, change: Callable[[tuple[Pod, ...]], tuple[Pod, ...]]
+) -> GenericClusterState:
     node_info = state.nodes.get(name)
     if node_info is not None:
-        return _with_node_info(state, node_info.add_pod(pod))
-    orphans = (*state.orphaned_pods.get(name, ()), pod)
-    return replace(state, orphaned_pods=state.orphaned_pods.insert(name, orphans))
-
-
-def _remove_from_node(state: GenericClusterState, pod: Pod) -> GenericClusterState:
-    name = pod.node_name
-    node_info = state.nodes.get(name)
-    if node_info is not None:
-        return _with_node_info(state, node_info.remove_pod(pod.namespaced_name))
-    remaining = tuple(orphan for orphan in state.orphaned_pods[name] if orphan.namespaced_name != pod.namespaced_name)
-    orphaned = state.orphaned_pods.insert(name, remaining) if remaining else state.orphaned_pods.remove(name)
+        return _with_node_info(state, NodeInfo.of(node_info.node, change(node_info.pods)))
+    orphans = change(state.orphaned_pods.get(name, ()))
+    orphaned = state.orphaned_pods.insert(name, orphans) if orphans else state.orphaned_pods.discard(name)
     return replace(state, orphaned_pods=orphaned)
 
 
@@ -391,7 +344,6 @@ def _update_services(
 def _select_pods(
     services: Mapping[tuple[str, str], Service], numbered: Mapping[PodKey, tuple[SequenceNumber, Pod]]
 ) -> dict[str, tuple[ServicePods, ...]]:
-    """All services by namespace, with the pods they select."""
     selected: dict[tuple[str, str], dict[SequenceNumber, Pod]] = {key: {} for key in services}
     by_label: dict[tuple[str, tuple[str, str]], list[Service]] = {}
     for service in services.values():

@@ -26,7 +26,6 @@ _Share = tuple[int, int]
 
 
 def _compare(first: _Share, second: _Share) -> int:
-    """Compares two shares (part, whole) without rounding."""
     return first[0] * second[1] - second[0] * first[1]
 
 
@@ -130,8 +129,6 @@ NO_ARGUMENT: Final = Argument()
 
 @dataclass(frozen=True, slots=True)
 class _FactsOfNodes:
-    """Facts of some nodes: the distinct ones, and which of them each node has, in order."""
-
     node_infos: Sequence[NodeInfo]
     distinct: Sequence[ScoreInputs | None]
     indexes: Sequence[int]
@@ -155,13 +152,11 @@ class CycleState:
 
     @cached_property
     def services(self) -> tuple[ServicePods, ...]:
-        """The services that select the pod, in order (GetPodServices)."""
         services = self.cluster.services.get(self.pod.namespace, ())
         return tuple(entry for entry in services if entry.service.selects(self.pod.scheduling.labels))
 
     @cached_property
     def first_service_pods(self) -> Mapping[SequenceNumber, Pod]:
-        """The assigned pods of the pod's first service, finished pods included."""
         return self.services[0].pods if self.services else {}
 
     @cached_property

@@ -114,11 +114,7 @@ class RunPlugin(Protocol):
 
 
 def run_directly(rule: str, call: Callable[[], _Result]) -> _Result:
-    """Calls a plugin; one that does not return is waited for.
-
-    Raises:
-        UndecidableError: it raised
-    """
+    """Calls a plugin; one that does not return is waited for."""
     try:
         return contain(call, f"plugin rule {rule} failed")
     except PluginError as error:
@@ -157,20 +153,19 @@ class Plugins:
             },
         )
 
-    def predicate_registry(self) -> RuleRegistry[Any]:
-        return _extend(PREDICATES, self.predicates)
-
-    def priority_registry(self) -> RuleRegistry[Any]:
-        return _extend(PRIORITIES, self.priorities)
+    def extend(self, registry: RuleRegistry[Any]) -> RuleRegistry[Any]:
+        """The package's rules and those of plugins."""
+        plugins: Mapping[str, PluginRule] = self.predicates if registry is PREDICATES else self.priorities
+        static = {name: rule.function for name, rule in plugins.items() if rule.argument is None}
+        configurable = {name: rule.function for name, rule in plugins.items() if rule.argument is not None}
+        return replace(
+            registry, static={**registry.static, **static}, configurable={**registry.configurable, **configurable}
+        )
 
     def texts(
         self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]
     ) -> dict[str, str]:
-        """Returns what a plugin's predicate says about each node, by name.
-
-        Raises:
-            UndecidableError: the plugin failed
-        """
+        """Returns what a plugin's predicate says about each node, by name."""
         plugin = self.predicates[rule]
 
         def call() -> dict[str, str]:
@@ -180,11 +175,7 @@ class Plugins:
         return self.run(rule, call)
 
     def scores(self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]) -> list[int]:
-        """Returns the scores of a plugin's priority, in the order of the nodes.
-
-        Raises:
-            UndecidableError: the plugin failed
-        """
+        """Returns the scores of a plugin's priority, in the order of the nodes."""
         plugin = self.priorities[rule]
 
         def call() -> list[int]:
@@ -289,16 +280,6 @@ def _name_fault(name: str, registry: RuleRegistry[Any], *, with_argument: bool) 
     if with_argument and not name[0].islower():
         return "the name of a rule with an argument begins with a lower-case letter"
     return ""
-
-
-def _extend(registry: RuleRegistry[Any], plugins: Mapping[str, Any]) -> RuleRegistry[Any]:
-    static = {name: rule.function for name, rule in plugins.items() if rule.argument is None}
-    configurable = {name: rule.function for name, rule in plugins.items() if rule.argument is not None}
-    return replace(
-        registry,
-        static={**registry.static, **static},
-        configurable={**registry.configurable, **configurable},
-    )
 
 
 def _text(answer: object) -> str:

@@ -82,10 +82,13 @@ class Policy:
     plugins: Plugins = NO_PLUGINS  # the rules from outside the package that it may name
 
     @property
+    def rules(self) -> frozenset[str]:
+        return frozenset(entry.rule for entry in self.predicates).union(entry.rule for entry in self.priorities)
+
+    @property
     def reads_longhorn(self) -> bool:
         """Whether a rule needs `LonghornFacts`, which the caller must then compute first."""
-        rules = [*(entry.rule for entry in self.predicates), *(entry.rule for entry in self.priorities)]
-        return any(rule.startswith("Longhorn") for rule in rules)
+        return any(map(rule_registry.is_longhorn_rule, self.rules))
 
 
 def _static_predicates(*names: str) -> tuple[PolicyPredicate, ...]:
@@ -127,8 +130,8 @@ def parse_policy(text: bytes, plugins: Plugins = NO_PLUGINS) -> Policy:
     weight_faults = [fault for entry in document.priorities if (fault := _weight_fault(entry))]
     if weight_faults:
         raise PolicyError(PolicyStage.VALIDATE, weight_faults)
-    predicates = _Section(plugins.predicate_registry())
-    priorities = _Section(plugins.priority_registry())
+    predicates = _Section(plugins.extend(rule_registry.PREDICATES))
+    priorities = _Section(plugins.extend(rule_registry.PRIORITIES))
     faults = [
         fault
         for section, entries in ((predicates, document.predicates), (priorities, document.priorities))
@@ -165,8 +168,6 @@ def _empty_section_warnings(document: PolicyDocument) -> list[str]:
 
 
 class _Section:
-    """Registers the entries of one section of a policy. The last one of several entries with one name wins."""
-
     def __init__(self, registry: rule_registry.RuleRegistry[Any]) -> None:
         self._registry = registry
         self.registered: dict[str, tuple[PolicyEntry, str, object]] = {}
@@ -223,10 +224,7 @@ class _Section:
 
 
 def kinds_read(policy: Policy) -> frozenset[str]:
-    """The kinds that a policy's rules read; empty if all rules are Longhorn's."""
-    return rule_registry.kinds_of(
-        [*(entry.rule for entry in policy.predicates), *(entry.rule for entry in policy.priorities)]
-    )
+    return frozenset().union(*(rule_registry.rule_inputs(rule).kinds for rule in policy.rules))
 
 
 def priorities_read_longhorn(policy: Policy) -> bool:
@@ -272,14 +270,12 @@ def unsupported_constraints(pod: Pod, policy: Policy) -> tuple[UnsupportedConstr
     toleration, is none, nor is a preference.
     """
     constraints = pod.scheduling.constraints
-    fields = [
-        (
-            NODE_AFFINITY_RULE,
-            [f"spec.affinity.nodeAffinity.{_REQUIRED}"] if constraints.node_affinity is not None else [],
-        ),
-        (POD_AFFINITY_RULE, [f"spec.affinity.podAffinity.{_REQUIRED}"] if constraints.pod_affinity else []),
-        (POD_AFFINITY_RULE, [f"spec.affinity.podAntiAffinity.{_REQUIRED}"] if constraints.pod_anti_affinity else []),
-        (SPREAD_RULE, ["spec.topologySpreadConstraints[].whenUnsatisfiable"] if constraints.spread else []),
+    affinity = f"spec.affinity.%s.{_REQUIRED}"
+    fields: list[tuple[str, Sequence[str]]] = [
+        (NODE_AFFINITY_RULE, [affinity % "nodeAffinity"] * (constraints.node_affinity is not None)),
+        (POD_AFFINITY_RULE, [affinity % "podAffinity"] * bool(constraints.pod_affinity)),
+        (POD_AFFINITY_RULE, [affinity % "podAntiAffinity"] * bool(constraints.pod_anti_affinity)),
+        (SPREAD_RULE, ["spec.topologySpreadConstraints[].whenUnsatisfiable"] * bool(constraints.spread)),
         (RESOURCE_RULE, constraints.request_fields),
         ("", constraints.claim_fields),
     ]

@@ -52,7 +52,6 @@ class WrongShapeError(Exception):
 
 @contextmanager
 def _collect(faults: list[str]) -> Iterator[None]:
-    """Collects a fault of its block; reading goes on after it."""
     try:
         yield
     except WrongShapeError as error:
@@ -193,8 +192,6 @@ def _plugin_argument(parent: _JsonObject, rule: str, expected: type, source: _So
 
 
 class _Source:
-    """The text of a policy, for places in messages, and the warnings about it."""
-
     def __init__(self, text: str, warnings: list[str], places: JsonPlaces | None = None) -> None:
         self._text = text
         self._places = JsonPlaces.of(text, str.lower) if places is None else places
@@ -209,7 +206,6 @@ class _Source:
         return f" ({line_and_column(self._text, self._places.offset(lowercase))})"
 
     def duplicate_faults(self) -> list[str]:
-        """What is wrong with each key that is written twice."""
         faults = []
         for duplicate in self._places.duplicates:
             first, second = (line_and_column(self._text, offset) for offset in duplicate.offsets)

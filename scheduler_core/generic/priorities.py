@@ -61,12 +61,10 @@ def balanced_resource_allocation(cycle_state: CycleState, _: Argument, node_info
 
 
 def used_share(requested: int, capacity: int) -> float:
-    """The used part of the capacity; 1 without capacity (fractionOfCapacity)."""
     return requested / capacity if capacity else 1.0
 
 
 def balance(cpu: float, memory: float) -> int:
-    """The score of two used shares (calculateBalancedResourceAllocation)."""
     return 0 if cpu >= 1 or memory >= 1 else int(MAX_SCORE - abs(cpu - memory) * MAX_SCORE)
 
 

@@ -9,7 +9,7 @@ After the table: which rules are local; the kinds and fields of objects that eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -79,24 +79,12 @@ PRIORITIES: Final[RuleRegistry[Priority]] = RuleRegistry(
 # every pod that is equal apart from these, until the node changes (`RuleResults`).
 LOCAL_RULES: Final = frozenset(
     {
-        "PodFitsPorts",
-        "PodFitsHostPorts",
-        "PodFitsResources",
-        "NoDiskConflict",
-        "MatchNodeSelector",
-        "HostName",
-        "labelsPresence",
-        "LeastRequestedPriority",
-        "BalancedResourceAllocation",
-        "EqualPriority",
-        "labelPreference",
-        "CheckNodeUnschedulable",
-        "NodeAffinity",
-        "NodePorts",
-        "NodeResourcesFit",
+        "PodFitsPorts", "PodFitsHostPorts", "PodFitsResources", "NoDiskConflict", "MatchNodeSelector", "HostName",
+        "labelsPresence", "LeastRequestedPriority", "BalancedResourceAllocation", "EqualPriority",
+        "labelPreference", "CheckNodeUnschedulable", "NodeAffinity", "NodePorts", "NodeResourcesFit",
         "PodToleratesNodeTaints",
     }
-)
+)  # fmt: skip
 
 
 NODES: Final = frozenset({"nodes"})
@@ -123,6 +111,7 @@ PLUGIN_INPUTS: Final = RuleInputs(SERVICES, ("nodes, pods and services",))
 _LONGHORN_INPUTS: Final = RuleInputs(_NOTHING, ("Longhorn's objects", "the pod's claims and their volumes"))
 _REQUESTS: Final = ("pod spec.containers[].resources", _FINISHED)
 _SERVICE: Final = ("service spec.selector", "pod metadata.labels")
+# fmt: off
 _INPUTS: Final[Mapping[str, RuleInputs]] = {
     "EqualPriority": RuleInputs(_NOTHING),
     "HostName": RuleInputs(_NOTHING, ("pod spec.nodeName",)),
@@ -131,78 +120,33 @@ _INPUTS: Final[Mapping[str, RuleInputs]] = {
     "labelPreference": RuleInputs(NODES, ("node metadata.labels",)),
     "PodFitsPorts": RuleInputs(PODS, ("pod spec.containers[].ports[].hostPort", "pod spec.hostNetwork", _FINISHED)),
     "PodFitsResources": RuleInputs(PODS, (*_REQUESTS, "node status.capacity")),
-    "NoDiskConflict": RuleInputs(
-        PODS,
-        ("pod spec.volumes[].gcePersistentDisk", "pod spec.volumes[].awsElasticBlockStore", _FINISHED),
-    ),
+    "NoDiskConflict": RuleInputs(PODS, ("pod spec.volumes[].gcePersistentDisk", "pod spec.volumes[].awsElasticBlockStore", _FINISHED)),
     "LeastRequestedPriority": RuleInputs(PODS, (*_REQUESTS, "node status.capacity")),
     "BalancedResourceAllocation": RuleInputs(PODS, (*_REQUESTS, "node status.capacity")),
     "NodeAffinity": RuleInputs(
-        NODES,
-        ("pod spec.nodeSelector", "pod spec.affinity.nodeAffinity", "node metadata.labels", "node metadata.name"),
-    ),
+        NODES, ("pod spec.nodeSelector", "pod spec.affinity.nodeAffinity", "node metadata.labels", "node metadata.name")),
     "NodePorts": RuleInputs(
-        PODS,
-        (
-            "pod spec.containers[].ports[]",
-            "pod spec.initContainers[].ports[]",
-            "pod spec.hostNetwork",
-            _FINISHED,
-        ),
-    ),
+        PODS, ("pod spec.containers[].ports[]", "pod spec.initContainers[].ports[]", "pod spec.hostNetwork", _FINISHED)),
     "NodeResourcesFit": RuleInputs(
-        PODS,
-        (
-            "pod spec.containers[].resources",
-            "pod spec.initContainers[].resources",
-            "pod spec.resources",
-            "pod spec.overhead",
-            _FINISHED,
-            "node status.allocatable",
-        ),
-    ),
+        PODS, ("pod spec.containers[].resources", "pod spec.initContainers[].resources", "pod spec.resources", "pod spec.overhead",
+               _FINISHED, "node status.allocatable")),
     "PodToleratesNodeTaints": RuleInputs(NODES, ("pod spec.tolerations", "node spec.taints")),
     "CheckNodeUnschedulable": RuleInputs(NODES, ("pod spec.tolerations", "node spec.unschedulable")),
     "MatchInterPodAffinity": RuleInputs(
-        PODS | NAMESPACES,
-        (
-            "pod spec.affinity.podAffinity",
-            "pod spec.affinity.podAntiAffinity",
-            "pod metadata.labels",
-            _FINISHED,
-            "node metadata.labels",
-            "namespace metadata.labels",
-        ),
-    ),
+        PODS | NAMESPACES, ("pod spec.affinity.podAffinity", "pod spec.affinity.podAntiAffinity", "pod metadata.labels", _FINISHED,
+                            "node metadata.labels", "namespace metadata.labels")),
     "EvenPodsSpread": RuleInputs(
-        PODS,
-        (
-            "pod spec.topologySpreadConstraints",
-            "pod spec.nodeSelector",
-            "pod spec.affinity.nodeAffinity",
-            "pod spec.tolerations",
-            "pod metadata.labels",
-            "pod metadata.deletionTimestamp",
-            _FINISHED,
-            "node metadata.labels",
-            "node spec.taints",
-        ),
-    ),
+        PODS, ("pod spec.topologySpreadConstraints", "pod spec.nodeSelector", "pod spec.affinity.nodeAffinity", "pod spec.tolerations",
+               "pod metadata.labels", "pod metadata.deletionTimestamp", _FINISHED, "node metadata.labels", "node spec.taints")),
     "serviceAffinity": RuleInputs(
-        SERVICES, (*_SERVICE, "pod spec.nodeSelector", "node metadata.labels", "node spec.unschedulable")
-    ),
+        SERVICES, (*_SERVICE, "pod spec.nodeSelector", "node metadata.labels", "node spec.unschedulable")),
     "serviceAntiAffinity": RuleInputs(SERVICES, (*_SERVICE, "node metadata.labels")),
     "ServiceSpreadingPriority": RuleInputs(SERVICES, _SERVICE),
     "SelectorSpreadPriority": RuleInputs(
         SERVICES | CONTROLLERS,
-        (
-            *_SERVICE,
-            "replicationcontroller spec.selector",
-            "replicaset spec.selector",
-            "statefulset spec.selector",
-        ),
-    ),
+        (*_SERVICE, "replicationcontroller spec.selector", "replicaset spec.selector", "statefulset spec.selector")),
 }
+# fmt: on
 _ALIASES: Final = {"PodFitsHostPorts": "PodFitsPorts"}
 
 
@@ -216,10 +160,6 @@ def rule_inputs(rule: str) -> RuleInputs:
     return _INPUTS.get(_ALIASES.get(rule, rule), PLUGIN_INPUTS)
 
 
-def kinds_of(rules: Iterable[str]) -> frozenset[str]:
-    return frozenset().union(*(rule_inputs(rule).kinds for rule in rules))
-
-
 # They are the names of the policy files of Kubernetes 1.2 to 1.22, and of the plugins that followed them. Sources:
 # pkg/scheduler/algorithmprovider and pkg/scheduler/framework/plugins/legacy_registry.go.
 _NO_RULE: Final = "no rule here does that; remove it, or let kube-scheduler schedule and use `serve --policy`"
@@ -230,6 +170,17 @@ _CONDITIONS: Final = (
     "nodes that are not ready are always left out; the node's other conditions are taints: use PodToleratesNodeTaints"
 )
 
+_VOLUME_PREDICATES: Final = (
+    "NoVolumeZoneConflict", "NoVolumeNodeConflict", "CheckVolumeBinding", "MaxEBSVolumeCount", "MaxGCEPDVolumeCount",
+    "MaxAzureDiskVolumeCount", "MaxCinderVolumeCount", "MaxCSIVolumeCountPred", "VolumeBinding",
+    "VolumeRestrictions", "VolumeZone", "NodeVolumeLimits", "EBSLimits", "GCEPDLimits", "AzureDiskLimits",
+)  # fmt: skip
+_OTHER_PRIORITIES: Final = (
+    "MostRequestedPriority", "NodeResourcesMostAllocated", "RequestedToCapacityRatioPriority",
+    "RequestedToCapacityRatio", "NodeAffinityPriority", "TaintTolerationPriority", "InterPodAffinityPriority",
+    "EvenPodsSpreadPriority", "NodePreferAvoidPodsPriority", "ImageLocalityPriority", "ImageLocality",
+    "ResourceLimitsPriority",
+)  # fmt: skip
 PREDICATE_ADVICE: Final[Mapping[str, str]] = {
     "GeneralPredicates": "use PodFitsResources, PodFitsHostPorts, MatchNodeSelector and HostName, or today's NodeResourcesFit, "
     "NodePorts and NodeAffinity",
@@ -247,26 +198,7 @@ PREDICATE_ADVICE: Final[Mapping[str, str]] = {
     "CheckNodeMemoryPressure": _CONDITIONS,
     "CheckNodeDiskPressure": _CONDITIONS,
     "CheckNodePIDPressure": _CONDITIONS,
-    **dict.fromkeys(
-        (
-            "NoVolumeZoneConflict",
-            "NoVolumeNodeConflict",
-            "CheckVolumeBinding",
-            "MaxEBSVolumeCount",
-            "MaxGCEPDVolumeCount",
-            "MaxAzureDiskVolumeCount",
-            "MaxCinderVolumeCount",
-            "MaxCSIVolumeCountPred",
-            "VolumeBinding",
-            "VolumeRestrictions",
-            "VolumeZone",
-            "NodeVolumeLimits",
-            "EBSLimits",
-            "GCEPDLimits",
-            "AzureDiskLimits",
-        ),
-        _VOLUMES,
-    ),
+    **dict.fromkeys(_VOLUME_PREDICATES, _VOLUMES),
     "DynamicResources": _NO_RULE,
 }
 PRIORITY_ADVICE: Final[Mapping[str, str]] = {
@@ -275,21 +207,5 @@ PRIORITY_ADVICE: Final[Mapping[str, str]] = {
     "SelectorSpread": "use SelectorSpreadPriority",
     "NodeResourcesLeastAllocated": "use LeastRequestedPriority",
     "NodeResourcesBalancedAllocation": "use BalancedResourceAllocation",
-    **dict.fromkeys(
-        (
-            "MostRequestedPriority",
-            "NodeResourcesMostAllocated",
-            "RequestedToCapacityRatioPriority",
-            "RequestedToCapacityRatio",
-            "NodeAffinityPriority",
-            "TaintTolerationPriority",
-            "InterPodAffinityPriority",
-            "EvenPodsSpreadPriority",
-            "NodePreferAvoidPodsPriority",
-            "ImageLocalityPriority",
-            "ImageLocality",
-            "ResourceLimitsPriority",
-        ),
-        _NO_RULE,
-    ),
+    **dict.fromkeys(_OTHER_PRIORITIES, _NO_RULE),
 }

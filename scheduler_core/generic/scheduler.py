@@ -131,7 +131,8 @@ def find_nodes_that_fit(
     available, unavailable = _split_by_availability(names, cluster.node_infos(nodes), policy)
     if not available:
         return FilterResult(unavailable, {}, (), NO_NODES)
-    checks, undecidable = _bind_predicates(cycle_state, policy, available)
+    undecidable: dict[str, str] = {}
+    checks = _bind_predicates(cycle_state, policy, policy.predicates, available, undecidable)
     failures: dict[str, tuple[PredicateFailure, ...]] = {}
     feasible: list[NodeInfo] = []
     # Many nodes fail alike: they share one value.
@@ -142,7 +143,11 @@ def find_nodes_that_fit(
             continue
         if texts not in failures_by_texts:
             text_by_predicate = dict(zip(checks.names, texts, strict=bool(texts))) | undecidable
-            failures_by_texts[texts] = _failures(policy, text_by_predicate)
+            failures_by_texts[texts] = tuple(
+                PredicateFailure(entry.name, text)
+                for entry in policy.predicates
+                if (text := text_by_predicate.get(entry.name, FITS))
+            )
         failures[node_info.node.name] = failures_by_texts[texts]
     error = next(iter(undecidable.values()), "")
     return FilterResult(unavailable, failures, tuple(feasible), error)
@@ -151,7 +156,6 @@ def find_nodes_that_fit(
 def _split_by_availability(
     names: Sequence[str], node_infos: Sequence[NodeInfo | None], policy: Policy
 ) -> tuple[list[NodeInfo], dict[str, str]]:
-    """The available nodes, ready and not cordoned, and why each other node is not."""
     rules = {entry.rule for entry in policy.predicates}
     # Where the policy has the rules by which kube-scheduler decides that today, these decide it.
     reads_cordon = _CORDON_RULE in rules
@@ -207,21 +211,25 @@ class BoundPredicates:
 
 
 def _bind_predicates(
-    cycle_state: CycleState, policy: Policy, node_infos: Sequence[NodeInfo]
-) -> tuple[BoundPredicates, dict[str, str]]:
-    """The policy's predicates as checks of a node, and the reasons of the undecidable ones, by name."""
-    # An undecidable predicate fails on every node.
+    cycle_state: CycleState,
+    policy: Policy,
+    entries: Sequence[PolicyPredicate],
+    node_infos: Sequence[NodeInfo],
+    undecidable: dict[str, str] | None = None,
+) -> BoundPredicates:
+    # An undecidable predicate fails on every node: its reason goes to `undecidable`, or is raised without that.
     local: dict[PolicyPredicate, Check] = {}
     others: dict[PolicyPredicate, Check] = {}
-    undecidable: dict[str, str] = {}
-    for entry in policy.predicates:
+    for entry in entries:
         try:
             check = bind_predicate(cycle_state, policy, entry, node_infos)
         except UndecidableError as error:
+            if undecidable is None:
+                raise
             undecidable[entry.name] = str(error)
         else:
             (local if entry.rule in LOCAL_RULES else others)[entry] = check
-    return BoundPredicates(cycle_state, local, others), undecidable
+    return BoundPredicates(cycle_state, local, others)
 
 
 def bind_predicate(
@@ -229,22 +237,11 @@ def bind_predicate(
 ) -> Check:
     """Returns a predicate of the policy as a check of these nodes. A plugin's predicate checks them at once, so that it
     is called once.
-
-    Raises:
-        UndecidableError: the predicate cannot be decided for any node
     """
     if entry.rule not in policy.plugins.predicates:
         return PREDICATES[entry.rule](cycle_state, entry.argument)
     texts = policy.plugins.texts(entry.rule, cycle_state, entry.argument, node_infos)
     return lambda node_info: texts[node_info.node.name]
-
-
-def _failures(policy: Policy, text_by_predicate: Mapping[str, str]) -> tuple[PredicateFailure, ...]:
-    return tuple(
-        PredicateFailure(entry.name, text)
-        for entry in policy.predicates
-        if (text := text_by_predicate.get(entry.name, FITS))
-    )
 
 
 def prioritize(
@@ -254,11 +251,7 @@ def prioritize(
     policy: Policy,
     longhorn_facts: LonghornFacts = NO_FACTS,
 ) -> Ranking:
-    """Scores nodes by every priority of the policy. Without priorities each total is 1.
-
-    Raises:
-        UndecidableError: a plugin's priority failed
-    """
+    """Scores nodes by every priority of the policy. Without priorities each total is 1."""
     names = [node_info.node.name for node_info in nodes]
     if not policy.priorities or not nodes:
         return Ranking(totals=dict.fromkeys(names, 1))
@@ -311,9 +304,6 @@ def prioritize_names(
     """Scores nodes for the extender's /prioritize. A score is the weighted mean, from 0 to 10, cut off to a whole
     number. All nodes in `names` count as feasible, because kube-scheduler has filtered them; a node that does not exist
     scores 0.
-
-    Raises:
-        UndecidableError: a plugin's priority failed
     """
     node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
     _, totals = _score(CycleState(pod, cluster, longhorn_facts), policy, node_infos)
@@ -331,16 +321,10 @@ def prioritize_names(
 # Predicates whose refusal may end when pods are evicted.
 _RESOLVABLE_BY_EVICTION: Final = frozenset(
     {
-        "PodFitsHostPorts",
-        "PodFitsPorts",
-        "PodFitsResources",
-        "NoDiskConflict",
-        "NodePorts",
-        "NodeResourcesFit",
-        "MatchInterPodAffinity",
-        "EvenPodsSpread",
+        "PodFitsHostPorts", "PodFitsPorts", "PodFitsResources", "NoDiskConflict", "NodePorts", "NodeResourcesFit",
+        "MatchInterPodAffinity", "EvenPodsSpread",
     }
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,11 +340,7 @@ class PolicyRefusal:
 def policy_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
 ) -> dict[str, PolicyRefusal]:
-    """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it.
-
-    Raises:
-        UndecidableError: a predicate cannot be decided for any node
-    """
+    """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it."""
     cycle_state = CycleState(pod, cluster)
     entries = [entry for entry in policy.predicates if not is_longhorn_rule(entry.rule)]
     refusals: dict[str, PolicyRefusal] = {}
@@ -370,7 +350,7 @@ def policy_refusals(
     if len(node_infos) < len(names):
         not_found = PolicyRefusal(NODE_NOT_FOUND, unresolvable=True)
         refusals.update((name, not_found) for name in names if name not in cluster.nodes)
-    bound = _bind_all(cycle_state, policy, entries, node_infos)
+    bound = _bind_predicates(cycle_state, policy, entries, node_infos)
     order = [entries.index(entry) for entry in (*bound.local, *bound.others)]
     # Many nodes fail alike: they share one value.
     refusal_by_texts: dict[tuple[str, ...], PolicyRefusal] = {}
@@ -384,24 +364,12 @@ def policy_refusals(
     return refusals
 
 
-def _bind_all(
-    cycle_state: CycleState, policy: Policy, entries: Sequence[PolicyPredicate], node_infos: Sequence[NodeInfo]
-) -> BoundPredicates:
-    local: dict[PolicyPredicate, Check] = {}
-    others: dict[PolicyPredicate, Check] = {}
-    for entry in entries:
-        check = bind_predicate(cycle_state, policy, entry, node_infos)
-        (local if entry.rule in LOCAL_RULES else others)[entry] = check
-    return BoundPredicates(cycle_state, local, others)
-
-
-def _eviction_helps(policy: Policy, rule: str) -> bool:
-    plugin = policy.plugins.predicates.get(rule)
-    return rule in _RESOLVABLE_BY_EVICTION if plugin is None else plugin.eviction_helps
-
-
 def _refusal(policy: Policy, failures: Sequence[tuple[PolicyPredicate, str]]) -> PolicyRefusal:
     """The refusal of the first predicate that fails. It is unresolvable if any predicate that fails is."""
     first, text = failures[0]
-    unresolvable = not all(_eviction_helps(policy, entry.rule) for entry, _ in failures)
+    plugins = policy.plugins.predicates
+    unresolvable = not all(
+        plugins[entry.rule].eviction_helps if entry.rule in plugins else entry.rule in _RESOLVABLE_BY_EVICTION
+        for entry, _ in failures
+    )
     return PolicyRefusal(f"{first.name}: {text}", unresolvable)

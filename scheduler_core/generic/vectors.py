@@ -42,11 +42,7 @@ class DecisionMismatch:
 
 
 def check(vector: Json) -> DecisionMismatch | None:
-    """Returns the difference between a recorded decision and the engine's, or None if they are equal.
-
-    Raises:
-        CoreError: the scenario cannot be read
-    """
+    """Returns the difference between a recorded decision and the engine's, or None if they are equal."""
     expected = _normalize(vector["expect"])
     got = decide_scenario(vector["scenario"])
     differences = tuple(
@@ -56,7 +52,6 @@ def check(vector: Json) -> DecisionMismatch | None:
 
 
 def _normalize(expect: Json) -> dict[str, Any]:
-    """The recorded decision with sorted lists, and error classes for errors."""
     decision = dict(expect)
     if expect.get("policy_error"):
         decision["policy_error"] = str(expect["policy_error"]).partition(":")[0]
@@ -76,11 +71,7 @@ def _error_class(text: str) -> str:
 
 
 def decide_scenario(scenario: Json) -> dict[str, Any]:
-    """Returns the engine's decision in the recorded form.
-
-    Raises:
-        CoreError: the scenario cannot be read
-    """
+    """Returns the engine's decision in the recorded form."""
     try:
         policy = _policy(scenario["policy"])
     except PolicyError as error:

@@ -171,7 +171,6 @@ def guards_every_node(view: View) -> bool:
 
 
 def _disk_problem(placement: Placement, view: View) -> str:
-    """Returns why a placement's disk is not the one that the node lists, or ""."""
     node = view.snapshot.longhorn_nodes.get(placement.node)
     if node is None:
         return f"there is no nodes.longhorn.io {placement.node}"
@@ -185,8 +184,6 @@ def _disk_problem(placement: Placement, view: View) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The choice of a disk for one volume, with all other volumes of the same evaluation still fitting."""
-
     evaluation: NodeEvaluation
     index: int  # of the volume among the required volumes
 
@@ -196,17 +193,14 @@ class _Choice:
         return cls(evaluation, keys.index(key))
 
     def open_disks(self, uuids: Collection[str]) -> int:
-        """Returns a bit mask of those of the disks that are open to the volume."""
         evaluation = self.evaluation
         mask = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)[self.index]
         return mask & sum(1 << position for position, disk in enumerate(evaluation.disks) if disk.uuid in uuids)
 
     def fits(self, disks: int, budget: Budget) -> bool:
-        """Whether all volumes are proven to fit with this one on one of the disks."""
         return self._restrict(disks).reason(budget) is Reason.ROOM
 
     def disk(self, disks: int, budget: Budget) -> str | None:
-        """Returns the UUID of a disk of the mask with which all volumes are proven to fit, None without one."""
         evaluation = self._restrict(disks)
         assignment = plan(evaluation.required, evaluation.profile, budget, evaluation.allowed)
         return None if assignment is None else evaluation.disks[assignment[self.index]].uuid
@@ -216,8 +210,6 @@ class _Choice:
 
 
 class _Guard:
-    """Decides about the placement of one volume that its node demands."""
-
     def __init__(self, view: View, placement: Placement, volume: PodVolume, budget: Budget) -> None:
         self._view = view
         self._placement = placement
@@ -242,7 +234,6 @@ class _Guard:
         return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
 
     def _fit(self, volumes: Sequence[PodVolume]) -> bool:
-        """Returns whether volumes fit on the node together."""
         return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING
 
     def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
@@ -343,5 +334,4 @@ def observe_placement(before: Replica | None, after: Replica) -> Observation | N
 
 
 def next_state(state: GuardState, observation: Observation) -> GuardState:
-    """Returns what may be relied on after an observation."""
     return state if state is GuardState.TAMPERED else _NEXT_STATE[observation]

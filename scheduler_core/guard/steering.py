@@ -21,6 +21,7 @@ from typing import Final
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
+from scheduler_core.decide.offer import exclude
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     FittingVolumes,
@@ -68,10 +69,7 @@ def await_allowed(decision: Decision, view: View, allowances: Iterable[Placement
         # The competitors are those that the decision counted there.
         if _evaluate(decision, with_placements(view, pending), pending).reason(budget) is not Reason.ROOM:
             awaited.add(name)
-    if not awaited:
-        return decision
-    pairs = zip(decision.candidates, decision.reasons, strict=True)
-    return replace(decision, reasons=[Reason.WAITING if name in awaited else reason for name, reason in pairs])
+    return exclude(decision, frozenset(awaited))
 
 
 def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> NodeEvaluation:
@@ -92,7 +90,6 @@ def pending_allowances(allowances: Iterable[Placement], view: View) -> list[Plac
 
 
 def with_placements(view: View, placements: Iterable[Placement]) -> View:
-    """Returns the view as it will be once the watches have shown these placements."""
     # The caller ends their demand: a volume may be demanded by a claim that the view does not show as bound.
     changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
     return update(view, changes, view.cluster.now).view if changes else view
@@ -119,12 +116,10 @@ def longhorn_names(volume: PodVolume, view: View) -> set[str]:
 
 
 def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation:
-    """Returns the evaluation of a node with the backing images counted as present that its replicas wait for."""
     return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
 
 
 def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
-    """Returns a disk with the backing images that replicas there still wait for."""
     coming: dict[str, int] = {}
     for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
         volume = view.snapshot.volumes.get(replica.volume)
@@ -266,11 +261,9 @@ class Steering:
 
     @property
     def promised(self) -> int:
-        """How many volumes were promised space on the node of Longhorn's choice."""
         return len(self._promised[self._placement.node].volumes)
 
     def _reason(self, candidate: Placement, *, with_offers: bool) -> Reason:
-        """Returns whether all that was promised on the candidate's node fits there with it."""
         name = candidate.node
         if name not in self._promised:
             fitting = fitting_volumes(self._competing(name), lambda volumes: self._fit(name, volumes))
@@ -294,7 +287,6 @@ class Steering:
         return with_coming_copies(view, evaluation).reason(budget)
 
     def _candidates(self) -> Sequence[Placement]:
-        """Returns the other places that Longhorn's rules allow, those of the same node first."""
         view = self._view
         volume = view.snapshot.volumes.get(self._placement.volume)
         if volume is None:
@@ -330,7 +322,6 @@ class Steering:
 
 
 def disk_with_schedule(node: str, view: View) -> str:
-    """Returns the name of a disk that has a DiskSchedule, or ""."""
     # The DiskSchedule has promised the space to a replica on that disk, and on no other one.
     disks = view.snapshot.longhorn_nodes[node].disks
     return next((disk.name for disk in disks if view.schedule_of(disk) is not None), "")

@@ -2,23 +2,295 @@
 
 Data flow: the facts that a check reads → its test → findings, one line for each, with the command that mends it
 
-The checks of Longhorn are here: settings and StorageClasses that undo what the extender decides.
+The checks of the extender itself are here: versions, pods, leader, caches, permissions, certificate; and those of Longhorn: settings and
+StorageClasses that undo what the extender decides.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from scheduler_core.installation import extender_checks as extender
 from scheduler_core.installation import scheduler_checks as scheduler
-from scheduler_core.installation.facts import Finding, Installation, Severity
+from scheduler_core.installation.facts import (
+    PROGRAM,
+    Finding,
+    GuardTrial,
+    Installation,
+    ProcessReport,
+    Severity,
+    advice_about,
+    list_some,
+    minor_version,
+)
+from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.longhorn.csi_driver import DRIVER, parameter_tags
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.volume_validation import is_tag
+from scheduler_core.model.installation import ENABLED, HeldLease, InstalledPod, Permission, ServiceAddress
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Node
+
+# docs/limitations.md has the same versions.
+OLDEST_KUBERNETES: Final = (1, 30)
+TESTED_KUBERNETES: Final = ((1, 35), (1, 36), (1, 37))
+COMPARED_LONGHORN: Final = ((1, 10), (1, 11), (1, 12), (1, 13))
+# The leader renews its certificate long before.
+_EXPIRY_WARNING: Final = timedelta(days=7)
+# Clocks of the administrator's machine and of the leader's node differ.
+_CLOCK_SKEW: Final = timedelta(seconds=60)
+_WEBHOOK: Final = "mutatingwebhookconfiguration/longhorn-scheduler-extender-placement-guard"
+_DISAGREE: Final = "have --placement-guard-port, containerPort and targetPort agree, on a free port"
+# What an API server's error about its own call says, and what mends it: docs/placement-guard.md, "API servers do not reach it".
+_WAYS: Final = {
+    "refused": _DISAGREE,
+    "no route|unreachable": 'a network plugin whose pods the control plane reaches (own pod network), or placement-guard: "off"',
+    "timeout|deadline": "allow TCP port 9507 from the control plane to the pods: NetworkPolicy, or the provider's firewall",
+    "": "see docs/placement-guard.md, API servers do not reach it",
+}
+_APPLY: Final = "apply the manifests or the chart of this version: docs/installation.md"
+_LOGS: Final = f"{{kubectl}} logs -l app.kubernetes.io/name={PROGRAM} --prefix --tail=20"
+_SECRET: Final = f"{PROGRAM}-placement-guard"
+# What the leader says about its guard, the object that it is about, and what mends it: docs/placement-guard.md, "Its certificate".
+_GUARD_PROBLEMS: Final = (
+    ("apply manifests/base", _WEBHOOK, _APPLY),
+    ("cannot listen", "", _DISAGREE),
+    ("there is no address", "", "set POD_IP as manifests/base does"),
+    ("cannot be written", f"secret/{_SECRET}", f"{_APPLY}; the ServiceAccount must be allowed to patch it"),
+    ("the serving certificate", f"secret/{_SECRET}", _LOGS),
+    (
+        f"Secret {_SECRET}",
+        f"secret/{_SECRET}",
+        f"{{kubectl}} patch secret {_SECRET} --type merge -p '{{\"data\":null}}'",
+    ),
+)
+_GUARD_OFF: Final = Finding(Severity.OK, "the placement guard is off")
+
+
+def check_unread(unknown: Sequence[str]) -> list[Finding]:
+    return [Finding(Severity.WARNING, f"could not be read: {text}", command=advice_about(text)) for text in unknown]
+
+
+def check_kubernetes_version(kubernetes_version: str) -> list[Finding]:
+    """Whether the extender is tested with this Kubernetes."""
+    version = minor_version(kubernetes_version)
+    where = f"Kubernetes {kubernetes_version}".strip()
+    if version in TESTED_KUBERNETES:
+        return []
+    if version is None:
+        return [Finding(Severity.WARNING, "the version cannot be read", where, "kubectl version")]
+    if version < OLDEST_KUBERNETES:
+        oldest = ".".join(map(str, OLDEST_KUBERNETES))
+        what = f"Kubernetes {oldest} or newer is needed: the manifests contain a ValidatingAdmissionPolicy"
+        return [Finding(Severity.ERROR, what, where, "upgrade Kubernetes")]
+    return [Finding(Severity.WARNING, "this version is not tested", where, "see docs/limitations.md")]
+
+
+def check_longhorn_version(longhorn_version: str) -> list[Finding]:
+    """Whether the placement rules of this Longhorn were compared."""
+    version = minor_version(longhorn_version)
+    if version in COMPARED_LONGHORN:
+        return []
+    if version is None:
+        command = "{kubectl} get settings.longhorn.io current-longhorn-version"
+        where = "setting.longhorn.io/current-longhorn-version"
+        return [Finding(Severity.WARNING, "Longhorn's version cannot be read", where, command)]
+    what = "the placement rules of this version were not compared"
+    return [Finding(Severity.WARNING, what, f"Longhorn {longhorn_version}", "see docs/limitations.md")]
+
+
+def check_pods(pods: Sequence[InstalledPod]) -> list[Finding]:
+    """Whether two pods run, so that one can take over; on the loopback of a single control-plane node there is one."""
+    where = f"deployment/{PROGRAM}"
+    if not pods:
+        return [Finding(Severity.ERROR, "no pod of the extender runs", where, _APPLY)]
+    findings: list[Finding] = []
+    if len(pods) == 1 and not pods[0].on_loopback:
+        what = "there is one pod, so that no other can take over"
+        scale = f"{{kubectl}} scale deployment {PROGRAM} --replicas=2"
+        command = f"{{kubectl}} describe deployment {PROGRAM}; if it wants one: {scale}"
+        findings.append(Finding(Severity.WARNING, what, where, command))
+    for pod in pods:
+        if not pod.ready:
+            command = f"{{kubectl}} describe pod {pod.name}"
+            findings.append(Finding(Severity.ERROR, "is not ready", f"pod/{pod.name}", command))
+    return findings
+
+
+def check_own_pods(pods: Sequence[InstalledPod], system_pods: Sequence[InstalledPod]) -> list[Finding]:
+    """Whether pods that the extender depends on wait for the extender."""
+    own = {pod.key for pod in pods}
+    findings: list[Finding] = []
+    for pod in system_pods:
+        where = f"pod/{pod.name} in {pod.namespace}"
+        if pod.requests_extender:
+            what = "requests longhorn.io/scheduler-extender, so it cannot start while no extender answers"
+            findings.append(Finding(Severity.ERROR, what, where, "remove the resource from its controller"))
+        if pod.claims and pod.key in own:
+            what = f"mounts the claim {', '.join(pod.claims)}: it would have to answer for itself"
+            findings.append(Finding(Severity.ERROR, what, where, f"remove the volume from deployment/{PROGRAM}"))
+    return findings
+
+
+def check_service(service: ServiceAddress | None) -> list[Finding]:
+    return [] if service else [Finding(Severity.ERROR, "there is no Service", f"service/{PROGRAM}", _APPLY)]
+
+
+def check_leader(
+    lease: HeldLease | None,
+    now: datetime,
+    leader: InstalledPod | None,
+    endpoints: Sequence[str],
+    leader_report: ProcessReport | str,
+) -> list[Finding]:
+    """Whether pods, Lease and EndpointSlice name the same leader."""
+    where = f"lease/{PROGRAM}"
+    if lease is None or not lease.holder:
+        return [Finding(Severity.ERROR, "no process holds the Lease", where, _LOGS)]
+    findings: list[Finding] = []
+    renewed = parse_time(lease.renewed)
+    if renewed is None or now - renewed > timedelta(seconds=lease.duration) + _CLOCK_SKEW:
+        what = f"{lease.holder} has not renewed the Lease in time"
+        findings.append(Finding(Severity.ERROR, what, where, _LOGS))
+    if leader is None:
+        what = f"the holder {lease.holder} is none of the extender's pods"
+        findings.append(Finding(Severity.ERROR, what, where, _LOGS))
+    return findings + _endpoint_findings(endpoints, leader, leader_report)
+
+
+def _endpoint_findings(
+    addresses: Sequence[str], leader: InstalledPod | None, report: ProcessReport | str
+) -> list[Finding]:
+    where = f"endpointslice/{PROGRAM}"
+    # An EndpointSlice takes no loopback address, so that such a leader writes none.
+    if not addresses and leader is not None and leader.on_loopback:
+        return []
+    if not addresses:
+        what = "names no process, so that kube-scheduler's calls are refused"
+        command = _LOGS if isinstance(report, str) else _way_to_answer(report.refusal)
+        return [Finding(Severity.ERROR, what, where, command)]
+    findings: list[str] = []
+    if len(addresses) > 1:
+        findings.append(f"names several processes: {', '.join(addresses)}")
+    if leader is not None and leader.address and leader.address not in addresses:
+        findings.append(f"names {addresses[0]}, and the leader is at {leader.address}")
+    # The leader checks its slice at an interval, and writes it again.
+    command = f"{{kubectl}} delete endpointslice {PROGRAM}"
+    return [Finding(Severity.ERROR, what, where, command) for what in findings]
+
+
+def check_caches(reports: Mapping[str, ProcessReport], service: ServiceAddress | None) -> list[Finding]:
+    """Whether every process knows the cluster."""
+    findings: list[Finding] = []
+    for name, report in sorted(reports.items()):
+        where = f"pod/{name}"
+        logs = f"{{kubectl}} logs {where}"
+        if report.unreachable:
+            command = f"{{kubectl}} port-forward {where} 9504, then doctor --url http://127.0.0.1:9504"
+            if service is not None and service.tls:
+                # A process answers callers with a certificate, and the doctor has none.
+                command = f"{logs}; ask it with a certificate: docs/tls.md"
+            findings.append(Finding(Severity.WARNING, f"could not be asked: {report.unreachable}", where, command))
+        if report.not_ready:
+            findings.append(Finding(Severity.ERROR, f"is not ready: {report.not_ready}", where, logs))
+        if report.unreadable:
+            what = f"leaves out objects: {list_some(report.unreadable, '; ')}"
+            findings.append(Finding(Severity.WARNING, what, where, "correct the field that is named"))
+    return findings
+
+
+def check_answers(
+    refused_settings: Sequence[str], leader: InstalledPod | None, leader_report: ProcessReport | str
+) -> list[Finding]:
+    """Whether the leader answers kube-scheduler, by valid settings."""
+    # A process may still use the value of before, so the ConfigMap is read, too.
+    from_process = () if isinstance(leader_report, str) else leader_report.refused_settings
+    refusals = {text.partition(";")[0]: text for text in (*refused_settings, *from_process)}
+    edit = f"{{kubectl}} edit configmap {PROGRAM}"
+    findings = [
+        Finding(Severity.WARNING, f"a setting is refused: {text}", f"configmap/{PROGRAM}", edit)
+        for text in refusals.values()
+    ]
+    if leader is None or isinstance(leader_report, str):
+        findings.append(Finding(Severity.SKIPPED, str(leader_report)))
+    elif not leader_report.answering:
+        what = f"leads and does not answer: {leader_report.refusal}"
+        findings.append(Finding(Severity.ERROR, what, f"pod/{leader.name}", _way_to_answer(leader_report.refusal)))
+    return findings
+
+
+def _way_to_answer(refusal: str) -> str:
+    if ENABLED not in refusal:
+        return _LOGS
+    if "ConfigMap" not in refusal:
+        return f"set {ENABLED} to true in the ConfigMap {PROGRAM}, and nowhere else"
+    return f'{{kubectl}} patch configmap {PROGRAM} -p \'{{"data":{{"{ENABLED}":"true"}}}}\''
+
+
+def check_permissions(
+    denied: Sequence[Permission] | None, pods: Sequence[InstalledPod], namespace: str
+) -> list[Finding]:
+    """Whether the ServiceAccount may do all that the extender does."""
+    if denied is None:
+        return [Finding(Severity.SKIPPED, "permissions could not be asked for")]
+    account = next((pod.account for pod in pods if pod.account), PROGRAM)
+    findings: list[Finding] = []
+    for permission in denied:
+        kind = f"{permission.resource}.{permission.group}" if permission.group else permission.resource
+        name = f"/{permission.name}" if permission.name else ""
+        scope = "-A" if permission.everywhere else f"-n {namespace}"
+        user = f"system:serviceaccount:{namespace}:{account}"
+        ask = f"kubectl auth can-i {permission.verb} {kind}{name} {scope} --as {user}"
+        command = f"{_APPLY}; then {ask}"
+        findings.append(Finding(Severity.ERROR, f"may not {permission}", f"serviceaccount/{account}", command))
+    return findings
+
+
+def check_certificate(leader: InstalledPod | None, leader_report: ProcessReport | str, now: datetime) -> list[Finding]:
+    """Whether the placement guard's certificate is valid, and known to API servers."""
+    if leader is None or isinstance(leader_report, str):
+        return [Finding(Severity.SKIPPED, str(leader_report))]
+    # Its mode, and not its webhook: a webhook that is missing is one of its findings.
+    if leader_report.guard_mode in {"", "off"}:
+        return [_GUARD_OFF]
+    findings: list[Finding] = []
+    text = leader_report.guard_problem
+    if text:
+        ways = ((where, command) for words, where, command in _GUARD_PROBLEMS if words in text)
+        where, command = next(ways, ("", _LOGS))
+        findings.append(Finding(Severity.ERROR, text, where or f"pod/{leader.name}", command))
+    expiry = datetime.fromtimestamp(leader_report.certificate_expiry, UTC)
+    if leader_report.certificate_expiry and expiry <= now + _EXPIRY_WARNING:
+        expired = expiry <= now
+        severity = Severity.ERROR if expired else Severity.WARNING
+        what = f"{'has expired' if expired else 'expires'} at {expiry:%Y-%m-%d %H:%M} UTC, and nothing has renewed it"
+        findings.append(Finding(severity, what, f"secret/{_SECRET}", _LOGS))
+    return findings
+
+
+def check_guard(leader_report: ProcessReport | str, guard_trial: GuardTrial | None) -> list[Finding]:
+    """Whether a dry run shows that API servers reach the placement guard."""
+    report = None if isinstance(leader_report, str) else leader_report
+    if report is not None and report.guard_mode in {"", "off"}:
+        return [_GUARD_OFF]
+    if report is not None and report.guard_problem:
+        return [Finding(Severity.SKIPPED, f"is not asked while the leader says: {report.guard_problem}")]
+    if guard_trial is None:
+        return [Finding(Severity.SKIPPED, "is not asked: there is no such webhook", _WEBHOOK)]
+    if guard_trial.problem:
+        what = f"could not be tried: {guard_trial.problem}"
+        return [Finding(Severity.WARNING, what, _WEBHOOK, advice_about(guard_trial.problem))]
+    if guard_trial.answered:
+        return []
+    # Nothing says the mode of a leader that could not be asked.
+    severity = Severity.ERROR if report is not None else Severity.WARNING
+    what = guard_trial.obstacle or "they reach its port, but not by its Service, or do not trust its certificate"
+    command = next(command for words, command in _WAYS.items() if re.search(words, guard_trial.obstacle))
+    return [Finding(severity, f"API servers got no answer to a dry run: {what}", _WEBHOOK, command)]
+
 
 CAPACITY_TRACKING: Final = "csi-storage-capacity-tracking"
 # Longhorn writes it from a ConfigMap, whenever it is missing.
@@ -108,7 +380,6 @@ def check_tags(longhorn_classes: Sequence[StorageClass], longhorn_nodes: Sequenc
 
 
 def _create_again(entry: StorageClass, correct: str, value: str) -> str:
-    """How a StorageClass gets other fields, which the API server does not let change."""
     if entry.name != _CHARTS_CLASS:
         return f"create it again with {correct}"
     return (
@@ -128,20 +399,20 @@ class Check:
 
 
 # fmt: off
-_FACTS: Final = Check("facts", "everything could be read", "unknown", extender.check_unread)
+_FACTS: Final = Check("facts", "everything could be read", "unknown", check_unread)
 INSTALLED: Final = (
     _FACTS,
-    Check("kubernetes-version", "Kubernetes' version is tested", "kubernetes_version", extender.check_kubernetes_version),
-    Check("longhorn-version", "Longhorn's rules were compared", "longhorn_version", extender.check_longhorn_version),
-    Check("pods", "the extender's pods are ready", "pods", extender.check_pods),
-    Check("own-pods", "no pod of the system waits for the extender", "pods system_pods", extender.check_own_pods),
-    Check("service", "kube-scheduler has an address to call", "service", extender.check_service),
-    Check("leader", "pods, Lease and EndpointSlice agree", "lease now leader endpoints leader_report", extender.check_leader),
-    Check("caches", "every process knows the cluster", "reports service", extender.check_caches),
-    Check("answers", "the leader answers", "refused_settings leader leader_report", extender.check_answers),
-    Check("permissions", "the ServiceAccount has every permission", "denied pods namespace", extender.check_permissions),
-    Check("certificate", "the placement guard's certificate is valid", "leader leader_report now", extender.check_certificate),
-    Check("placement-guard", "the placement guard answers API servers", "leader_report guard_trial", extender.check_guard),
+    Check("kubernetes-version", "Kubernetes' version is tested", "kubernetes_version", check_kubernetes_version),
+    Check("longhorn-version", "Longhorn's rules were compared", "longhorn_version", check_longhorn_version),
+    Check("pods", "the extender's pods are ready", "pods", check_pods),
+    Check("own-pods", "no pod of the system waits for the extender", "pods system_pods", check_own_pods),
+    Check("service", "kube-scheduler has an address to call", "service", check_service),
+    Check("leader", "pods, Lease and EndpointSlice agree", "lease now leader endpoints leader_report", check_leader),
+    Check("caches", "every process knows the cluster", "reports service", check_caches),
+    Check("answers", "the leader answers", "refused_settings leader leader_report", check_answers),
+    Check("permissions", "the ServiceAccount has every permission", "denied pods namespace", check_permissions),
+    Check("certificate", "the placement guard's certificate is valid", "leader leader_report now", check_certificate),
+    Check("placement-guard", "the placement guard answers API servers", "leader_report guard_trial", check_guard),
     Check("registration", "kube-scheduler calls the extender", "probe scheduler_name observes", scheduler.check_registration),
     Check("ask-policy", "pods with claims are sent to the extender",
           "admitted probes claiming_pods scheduler_name kubernetes_version", scheduler.check_ask_policy),

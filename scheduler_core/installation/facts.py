@@ -159,7 +159,6 @@ class Installation:
 
 
 def leading_pod(pods: Iterable[installation.InstalledPod], holder: str) -> installation.InstalledPod | None:
-    """Returns the pod that holds the Lease."""
     # `holder` is as the Lease has it: the pod's name, and digits that differ at each start.
     name = holder.rpartition("_")[0] or holder
     return next((pod for pod in pods if pod.name == name), None)

@@ -85,12 +85,10 @@ REGISTERED: Final = frozenset(_FOLDERS)
 
 
 def default_kubeconfig(platform: Platform) -> str:
-    """The kubeconfig of kube-scheduler, "" if its pod has credentials of its own."""
     return _KUBECONFIGS.get(platform, "")
 
 
 def configuration_path(platform: Platform) -> str:
-    """Where the file belongs, "" if it belongs into a kustomization."""
     return f"{_FOLDERS[platform]}/{_FILE_NAME}" if platform in _FOLDERS else ""
 
 

@@ -193,7 +193,6 @@ def check_ask_policy(
 
 
 def _probe_problem(probe: ProbeResult, scheduler: str) -> str:
-    """Why a probe pod has neither a node nor a refusal of the extender."""
     return probe.problem or excerpt(probe.message) or _silence(scheduler)
 
 

@@ -107,7 +107,6 @@ class LeaseRecord:
 
     @property
     def released(self) -> bool:
-        """Whether its holder gave it up, so that no candidate needs to wait."""
         return not self.holder and self.duration == RELEASED_SECONDS
 
     def has_same_content_as(self, other: LeaseRecord) -> bool:
@@ -297,7 +296,9 @@ def _apply_read(state: Candidate, event: LeaseRead) -> Candidate:
         return after(act_at=at)
     if not state.competing:
         return after(leading_until=_LONG_AGO, act_at=NEVER)
-    if record.released or at >= observed_time + _takeover_wait(state.timing, record):
+    if record.released or at >= observed_time + max(
+        state.timing.lease_duration, min(record.duration, MAX_LEASE_DURATION)
+    ):
         return after(leading_until=_LONG_AGO, current=True, act_at=at)
     return after(leading_until=_LONG_AGO, failures=0, act_at=at + state.timing.follow_period)
 
@@ -311,10 +312,6 @@ def _is_own(state: Candidate, record: LeaseRecord, at: float, *, unchanged: bool
     ):
         return True
     return state.leading(at) and record.holder in {"", state.identity}
-
-
-def _takeover_wait(timing: ElectionTiming, record: LeaseRecord) -> float:
-    return max(timing.lease_duration, min(record.duration, MAX_LEASE_DURATION))
 
 
 def _apply_replace(state: Candidate, event: LeaseReplaced) -> Candidate:
@@ -342,7 +339,6 @@ def _apply_replace(state: Candidate, event: LeaseReplaced) -> Candidate:
 
 
 def _predecessors_deadline(state: Candidate) -> float:
-    """The latest time at which a previous leader may have answered."""
     if state.observed_record is None or state.observed_record.released:
         return state.leading_until  # after its release a leader answered nothing
     return max(state.leading_until, state.observed_time + state.timing.renew_deadline)

@@ -5,10 +5,10 @@ rule cites the Go function of longhorn-manager that it mirrors.
 - One small function per rule: `stages` (of a node, of a disk) and `space`, with `refusal_rules`, which lists
   all rules and what Longhorn reports for each.
 - The decision: `anti_affinity` orders the nodes in tiers, `placement` composes the rules and chooses among candidates.
-- Built on the decision: `new_volume_placement`, with the first rule that refuses each node and disk, and `replenish` (with `replenish_wait`),
+- Built on the decision: `new_volume_placement`, with the first rule that refuses each node and disk, and `replenish`,
   with the reuse of failed replicas.
-- What surrounds it: `csi_driver` (the volume a claim would get, and GetCapacity), `volume_validation` (what admission refuses),
-  `volume_readiness` (what is attached for no workload, what may not grow), `node_status` (what the node controller
+- What surrounds it: `csi_driver` (the volume a claim would get, and GetCapacity), `volume_validation` (what admission refuses, what is
+  attached for no workload, what may not grow), `node_status` (what the node controller
   writes).
 - `vectors` replays recorded decisions of the real Longhorn, with the help of `conformance`.
 

@@ -121,7 +121,6 @@ def tiers(
 
 
 def has_disk_pressure(node: Node, settings: Settings) -> bool:
-    """Whether a disk of the node is under pressure."""
     # Best-effort auto-balance may then use the node again, for another disk.
     percentage = settings.replica_auto_balance_disk_pressure_percentage
     return percentage > 0 and any(under_pressure(disk, percentage) for disk in node.disks if disk.in_status)
@@ -141,9 +140,8 @@ def spread_over_disks(
     disks: Sequence[_HasDisk], replicas: Iterable[Replica], *, soft: bool, ignore_failed: bool
 ) -> Sequence[_HasDisk]:
     """The disks without a replica of the volume (filterDisksWithMatchingReplicas), or all disks if every disk has one
-    and `soft` allows it.
-
-    Deleting and evicting replicas count here, and failed ones while they may be reused, also during replenishment.
+    and `soft` allows it. Deleting and evicting replicas count here, and failed ones while they may be reused, also
+    during replenishment.
     """
     replica_counts = Counter(
         replica.disk_id

@@ -16,17 +16,16 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP, build_snapshot
-from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.cluster import Cluster, parse_time
 from scheduler_core.longhorn.csi_driver import CapacityError, get_capacity
 from scheduler_core.longhorn.new_volume_placement import create_volume, explain
 from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, schedulable_condition, sync_node
 from scheduler_core.longhorn.placement import Choice, Reasons, find_candidates, schedule_replica
 from scheduler_core.longhorn.replenish import replenishments, replica_to_reuse, wait_before_new_replica
-from scheduler_core.longhorn.replenish_wait import parse_time
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
-from scheduler_core.longhorn.volume_readiness import check_expansion
+from scheduler_core.longhorn.volume_validation import check_expansion
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Disk, Replica, Volume
@@ -42,11 +41,7 @@ _IMAGES: Final = {"default-engine-image": ENGINE_IMAGE, "default-instance-manage
 
 
 def read_cluster(scenario: Json) -> Cluster:
-    """The cluster of a scenario. Settings that do not parse are kept as faults.
-
-    Raises:
-        ObjectError: an object cannot be read
-    """
+    """The cluster of a scenario. Settings that do not parse are kept as faults."""
     values = {**_IMAGES, **scenario.get("settings", {})}
     snapshot = replace(
         _snapshot(scenario),

@@ -62,8 +62,6 @@ class VolumeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """The progress of placing a volume's replicas."""
-
     placed: tuple[Replica, ...] = ()
     places: tuple[Place, ...] = ()
     chance: bool = False  # whether a choice so far depended on chance
@@ -226,8 +224,6 @@ def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replic
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """What the explanation of every node reads."""
-
     cluster: Cluster
     request: ReplicaRequest
     replicas: Sequence[Replica]  # all replicas of the volume

@@ -13,8 +13,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
-from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.replenish_wait import parse_time
+from scheduler_core.longhorn.cluster import Cluster, parse_time
 from scheduler_core.longhorn.space import disk_space, space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition, condition
@@ -92,7 +91,6 @@ def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) 
 
 
 def _kubernetes_problem(cluster: Cluster, node: Node) -> Condition | None:
-    """The Ready condition that a missing or unhealthy Kubernetes node gives, None for a healthy one."""
     kube_node = cluster.kube_nodes.get(node.name)
     if kube_node is None:
         return Condition("Ready", "False", NODE_GONE, f"Kubernetes node {node.name} does not exist")

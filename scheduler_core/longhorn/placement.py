@@ -14,9 +14,8 @@ from typing import Final
 
 from scheduler_core.longhorn import stages
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
-from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.cluster import DEGRADED, Cluster, is_replenishing, wait_refusal
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
-from scheduler_core.longhorn.replenish_wait import DEGRADED, is_replenishing, wait_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest, source_missing
 from scheduler_core.longhorn.space import DiskSpace, disk_space, space_refusal
 from scheduler_core.longhorn.stages import (
@@ -104,10 +103,6 @@ def possible_choices(candidates: Sequence[DiskCandidate], size: int) -> tuple[Ch
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """Balance scores of nodes or disks for one replica. Each score takes constant time. "Store" stands for a node or a
-    disk here.
-    """
-
     usable: Mapping[str, int]  # usable bytes of each store
     size: int  # bytes that are taken from one store
     mean: float  # mean of the usable bytes afterwards
@@ -202,8 +197,6 @@ def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterabl
 
 @dataclass(frozen=True, slots=True)
 class _KnownNode:
-    """What a placement found out about a node, for volumes of any size that ask the same of nodes and disks."""
-
     node: Node
     kube_node: kube.Node | None
     candidate: bool = False  # whether the node passes `node_candidates`
@@ -433,11 +426,10 @@ def _prefers_local_node(cluster: Cluster, volume: Volume, replicas: Iterable[Rep
 def preferred_disks(
     volume: Volume, candidates: Sequence[DiskCandidate], replicas: Iterable[Replica]
 ) -> Sequence[DiskCandidate]:
-    """The candidates that data locality best-effort prefers, or all of them.
-
-    Longhorn prefers disks of the node the volume is attached to, if no replica is there yet. Mirrors
-    scheduleReplicaToDiskOnLocalNode: it only chooses inside the winning tier; any replica on the node that did not
-    fail, even a deleting one, ends the preference; spec.nodeID counts, not status.currentNodeID.
+    """The candidates that data locality best-effort prefers, or all of them. Longhorn prefers disks of the node the
+    volume is attached to, if no replica is there yet. Mirrors scheduleReplicaToDiskOnLocalNode: it only chooses inside
+    the winning tier; any replica on the node that did not fail, even a deleting one, ends the preference; spec.nodeID
+    counts, not status.currentNodeID.
     """
     local = volume.node_id
     if volume.data_locality != BEST_EFFORT or not local:

@@ -12,10 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from scheduler_core.longhorn import stages
-from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.cluster import DEGRADED, Cluster, parse_time, time_to_replacement
 from scheduler_core.longhorn.placement import disk_candidates
 from scheduler_core.longhorn.refusal_rules import selectors_match
-from scheduler_core.longhorn.replenish_wait import DEGRADED, parse_time, time_to_replacement
 from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode, balances_best_effort, is_v2
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
@@ -228,7 +227,6 @@ def replica_to_reuse(
     cluster: Cluster, volume: Volume, replicas: Iterable[Replica], hard_node_affinity: str = ""
 ) -> frozenset[str]:
     """Names of the failed replicas Longhorn may reuse (CheckAndReuseFailedReplica): the reusable ones that failed last.
-
     Anti-affinity ignores failed replicas, and space is not checked: their data is on the disk already.
     """
     if not _allows_reuse(cluster, volume):
@@ -251,7 +249,6 @@ def replica_to_reuse(
 
 
 def _allows_reuse(cluster: Cluster, volume: Volume) -> bool:
-    """Whether a volume's failed replicas may be reused."""
     # v1 always may; v2 only with fast rebuilding. A setting that does not parse counts as false.
     if not is_v2(volume.data_engine):
         return True

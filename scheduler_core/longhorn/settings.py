@@ -132,144 +132,88 @@ def _parse_node_selector(text: str) -> dict[str, str]:
     return labels
 
 
-def _setting(name: str, default: str, parser: Parser, accepted: Parser | None = None) -> Any:
-    """A field that is read from the setting `name`; `default` is written as Longhorn writes it."""
+def _setting(default: str, parser: Parser, accepted: Parser | None = None) -> Any:
     # `accepted` parses no more than what Longhorn lets an administrator set.
     value = parser(default)
-    metadata = {"name": name, "default": default, "parser": parser, "accepted": accepted or parser}
+    metadata = {"default": default, "parser": parser, "accepted": accepted or parser}
     if isinstance(value, dict):
         return field(default_factory=lambda: dict(value), metadata=metadata)
     return field(default=value, metadata=metadata)
 
 
+_DRAIN_POLICIES: Final = (
+    "block-for-eviction",
+    "block-for-eviction-if-contains-last-replica",
+    "block-if-contains-last-replica",
+    "allow-if-replica-is-stopped",
+    "always-allow",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting a placement decision reads, with Longhorn's defaults."""
+    """Every setting a placement decision reads, named as in Longhorn, with its default."""
 
-    replica_soft_anti_affinity: bool = _setting("replica-soft-anti-affinity", "false", parse_bool)
-    """Whether two replicas of a volume may share a node. Default false."""
-
-    replica_zone_soft_anti_affinity: bool = _setting("replica-zone-soft-anti-affinity", "true", parse_bool)
-    """Whether two replicas of a volume may share a zone. Default true."""
-
-    replica_disk_soft_anti_affinity: bool = _setting("replica-disk-soft-anti-affinity", "true", parse_bool)
-    """Whether two replicas of a volume may share a disk. Default true."""
-
-    storage_over_provisioning_percentage: int = _setting(
-        "storage-over-provisioning-percentage", "100", parse_int, _in_range(0)
-    )
-    """Per cent of (maximum - reserved) that may be promised to replicas; at least 0. Default 100."""
-
-    storage_minimal_available_percentage: int = _setting(
-        "storage-minimal-available-percentage", "25", parse_int, _in_range(0, 100)
-    )
-    """Per cent of the maximum that must stay available; 0 to 100. Default 25."""
-
-    storage_reserved_percentage_for_default_disk: int = _setting(
-        "storage-reserved-percentage-for-default-disk", "30", parse_int, _in_range(0, 100)
-    )
-    """Per cent of the maximum that is reserved on a default disk Longhorn creates itself. Default 30."""
-
-    allow_empty_node_selector_volume: bool = _setting("allow-empty-node-selector-volume", "true", parse_bool)
-    """Whether a volume without node selector may use tagged nodes. Default true."""
-
-    allow_empty_disk_selector_volume: bool = _setting("allow-empty-disk-selector-volume", "true", parse_bool)
-    """Whether a volume without disk selector may use tagged disks. Default true."""
-
-    disable_scheduling_on_cordoned_node: bool = _setting("disable-scheduling-on-cordoned-node", "true", parse_bool)
-    """Whether `kubectl cordon` makes a Longhorn node unschedulable. Default true."""
-
+    replica_soft_anti_affinity: bool = _setting("false", parse_bool)  # whether replicas of a volume may share a node
+    replica_zone_soft_anti_affinity: bool = _setting("true", parse_bool)  # whether they may share a zone
+    replica_disk_soft_anti_affinity: bool = _setting("true", parse_bool)  # whether they may share a disk
+    # Per cent of (maximum - reserved) that may be promised to replicas.
+    storage_over_provisioning_percentage: int = _setting("100", parse_int, _in_range(0))
+    # Per cent of the maximum that must stay available.
+    storage_minimal_available_percentage: int = _setting("25", parse_int, _in_range(0, 100))
+    # Per cent of the maximum that is reserved on a default disk Longhorn creates itself.
+    storage_reserved_percentage_for_default_disk: int = _setting("30", parse_int, _in_range(0, 100))
+    # Whether volumes without a selector may use tagged nodes, or tagged disks.
+    allow_empty_node_selector_volume: bool = _setting("true", parse_bool)
+    allow_empty_disk_selector_volume: bool = _setting("true", parse_bool)
+    # Whether `kubectl cordon` makes a Longhorn node unschedulable.
+    disable_scheduling_on_cordoned_node: bool = _setting("true", parse_bool)
+    # How far replicas are spread again after the cluster changed; a volume may override it.
     replica_auto_balance: str = _setting(
-        "replica-auto-balance", AUTO_BALANCE_DISABLED, _one_of(AUTO_BALANCE_DISABLED, LEAST_EFFORT, BEST_EFFORT)
+        AUTO_BALANCE_DISABLED, _one_of(AUTO_BALANCE_DISABLED, LEAST_EFFORT, BEST_EFFORT)
     )
-    """How far replicas are spread again after the cluster changed; a volume may override it. Default disabled."""
-
-    replica_auto_balance_disk_pressure_percentage: int = _setting(
-        "replica-auto-balance-disk-pressure-percentage", "90", parse_int
-    )
-    """Per cent of use from which best-effort auto-balance sees a disk under pressure; 0 switches it off. Default 90."""
-
-    replica_replenishment_wait_interval: int = _setting(
-        "replica-replenishment-wait-interval", "600", parse_int, _in_range(0)
-    )
-    """Seconds a degraded volume waits for a failed replica before a new one is made. Default 600."""
-
-    concurrent_replica_rebuild_per_node_limit: int = _setting(
-        "concurrent-replica-rebuild-per-node-limit", "5", parse_int, _in_range(0)
-    )
-    """Rebuilds at a time on one node; 0 stops replenishment, except a new volume's first replicas. Default 5."""
-
-    allow_volume_creation_with_degraded_availability: bool = _setting(
-        "allow-volume-creation-with-degraded-availability", "true", parse_bool
-    )
-    """Whether a detached volume counts as scheduled once one of its replicas is. Default true."""
-
-    fast_replica_rebuild_enabled: Mapping[str, bool] = _setting(
-        "fast-replica-rebuild-enabled", '{"v1":"true","v2":"true"}', _per_engine(parse_bool)
-    )
-    """By data engine: whether a failed v2 replica may be reused. Default true for both."""
-
+    # Per cent of use from which best-effort auto-balance sees a disk under pressure; 0 switches it off.
+    replica_auto_balance_disk_pressure_percentage: int = _setting("90", parse_int)
+    # Seconds a degraded volume waits for a failed replica before a new one is made.
+    replica_replenishment_wait_interval: int = _setting("600", parse_int, _in_range(0))
+    # Rebuilds at a time on one node; 0 stops replenishment, except a new volume's first replicas.
+    concurrent_replica_rebuild_per_node_limit: int = _setting("5", parse_int, _in_range(0))
+    # Whether a detached volume counts as scheduled once one of its replicas is.
+    allow_volume_creation_with_degraded_availability: bool = _setting("true", parse_bool)
+    # By data engine: whether a failed v2 replica may be reused.
+    fast_replica_rebuild_enabled: Mapping[str, bool] = _setting('{"v1":"true","v2":"true"}', _per_engine(parse_bool))
+    # By data engine: replicas of a volume that does not say how many.
     default_replica_count: Mapping[str, int] = _setting(
-        "default-replica-count", '{"v1":"3","v2":"3"}', _per_engine(parse_int), _per_engine(_in_range(1, 20))
+        '{"v1":"3","v2":"3"}', _per_engine(parse_int), _per_engine(_in_range(1, 20))
     )
-    """By data engine: replicas of a volume that does not say how many. Default 3 for both."""
+    # Data locality of a volume that does not say which.
+    default_data_locality: str = _setting("disabled", _one_of("disabled", "best-effort", "strict-local"))
+    # Whether volumes of the engine can be created. None means unknown: then they can.
+    v1_data_engine: bool | None = _setting("", _parse_optional_bool)
+    v2_data_engine: bool | None = _setting("", _parse_optional_bool)
+    # What `kubectl drain` does to replicas; only the block-for-eviction policies evict them.
+    node_drain_policy: str = _setting("block-if-contains-last-replica", str, _one_of(*_DRAIN_POLICIES))
+    csi_allowed_topology_keys: frozenset[str] = _setting("", _parse_keys)  # labels that a volume may be tied to
+    # The engine image of volumes that name none, and the image a v1 instance manager must have to count. None means
+    # unknown: then any image counts.
+    default_engine_image: str | None = _setting("", _parse_image)
+    default_instance_manager_image: str | None = _setting("", _parse_image)
+    # Labels of the Kubernetes nodes on which instance managers run; none: on every node.
+    system_managed_components_node_selector: Mapping[str, str] = _setting("", _parse_node_selector)
+    # The installed version; rules that later versions have do not hold. None means unknown: then all of them hold.
+    current_longhorn_version: tuple[int, int, int] | None = _setting("", _parse_version)
 
-    default_data_locality: str = _setting(
-        "default-data-locality", "disabled", _one_of("disabled", "best-effort", "strict-local")
-    )
-    """Data locality of a volume that does not say which. Default disabled."""
-
-    v1_data_engine: bool | None = _setting("v1-data-engine", "", _parse_optional_bool)
-    """Whether v1 volumes can be created. None means unknown: then they can."""
-
-    v2_data_engine: bool | None = _setting("v2-data-engine", "", _parse_optional_bool)
-    """Whether v2 volumes can be created. None means unknown: then they can."""
-
-    node_drain_policy: str = _setting(
-        "node-drain-policy",
-        "block-if-contains-last-replica",
-        str,
-        _one_of(
-            "block-for-eviction",
-            "block-for-eviction-if-contains-last-replica",
-            "block-if-contains-last-replica",
-            "allow-if-replica-is-stopped",
-            "always-allow",
-        ),
-    )
-    """What `kubectl drain` does to replicas; only the block-for-eviction policies evict them."""
-
-    csi_allowed_topology_keys: frozenset[str] = _setting("csi-allowed-topology-keys", "", _parse_keys)
-    """Labels of nodes that a volume may be tied to. Default none."""
-
-    default_engine_image: str | None = _setting("default-engine-image", "", _parse_image)
-    """The engine image of volumes that name none. None means unknown: then any image counts as the default."""
-
-    default_instance_manager_image: str | None = _setting("default-instance-manager-image", "", _parse_image)
-    """The image a v1 instance manager must have to count. None means unknown: then any image counts."""
-
-    system_managed_components_node_selector: Mapping[str, str] = _setting(
-        "system-managed-components-node-selector", "", _parse_node_selector
-    )
-    """Labels of the Kubernetes nodes on which instance managers run. Default none: on every node."""
-
-    current_longhorn_version: tuple[int, int, int] | None = _setting("current-longhorn-version", "", _parse_version)
-    """The installed version; rules that later versions have do not hold. None means unknown: then all of them hold."""
-
+    # The settings that do not parse, by name; their fields hold the default.
     faults: Mapping[str, SettingError] = field(default_factory=dict[str, SettingError])
-    """The settings that do not parse, by name; their fields hold the default."""
 
     @classmethod
     def read(cls, values: Mapping[str, str]) -> Settings:
         """Settings from values by name; those that do not parse go to `faults`, and unknown names are ignored."""
         parsed: dict[str, Any] = {}
         faults: dict[str, SettingError] = {}
-        for entry in fields(cls):
-            name = entry.metadata.get("name")
-            if name is None or name not in values:
-                continue
+        for name in FIELDS_BY_SETTING.keys() & values.keys():
             try:
-                parsed[entry.name] = entry.metadata["parser"](values[name])
+                parsed[FIELDS_BY_SETTING[name].name] = FIELDS_BY_SETTING[name].metadata["parser"](values[name])
             except ValueError as error:
                 faults[name] = SettingError(name, values[name], str(error))
         return cls(**parsed, faults=faults)
@@ -295,6 +239,10 @@ class Settings:
         return next((self.faults[name] for name in names if name in self.faults), None) if self.faults else None
 
 
+FIELDS_BY_SETTING: Final = {entry.name.replace("_", "-"): entry for entry in fields(Settings) if entry.metadata}
+"""The fields by the names of their settings."""
+
+
 def check_new_value(name: str, value: str) -> None:
     """Returns if Longhorn's admission webhook accepts a setting's value (types.ValidateSetting). What Longhorn reads
     from a Setting that exists already may be more than this.
@@ -303,8 +251,7 @@ def check_new_value(name: str, value: str) -> None:
         SettingError: it refuses the value
         KeyError: no decision reads the setting
     """
-    accepted = {entry.metadata["name"]: entry.metadata["accepted"] for entry in fields(Settings) if entry.metadata}
     try:
-        accepted[name](value)
+        FIELDS_BY_SETTING[name].metadata["accepted"](value)
     except ValueError as error:
         raise SettingError(name, value, str(error)) from error

@@ -30,7 +30,6 @@ class DiskSpace:
 
     @property
     def open(self) -> bool:
-        """Whether storageMaximum and storageAvailable are both positive."""
         return self.closed_by is None
 
 

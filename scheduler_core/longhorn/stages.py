@@ -29,11 +29,12 @@ from scheduler_core.model.longhorn import (
     BLOCK,
     CORDONED,
     FILESYSTEM,
+    BackingImage,
     Disk,
     InstanceManager,
     Node,
     Replica,
-    TopologyTerm,
+    Volume,
 )
 from scheduler_core.model.quantity import format_bytes
 
@@ -62,10 +63,9 @@ def excludes_instance_manager(cluster: Cluster, node: str) -> bool:
 
 
 def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> bool:
-    """Whether an instance manager can take a replica (CheckInstanceManagersReadiness).
-
-    v2: any running manager; from v1.13.0 on, one that is not terminating. v1: the manager with the default image, running or terminating,
-    because a successor follows; not where none will. Longhorn looks at a random one of several (`one_manager_per_node` lists the
+    """Whether an instance manager can take a replica (CheckInstanceManagersReadiness). v2: any running manager; from
+    v1.13.0 on, one that is not terminating. v1: the manager with the default image, running or terminating, because a
+    successor follows; not where none will. Longhorn looks at a random one of several (`one_manager_per_node` lists the
     possibilities); here all must be ready.
     """
     excluded = excludes_instance_manager(cluster, node)
@@ -123,10 +123,6 @@ def instance_manager_running(cluster: Cluster, data_engine: str, node: str) -> b
     return bool(default) and all(manager.state == RUNNING and not manager.deleting for manager in default)
 
 
-def takes_new_replicas(node: Node) -> bool:
-    return not node.eviction_requested
-
-
 def stays(replica: Replica) -> bool:
     """Whether a placed replica stays on its disk: active, neither evicted nor deleted."""
     return bool(
@@ -159,19 +155,16 @@ def schedulable_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -
     if node.deleting:
         return Refusal(Rule.NODE_DELETING, f"node {node.name} is being deleted")
     if not node.ready:
-        return not_ready_refusal(node)
+        return condition_refusal(node, "Ready")
     if not node.schedulable:
-        return _condition_refusal(node, "Schedulable")
+        return condition_refusal(node, "Schedulable")
     if not node.allow_scheduling:
         return Refusal(Rule.NODE_SCHEDULING_DISABLED, f"node {node.name} has allowScheduling false")
     return _v2_refusal(cluster, request.volume.data_engine, node)
 
 
-def not_ready_refusal(node: Node) -> Refusal:
-    return _condition_refusal(node, "Ready")
-
-
-def _condition_refusal(node: Node, kind: str) -> Refusal:
+def condition_refusal(node: Node, kind: str) -> Refusal:
+    """Why a condition of a node that is not True refuses the node."""
     entry = condition(node.conditions, kind)
     if entry.reason == CORDONED:
         detail = f"node {node.name} is cordoned, and disable-scheduling-on-cordoned-node is true"
@@ -209,15 +202,11 @@ def hard_affinity_refusal(_cluster: Cluster, request: ReplicaRequest, node: Node
 def topology_refusal(_cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
     """Why getNodeCandidates leaves a node out: volume.spec.topologyRequirement."""
     terms = request.volume.topology_requirement
-    if not terms or any(_matches(term, node) for term in terms):
+    if not terms or any(each.zone in ("", node.zone) and each.region in ("", node.region) for each in terms):
         return None
     return Refusal(
         Rule.TOPOLOGY, f"node {node.name} (zone {node.zone!r}, region {node.region!r}) matches no topology term"
     )
-
-
-def _matches(term: TopologyTerm, node: Node) -> bool:
-    return term.zone in ("", node.zone) and term.region in ("", node.region)
 
 
 def engine_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
@@ -237,35 +226,43 @@ def engine_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Ref
     return None
 
 
-CANDIDATE_RULES: Final[tuple[NodeRule, ...]] = (hard_affinity_refusal, topology_refusal, engine_refusal)
-"""getNodeCandidates, in Longhorn's order."""
-
-
 def candidate_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
-    """The first refusal by getNodeCandidates, or None."""
-    for rule in CANDIDATE_RULES:
-        refusal = rule(cluster, request, node)
-        if refusal is not None:
-            return refusal
-    return None
+    """The first refusal by getNodeCandidates, in Longhorn's order, or None."""
+    return (
+        hard_affinity_refusal(cluster, request, node)
+        or topology_refusal(cluster, request, node)
+        or engine_refusal(cluster, request, node)
+    )
 
 
 def node_tag_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
     """Why the tags keep a node out of the tiers (getDiskCandidates). The volume's node selector decides first, then the
     backing image's. Longhorn reports nothing about either. Shards go to nodes with any tags (ScheduleShard).
     """
-    volume = request.volume
-    if volume.data_layout is not None:
+    if request.volume.data_layout is not None:
         return None
-    allow_empty = cluster.settings.allow_empty_node_selector_volume
-    refusal = selector_refusal(node, volume.node_selector, "the volume", Rule.NODE_TAGS, allow_empty=allow_empty)
-    if refusal is not None or not volume.backing_image:
+    rules = (Rule.NODE_TAGS, Rule.BACKING_IMAGE_NODE_TAGS)
+    return _tag_refusal(cluster, request, node, rules, cluster.settings.allow_empty_node_selector_volume)
+
+
+def _tag_refusal(
+    cluster: Cluster,
+    request: ReplicaRequest,
+    tagged: Node | Disk,
+    rules: tuple[Rule, Rule],
+    allow_empty: bool,  # noqa: FBT001 # as in Longhorn
+) -> Refusal | None:
+    def selector(owner: Volume | BackingImage) -> tuple[str, ...]:
+        return owner.node_selector if isinstance(tagged, Node) else owner.disk_selector
+
+    name = request.volume.backing_image
+    refusal = selector_refusal(tagged, selector(request.volume), "the volume", rules[0], allow_empty=allow_empty)
+    if refusal is not None or not name:
         return refusal
-    image = cluster.backing_image(volume.backing_image)
+    image = cluster.backing_image(name)
     if image is None:
-        return missing_backing_image(volume.backing_image)
-    owner = f"backing image {image.name}"
-    return selector_refusal(node, image.node_selector, owner, Rule.BACKING_IMAGE_NODE_TAGS, allow_empty=allow_empty)
+        return missing_backing_image(name)
+    return selector_refusal(tagged, selector(image), f"backing image {name}", rules[1], allow_empty=allow_empty)
 
 
 DISK_PRESSURE: Final = "DiskPressure"
@@ -361,26 +358,15 @@ def file_size_limit(filesystem: str) -> int | None:
 
 def disk_tag_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
     """Why the tags of a disk keep the volume off. The volume's disk selector decides first, then the backing image's."""
-    volume = request.volume
-    allow_empty = cluster.settings.allow_empty_disk_selector_volume
-    refusal = selector_refusal(disk, volume.disk_selector, "the volume", Rule.DISK_TAGS, allow_empty=allow_empty)
-    if refusal is not None or not volume.backing_image:
-        return refusal
-    image = cluster.backing_image(volume.backing_image)
-    if image is None:
-        return missing_backing_image(volume.backing_image)
-    owner = f"backing image {image.name}"
-    return selector_refusal(disk, image.disk_selector, owner, Rule.BACKING_IMAGE_DISK_TAGS, allow_empty=allow_empty)
+    rules = (Rule.DISK_TAGS, Rule.BACKING_IMAGE_DISK_TAGS)
+    return _tag_refusal(cluster, request, disk, rules, cluster.settings.allow_empty_disk_selector_volume)
 
 
 def space_stage_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk, uncounted: int = 0) -> Refusal | None:
     """Why IsSchedulableToDisk refuses a disk. A percentage that does not parse refuses it, too."""
-    refusal = space_setting_refusal(cluster)
-    if refusal is not None:
-        return refusal
     rule = space_stage_rule(cluster, request, disk, uncounted)
-    if rule is None:
-        return None
+    if rule is None or rule is Rule.SETTING_FAULT:
+        return space_setting_refusal(cluster)
     space = disk_space(disk, cluster.settings, uncounted)
     return Refusal(rule, space_detail(rule, disk, cluster.settings, space, request.volume))
 

@@ -39,11 +39,7 @@ class LonghornMismatch:
 
 
 def check(vector: Json) -> LonghornMismatch | None:
-    """The difference between a recorded decision and the engine's, or None.
-
-    Raises:
-        CoreError: the scenario cannot be read
-    """
+    """The difference between a recorded decision and the engine's, or None."""
     question = QUESTIONS[vector["schedule"]["op"]]
     cluster, recorded = _read(vector, question)
     possible = _possible_answers(vector, question, cluster)

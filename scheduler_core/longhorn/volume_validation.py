@@ -1,20 +1,39 @@
 """What Longhorn refuses about a volume, so that it is never created or never attached: one table, each row with its Go
 function. Mirrors csi/util.go, webhook/resources/volume/validator.go, types.go:Validate... and the CRD's enums; only
 fields that a decision reads.
+
+Then volumes that Longhorn attaches for no workload now, whatever the node (types.IsVolumeReady), and those that may not grow
+(scheduler/replica_scheduler.go:CheckReplicasSizeExpansion). Left out are the two rules about volumes that are not detached yet or have
+replicas without a place: such a volume becomes ready by itself, and whether its replicas find a place is decided with the whole pod.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from operator import attrgetter
 from typing import Final
 
 import msgspec
 
 from scheduler_core.errors import QuantityError
-from scheduler_core.longhorn.replica_request import FULL_COPY, LINKED_CLONE, is_v2
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.node_status import is_down
+from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError
+from scheduler_core.longhorn.replica_request import FULL_COPY, LINKED_CLONE, is_data_from_volume, is_v2
 from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
+from scheduler_core.longhorn.space import (
+    disk_space,
+    minimal_available,
+    minimal_available_text,
+    scheduling_limit,
+    scheduling_limit_text,
+    space_detail,
+    space_refusal,
+)
 from scheduler_core.model.longhorn import (
     BEST_EFFORT,
     DISABLED,
@@ -22,6 +41,8 @@ from scheduler_core.model.longhorn import (
     V1,
     V2,
     BackingImage,
+    Disk,
+    Replica,
     Volume,
 )
 from scheduler_core.model.quantity import format_bytes, parse_bytes
@@ -67,21 +88,15 @@ def update_error(volume: Volume) -> str:
     return next(filter(None, (rule.error(volume) for rule in VOLUME_RULES if rule.on_update)), "")
 
 
-def _choice_rule(source: str, name: str, value: Callable[[Volume], str], choices: tuple[str, ...]) -> VolumeRule:
+def _choice_rule(source: str, name: str, choices: tuple[str, ...]) -> VolumeRule:
+    value = attrgetter(re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name))
+
     def error(volume: Volume) -> str:
         # Longhorn's mutating webhook fills in empty fields.
         text = value(volume)
-        return choice_error(name, text, choices) if text and text not in choices else ""
+        return f"{name} {text[:64]!r} is not one of {', '.join(choices)}" if text and text not in choices else ""
 
     return VolumeRule(source, error)
-
-
-def _no_replicas_error(volume: Volume) -> str:
-    return "" if volume.number_of_replicas >= 1 else _replica_count_error(volume)
-
-
-def _too_many_replicas_error(volume: Volume) -> str:
-    return "" if 0 <= volume.number_of_replicas <= MAX_REPLICAS else _replica_count_error(volume)
 
 
 def _strict_local_replicas_error(volume: Volume) -> str:
@@ -125,8 +140,12 @@ def _zonal_error(volume: Volume) -> str:
     return "replicaZoneSoftAntiAffinity disabled does not go with a volume that stays in one zone"
 
 
-def _replica_count_error(volume: Volume) -> str:
-    return f"numberOfReplicas {volume.number_of_replicas} is not between 1 and {MAX_REPLICAS}"
+def _replica_count_error(lowest: int, highest: float) -> Callable[[Volume], str]:
+    def error(volume: Volume) -> str:
+        count = volume.number_of_replicas
+        return "" if lowest <= count <= highest else f"numberOfReplicas {count} is not between 1 and {MAX_REPLICAS}"
+
+    return error
 
 
 def _disabled_engine_error(volume: Volume, settings: Settings) -> str:
@@ -134,10 +153,6 @@ def _disabled_engine_error(volume: Volume, settings: Settings) -> str:
     name = "v2-data-engine" if is_v2(volume.data_engine) else "v1-data-engine"
     enabled = settings.v2_data_engine if is_v2(volume.data_engine) else settings.v1_data_engine
     return f"dataEngine {volume.data_engine} is switched off by the setting {name}" if enabled is False else ""
-
-
-def choice_error(name: str, value: str, choices: tuple[str, ...]) -> str:
-    return f"{name} {value[:64]!r} is not one of {', '.join(choices)}"
 
 
 def topology_key_error(volume: Volume, settings: Settings) -> str:
@@ -168,41 +183,21 @@ def backing_image_error(volume: Volume, image: BackingImage, source_type: str = 
 
 
 VOLUME_RULES: Final = (
-    VolumeRule("validator.go: validateReplicaCount", _no_replicas_error, on_update=False),
+    VolumeRule("validator.go: validateReplicaCount", _replica_count_error(1, inf), on_update=False),
     VolumeRule("types.go: ValidateDataLocalityAndAccessMode", _strict_local_shared_error, on_update=False),
     VolumeRule("validator.go: Create", _linked_clone_error, on_update=False),
     VolumeRule("validator.go: Create", _sharded_engine_error, on_update=False),
     VolumeRule("types.go: ValidateECParameters", _data_layout_error, on_update=False),
     VolumeRule("validator.go: Create", _zonal_error, on_update=False),
-    _choice_rule("CRD: spec.dataEngine", "dataEngine", lambda volume: volume.data_engine, DATA_ENGINES),
-    _choice_rule("types.go: ValidateDataLocality", "dataLocality", lambda volume: volume.data_locality, LOCALITIES),
-    _choice_rule("types.go: ValidateAccessMode", "accessMode", lambda volume: volume.access_mode, ACCESS_MODES),
-    _choice_rule("CRD: spec.cloneMode", "cloneMode", lambda volume: volume.clone_mode, CLONE_MODES),
-    _choice_rule(
-        "types.go: ValidateReplicaAutoBalance",
-        "replicaAutoBalance",
-        lambda volume: volume.replica_auto_balance,
-        AUTO_BALANCE_MODES,
-    ),
-    _choice_rule(
-        "types.go: ValidateReplicaSoftAntiAffinity",
-        "replicaSoftAntiAffinity",
-        lambda volume: volume.replica_soft_anti_affinity,
-        OVERRIDES,
-    ),
-    _choice_rule(
-        "types.go: ValidateReplicaZoneSoftAntiAffinity",
-        "replicaZoneSoftAntiAffinity",
-        lambda volume: volume.replica_zone_soft_anti_affinity,
-        OVERRIDES,
-    ),
-    _choice_rule(
-        "types.go: ValidateReplicaDiskSoftAntiAffinity",
-        "replicaDiskSoftAntiAffinity",
-        lambda volume: volume.replica_disk_soft_anti_affinity,
-        OVERRIDES,
-    ),
-    VolumeRule("types.go: ValidateReplicaCount", _too_many_replicas_error),
+    _choice_rule("CRD: spec.dataEngine", "dataEngine", DATA_ENGINES),
+    _choice_rule("types.go: ValidateDataLocality", "dataLocality", LOCALITIES),
+    _choice_rule("types.go: ValidateAccessMode", "accessMode", ACCESS_MODES),
+    _choice_rule("CRD: spec.cloneMode", "cloneMode", CLONE_MODES),
+    _choice_rule("types.go: ValidateReplicaAutoBalance", "replicaAutoBalance", AUTO_BALANCE_MODES),
+    _choice_rule("types.go: ValidateReplicaSoftAntiAffinity", "replicaSoftAntiAffinity", OVERRIDES),
+    _choice_rule("types.go: ValidateReplicaZoneSoftAntiAffinity", "replicaZoneSoftAntiAffinity", OVERRIDES),
+    _choice_rule("types.go: ValidateReplicaDiskSoftAntiAffinity", "replicaDiskSoftAntiAffinity", OVERRIDES),
+    VolumeRule("types.go: ValidateReplicaCount", _replica_count_error(0, MAX_REPLICAS)),
     VolumeRule("validator.go: validateReplicaCount", _strict_local_replicas_error),
 )
 """What webhook/resources/volume/validator.go refuses about the fields that a decision reads, in the order of the messages."""
@@ -268,8 +263,6 @@ def _selector_error(text: str) -> str:
 
 
 class _RecurringJob(msgspec.Struct):
-    """A volume's recurring job or group of such jobs; other fields are ignored."""
-
     name: str | None = None
     isGroup: bool | None = None  # noqa: N815 # as in JSON
 
@@ -315,3 +308,109 @@ PARAMETER_RULES: Final[Mapping[str, ParameterRule]] = {
     "dataLayout.stripSizeKB": _NUMBER,
 }
 """Parameters that Longhorn reads whenever they are present, an empty text included."""
+
+
+FAULTED: Final = "faulted"
+CLONED: Final = "completed"
+COPIED: Final = frozenset({"copy-completed-awaiting-healthy", CLONED})
+"""States of a clone that has all data. In the first, Longhorn rebuilds its other replicas once it is attached."""
+
+
+def readiness_refusal(volume: Volume, replicas: Iterable[Replica], cluster: Cluster) -> Refusal | None:
+    """The first rule by which an existing volume cannot be attached, or None. `replicas` are all of this volume. A
+    faulted volume is refused only without a replica to salvage: with one, Longhorn salvages it and the volume becomes
+    ready.
+    """
+    if volume.deleting:
+        return Refusal(Rule.VOLUME_DELETING, f"volume {volume.name} is being deleted")
+    with_data = [each for each in replicas if each.healthy_at and each.node_id and not each.deleting]
+    if volume.robustness == FAULTED and not any(_is_salvageable(replica, cluster) for replica in with_data):
+        return Refusal(Rule.VOLUME_FAULTED, f"volume {volume.name} is faulted and has no replica to salvage")
+    # Longhorn says so only when it attaches the volume: a pod would have its node by then, and wait there.
+    if with_data and all(is_down(cluster, replica.node_id) for replica in with_data):
+        nodes = ", ".join(sorted({replica.node_id for replica in with_data}))
+        detail = f"volume {volume.name} is faulted once it is attached: its data is only on nodes that are gone or not ready ({nodes})"
+        return Refusal(Rule.VOLUME_FAULTED, detail)
+    if volume.restore_required and volume.standby:
+        detail = f"volume {volume.name} is on standby: it restores each new backup, and only its activation ends that"
+        return Refusal(Rule.VOLUME_STANDBY, detail)
+    if volume.restore_required:
+        return Refusal(Rule.VOLUME_RESTORING, f"volume {volume.name} is still being restored from its backup")
+    if awaits_copy(volume):
+        return Refusal(Rule.VOLUME_CLONING, f"volume {volume.name} is still being cloned from {volume.data_source}")
+    return None
+
+
+def awaits_copy(volume: Volume) -> bool:
+    """Whether a volume is a clone that does not have its data yet (isCloneTargetCopyInProgress)."""
+    return is_data_from_volume(volume.data_source) and volume.clone_state not in COPIED
+
+
+def _is_salvageable(replica: Replica, cluster: Cluster) -> bool:
+    node = cluster.nodes.get(replica.node_id)
+    if node is None or not node.ready or is_down(cluster, node.name):
+        return False
+    return any(disk.uuid == replica.disk_id and disk.ready for disk in node.disks)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpansionResult:
+    """Whether a volume may grow."""
+
+    reason: ScheduleError | None = None  # why it may not, or None
+    disk: str = ""  # the UUID of the disk that cannot hold it, or ""
+    detail: str = field(default="", compare=False)  # the numbers behind the reason, as a sentence
+
+    @property
+    def allowed(self) -> bool:
+        return self.reason is None
+
+
+ALLOWED = ExpansionResult()
+
+
+def check_expansion(
+    cluster: Cluster, volume: Volume, replicas: Iterable[Replica], new_size: int
+) -> frozenset[ExpansionResult]:
+    """Every answer Longhorn may give for a new size. `new_size` is in bytes. Longhorn reports the first disk that
+    fails, in random order.
+    """
+    disks = {
+        disk.uuid: disk for node in cluster.nodes.values() for disk in node.disks if disk.in_spec and disk.in_status
+    }
+    replicas_by_disk = Counter(replica.disk_id for replica in replicas if replica.node_id)
+    refused: set[ExpansionResult] = set()
+    for uuid, count in sorted(replicas_by_disk.items()):
+        disk = disks.get(uuid)
+        if disk is None:
+            refused.add(ExpansionResult(ScheduleError.DISK_NOT_FOUND, uuid))
+        elif detail := _growth_refusal(disk, cluster.settings, (new_size - volume.size) * count):
+            refused.add(ExpansionResult(ScheduleError.INSUFFICIENT_STORAGE, uuid, detail))
+    return frozenset(refused or {ALLOWED})
+
+
+def can_grow(disk: Disk, settings: Settings, increase: int) -> bool:
+    return not _growth_refusal(disk, settings, increase)
+
+
+def _growth_refusal(disk: Disk, settings: Settings, increase: int) -> str:
+    space = disk_space(disk, settings)
+    physical = _physical_refusal(disk, settings, increase) if increase > 0 and space.open else ""
+    rule = space_refusal(increase, 0, space)
+    if physical or rule is None:
+        return physical
+    return space_detail(rule, disk, settings, space, Volume(name="", size=increase))
+
+
+def _physical_refusal(disk: Disk, settings: Settings, increase: int) -> str:
+    """Why a disk could not hold the whole increase, written (ValidateDiskAvailableForExpansion), "" if it could."""
+    # The reserve counts as free here.
+    used = disk.storage_maximum - disk.storage_available - disk.storage_reserved + increase
+    unused = disk.storage_maximum - used
+    if unused < minimal_available(disk, settings):
+        least = minimal_available_text(disk, settings)
+        return f"disk {disk.name}: {format_bytes(unused)} free once the growth is written must be at least {least}"
+    if used > scheduling_limit(disk, settings):
+        most = scheduling_limit_text(disk, settings)
+        return f"disk {disk.name}: {format_bytes(used)} used once the growth is written must be at most {most}"
+    return ""

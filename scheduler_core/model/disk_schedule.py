@@ -22,9 +22,8 @@ class AllocationState(Enum):
 
 
 class RequestKind(Enum):
-    """A kind of object that requests space.
-
-    The value is its word in messages. Backing images come first wherever an order is needed.
+    """A kind of object that requests space. The value is its word in messages. Backing images come first wherever an
+    order is needed.
     """
 
     BACKING_IMAGE = "backing image"
@@ -120,7 +119,6 @@ class DiskSchedule:
 
     @property
     def decided(self) -> bool:
-        """Whether the DiskSchedule controller has ever written the status."""
         allocations = any(self.status.allocations(kind) for kind in RequestKind)
         return allocations or self.status.storage_available is not None or bool(self.status.conditions)
 

@@ -109,7 +109,6 @@ def _read_pod_count(value: int | str | None) -> PodCount | None:
 
 
 def is_current(generation: int | None, observed_generation: int | None) -> bool:
-    """Whether the status is of the budget as it is now."""
     return (observed_generation or 0) >= (generation or 0)
 
 

@@ -41,9 +41,6 @@ class Condition:
 
 
 def condition(conditions: tuple[Condition, ...], kind: str) -> Condition:
-    """Returns the first condition of a type (Longhorn's `types.GetCondition`); without one, a condition with status
-    Unknown.
-    """
     for entry in conditions:
         if entry.type == kind:
             return entry

@@ -164,7 +164,7 @@ class Volume:
         "spec.dataLayout.stripSizeKB",
         _data_layout,
     ] = None
-    # Bytes of the sharded volume that this one's replicas stand for the shards of (`longhorn/shards.py`), 0 for others.
+    # Bytes of the sharded volume that this one's replicas stand for the shards of (`longhorn/csi_driver.py`), 0 for others.
     whole_size: int = 0
 
     @property

@@ -3,11 +3,14 @@
 The grammar is that of `k8s.io/apimachinery/pkg/api/resource.ParseQuantity`: a decimal number with an optional sign, then
 a binary suffix (Ki … Ei), a decimal suffix (n, u, m, k … E) or an exponent. Fractions are rounded away from zero, as by
 `Quantity.Value`. No floating point is involved anywhere.
+
+After them: numbers, durations and lists for people, in sentences and in their order.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
@@ -88,11 +91,7 @@ def read_byte_count(value: int | None) -> int:
 
 
 def read_clamped(value: Amount | None) -> int:
-    """The same without limits: a size that does not fit 64 bits becomes the largest that does.
-
-    Raises:
-        QuantityError: it is no quantity
-    """
+    """The same without limits: a size that does not fit 64 bits becomes the largest that does."""
     return parse_clamped("0" if value is None else str(value))
 
 
@@ -114,9 +113,6 @@ def read_counter(value: int | None) -> int:
 def _parse_rounded_up(text: str, scale: int) -> int:
     """The value times `scale`, rounded away from zero and not limited to 64 bits; an absurdly large exponent gives just
     some value beyond that limit.
-
-    Raises:
-        QuantityError: the text is no quantity
     """
     stripped = _LEADING_ZEROS.sub(r"\1", text)
     match = _GRAMMAR.fullmatch(stripped) if len(stripped) <= _MAX_TEXT_LENGTH else None
@@ -175,3 +171,34 @@ def format_age(seconds: float) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"
     return f"{max(0, int(seconds))} s"
+
+
+MAX_LISTED: Final = 5
+_DIGITS: Final = re.compile("([0-9]+)")
+
+
+def join_first(parts: Sequence[str], separator: str, total: int | None = None) -> str:
+    """Joins the first few parts and says how many more there are.
+
+    `total`: how many there are, if `parts` are only the first of them.
+
+    >>> join_first(["a", "b"], "; "), join_first(["a", "b", "c", "d", "e", "f", "g"], ", ")
+    ('a; b', 'a, b, c, d, e, and 2 more')
+    """
+    shown = separator.join(parts[:MAX_LISTED])
+    more = (len(parts) if total is None else total) - MAX_LISTED
+    return f"{shown}{separator}and {more} more" if more > 0 else shown
+
+
+# Names of nodes are sorted again for every row, and hardly change.
+@lru_cache(maxsize=16_384)
+def natural_key(name: str) -> tuple[object, ...]:
+    """Returns the sort key of a name, by which numbers in it count as numbers.
+
+    >>> sorted(["wait-10", "wait-2", "wait-02", "wait"], key=natural_key)
+    ['wait', 'wait-02', 'wait-2', 'wait-10']
+    """
+    # Texts and numbers alternate. A number is compared by its length first, since one of thousands of digits is no int.
+    parts = _DIGITS.split(name)
+    keys = [(len(part.lstrip("0")), part.lstrip("0")) if index % 2 else part for index, part in enumerate(parts)]
+    return tuple(keys), name

@@ -9,10 +9,8 @@ from typing import Final
 
 
 class Reason(Enum):
-    """Why a node fits or does not.
-
-    A member's value is (text, fits). The texts hold no names and no numbers, because kube-scheduler counts equal ones
-    together. Preemption resolves no refusal: evicting pods frees no Longhorn space.
+    """Why a node fits or does not. A member's value is (text, fits). The texts hold no names and no numbers, because
+    kube-scheduler counts equal ones together. Preemption resolves no refusal: evicting pods frees no Longhorn space.
     """
 
     NO_VOLUMES = ("the pod has no Longhorn volumes", True)

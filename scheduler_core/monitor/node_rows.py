@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property
+from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from scheduler_core.evaluation.profile import Refused
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model import longhorn
-from scheduler_core.model.listing import natural_key
+from scheduler_core.model.quantity import natural_key
 from scheduler_core.monitor.capacity_report import DiskUsage, disk_usages
 from scheduler_core.packing.budget import give_way
 
@@ -53,18 +54,12 @@ class SpaceTotal:
     @classmethod
     def of(cls, disks: Iterable[DiskUsage]) -> SpaceTotal:
         """Adds up disks."""
-        usages = tuple(disks)
-        free = [max(0, usage.free) for usage in usages if usage.closed_by is None]
-        return cls(
-            maximum=sum(usage.maximum for usage in usages),
-            reserved=sum(usage.reserved for usage in usages),
-            scheduled=sum(usage.scheduled for usage in usages),
-            promised=sum(usage.promised for usage in usages),
-            free=sum(free),
-            largest_free=max(free, default=0),
-            written=sum(usage.written for usage in usages),
-            limit=sum(scheduling_limit_of(usage) for usage in usages),
-        )
+        total = cls()
+        for usage in disks:
+            free = max(0, usage.free) if usage.closed_by is None else 0
+            sizes = (usage.maximum, usage.reserved, usage.scheduled, usage.promised, free, free, usage.written)
+            total += cls(*sizes, limit=scheduling_limit_of(usage))
+        return total
 
     def __add__(self, other: SpaceTotal) -> SpaceTotal:
         return SpaceTotal(
@@ -126,7 +121,7 @@ def node_rows(state: ClusterState) -> tuple[NodeRow, ...]:
     for node in state.view.cluster.nodes.values():
         give_way()
         rows += [_node_row(state, node)]
-    return tuple(sorted(rows, key=lambda row: row.badness))
+    return tuple(sorted(rows, key=attrgetter("badness")))
 
 
 def _node_row(state: ClusterState, node: longhorn.Node) -> NodeRow:
@@ -146,7 +141,6 @@ def _node_row(state: ClusterState, node: longhorn.Node) -> NodeRow:
 
 
 def _closed_text(closed: Sequence[Refused], disks: int) -> str:
-    """Why disks are closed; the reason of a whole node only where all of them have it."""
     reasons = {refused.reason for refused in closed}
     if len(closed) == disks and len(reasons) == 1:
         return reasons.pop().text
@@ -204,24 +198,19 @@ class RowPage(Generic[_Row]):
 
     @property
     def pages(self) -> int:
-        """How many pages there are; an empty table has one."""
         return max(1, -(-self.total // self.size))
 
     @property
     def first(self) -> int:
-        """The number of the page's first row, counted from 1; 0 without rows."""
         return (self.number - 1) * self.size + 1 if self.rows else 0
 
     @property
     def last(self) -> int:
-        """The number of the page's last row; 0 without rows."""
         return self.first + len(self.rows) - 1 if self.rows else 0
 
 
 def page_of(rows: Sequence[_Row], number: int, size: int = PAGE_SIZE) -> RowPage[_Row]:
-    """Returns a page of the rows; beyond the last page, the last one."""
-    pages = max(1, -(-len(rows) // size))
-    current = min(max(1, number), pages)
+    current = min(max(1, number), RowPage((), 1, len(rows), size).pages)
     return RowPage(rows[(current - 1) * size : current * size], current, len(rows), size)
 
 
@@ -249,7 +238,6 @@ class DiskRow:
 
     @property
     def badness(self) -> tuple[bool, bool, float, object, object]:
-        """Sorts disks, worst first."""
         # First those over Longhorn's limit, then those that take no new replica, then by the least share of the limit
         # that is free.
         usage = self.usage
@@ -259,35 +247,27 @@ class DiskRow:
 
 
 def disk_rows(rows: Iterable[NodeRow]) -> tuple[DiskRow, ...]:
-    """Returns the disks of nodes, worst first."""
     disks = (DiskRow(row.zone, usage) for row in rows for usage in row.disks)
-    return tuple(sorted(disks, key=lambda disk: disk.badness))
+    return tuple(sorted(disks, key=attrgetter("badness")))
 
 
 def sort_nodes(rows: Iterable[NodeRow], order: RowOrder) -> tuple[NodeRow, ...]:
-    """Returns nodes in an order, ties by name."""
     if order is RowOrder.WORST:
-        return tuple(sorted(rows, key=lambda row: row.badness))
+        return tuple(sorted(rows, key=attrgetter("badness")))
     return tuple(sorted(rows, key=lambda row: (_bytes(row.space, order), natural_key(row.name))))
 
 
 def sort_disks(disks: Iterable[DiskRow], order: RowOrder) -> tuple[DiskRow, ...]:
     """Returns disks in an order, ties by node and disk."""
     if order is RowOrder.WORST:
-        return tuple(sorted(disks, key=lambda disk: disk.badness))
-    return tuple(
-        sorted(
-            disks, key=lambda disk: (_bytes(disk.usage, order), *map(natural_key, (disk.usage.node, disk.usage.disk)))
-        )
-    )
+        return tuple(sorted(disks, key=attrgetter("badness")))
+
+    def key(row: DiskRow) -> tuple[object, ...]:
+        return _bytes(row.usage, order), natural_key(row.usage.node), natural_key(row.usage.disk)
+
+    return tuple(sorted(disks, key=key))
 
 
 def _bytes(space: SpaceTotal | DiskUsage, order: RowOrder) -> int:
-    sizes = {
-        RowOrder.WRITTEN: -space.written,
-        RowOrder.SCHEDULED: -space.scheduled,
-        RowOrder.PROMISED: -space.promised,
-        RowOrder.RESERVED: -space.reserved,
-        RowOrder.FREE: space.free,
-    }
-    return sizes.get(order, 0)
+    size: int = 0 if order is RowOrder.NAME else getattr(space, order)
+    return size if order is RowOrder.FREE else -size

@@ -51,8 +51,6 @@ class Overbooked:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Placement:
-    """A replica that was placed; `at` is when a watch delivered that."""
-
     at: float
     replica: str
     volume: str
@@ -61,8 +59,6 @@ class _Placement:
 
 @dataclass(frozen=True, slots=True)
 class _Disk:
-    """A disk in one view."""
-
     node: str
     name: str
     booked: int  # bytes of its replicas and backing images
@@ -75,8 +71,6 @@ class _Disk:
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """The placements that overbooked a disk."""
-
     disk: _Disk  # as it was when it was overbooked last
     placements: tuple[_Placement, ...]
     reported: bool = False  # whether a report had it
@@ -158,7 +152,6 @@ class OverbookingReport:
         )
 
     def _new_placements(self, view: View, deliveries: Deliveries) -> _Placements:
-        """Returns the placements since the previous view, by disk, in the order of delivery."""
         placements: dict[str, list[_Placement]] = {}
         for (name, uuid), at in deliveries.items():
             replica = view.snapshot.replicas.get(name)
@@ -174,7 +167,6 @@ class OverbookingReport:
         return replica.node_id != "" and (before is None or before.disk_id != replica.disk_id)
 
     def _recent_placements(self, new: _Placements, now: float) -> _Placements:
-        """Returns the placements by disk that Longhorn's status may not list yet."""
         recent = dict(self._recent)
         for uuid, placements in new.items():
             recent[uuid] = (*recent.get(uuid, ()), *placements)
@@ -187,7 +179,6 @@ class OverbookingReport:
     def _meeting(
         self, uuid: str, disk: _Disk, new: tuple[_Placement, ...], recent: tuple[_Placement, ...]
     ) -> _Meeting | None:
-        """Returns the placements that overbooked a disk, None if they did not or if it is no longer overbooked."""
         before = self._meetings.get(uuid)
         if disk.bytes_over <= 0:
             return None
@@ -202,7 +193,6 @@ class OverbookingReport:
 
 
 def _uncounted_placements(placements: tuple[_Placement, ...], disk: _Disk) -> tuple[_Placement, ...]:
-    """Returns the last placements, from the first certainly uncounted one."""
     last = placements[-1]
     counted = disk.booked
     for index in range(len(placements) - 1, -1, -1):
@@ -221,7 +211,6 @@ def _on_disk(placements: Iterable[_Placement], uuid: str, view: View) -> tuple[_
 
 
 def _disk(view: View, uuid: str) -> _Disk | None:
-    """Returns a disk with its bytes, None if it is not monitored."""
     # No node has it, its size is unknown, or a DiskSchedule promises its space.
     node = view.snapshot.longhorn_nodes.get(view.indexes.node_of_disk.get(uuid) or "")
     for disk in node.disks if node is not None else ():

@@ -62,8 +62,6 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class _NodeReport:
-    """The report of one node."""
-
     demands: tuple[Demand, ...] = ()
     free_space: object = None  # of its disks, when its demand was evaluated
     hopeless: tuple[Demand, ...] = ()
@@ -89,8 +87,6 @@ _NO_REPORT: Final = _NodeReport()
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
-    """What the report of every node reads."""
-
     now: float
     # Misplaced volumes that the previous report already has on one of the nodes, by volume.
     reported: Mapping[str, Misplaced]
@@ -117,12 +113,10 @@ class PlacementReport:
 
     @property
     def misplaced(self) -> tuple[Misplaced, ...]:
-        """The misplaced volumes, sorted by node and age."""
         return tuple(entry for report in self._reports_with_problems() for entry in report.misplaced)
 
     @property
     def stuck(self) -> tuple[Stuck, ...]:
-        """The stuck pods, sorted by node and name."""
         return tuple(entry for report in self._reports_with_problems() for entry in report.stuck)
 
     def update(
@@ -230,7 +224,11 @@ def _report_node(
     now = situation.now
     required = demands
     if not situation.require_best_effort:
-        required = tuple(demand for demand in demands if not _accepts_other_node(demand))
+        required = tuple(
+            demand
+            for demand in demands
+            if is_local(demand.volume.volume, require_best_effort=False) or not _elsewhere(demand)
+        )
     bound = [demand for demand in required if demand.source is DemandSource.POD]
     bound_since = {_pod_and_claim(demand): before.bound_since.get(_pod_and_claim(demand), now) for demand in bound}
     misplaced: list[Misplaced] = []
@@ -281,7 +279,6 @@ def _stuck_pods(demands: tuple[Demand, ...], since: Mapping[tuple[str, str], flo
 
 
 def _pod_and_claim(demand: Demand) -> tuple[str, str]:
-    """Returns the pod and the claim, which identify a wait; the claim stays the same while its volume is provisioned."""
     return demand.pod, demand.volume.claim
 
 
@@ -291,10 +288,6 @@ def _misplaced_since(demand: Demand, before: _NodeReport, now: float) -> float |
         return None
     new = not any(replica.healthy_at for replica in demand.volume.replicas)
     return before.misplaced_since.get(demand.volume.name, now if new else None)
-
-
-def _accepts_other_node(demand: Demand) -> bool:
-    return not is_local(demand.volume.volume, require_best_effort=False) and _elsewhere(demand) != ()
 
 
 def _elsewhere(demand: Demand) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.listing import natural_key
-from scheduler_core.model.verdict import Reason, Verdict
+from scheduler_core.model.quantity import natural_key
+from scheduler_core.model.verdict import Reason
 from scheduler_core.monitor.capacity_report import largest_volumes
 from scheduler_core.monitor.node_rows import NodeCondition, NodeRow, SpaceTotal, node_rows
 from scheduler_core.monitor.placement_monitor import STUCK_AFTER, PlacementReport
@@ -93,7 +93,6 @@ class WaitingRow:
 
 
 def pods_on_node(view: View, node: str) -> list[Pod]:
-    """Returns the live pods with claims on a node, sorted by name; with "" those without a node."""
     pods = (pod for pod in view.snapshot.pods.values() if pod.node_name == node and pod.live and pod.volumes)
     return sorted(pods, key=lambda pod: natural_key(pod.key))
 
@@ -155,13 +154,11 @@ def _closest_node(pod: Pod, decision: Decision, state: ClusterState, options: Fi
     names = order[:1] if lacks_nothing or not lacking else lacking
     explanation = explain_part(pod, decision, names, state, options)
     verdicts = zip(names, explanation.verdicts, strict=True)
-    name, verdict = min(verdicts, key=lambda entry: _distance(*entry))
+    # Those whose missing bytes are known come before others.
+    name, verdict = min(
+        verdicts, key=lambda each: (each[1].missing == 0, each[1].missing, -reason_order(each[1].reason), each[0])
+    )
     return NearestNode(name, verdict.reason, verdict.missing, verdict.detail)
-
-
-def _distance(name: str, verdict: Verdict) -> tuple[bool, int, int, str]:
-    """Sorts nodes, the closest first, those whose missing bytes are known before others."""
-    return verdict.missing == 0, verdict.missing, -reason_order(verdict.reason), name
 
 
 def placement_problems(state: ClusterState, *, require_best_effort: bool = True) -> PlacementReport:

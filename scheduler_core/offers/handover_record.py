@@ -157,7 +157,6 @@ def decode_record(data: bytes) -> HandoverRecord:
 
 
 def _is_readable(offer: Offer) -> bool:
-    """Whether no name is longer than Kubernetes allows."""
     pod = offer.pod
     # A request may say anything.
     names = (offer.uid, pod.namespace, pod.name, pod.nominated_node, offer.selected_node)

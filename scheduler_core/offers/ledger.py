@@ -146,7 +146,6 @@ class Ledger:
         return self.offers.get(uid)
 
     def competing_offers(self, uid: str) -> int:
-        """The number of other pods' offers that have nodes; a narrowed one is decided and does not compete."""
         undecided = len(self.offers) - len(self.narrowed)
         own = uid in self.offers and uid not in self.narrowed
         without_nodes = sum(1 for key in self.uids_with_unplaced_volumes if key != uid and not self.offers[key].nodes)
@@ -258,28 +257,15 @@ def _add_offer(ledger: Ledger, offered: Offered) -> Ledger:
     # kube-scheduler looks at the nominated node first. If it chooses that node again, it writes nothing. Preemption may choose another.
     nominated = frozenset((pod.nominated_node,))
     narrowed = offered.nodes == nominated or (offered.priority is not None and nominated <= offered.nodes)
-    offer = Offer(
-        pod=pod,
-        nodes=offered.nodes,
-        volumes=offered.volumes,
-        selected_node=offered.selected_node,
-        made_at=ledger.time,
-        number=ledger.offers_made + 1,
-        version=pod.version,
-        narrowed_at=ledger.time if narrowed else None,
-        unplaced_volumes=offered.unplaced_volumes,
-        priority=offered.priority,
-    )
+    narrowed_at = ledger.time if narrowed else None
+    offer = _offer(offered, made_at=ledger.time, number=ledger.offers_made + 1, narrowed_at=narrowed_at)
     recent = ledger.recent.add(ledger.time) if ledger.competing_offers(pod.uid) else ledger.recent
     return replace(_insert_offer(ledger, offer), offers_made=offer.number, recent=recent)
 
 
 def _insert_offer(ledger: Ledger, offer: Offer) -> Ledger:
     uid = offer.uid
-    hold = offer.priority is not None
-    uids_with_unplaced_volumes = ledger.uids_with_unplaced_volumes
-    if offer.unplaced_volumes:
-        uids_with_unplaced_volumes = (*uids_with_unplaced_volumes, uid)
+    unplaced = (uid,) if offer.unplaced_volumes else ()
     ledger = replace(
         ledger,
         offers=ledger.offers.insert(uid, offer),
@@ -288,8 +274,8 @@ def _insert_offer(ledger: Ledger, offer: Offer) -> Ledger:
         if offer.narrowed and offer.stands_for_preemption
         else ledger.by_narrowed_at,
         narrowed=ledger.narrowed.insert(uid) if offer.narrowed else ledger.narrowed,
-        holds=ledger.holds.insert(uid) if hold else ledger.holds,
-        uids_with_unplaced_volumes=uids_with_unplaced_volumes,
+        holds=ledger.holds if offer.priority is None else ledger.holds.insert(uid),
+        uids_with_unplaced_volumes=(*ledger.uids_with_unplaced_volumes, *unplaced),
     )
     return _reindex(ledger, uid, _NO_NODES, offer.nodes)
 
@@ -314,17 +300,22 @@ def _restore_offers(ledger: Ledger, event: OffersRestored) -> Ledger:
 
 
 def _restored_offer(recorded: RecordedOffer, now: float) -> Offer:
-    offered = recorded.offered
+    unschedulable_since = None if recorded.unschedulable_age is None else now - recorded.unschedulable_age
+    narrowed_at = None if recorded.narrowed_age is None else now - recorded.narrowed_age
+    offer = _offer(recorded.offered, made_at=now - recorded.age, number=recorded.number, narrowed_at=narrowed_at)
+    return replace(offer, version=recorded.version, unschedulable_since=unschedulable_since)
+
+
+def _offer(offered: Offered, *, made_at: float, number: int, narrowed_at: float | None) -> Offer:
     return Offer(
         pod=offered.pod,
         nodes=offered.nodes,
         volumes=offered.volumes,
         selected_node=offered.selected_node,
-        made_at=now - recorded.age,
-        number=recorded.number,
-        version=recorded.version,
-        unschedulable_since=None if recorded.unschedulable_age is None else now - recorded.unschedulable_age,
-        narrowed_at=None if recorded.narrowed_age is None else now - recorded.narrowed_age,
+        made_at=made_at,
+        number=number,
+        version=offered.pod.version,
+        narrowed_at=narrowed_at,
         unplaced_volumes=offered.unplaced_volumes,
         priority=offered.priority,
     )

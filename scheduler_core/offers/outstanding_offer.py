@@ -120,11 +120,9 @@ class PersistentOrderedSet:
 
     @property
     def first(self) -> str:
-        """The oldest member, "" in an empty set."""
         return self.links[""][1]
 
     def add(self, member: str) -> PersistentOrderedSet:
-        """Returns the set with `member`, which must not be in it yet, at the end."""
         last = self.links[""][0]
         links = _link(self.links.insert(member, ("", "")), last, member)
         return PersistentOrderedSet(_link(links, member, ""))
@@ -183,7 +181,6 @@ class Offer:
 
     @property
     def narrowed(self) -> bool:
-        """Whether a nomination said which node it will be."""
         return self.narrowed_at is not None
 
     @property

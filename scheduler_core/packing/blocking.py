@@ -89,9 +89,6 @@ def too_small_to_block(problem: BlockingProblem) -> bool:
 def greedy_blocking_set(problem: BlockingProblem, budget: Budget) -> list[BlockingPattern] | None:
     """Blocking patterns made greedily; None proves nothing. Targets that need little, or much, go first. On each
     target, volumes are added largest first, smallest first, or those that write most first, until it is blocked.
-
-    Raises:
-        OutOfStepsError: the budget ended first
     """
     targets = sorted(range(len(problem.targets)), key=lambda index: problem.targets[index].blocking_size)
     # Classes are sorted by size already.
@@ -144,9 +141,6 @@ def _greedy_pattern(
 def find_blocking_set(problem: BlockingProblem, budget: Budget) -> list[BlockingPattern] | None:
     """A blocking pattern per target, or None when none exists. Only minimal patterns matter: one that still blocks
     without one of its volumes would only take that from others.
-
-    Raises:
-        OutOfStepsError: the budget ended first, or there are far too many targets
     """
     if len(problem.targets) > _MAX_TARGETS:
         raise OutOfStepsError

@@ -15,12 +15,7 @@ from contextvars import ContextVar
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
-
-def _nothing() -> None:
-    return
-
-
-_act: Final[ContextVar[Callable[[], None]]] = ContextVar("give_way", default=_nothing)
+_act: Final[ContextVar[Callable[[], None]]] = ContextVar("give_way", default=lambda: None)
 
 
 def give_way() -> None:
@@ -79,11 +74,6 @@ class Budget:
         return False
 
     def charge(self, steps: int) -> None:
-        """Takes steps off.
-
-        Raises:
-            OutOfStepsError: fewer steps than that were left; nothing is left now
-        """
         if not self.spend(steps):
             raise OutOfStepsError
 
@@ -171,7 +161,6 @@ def _attempt(
     budget: Budget,
     tried: MutableMapping[_Instance, int],
 ) -> PackingAnswer:
-    """Solves one instance with a portion of the budget, and records the steps if they do not suffice."""
     steps = portion.left
     answer = solve(instance, portion)
     budget.take_back([portion])

@@ -48,12 +48,7 @@ class PackingProblem:
 
     @property
     def slack(self) -> int:
-        """Bytes that stay free in any packing."""
         return sum(self.capacities) - sum(self.sizes)
-
-    @property
-    def is_restricted(self) -> bool:
-        return len(set(self.masks)) > 1
 
     def admissible(self, disk: int) -> list[int]:
         return [volume for volume, mask in enumerate(self.masks) if mask >> disk & 1]
@@ -147,7 +142,6 @@ class PatternSearch:
         return False
 
     def _windows(self, possible: int, counts: list[int], slack: int) -> list[tuple[int, int]] | None:
-        """Patterns that the slack allows, per remaining disk class."""
         # None when a class has no pattern left, or when even the fullest patterns waste more than the slack.
         sums = self.patterns.sums
         fullest: list[tuple[int, int, int]] = []
@@ -209,17 +203,15 @@ class PatternSearch:
         filters = self.filters.get(pattern)
         # Cached, because the same pattern is tried often.
         if filters is None:
-            filters = self.filters[pattern] = self._count_filters(self.patterns.packed[pattern])
+            packed = self.patterns.packed[pattern]
+            filters = self.filters[pattern] = [
+                (field.shift, (1 << field.width) - 1, with_fewer)
+                for field, with_fewer in zip(self.patterns.fields, self.patterns.with_fewer, strict=True)
+                if field.count(packed)
+            ]
         for shift, mask, with_fewer in filters:
             possible &= with_fewer[(left >> shift & mask) + 1]
         return possible
-
-    def _count_filters(self, packed: int) -> list[CountFilter]:
-        return [
-            (field.shift, (1 << field.width) - 1, with_fewer)
-            for field, with_fewer in zip(self.patterns.fields, self.patterns.with_fewer, strict=True)
-            if field.count(packed)
-        ]
 
 
 def _choices(disk_class: int, patterns: int) -> Iterator[PatternChoice]:
@@ -230,11 +222,7 @@ def _choices(disk_class: int, patterns: int) -> Iterator[PatternChoice]:
 
 
 def search(problem: PackingProblem, limits: PatternLimits, budget: Budget) -> list[int] | None:
-    """Returns a disk for every volume, or None when no packing exists.
-
-    Raises:
-        OutOfStepsError: the table would need more patterns than the limits allow, or the budget ended
-    """
+    """Returns a disk for every volume, or None when no packing exists."""
     slack = problem.slack
     if slack < 0:
         return None
@@ -264,7 +252,6 @@ def search(problem: PackingProblem, limits: PatternLimits, budget: Budget) -> li
 
 
 def _disk_classes(groups: dict[int, list[int]], capacities: Sequence[int], patterns: Patterns) -> list[DiskClass]:
-    """Divides groups of disks by their fullest possible pattern; no class at all when some disk has no pattern."""
     disk_classes: list[DiskClass] = []
     for (admitted, disks), (start, end) in zip(groups.items(), patterns.segments, strict=True):
         by_end: dict[int, list[int]] = {}
@@ -340,7 +327,7 @@ def _strategies(problem: PackingProblem) -> list[tuple[Order, Order]]:
     most_restricted_last = sorted(largest_last, key=lambda volume: -problem.masks[volume].bit_count())
     disk_orders = [smallest_first, smallest_first[::-1]]
     volume_orders = [largest_last]
-    if problem.is_restricted:
+    if len(set(problem.masks)) > 1:
         disk_orders = [fewest_volumes_first, *disk_orders]
         volume_orders = [most_restricted_last, *volume_orders]
     combined = [(disks, volumes) for volumes in volume_orders for disks in disk_orders]
@@ -348,7 +335,6 @@ def _strategies(problem: PackingProblem) -> list[tuple[Order, Order]]:
 
 
 def _fill_disks(problem: PackingProblem, disks: Order, volumes: Order, budget: Budget) -> list[int]:
-    """Fills disks in order; volumes left over get -1."""
     assignment = [-1] * len(problem.sizes)
     for disk in disks:
         admitted = [volume for volume in volumes if assignment[volume] < 0 and problem.masks[volume] >> disk & 1]
@@ -364,7 +350,6 @@ def _fill_disks(problem: PackingProblem, disks: Order, volumes: Order, budget: B
 
 
 def _repair(problem: PackingProblem, disks: Order, assignment: list[int], budget: Budget) -> bool:
-    """Repacks the last disks with the volumes left over."""
     # Each round empties one more of the disks filled last, which hold the worst fitting volumes.
     for count in range(2, len(disks) + 1):
         emptied = disks[-count:]

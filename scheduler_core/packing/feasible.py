@@ -216,11 +216,10 @@ def fits_many(
     restrictions: Sequence[tuple[int, ...] | None] | None = None,
     tried: MutableMapping[Instance, int] | None = None,
 ) -> list[PackingAnswer]:
-    """`fits` for many nodes, one answer per disk profile, in order.
-
-    `restrictions` has the `allowed` of each profile (None: all unrestricted), and `tried` the steps that earlier calls with these items
-    spent without an answer (see `share_fairly`). Equal profiles are searched once, and the steps that one gets do not depend on the order
-    of the profiles.
+    """`fits` for many nodes, one answer per disk profile, in order. `restrictions` has the `allowed` of each profile
+    (None: all unrestricted), and `tried` the steps that earlier calls with these items spent without an answer (see
+    `share_fairly`). Equal profiles are searched once, and the steps that one gets do not depend on the order of the
+    profiles.
     """
     if restrictions is None:
         answers = list(map(fast_check(items), profiles))
@@ -277,11 +276,7 @@ def _solve(
 
 
 def pack(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int], budget: Budget) -> list[int] | None:
-    """A disk per volume, or None if there is no packing. Searches even where the fast path decides.
-
-    Raises:
-        OutOfStepsError: the budget ended before the answer was certain
-    """
+    """A disk per volume, or None if there is no packing. Searches even where the fast path decides."""
     left = list(free)
     eligible = list(masks)
     assignment = [-1] * len(sizes)

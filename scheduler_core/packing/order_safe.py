@@ -3,7 +3,21 @@
 Longhorn places volumes one at a time, in map order, on a disk its own score prefers; the extender controls neither. A
 node where a packing exists may still lose a pod to an unlucky order. A node is safe when no volume can be blocked on
 all of its disks by other volumes (`blocking`); where one can, the others and their disks are the counter-example. For many nodes at
-once there are answers only, without counter-examples. All sizes are bytes.
+once there are answers only, without counter-examples.
+
+Then whether placement succeeds even if Longhorn sees none of its latest placements.
+
+Longhorn checks a disk against `storageScheduled` in its status, and the status follows a placement by up to seconds. So
+volumes that are placed within that time may each find room on a disk that cannot take all of them. Order safety does
+not cover this: there, each placement is seen by the next.
+
+Data flow: each disk → the volumes that it could take alone by the oldest status, before anything in flight → these
+*meet* on the disk → do they fit there together?
+
+The check is exact. If all volumes that meet on a disk fit together, no placement ever takes away room that another
+volume needs, so every volume that has a disk at first always has that disk. If they do not, Longhorn may place all of
+them there by the oldest status. So a set that packs and that is stale-safe is also order-safe: no search is needed.
+All sizes are bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +25,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -54,12 +68,11 @@ def order_safe(  # noqa: PLR0913, PLR0917 -- the two space rules take two argume
     budget: Budget,
     optional: OptionalItems = NO_OPTIONAL_ITEMS,
 ) -> Safety:
-    """Whether every order and choice of disks succeeds.
-
-    A volume may go to a disk its `allowed` mask has (None: any) when its size is at most what is left of `free` and,
-    where `headroom` is given, `required` is less than what is left of that; both are then subtracted. `required` is
-    what a rebuild really writes, None or 0 for a new volume, which writes nothing yet. `optional` replicas may take
-    room at any time; one without a disk is skipped. In a counter-example their indexes follow those of the items.
+    """Whether every order and choice of disks succeeds. A volume may go to a disk its `allowed` mask has (None: any)
+    when its size is at most what is left of `free` and, where `headroom` is given, `required` is less than what is left
+    of that; both are then subtracted. `required` is what a rebuild really writes, None or 0 for a new volume, which
+    writes nothing yet. `optional` replicas may take room at any time; one without a disk is skipped. In a
+    counter-example their indexes follow those of the items.
     """
     total = items.total + sum(optional.sizes)
     if not items or (headroom is None and allowed is None and counting_proves_safe(free, total, items.largest)):
@@ -85,12 +98,10 @@ def order_safe(  # noqa: PLR0913, PLR0917 -- the two space rules take two argume
 
 
 def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
-    """Whether counting proves that no placement order fails; False proves nothing.
-
-    The proof holds for new volumes that may use any disk: one or more, of `total` bytes together, the largest of
-    `largest` bytes. To block a volume of s bytes, each disk that could take it must lose at least free - s + 1. The
-    largest volume is the first for which the others might suffice: a smaller one needs more on every disk. Optional
-    replicas count in `total`, not in `largest`.
+    """Whether counting proves that no placement order fails; False proves nothing. The proof holds for new volumes that
+    may use any disk: one or more, of `total` bytes together, the largest of `largest` bytes. To block a volume of s
+    bytes, each disk that could take it must lose at least free - s + 1. The largest volume is the first for which the
+    others might suffice: a smaller one needs more on every disk. Optional replicas count in `total`, not in `largest`.
     """
     needed = 0
     for capacity in free:
@@ -102,7 +113,6 @@ def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
 def _decide(
     classes: tuple[BlockingClass, ...], free: tuple[int, ...], headroom: tuple[int, ...], budget: Budget
 ) -> Safety:
-    """Looks for a blocking set for each undominated class."""
     # One class that can be blocked decides, even where other searches ran out of steps.
     problems = [
         (blocked, _blocking_problem(classes, blocked, free, headroom)) for blocked in _undominated_classes(classes)
@@ -176,13 +186,11 @@ def _blocking_problem(
         if volume.disks >> disk & 1 and volume.size <= free[disk] and volume.written < headroom[disk]
     ]
     target_mask = sum([1 << target.disk for target in targets])
-    counts = tuple(
-        [
-            len(blocking_class.members) - (index == blocked) if blocking_class.disks & target_mask else 0
-            for index, blocking_class in enumerate(classes)
-        ]
-    )
-    return BlockingProblem(classes, counts, tuple(targets))
+    counts = [
+        len(blocking_class.members) - (index == blocked) if blocking_class.disks & target_mask else 0
+        for index, blocking_class in enumerate(classes)
+    ]
+    return BlockingProblem(classes, tuple(counts), tuple(targets))
 
 
 def _counter_example(blocked: int, problem: BlockingProblem, patterns: Sequence[BlockingPattern]) -> Safety:
@@ -211,7 +219,6 @@ def order_safe_many(
     tried: MutableMapping[tuple[int, ...], int] | None = None,
 ) -> list[PackingAnswer]:
     """`order_safe` for many nodes and unrestricted new volumes, one answer for each profile of free bytes, in order.
-
     Counting decides most nodes. Two greedy attempts to block the largest volume, and a table of the items' sums where
     many nodes have two disks, decide many of the others. Equal profiles are searched once, and the steps that one gets
     do not depend on the order of the profiles. `tried` has the steps that earlier calls with these items spent without
@@ -298,7 +305,6 @@ SumPairs = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 @lru_cache(maxsize=64)
 def _sum_pairs(items: Items) -> SumPairs | None:
-    """Pairs of sums that all volumes but the largest can have on two disks, ascending; None above `_MAX_PAIRS`."""
     # Only the largest volume has to be considered: what blocks a smaller one also blocks the largest (see `order_safe`).
     pairs = {(0, 0)}
     for size in items.descending[1:]:
@@ -314,7 +320,6 @@ def _sum_pairs(items: Items) -> SumPairs | None:
 
 
 def _can_block_two(pairs: SumPairs, size: int, free: Sequence[int]) -> bool:
-    """Whether two disks can be blocked for a volume."""
     # They are blocked when the others leave less than `size` bytes on each. A disk that is too small for the volume is
     # blocked already.
     firsts, seconds_by_index = pairs
@@ -329,3 +334,117 @@ def _can_block_two(pairs: SumPairs, size: int, free: Sequence[int]) -> bool:
             return True
         index += 1
     return False
+
+
+_NO_ITEMS: Final = Items(())
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingDisk:
+    """A disk on which volumes may meet."""
+
+    free: int  # bytes that are left to promise
+    reported: int  # the same by the oldest status: bytes in flight are still free in it
+    headroom: int | None = None  # bytes that rebuilds may not use up, None if no volume brings data
+    # (backing image, real size) of the images that must be copied here first.
+    copies: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnplacedVolumes:
+    """Volumes that will be placed soon."""
+
+    sizes: Sequence[int]  # bytes of each
+    written: Sequence[int]  # bytes that the rebuild of each writes, 0 for a new volume
+    images: Sequence[str]  # the backing image of each, "" for none
+    allowed: Sequence[int]  # for each the bit mask of the disks that are open to it
+    optional: int = 0  # how many of them, the last ones, may also be placed elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Overbooking:
+    """Volumes that may all be placed on a disk that lacks the room for them."""
+
+    disk: int  # its index
+    volumes: tuple[int, ...]  # their indexes
+
+
+def find_overbooking(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> Overbooking | None:
+    """Returns the first disk that outdated status may overbook, or None if the volumes are stale-safe, provided that
+    they pack. A disk that takes only optional volumes does not matter.
+    """
+    for index, disk in enumerate(disks):
+        meeting = _meeting(volumes, index, disk)
+        written = sum([volumes.written[volume] for volume in meeting])
+        rebuilds_fit = disk.headroom is None or written < disk.headroom
+        if meeting and not (rebuilds_fit and _bytes_together(volumes, meeting, disk) <= disk.free):
+            return Overbooking(index, tuple(meeting))
+    return None
+
+
+def missing_bytes(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> list[int]:
+    """Returns the least bytes by which each disk would have to be larger, so that the volumes are stale-safe. A larger
+    disk may be met by more volumes. Only sizes count: the volumes must bring no data.
+    """
+    missing: list[int] = []
+    for index, disk in enumerate(disks):
+        extra = 0
+        while True:
+            larger = replace(disk, free=disk.free + extra, reported=disk.reported + extra)
+            meeting = _meeting(volumes, index, larger)
+            lacking = _bytes_together(volumes, meeting, larger) - larger.free
+            if not meeting or lacking <= 0:
+                break
+            extra += lacking
+        missing.append(extra)
+    return missing
+
+
+def _meeting(volumes: UnplacedVolumes, index: int, disk: MeetingDisk) -> list[int]:
+    """Returns the volumes that meet on a disk; none if only optional ones do."""
+    meeting = [
+        volume
+        for volume, (size, written) in enumerate(zip(volumes.sizes, volumes.written, strict=True))
+        # Those that Longhorn would place here by the oldest status.
+        if volumes.allowed[volume] >> index & 1
+        and size <= disk.reported
+        and (disk.headroom is None or written < disk.headroom)
+    ]
+    return meeting if meeting and meeting[0] < len(volumes.sizes) - volumes.optional else []
+
+
+def _bytes_together(volumes: UnplacedVolumes, meeting: Sequence[int], disk: MeetingDisk) -> int:
+    size = sum([volumes.sizes[volume] for volume in meeting])
+    if disk.copies:
+        images = {volumes.images[volume] for volume in meeting}
+        size += sum([image_size for image, image_size in disk.copies if image in images])
+    return size
+
+
+class NewVolumes:
+    """New volumes that may use any disk. Their stale safety takes a comparison or a look-up per disk. They come in one
+    or more parts, such as those of the pod and those of other pods, none of them empty. `optional` ones may also be
+    placed elsewhere.
+    """
+
+    __slots__ = ("_largest", "_parts", "_smallest", "_total")
+
+    def __init__(self, *parts: Items, optional: Items = _NO_ITEMS) -> None:
+        self._parts = (*parts, optional) if optional else parts
+        self._total = sum([items.total for items in self._parts])
+        self._largest = max([items.largest for items in self._parts])
+        self._smallest = min([items.descending[-1] for items in parts])
+
+    def stale_safe(self, free: Sequence[int], reported: Sequence[int]) -> bool:
+        """Whether the volumes are stale-safe on disks, as `find_overbooking` would say. `reported` are the free bytes
+        by the oldest status.
+        """
+        for disk_free, disk_reported in zip(free, reported, strict=True):
+            # All volumes fit, or none that must be placed goes here, however overbooked the disk is.
+            if disk_free >= self._total or disk_reported < self._smallest:
+                continue
+            if disk_reported >= self._largest:
+                return False
+            if sum([items.bytes_up_to(disk_reported) for items in self._parts]) > disk_free:
+                return False
+        return True

@@ -124,9 +124,6 @@ def enumerate_patterns(
     """Patterns with a sum in the ranges, ascending. A range includes both ends. An entry is `sum << bits | packed
     counts`: sorting entries sorts by sum, and one addition adds a volume. Partial patterns that can no longer reach any
     range are dropped on the way.
-
-    Raises:
-        OutOfStepsError: the table would get larger than the limits, or the budget ended
     """
     lowest = min(low for low, _ in ranges)
     limit = max(high for _, high in ranges) + 1 << bits

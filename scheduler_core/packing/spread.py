@@ -107,7 +107,6 @@ def _bytes_on(group: ReplicaGroup, disk: int, copied: Mapping[str, int]) -> int:
 
 
 def _search(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
-    """Searches in both orders of the disks, because each finds placements that the other misses within its steps."""
     # Each order finds placements that the other one misses within its steps.
     for descending in (True, False):
         portion = budget.portion(MAX_STEPS_PER_INSTANCE // 2)
@@ -129,8 +128,6 @@ def _without_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budge
 
 
 class _Search:
-    """A depth-first search over the groups, one replica after the other, which tries the disks in a fixed order."""
-
     def __init__(
         self, groups: Sequence[ReplicaGroup], free: tuple[int, ...], order: Sequence[int], budget: Budget
     ) -> None:
@@ -157,11 +154,7 @@ class _Search:
         )
 
     def fits(self) -> bool:
-        """Whether all groups fit.
-
-        Raises:
-            OutOfStepsError: the budget ended first
-        """
+        """Whether all groups fit."""
         return self._place_group(0)
 
     def _place_group(self, number: int) -> bool:
@@ -178,7 +171,6 @@ class _Search:
         return False
 
     def _has_places(self, group: ReplicaGroup) -> bool:
-        """Whether a group has enough domains, as if the other groups took nothing more."""
         self._budget.charge(len(self._free))
         union = 0
         for mask in set(group.masks):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
 from scheduler_core.longhorn.settings import check_new_value
-from scheduler_core.longhorn.volume_readiness import ExpansionResult, check_expansion
+from scheduler_core.longhorn.volume_validation import ExpansionResult, check_expansion
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.snapshot import NamespacedName

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.longhorn.cluster import DEGRADED
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable
-from scheduler_core.longhorn.replenish_wait import DEGRADED
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.model.snapshot import NamespacedName

@@ -18,7 +18,7 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.profile import unready_volume
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.longhorn.csi_driver import DRIVER
-from scheduler_core.longhorn.volume_readiness import CLONED
+from scheduler_core.longhorn.volume_validation import CLONED
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import NamespacedName

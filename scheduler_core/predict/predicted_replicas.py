@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from scheduler_core.longhorn.cluster import DEGRADED
 from scheduler_core.longhorn.new_volume_placement import join_reasons
 from scheduler_core.longhorn.node_status import ROUNDING, is_down
 from scheduler_core.longhorn.placement import DiskCandidate, PlacementResult, schedule_replica
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable, wait_before_new_replica
-from scheduler_core.longhorn.replenish_wait import DEGRADED
-from scheduler_core.longhorn.volume_readiness import FAULTED
+from scheduler_core.longhorn.volume_validation import FAULTED
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, FILESYSTEM, STRICT_LOCAL
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster, list_replica, with_disk

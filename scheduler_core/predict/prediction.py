@@ -13,9 +13,8 @@ from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
-from scheduler_core.model.listing import natural_key
 from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Volume
-from scheduler_core.model.quantity import format_count
+from scheduler_core.model.quantity import format_count, natural_key
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import healthy_replicas
 from scheduler_core.predict.situation import ExpansionOutcome, PodToPlace, Situation

@@ -25,7 +25,7 @@ from scheduler_core.longhorn.placement import DiskCandidate
 from scheduler_core.longhorn.replenish import HEALTHY, NO_REPLENISHMENT, replenishments
 from scheduler_core.longhorn.replica_request import LINKED_CLONE, ReplicaRequest, auto_balance_mode
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
-from scheduler_core.longhorn.volume_readiness import readiness_refusal
+from scheduler_core.longhorn.volume_validation import readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, STRICT_LOCAL, V1
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError

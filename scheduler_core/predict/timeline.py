@@ -19,7 +19,7 @@ from typing import Final
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.generic.cluster_state import NodeIndex, RuleResults
-from scheduler_core.longhorn.volume_readiness import FAULTED
+from scheduler_core.longhorn.volume_validation import FAULTED
 from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.packing.budget import give_way

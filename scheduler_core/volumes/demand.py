@@ -34,7 +34,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.node_status import awaits_own_manager
 from scheduler_core.longhorn.stages import stays
-from scheduler_core.longhorn.volume_readiness import awaits_copy
+from scheduler_core.longhorn.volume_validation import awaits_copy
 from scheduler_core.model import kube, longhorn
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import order_without_names
@@ -96,11 +96,9 @@ class _NodeTie(NamedTuple):
 
 
 def unplaced_claim(claim: kube.Claim, view: View) -> PodVolume | None:
-    """Returns an unbound claim's future volume if any node may hold it.
-
-    None if the volume needs space on its pod's node, or if no live pod with the claim has a node or a selected node. A
-    nomination does not suffice: such a volume counts for a limited time, which begins with its provisioning. The pod's
-    offer counts it until then.
+    """Returns an unbound claim's future volume if any node may hold it. None if the volume needs space on its pod's
+    node, or if no live pod with the claim has a node or a selected node. A nomination does not suffice: such a volume
+    counts for a limited time, which begins with its provisioning. The pod's offer counts it until then.
     """
     future = _future_volume(claim, view)
     if future is None:
@@ -210,7 +208,6 @@ def _node_of(
 
 
 def _is_attached_for_its_data(volume: longhorn.Volume) -> bool:
-    """Whether a strict-local volume is attached to be restored or cloned."""
     # Longhorn chooses the node for that, and keeps the replica there, whichever node the pod is on
     # (docs/placement-policy.md).
     awaits_data = volume.restore_required or awaits_copy(volume)
@@ -312,7 +309,6 @@ class UnplacedVolumes:
     def _with_changes(
         self, changes: Mapping[str, UnplacedVolume | None], unplaced: HashTrieSet[Subject]
     ) -> UnplacedVolumes:
-        """Returns these volumes with new entries by key, None for a volume that no longer counts."""
         counted = list(self.counted)
         by_size = list(self.by_size)
         by_key = self.by_key

@@ -175,7 +175,6 @@ def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
 
 
 def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> set[Subject]:
-    """Returns the volumes and claims whose demand may have changed, as this view shows them."""
     # The caller passes the views before and after the changes.
     return {subject for kind, key in changes if kind in _AFFECTED for subject in _AFFECTED[kind](key, view, demand)}
 
@@ -217,7 +216,6 @@ def _by_attachment(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subje
 
 
 def _by_node(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
-    """Returns the volumes with a replica on a node, whose state decides whether the replica is kept."""
     node = view.cluster.nodes.get(str(key))
     by_disk = view.indexes.replicas_by_disk
     return [replica.volume for disk in (node.disks if node else ()) for replica in by_disk.get(disk.uuid) or ()]

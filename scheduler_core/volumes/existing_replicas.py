@@ -96,9 +96,8 @@ def nodes_with_replica(volume: PodVolume, cluster: Cluster) -> frozenset[str]:
 
 
 def home_nodes(local: Iterable[PodVolume], candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
-    """Names of candidates that are every local volume's home.
-
-    Volumes that need no local space have no home and are left out. Without a local volume there is no home.
+    """Names of candidates that are every local volume's home. Volumes that need no local space have no home and are
+    left out. Without a local volume there is no home.
     """
     common: frozenset[str] | None = None
     for volume in local:
@@ -133,9 +132,6 @@ PENDING = "Pending"
 def unlisted_volumes(pod: Pod, node: str, view: View, *, require_best_effort: bool = True) -> tuple[str, ...]:
     """Names of the pod's local volumes not listed on the node. With `require_best_effort` False a best-effort volume
     does not need local space and is left out.
-
-    Raises:
-        ResolutionError: an object the pod names does not exist or contradicts it
     """
     longhorn_node = view.snapshot.longhorn_nodes.get(node)
     local = resolve(pod, view, require_best_effort=require_best_effort).local

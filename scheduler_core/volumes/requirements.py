@@ -99,7 +99,6 @@ class Requirements:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether every open disk is open to every volume, so that only sizes decide."""
         classes = self.classes
         return len(classes.requests) + len(classes.optional) <= 1 and not classes.rewrites and not any(self.images)
 

@@ -8,6 +8,9 @@ empty list.
 kube-scheduler does not look for Longhorn's CSI driver on a node (NodeVolumeLimits, unless the CSIDriver sets
 preventPodSchedulingIfMissing and the alpha feature VolumeLimitScaling is on), and so /filter does not either. A pod that is bound to a node
 without the driver waits there for its volumes.
+
+Where a new volume's data comes from is found as external-provisioner does (getPVCSource, getSnapshotSource): the claim or the
+VolumeSnapshot that a claim names. csi/controller_server.go: CreateVolume adds to the parameters of the claim's StorageClass what it is.
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ from typing import Final
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.longhorn import csi_driver
+from scheduler_core.longhorn.csi_driver import DRIVER, csi_size
+from scheduler_core.longhorn.replica_request import source_volume
 from scheduler_core.model import kube, longhorn
-from scheduler_core.model.longhorn import TopologyTerm
+from scheduler_core.model.longhorn import TopologyTerm, query_values
+from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.volumes.data_source import bound_volume, check_source, volume_parameters
 
 _LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
 _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -76,12 +81,6 @@ class Resolution:
 
 
 def resolve(
-    pod: kube.Pod, view: View, matches: Mapping[str, str] = _NO_MATCHES, *, require_best_effort: bool = True
-) -> Resolution:
-    return resolve_volumes(pod, view, matches, require_best_effort=require_best_effort)
-
-
-def resolve_volumes(
     pod: kube.Pod,
     view: View,
     matches: Mapping[str, str] = _NO_MATCHES,
@@ -109,7 +108,9 @@ def resolve_volumes(
             key = volume.volume.name if volume.bound else volume.claim
             earlier = volumes.get(key)
             in_use_on = _in_use_on(pod, claim, view) | (earlier.in_use_on if earlier is not None else frozenset())
-            volumes[key] = _with_users(earlier or volume, in_use_on)
+            entry = earlier or volume
+            # Copies are most of the work for a pod with thousands of volumes.
+            volumes[key] = entry if in_use_on == entry.in_use_on else replace(entry, in_use_on=in_use_on)
     # An unbound claim is named in full if its name is ambiguous.
     uses = Counter(volume.name for volume in volumes.values())
     return Resolution(
@@ -125,11 +126,6 @@ def exceeds_attach_limit(pod: kube.Pod) -> bool:
     volumes = pod.volumes
     # Volumes of other drivers count too, because the driver shows only when a volume is resolved.
     return len(volumes) > MAX_VOLUMES_PER_NODE and len({mount.claim for mount in volumes}) > MAX_VOLUMES_PER_NODE
-
-
-def _with_users(volume: PodVolume, in_use_on: frozenset[str]) -> PodVolume:
-    # Copies are most of the work for a pod with thousands of volumes.
-    return volume if in_use_on == volume.in_use_on else replace(volume, in_use_on=in_use_on)
 
 
 def volume_of_claim(
@@ -171,14 +167,11 @@ def volume_of_claim(
 def future_volume(claim: kube.Claim, view: View, domain: TopologyTerm = csi_driver.ANYWHERE) -> PodVolume | None:
     """Returns the volume that Longhorn would create, for a pod on a node of `domain`. What the claim is bound to does
     not matter. None if the claim belongs to another driver.
-
-    Raises:
-        ResolutionError: it cannot become a volume
     """
-    volume = _unbound_volume(claim, f"PersistentVolumeClaim {claim.namespace}/{claim.name}", view, domain)
+    full = f"{claim.namespace}/{claim.name}"
+    volume = _unbound_volume(claim, f"PersistentVolumeClaim {full}", view, domain)
     if volume is None:
         return None
-    full = f"{claim.namespace}/{claim.name}"
     return PodVolume(name=claim.name, claim=full, volume=volume, bound=False, local=is_local(volume))
 
 
@@ -203,7 +196,6 @@ def current_volume(volume: PodVolume, view: View) -> PodVolume:
 
 
 def _volume_handle(full_name: str, view: View) -> str:
-    """Returns the Longhorn volume that a claim (``namespace/name``) is bound to, "" for none."""
     namespace, _, name = full_name.partition("/")
     claim = view.snapshot.claims.get((namespace, name))
     if claim is None:
@@ -228,19 +220,14 @@ def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.C
         if mount.problem:
             raise ResolutionError(mount.problem)
         return kube.Claim(pod.namespace, mount.claim, mount.template)
-    if mount.ephemeral and not _is_owner(claim, pod):
+    if mount.ephemeral and not any(
+        kind == "Pod" and name == pod.name and pod.uid in ("", uid) for kind, name, uid in claim.owners
+    ):
         raise ResolutionError(
             f"PersistentVolumeClaim {claim.namespace}/{claim.name} exists but does not belong to pod {pod.key}, "
             f"whose ephemeral volume {mount.name} needs that name: delete the claim or rename the volume"
         )
     return claim
-
-
-def _is_owner(claim: kube.Claim, pod: kube.Pod) -> bool:
-    """Whether the claim belongs to the pod (k8s.io/component-helpers/storage/ephemeral: VolumeIsForPod)."""
-    return any(
-        kind == "Pod" and name == pod.name and (not pod.uid or uid == pod.uid) for kind, name, uid in claim.owners
-    )
 
 
 def _unbound_volume(claim: kube.Claim, subject: str, view: View, domain: TopologyTerm) -> longhorn.Volume | None:
@@ -309,13 +296,10 @@ def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
     return frozenset(
         other.node_name
         for other in view.pods_of(claim.namespace, claim.name)
-        if other.live and other.node_name and not _is_same_pod(pod, other)
+        if other.live
+        and other.node_name
+        and (pod.namespace, pod.name, pod.uid or other.uid) != (other.namespace, other.name, other.uid)
     )
-
-
-def _is_same_pod(pod: kube.Pod, other: kube.Pod) -> bool:
-    """Whether two pods are the same; without a UID the name decides."""
-    return (pod.namespace, pod.name, pod.uid or other.uid) == (other.namespace, other.name, other.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,3 +365,83 @@ NO_DRIVER_DETAIL: Final = (
 def lacks_driver(snapshot: Snapshot, node: str) -> bool:
     """Whether Longhorn's CSI driver is not registered on a node; a snapshot without CSINodes says nothing."""
     return snapshot.csi_nodes is not None and csi_driver.DRIVER not in snapshot.csi_nodes.get(node, ())
+
+
+def volume_parameters(
+    claim: kube.Claim, parameters: Mapping[str, str], subject: str, snapshot: Snapshot
+) -> Mapping[str, str]:
+    """Returns the parameters of a claim's StorageClass with what the source of its data adds.
+
+    Raises:
+        MissingObjectError: the claim or the VolumeSnapshot that is its source does not exist
+        ResolutionError: Longhorn makes no volume from that source
+    """
+    if claim.spec.source_claim:
+        volume = _claimed_volume(claim, subject, snapshot)
+        return {**parameters, "dataSource": f"vol://{volume.name}"}
+    if claim.spec.source_snapshot:
+        return {**parameters, **_snapshot_parameters(claim, subject, snapshot)}
+    return parameters
+
+
+def check_source(volume: longhorn.Volume, subject: str, snapshot: Snapshot) -> None:
+    """Checks the volume that a new volume is cloned from (validator.go: verifyVolumeDataSource)."""
+    name = source_volume(volume.data_source)
+    if not name:
+        return
+    source = snapshot.volumes.get(name)
+    if source is None:
+        raise MissingObjectError("Longhorn volume", name, subject)
+    if source.data_engine != volume.data_engine:
+        raise ResolutionError(
+            f"{subject}: it has dataEngine {volume.data_engine}, and its source {name} has {source.data_engine}"
+        )
+
+
+def bound_volume(name: str, subject: str, snapshot: Snapshot) -> longhorn.Volume | None:
+    """Returns the Longhorn volume of a PersistentVolume, None for one of another driver."""
+    persistent_volume = snapshot.persistent_volumes.get(name)
+    if persistent_volume is None:
+        raise MissingObjectError("PersistentVolume", name, subject)
+    if persistent_volume.driver != DRIVER:
+        return None
+    volume = snapshot.volumes.get(persistent_volume.handle)
+    if volume is None:
+        handle = persistent_volume.handle or "(no volumeHandle)"
+        raise MissingObjectError("Longhorn volume", handle, f"PersistentVolume {name}")
+    return volume
+
+
+def _claimed_volume(claim: kube.Claim, subject: str, snapshot: Snapshot) -> longhorn.Volume:
+    full = f"{claim.namespace}/{claim.spec.source_claim}"
+    source = snapshot.claims.get((claim.namespace, claim.spec.source_claim))
+    if source is None or not source.spec.volume_name or source.deleting:
+        raise MissingObjectError("bound PersistentVolumeClaim", full, subject)
+    volume = bound_volume(source.spec.volume_name, f"PersistentVolumeClaim {full}", snapshot)
+    if volume is None:
+        raise ResolutionError(f"{subject}: its source, PersistentVolumeClaim {full}, is no Longhorn volume")
+    size = csi_size(claim.spec.request or 0, "")
+    if size != volume.size:
+        raise ResolutionError(
+            f"{subject}: a clone has the size of its source, and it asks for {format_bytes(size)}, "
+            f"while PersistentVolumeClaim {full} has {format_bytes(volume.size)}"
+        )
+    return volume
+
+
+def _snapshot_parameters(claim: kube.Claim, subject: str, snapshot: Snapshot) -> Mapping[str, str]:
+    """Returns what the CSI driver makes of a snapshot's handle (decodeSnapshotID)."""
+    full = f"{claim.namespace}/{claim.spec.source_snapshot}"
+    bound = snapshot.volume_snapshots.get((claim.namespace, claim.spec.source_snapshot), "")
+    content = snapshot.volume_snapshot_contents.get(bound)
+    if content is None or not content.handle:
+        raise MissingObjectError("bound VolumeSnapshot", full, subject)
+    kind, _, rest = content.handle.partition("://")
+    volume, _, name = rest.partition("/")
+    if content.driver == DRIVER and kind == "bi":
+        return query_values(content.handle)
+    if content.driver == DRIVER and kind == "snap" and name:
+        return {"dataSource": content.handle}
+    if content.driver == DRIVER and kind in ("bak", "bs") and name:
+        return {"fromBackup": f"?backup={name}&volume={volume}"}
+    raise ResolutionError(f"{subject}: its source, VolumeSnapshot {full}, is no snapshot, backup or image of Longhorn")

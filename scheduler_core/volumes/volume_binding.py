@@ -38,7 +38,7 @@ from scheduler_core.volumes.resolve import (
     domain_of_node,
     has_tied_volume,
     is_local,
-    resolve_volumes,
+    resolve,
     storage_class_of,
 )
 
@@ -112,8 +112,6 @@ class NodeMatches:
 
 
 class _Taken(NamedTuple):
-    """What other pods take."""
-
     certain: frozenset[str]  # volumes that one of them takes
     choices: tuple[frozenset[str], ...]  # for other claims the volumes of which each takes one
 
@@ -168,7 +166,6 @@ def match_volumes(
 
 
 def _claims_with_volumes(pod: kube.Pod, view: View) -> list[_UnboundClaim]:
-    """Returns the claims to match, in the order of the pod."""
     # A class without free volumes, or with those of other drivers only, leaves nothing to match.
     available = view.indexes.available_volumes
     claims: list[_UnboundClaim] = []
@@ -319,7 +316,6 @@ def _volumes_for_node(
 
 
 def _choices(volumes: Sequence[kube.PersistentVolume], taken: _Taken, view: View) -> list[kube.PersistentVolume | None]:
-    """Returns the volumes of which kube-scheduler takes one, or None."""
     # They are the smallest, and the first of those that are judged alike.
     choices: list[kube.PersistentVolume | None] = []
     for _, group in groupby(volumes, key=lambda volume: volume.available.capacity if volume.available else 0):
@@ -367,9 +363,6 @@ def resolve_on_nodes(
     """Returns the pod's volumes for each possible match, and for each zone and region that new volumes are tied to. One
     result for all nodes, if neither differs. Otherwise a node is in the results of all its possible matches. `offered`
     are volumes that other pods may take. With None every claim without a volume gets a new one.
-
-    Raises:
-        ResolutionError: as `resolve` and `match_volumes`
     """
     nodes: dict[_Pairs, frozenset[str] | None] = {}
     for group in () if offered is None else match_volumes(pod, names, view, offered):
@@ -381,7 +374,7 @@ def resolve_on_nodes(
     for (key, matching), (domain, members) in product((nodes or {(): None}).items(), domains.items()):
         on_nodes = matching if members is None else members if matching is None else matching & members
         if on_nodes is None or on_nodes:
-            resolved = resolve_volumes(pod, view, dict(key), domain, require_best_effort=require_best_effort)
+            resolved = resolve(pod, view, dict(key), domain, require_best_effort=require_best_effort)
             parts.append(NodeResolution(resolved, on_nodes))
     return tuple(parts)
 

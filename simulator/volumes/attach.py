@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from scheduler_core.longhorn.volume_readiness import awaits_copy
+from scheduler_core.longhorn.volume_validation import awaits_copy
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from simulator.actions import Action, AfterDelay
 from simulator.volumes.manifests import mark_healthy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.kube.resources import LONGHORN_VOLUMES
-from scheduler_core.longhorn.volume_readiness import awaits_copy
+from scheduler_core.longhorn.volume_validation import awaits_copy
 from simulator.actions import Action, PatchObject
 from simulator.volumes.observation import ATTACHED, DETACHED, VolumeObservation, is_working, patch_volume_status
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.longhorn.new_volume_placement import PRECHECK_FAILED, SCHEDULING_FAILURE, join_reasons
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replenish import Replenishment, replenishments, replica_to_reuse, wait_before_new_replica
-from scheduler_core.longhorn.replenish_wait import parse_time
 from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT

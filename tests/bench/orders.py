@@ -14,8 +14,7 @@ from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items
-from scheduler_core.packing.order_safe import order_safe
-from scheduler_core.packing.stale_safe import NewVolumes
+from scheduler_core.packing.order_safe import NewVolumes, order_safe
 
 GI = 1024**3
 NODES = 3_000

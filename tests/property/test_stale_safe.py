@@ -12,8 +12,14 @@ from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items
-from scheduler_core.packing.order_safe import order_safe
-from scheduler_core.packing.stale_safe import MeetingDisk, NewVolumes, UnplacedVolumes, find_overbooking, missing_bytes
+from scheduler_core.packing.order_safe import (
+    MeetingDisk,
+    NewVolumes,
+    UnplacedVolumes,
+    find_overbooking,
+    missing_bytes,
+    order_safe,
+)
 from tests import builders as make
 from tests.examples import examples
 

@@ -18,9 +18,8 @@ from urllib.parse import quote
 from fastapi import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from scheduler_core.longhorn.replenish_wait import parse_time
-from scheduler_core.model.listing import natural_key
-from scheduler_core.model.quantity import format_age, format_count
+from scheduler_core.longhorn.cluster import parse_time
+from scheduler_core.model.quantity import format_age, format_count, natural_key
 from scheduler_core.monitor.capacity_report import DiskUsage
 from scheduler_core.monitor.node_rows import SpaceTotal, scheduling_limit_of
 from scheduler_core.monitor.report import StatusReport

@@ -1,7 +1,6 @@
 """docs/placement-policy.md matches the code: its tables are read and compared."""
 
 import math
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from scheduler_core.longhorn.anti_affinity import TIER_ORDER, Tier
 from scheduler_core.longhorn.csi_driver import free_size
 from scheduler_core.longhorn.placement import DiskCandidate
 from scheduler_core.longhorn.refusal_rules import Rule
-from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.settings import FIELDS_BY_SETTING, Settings
 from scheduler_core.longhorn.space import (
     disk_space,
     fits_without_pressure,
@@ -39,9 +38,7 @@ def table(first_header: str) -> list[list[str]]:
 
 
 def test_the_page_lists_every_setting_with_its_default() -> None:
-    expected = [
-        (entry.metadata["name"], entry.metadata["default"]) for entry in fields(Settings) if "name" in entry.metadata
-    ]
+    expected = [(name, entry.metadata["default"]) for name, entry in FIELDS_BY_SETTING.items()]
     assert [(row[0], row[1]) for row in table("setting")] == expected
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from scheduler_core.longhorn.replenish_wait import parse_time
+from scheduler_core.longhorn.cluster import parse_time
 
 
 @pytest.mark.parametrize(

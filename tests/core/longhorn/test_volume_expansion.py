@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.refusal_rules import ScheduleError
-from scheduler_core.longhorn.volume_readiness import ExpansionResult, check_expansion
+from scheduler_core.longhorn.volume_validation import ExpansionResult, check_expansion
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, disk, node, replica, volume
 
