@@ -229,6 +229,11 @@ class Situation:
         return tuple(entry for entry in self.affected_pods if entry.key in self._pending_evictions)
 
     @cached_property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes that pods may run on; no event of an order changes them."""
+        return self.cluster.node_names
+
+    @cached_property
     def budgets(self) -> DisruptionBudgets:
         return DisruptionBudgets(self.cluster)
 

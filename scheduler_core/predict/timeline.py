@@ -229,7 +229,7 @@ class Timeline:
         if not self._predecessors_run(entry):
             self._refuse(entry, Counter({NOT_CREATED: 0}))
             return
-        decision = self._strategy.decide(pod, self.cluster, self._choose)
+        decision = self._strategy.decide(pod, self.cluster, self._choose, self._situation.node_names)
         if not decision.node:
             self._refuse(entry, decision.reasons)
             return
