@@ -37,7 +37,6 @@ from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from scheduler_core.packing.budget import give_way
 
-
 Changes = Mapping[tuple[str, Key], object | None]
 _Object = TypeVar("_Object")
 _BY_NAME: Final = attrgetter("name")
