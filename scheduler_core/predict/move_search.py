@@ -40,7 +40,6 @@ class MoveSequence:
 
     @property
     def changed_nodes(self) -> frozenset[str]:
-        """The nodes that replicas leave, and those that they may go to."""
         origins = {move.origin.node for move in self.moves}
         return frozenset(origins | {target.node for move in self.moves for target in move.targets})
 
@@ -134,13 +133,10 @@ def find_moves(goal: Goal, baseline: Baseline, max_moves: int = DEFAULT_MAX_MOVE
     """Returns the fewest moves that raise the goal's value to its target, or else those that raise it furthest."""
     if goal.before >= goal.target:
         return Rebalance(goal.before, goal.before, goal.target, None, max_moves, 0)
-    search = _Search(goal, baseline, max_moves)
-    return search.run()
+    return _Search(goal, baseline, max_moves).run()
 
 
 class _Search:
-    """One search, level by level."""
-
     def __init__(self, goal: Goal, baseline: Baseline, max_moves: int) -> None:
         self._goal = goal
         self._baseline = baseline

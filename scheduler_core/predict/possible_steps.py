@@ -146,7 +146,6 @@ class SpaceQuestion:
 
     @property
     def order(self) -> tuple[int, int, int, str, str]:
-        """Sorts questions, the one with the least bytes first."""
         return self.least, self.guesses[0], self.kind.rank, self.node, self.disk.name
 
     def step(self, size: int) -> Step:
@@ -257,13 +256,11 @@ def _guesses(disk: longhorn.Disk, kind: RemedyKind, needs: DiskNeeds, settings: 
 
 
 def _size_for_headroom(disk: longhorn.Disk, kind: RemedyKind, headroom: int, settings: Settings) -> int:
-    """Returns the least bytes of a kind that give a disk `headroom`."""
     lacking = headroom - disk_space(disk, settings).headroom
     return _least_size(lacking, lambda size: _space(disk, kind, size, settings).headroom >= headroom)
 
 
 def _size_for_free(disk: longhorn.Disk, kind: RemedyKind, free: int, settings: Settings) -> int:
-    """Returns the least bytes of a kind that leave `free` to schedule."""
     lacking = free - disk_space(disk, settings).free
     guess = lacking * _WHOLE // settings.storage_over_provisioning_percentage
     return _least_size(guess, lambda size: _space(disk, kind, size, settings).free >= free)

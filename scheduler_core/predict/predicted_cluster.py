@@ -77,7 +77,6 @@ class PredictedCluster:
 
     @property
     def state(self) -> ClusterState:
-        """What decisions read."""
         return self._latest.read()
 
     @property
@@ -135,7 +134,6 @@ class PredictedCluster:
         return self.update({("pods", key): pod}).with_scheduling(self.scheduling.without_pod(key).with_pod(pod))
 
     def without_pod(self, key: PodKey) -> PredictedCluster:
-        """Removes a pod."""
         return self.update({("pods", key): None}).with_scheduling(self.scheduling.without_pod(key))
 
     def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
@@ -236,7 +234,6 @@ def cluster_without_scheduling(state: ClusterState) -> PredictedCluster:
 
 
 def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
-    """Returns the node with one disk replaced or added, and its disks in the order of names."""
     disks = {entry.name: entry for entry in node.disks} | {disk.name: disk}
     return replace(node, disks=tuple(disks[name] for name in sorted(disks)))
 
@@ -255,7 +252,6 @@ def list_replica(
 
 
 def with_schedulable_condition(cluster: PredictedCluster, disk: longhorn.Disk) -> longhorn.Disk:
-    """Returns a ready disk with the Schedulable condition of its numbers."""
     if not disk.ready:
         return disk
     condition = disk_schedulable_condition(cluster.state.view.cluster, disk)
@@ -263,7 +259,6 @@ def with_schedulable_condition(cluster: PredictedCluster, disk: longhorn.Disk) -
 
 
 def with_conditions(disk: longhorn.Disk, conditions: Iterable[kube.Condition]) -> longhorn.Disk:
-    """Returns the disk with conditions replaced by type."""
     by_type = {entry.type: entry for entry in (*disk.conditions, *conditions)}
     return replace(disk, conditions=tuple(by_type.values()))
 
