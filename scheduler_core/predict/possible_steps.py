@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import attrgetter
 from typing import Final
 
 from scheduler_core.evaluation.replicas import DEGRADED_SETTING, DomainShortage
@@ -74,10 +75,7 @@ def allow_disk_steps(node: longhorn.Node) -> list[Step]:
 
 def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> list[Step]:
     """Returns the steps that add to a node tags that the pod's volumes select and the node lacks."""
-    selectors = [
-        (*volume.node_selector, *(image.node_selector if image is not None else ()))
-        for volume, image in _volumes_with_images(cluster, resolution)
-    ]
+    selectors = _selectors(cluster, resolution, attrgetter("node_selector"))
     place = f"Longhorn node {node.name}"
     return [
         Step(RemedyKind.TAG_NODE, node.name, tags=tags, text=f"add {_tag_list(tags)} to {place}")
@@ -87,10 +85,7 @@ def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: long
 
 def tag_disk_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> list[Step]:
     """Returns the steps that add to a node's disks tags that the pod's volumes select and the disk lacks."""
-    selectors = [
-        (*volume.disk_selector, *(image.disk_selector if image is not None else ()))
-        for volume, image in _volumes_with_images(cluster, resolution)
-    ]
+    selectors = _selectors(cluster, resolution, attrgetter("disk_selector"))
     places = [(disk, f"disk {node.name}/{disk.name}") for disk in node.disks if disk.in_spec]
     return [
         Step(RemedyKind.TAG_DISK, node.name, disk.name, tags=tags, text=f"add {_tag_list(tags)} to {place}")
@@ -99,11 +94,16 @@ def tag_disk_steps(cluster: PredictedCluster, resolution: Resolution, node: long
     ]
 
 
-def _volumes_with_images(
-    cluster: PredictedCluster, resolution: Resolution
-) -> list[tuple[longhorn.Volume, longhorn.BackingImage | None]]:
-    volumes = [entry.volume for entry in resolution.volumes]
-    return [(volume, cluster.snapshot.backing_images.get(volume.backing_image)) for volume in volumes]
+def _selectors(
+    cluster: PredictedCluster, resolution: Resolution, select: Callable[[longhorn.Volume | longhorn.BackingImage], Tags]
+) -> list[Tags]:
+    """Returns the tags that each of the pod's volumes selects, together with its backing image."""
+    images = cluster.snapshot.backing_images
+    volumes = (entry.volume for entry in resolution.volumes)
+    return [
+        (*select(volume), *(select(images[volume.backing_image]) if volume.backing_image in images else ()))
+        for volume in volumes
+    ]
 
 
 def _tags_to_add(selectors: Iterable[Sequence[str]], tags: Sequence[str]) -> list[Tags]:

@@ -102,13 +102,14 @@ class PredictedCluster:
     def incomplete_volumes(self) -> frozenset[str]:
         """Names of attached volumes that have fewer placed replicas than they should, counted once for all orders."""
         if self._latest.incomplete is None:
-            volumes = self.snapshot.volumes.values()
             replicas = self.state.view.cluster.replicas_by_volume
-            self._latest.incomplete = frozenset(
-                volume.name
-                for volume in volumes
-                if volume.node_id and _is_incomplete(volume, replicas.get(volume.name) or ())
-            )
+            incomplete: list[str] = []
+            for volume in self.snapshot.volumes.values():
+                if volume.node_id:
+                    own = replicas.get(volume.name) or ()
+                    placed = [each for each in own if each.node_id and is_usable(volume, each)]
+                    incomplete += [volume.name] if len(placed) < volume.number_of_replicas else []
+            self._latest.incomplete = frozenset(incomplete)
         return self._latest.incomplete
 
     def update(self, changes: Changes) -> PredictedCluster:
@@ -182,10 +183,6 @@ class PredictedCluster:
         disks = node.disks if node is not None else ()
         disk = next((disk for disk in disks if disk.uuid == replica.disk_id), None)
         return None if node is None or disk is None else (node, disk)
-
-
-def _is_incomplete(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> bool:
-    return sum(1 for each in replicas if each.node_id and is_usable(volume, each)) < volume.number_of_replicas
 
 
 def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:
