@@ -83,7 +83,6 @@ def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
         view,
         cluster=replace(
             cluster,
-            kube_nodes=dict(cluster.kube_nodes),
             replicas_by_volume=HashTrieMap(cluster.replicas_by_volume),
             instance_managers=_persistent(cluster.instance_managers),
             engine_images=_persistent(cluster.engine_images),

@@ -49,7 +49,7 @@ class Cluster:
             now=now,
             settings=settings or Settings.parse(snapshot.settings),
             nodes={node.name: node for node in _sort_by_name(snapshot.longhorn_nodes.values())},
-            kube_nodes=snapshot.nodes,
+            kube_nodes=dict(snapshot.nodes),
             replicas_by_volume=_group_by(snapshot.replicas.values(), _volume_name),
             instance_managers=None if managers is None else _group_by(managers.values(), _node_and_engine),
             engine_images=None if images is None else _group_by(images.values(), _image_name),

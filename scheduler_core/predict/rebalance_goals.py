@@ -151,6 +151,7 @@ class WaitingPodsGoal:
         return self.target
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> int:  # noqa: ARG002
+        """See `Goal`: the number of pods that are placed."""
         least = self.target
         for cluster in clusters:
             if not self.before and not any(_fits(self.pods, cluster, self._options)):
