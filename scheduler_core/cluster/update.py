@@ -223,7 +223,8 @@ class _Builder:
     def _nodes(self) -> Mapping[str, longhorn.Node]:
         before = self._view.cluster.nodes
         nodes = _with_changes(before, self.longhorn_nodes)
-        return nodes if nodes.keys() == before.keys() else dict(sorted(nodes.items()))
+        same_names = nodes is before or nodes.keys() == before.keys()
+        return nodes if same_names else dict(sorted(nodes.items()))
 
     def _assemble(self, nodes: Mapping[str, longhorn.Node], now: datetime) -> View:
         view = self._view

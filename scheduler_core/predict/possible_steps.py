@@ -57,20 +57,20 @@ def allow_node_steps(node: longhorn.Node) -> list[Step]:
     """Returns the step that allows scheduling on a Longhorn node, none if it is allowed."""
     if node.allow_scheduling and not node.eviction_requested:
         return []
-    text = f"allow scheduling on Longhorn node {node.name}"
-    text += " and cancel its eviction" if node.eviction_requested else ""
-    return [Step(RemedyKind.ALLOW_NODE, node.name, text=text)]
+    return [Step(RemedyKind.ALLOW_NODE, node.name, text=_allow_text(f"Longhorn node {node.name}", node))]
 
 
 def allow_disk_steps(node: longhorn.Node) -> list[Step]:
     """Returns the steps that allow scheduling on those of a node's disks where it is not allowed."""
-    steps: list[Step] = []
-    for disk in node.disks:
-        if disk.in_spec and (not disk.allow_scheduling or disk.eviction_requested):
-            text = f"allow scheduling on disk {node.name}/{disk.name}"
-            text += " and cancel its eviction" if disk.eviction_requested else ""
-            steps.append(Step(RemedyKind.ALLOW_DISK, node.name, disk.name, text=text))
-    return steps
+    return [
+        Step(RemedyKind.ALLOW_DISK, node.name, disk.name, text=_allow_text(f"disk {node.name}/{disk.name}", disk))
+        for disk in node.disks
+        if disk.in_spec and (not disk.allow_scheduling or disk.eviction_requested)
+    ]
+
+
+def _allow_text(place: str, stored: longhorn.Node | longhorn.Disk) -> str:
+    return f"allow scheduling on {place}" + (" and cancel its eviction" if stored.eviction_requested else "")
 
 
 def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> list[Step]:
