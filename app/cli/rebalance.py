@@ -27,7 +27,7 @@ from scheduler_core.predict.rebalance_goals import (
     Baseline,
     Goal,
     LargestVolumeGoal,
-    waiting_pods_goal,
+    WaitingPodsGoal,
 )
 from scheduler_core.predict.replica_moves import ReplicaMove, is_auto_balanced
 from scheduler_core.predict.situation import Situation
@@ -92,7 +92,7 @@ def rebalance(
         raise CoreError(f"--size is for --goal {LARGEST_VOLUME}")
     objective: Goal
     if name == WAITING_PODS:
-        objective = waiting_pods_goal(situation, rules.options, lambda: _choices(orders.seeds))
+        objective = WaitingPodsGoal(situation, rules.options, lambda: _choices(orders.seeds))
     else:
         objective = LargestVolumeGoal(situation.cluster, storage_class, least)
     with show_status("Trying moves"):

@@ -9,11 +9,11 @@ A change of Longhorn's settings or of a backing image concerns every disk. It is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rpds import HashTrieMap
 
@@ -37,37 +37,8 @@ from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from scheduler_core.packing.budget import give_way
 
-
-class NodesByName(Mapping[str, longhorn.Node]):
-    """Longhorn's nodes, sorted by name. A changed node costs nothing, an added or deleted node costs a sort."""
-
-    __slots__ = ("_names", "_nodes")
-
-    def __init__(self, names: tuple[str, ...], nodes: Mapping[str, longhorn.Node]) -> None:
-        self._names = names
-        self._nodes = nodes
-
-    def __getitem__(self, name: str) -> longhorn.Node:
-        return self._nodes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._nodes
-
-    def with_nodes(
-        self, nodes: Mapping[str, longhorn.Node], changed: Mapping[str, longhorn.Node | None]
-    ) -> NodesByName:
-        """Returns the mapping over `nodes`, of which only the `changed` ones may be new or deleted."""
-        same_names = all((name in self._nodes) == (node is not None) for name, node in changed.items())
-        return NodesByName(self._names if same_names else tuple(sorted(nodes)), nodes)
-
-
 Changes = Mapping[tuple[str, Key], object | None]
+_Object = TypeVar("_Object")
 _BY_NAME: Final = attrgetter("name")
 _REBUILDING_FIELDS: Final = frozenset({"settings", "backing_images"})
 
@@ -112,7 +83,6 @@ def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
         view,
         cluster=replace(
             cluster,
-            nodes=NodesByName(tuple(cluster.nodes), snapshot.longhorn_nodes),
             replicas_by_volume=HashTrieMap(cluster.replicas_by_volume),
             instance_managers=_persistent(cluster.instance_managers),
             engine_images=_persistent(cluster.engine_images),
@@ -123,6 +93,20 @@ def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
 def _persistent(objects: Mapping[Any, Any] | None) -> HashTrieMap[Any, Any] | None:
     """Returns a persistent map; None if the kind was not listed, and every object of it counts as ready."""
     return None if objects is None else HashTrieMap(objects)
+
+
+def _with_changes(objects: Mapping[str, _Object], changed: Mapping[str, _Object | None]) -> Mapping[str, _Object]:
+    """Returns the objects after changes; None means that the object was deleted."""
+    if not changed:
+        return objects
+    # A plain copy, because every placement reads all nodes, and updates are few.
+    later = dict(objects)
+    for name, value in changed.items():
+        if value is None:
+            later.pop(name, None)
+        else:
+            later[name] = value
+    return later
 
 
 class _Builder:
@@ -149,6 +133,7 @@ class _Builder:
         self.instance_managers: HashTrieMap[Any, tuple[longhorn.InstanceManager, ...]] = cluster.instance_managers
         self.engine_images: HashTrieMap[str, tuple[longhorn.EngineImage, ...]] = cluster.engine_images
         self.longhorn_nodes: dict[str, longhorn.Node | None] = {}
+        self.kube_nodes: dict[str, kube.Node | None] = {}
         self.disks: set[str] = set()
         # Longhorn volumes whose requested growth may have changed.
         self.handles: set[str] = set()
@@ -233,12 +218,10 @@ class _Builder:
                 self.growing_volumes = put(self.growing_volumes, name, growth.volumes.get(name))
 
     def _nodes(self) -> Mapping[str, longhorn.Node]:
-        nodes = self._view.cluster.nodes
-        if not self.longhorn_nodes:
-            return nodes
-        if not isinstance(nodes, NodesByName):
-            raise TypeError("only a view made by build_view() can be updated")
-        return nodes.with_nodes(self.snapshot.longhorn_nodes, self.longhorn_nodes)
+        before = self._view.cluster.nodes
+        nodes = _with_changes(before, self.longhorn_nodes)
+        same_names = nodes is before or nodes.keys() == before.keys()
+        return nodes if same_names else dict(sorted(nodes.items()))
 
     def _assemble(self, nodes: Mapping[str, longhorn.Node], now: datetime) -> View:
         view = self._view
@@ -248,7 +231,7 @@ class _Builder:
             snapshot=snapshot,
             now=now,
             nodes=nodes,
-            kube_nodes=snapshot.nodes,
+            kube_nodes=_with_changes(view.cluster.kube_nodes, self.kube_nodes),
             replicas_by_volume=self.replicas_by_volume,
             instance_managers=self.instance_managers,
             engine_images=self.engine_images,
@@ -277,7 +260,10 @@ class _Builder:
 
 
 def _update_kube_node(builder: _Builder, old: kube.Node | None, new: kube.Node | None) -> None:
-    builder.changed_nodes.update(node.name for node in (old, new) if node is not None)
+    node = new or old
+    if node is not None:
+        builder.kube_nodes[node.name] = new
+        builder.changed_nodes.add(node.name)
 
 
 def _update_pod(builder: _Builder, old: kube.Pod | None, new: kube.Pod | None) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeVar
@@ -12,7 +11,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_best_effort, effective_soft_anti_affinity
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import under_pressure
-from scheduler_core.longhorn.stages import node_tag_refusal
+from scheduler_core.longhorn.stages import node_tag_refusal, takes_any_tags
 from scheduler_core.model.longhorn import Node, Replica, Volume
 
 
@@ -93,31 +92,34 @@ TIER_ORDER: Final[Mapping[tuple[bool, bool], tuple[Tier, ...]]] = {
 
 def tiers(
     cluster: Cluster, request: ReplicaRequest, candidates: Mapping[str, Node], used: Occupancy
-) -> Sequence[tuple[Tier, tuple[Node, ...]]]:
+) -> Iterator[tuple[Tier, Sequence[Node]]]:
     """Tiers with their nodes, in the order of getDiskCandidates. The nodes of a tier are ordered by name. Every tier
     but the last, USED_NODE, only holds nodes whose tags fit.
     """
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
-    tagged = [node for node in candidates.values() if node_tag_refusal(cluster, request, node) is None]
+    tagged = [*candidates.values()]
+    if not takes_any_tags(cluster, request):
+        tagged = [node for node in tagged if node_tag_refusal(cluster, request, node) is None]
     best_effort = balances_best_effort(request.volume, cluster.settings)
-    members = {
-        Tier.UNUSED_ZONE: [node for node in tagged if node.zone not in used.zones],
-        Tier.EVICTING_ZONE: [
+    members: Mapping[Tier, Callable[[], Sequence[Node]]] = {
+        Tier.UNUSED_ZONE: lambda: [node for node in tagged if node.zone not in used.zones],
+        Tier.EVICTING_ZONE: lambda: [
             node
             for node in tagged
             if node.name in used.evicting_nodes and (best_effort or node.zone in used.evicting_zones)
         ],
-        Tier.UNUSED_NODE: [
+        Tier.UNUSED_NODE: lambda: [
             node
             for node in tagged
             if node.name not in used.nodes or (best_effort and has_disk_pressure(node, cluster.settings))
         ],
-        Tier.EVICTING_NODE: [node for node in tagged if node.name in used.evicting_nodes],
-        Tier.USED_NODE: [node for node in candidates.values() if node.name in used.nodes],
+        Tier.EVICTING_NODE: lambda: [node for node in tagged if node.name in used.evicting_nodes],
+        Tier.USED_NODE: lambda: [node for node in candidates.values() if node.name in used.nodes],
     }
     # ScheduleShard looks for an unused node, whatever its zone.
     order = TIER_ORDER[soft.zone, soft.node] if request.volume.data_layout is None else (Tier.UNUSED_NODE,)
-    return [(tier, tuple(members[tier])) for tier in order]
+    # Most placements end with the first tier.
+    return ((tier, members[tier]()) for tier in order)
 
 
 def has_disk_pressure(node: Node, settings: Settings) -> bool:
@@ -143,10 +145,10 @@ def spread_over_disks(
     and `soft` allows it. Deleting and evicting replicas count here, and failed ones while they may be reused, also
     during replenishment.
     """
-    replica_counts = Counter(
+    used = {
         replica.disk_id
         for replica in replicas
         if not replica.failed_at or (not ignore_failed and replica.potentially_reusable)
-    )
-    empty = [disk for disk in disks if not replica_counts[disk.disk_uuid]]
+    }
+    empty = [disk for disk in disks if disk.disk_uuid not in used]
     return disks if soft and not empty else empty

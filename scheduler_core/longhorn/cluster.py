@@ -56,7 +56,7 @@ class Cluster:
             now=now,
             settings=settings or Settings.parse(snapshot.settings),
             nodes={node.name: node for node in sorted(snapshot.longhorn_nodes.values(), key=attrgetter("name"))},
-            kube_nodes=snapshot.nodes,
+            kube_nodes=dict(snapshot.nodes),
             replicas_by_volume=_group_by(snapshot.replicas.values(), attrgetter("volume")),
             instance_managers=None
             if managers is None

@@ -4,7 +4,7 @@ disk with the numbers and the first rule that refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -230,7 +230,7 @@ class _Placement:
     candidate_disks: frozenset[tuple[str, str]]  # node and name of each disk that the replica may go to
 
 
-def _tier_by_node(tiers: Sequence[tuple[Tier, tuple[Node, ...]]], winner: Tier | None) -> Mapping[str, Tier]:
+def _tier_by_node(tiers: Iterable[tuple[Tier, Sequence[Node]]], winner: Tier | None) -> Mapping[str, Tier]:
     """The tier in which each node was tried; once a tier has won, only its nodes are listed."""
     tried = [entry for entry in tiers if winner is None or entry[0] is winner]
     return {node.name: tier for tier, nodes in reversed(tried) for node in nodes}

@@ -7,10 +7,12 @@ then Go's map order decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from itertools import repeat
+from math import inf
+from typing import Final, NamedTuple
 
 from scheduler_core.longhorn import stages
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
@@ -36,16 +38,14 @@ class DiskCandidate:
     node: Node
     disk: Disk
     usable_bytes: int = field(init=False, compare=False)  # available bytes, neither reserved nor promised, at least 0
+    disk_uuid: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         disk = self.disk
         # Used bytes count twice: they are missing from storageAvailable and part of storageScheduled.
         usable = max(0, disk.storage_available - disk.storage_reserved - disk.storage_scheduled)
         object.__setattr__(self, "usable_bytes", usable)
-
-    @property
-    def disk_uuid(self) -> str:
-        return self.disk.uuid
+        object.__setattr__(self, "disk_uuid", disk.uuid)
 
 
 class ChoiceReason(Enum):
@@ -63,8 +63,7 @@ class ChoiceReason(Enum):
         self.chance = chance  # whether other choices are possible, too
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A candidate that Longhorn may choose, and why."""
 
     candidate: DiskCandidate
@@ -75,69 +74,63 @@ def possible_choices(candidates: Sequence[DiskCandidate], size: int) -> tuple[Ch
     """Choices Longhorn may make for a replica of `size` bytes, in the candidates' order."""
     if len(candidates) == 1:
         return (Choice(candidates[0], ChoiceReason.ONLY),)
-    by_node: dict[str, list[DiskCandidate]] = {}
-    usable: dict[str, int] = {}
     usable_of_node: dict[str, int] = {}
     for candidate in candidates:
         name = candidate.node.name
-        by_node.setdefault(name, []).append(candidate)
-        usable[candidate.disk_uuid] = size_left = candidate.usable_bytes
-        usable_of_node[name] = usable_of_node.get(name, 0) + size_left
-    nodes = _Scores.of(usable_of_node, size)
-    disks = _Scores.of(usable, size)
-    best_nodes = nodes.best(by_node)
-    if not best_nodes:
-        return tuple(Choice(candidate, ChoiceReason.NO_NODE) for candidate in candidates)
-    best_disks: dict[str, list[str]] = {}
-    for name in best_nodes:
-        best_disks[name] = disks.best(each.disk_uuid for each in by_node[name])
-    chosen = {uuid for uuids in best_disks.values() for uuid in uuids}
-    if not all(best_disks.values()):
-        return tuple(
-            Choice(candidate, ChoiceReason.TIE if candidate.disk_uuid in chosen else ChoiceReason.NO_DISK)
-            for candidate in candidates
-        )
-    why = ChoiceReason.TIE if len(chosen) > 1 else ChoiceReason.BEST
-    return tuple(Choice(candidate, why) for candidate in candidates if candidate.disk_uuid in chosen)
+        usable_of_node[name] = usable_of_node.get(name, 0) + candidate.usable_bytes
+    of_nodes = _balance_scores(usable_of_node.values(), size)
+    best_score = min(of_nodes.values(), default=None)
+    if best_score is None:
+        return _choices(candidates, ChoiceReason.NO_NODE)
+    best_nodes = {name for name, usable in usable_of_node.items() if of_nodes.get(usable) == best_score}
+    of_disks = _balance_scores([candidate.usable_bytes for candidate in candidates], size)
+    on_best_nodes = [candidate for candidate in candidates if candidate.node.name in best_nodes]
+    best_on_node: dict[str, float] = {}
+    for candidate in on_best_nodes:
+        name = candidate.node.name
+        score = of_disks.get(candidate.usable_bytes)
+        if score is not None and score < best_on_node.get(name, inf):
+            best_on_node[name] = score
+    chosen = [
+        candidate
+        for candidate in on_best_nodes
+        if of_disks.get(candidate.usable_bytes, inf) == best_on_node.get(candidate.node.name)
+    ]
+    if len(best_on_node) == len(best_nodes):
+        return _choices(chosen, ChoiceReason.TIE if len(chosen) > 1 else ChoiceReason.BEST)
+    uuids = {candidate.disk_uuid for candidate in chosen}
+    return tuple(
+        Choice(candidate, ChoiceReason.TIE if candidate.disk_uuid in uuids else ChoiceReason.NO_DISK)
+        for candidate in candidates
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    usable: Mapping[str, int]  # usable bytes of each store
-    size: int  # bytes that are taken from one store
-    mean: float  # mean of the usable bytes afterwards
-    largest: tuple[int, ...]  # the two largest of the usable bytes
-    smallest: tuple[int, ...]  # the two smallest of the usable bytes
-
-    @classmethod
-    def of(cls, usable: Mapping[str, int], size: int) -> _Scores:
-        values = sorted(usable.values())
-        # Two extremes are enough: whichever store is taken from, one of the two is unchanged.
-        mean = float(sum(values) - size) / len(usable)
-        return cls(usable, size, mean, tuple(values[:-3:-1]), tuple(values[:2]))
-
-    def best(self, keys: Iterable[str]) -> list[str]:
-        """The stores with space that have the smallest score; none if every store would be full afterwards."""
-        if self.mean <= 0:
-            return []
-        scores: dict[str, float] = {}
-        for key in keys:
-            if self.usable[key] >= self.size:
-                scores[key] = self._score(key)
-        best = min(scores.values(), default=0.0)
-        return [key for key, score in scores.items() if score == best]
-
-    def _score(self, key: str) -> float:
-        before = self.usable[key]
-        after = before - self.size
-        top = max((after, *_without_own(self.largest, before)))
-        bottom = min((after, *_without_own(self.smallest, before)))
-        return float(top - bottom) / self.mean
+def _choices(candidates: Sequence[DiskCandidate], reason: ChoiceReason) -> tuple[Choice, ...]:
+    return tuple(map(Choice, candidates, repeat(reason)))
 
 
-def _without_own(extremes: tuple[int, ...], own: int) -> tuple[int, ...]:
-    """The extremes without the store's own value, once."""
-    return extremes[1:] if extremes[0] == own else extremes[:1]
+def _balance_scores(usable: Collection[int], size: int) -> dict[int, float]:
+    """Balance scores of nodes or disks that a replica of `size` bytes goes to, by their usable bytes; only of those with
+    the space, and of none if every one would be full afterwards.
+    """
+    values = sorted(usable)
+    mean = float(sum(values) - size) / len(values)
+    if mean <= 0:
+        return {}
+    if len(values) == 1:
+        return dict.fromkeys(values, 0.0)
+    least = values[0]
+    most = values[-1]
+    scores: dict[int, float] = {}
+    for before in set(values):
+        after = before - size
+        if after >= 0:
+            scores[before] = (most - (after if after < least else least)) / mean
+    # Two extremes are enough: whichever node or disk is taken from, one of the two is unchanged.
+    for before, bottom, top in ((least, values[1], most), (most, least, values[-2])):
+        if before in scores:
+            scores[before] = (max(before - size, top) - min(before - size, bottom)) / mean
+    return scores
 
 
 _READ_BEFORE_WAIT: Final = (
@@ -187,10 +180,9 @@ def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterabl
     occupied = {replica.node_id for replica in replicas}
 
     def split(node: Node) -> tuple[Sequence[DiskCandidate], Reasons]:
-        entry = known.get(node.name)
-        if entry is None or node.name in occupied:
+        if node.name in occupied or node.name not in known:
             return eligible_disks(cluster, request, node, prefilter_disks(cluster, request, node), replicas)
-        return entry.split(request.volume)
+        return known[node.name].split(request.volume)
 
     return _disk_candidates(cluster, request, (nodes, split), replicas, reuse=False)
 
@@ -200,20 +192,19 @@ class _KnownNode:
     node: Node
     kube_node: kube.Node | None
     candidate: bool = False  # whether the node passes `node_candidates`
-    disks: tuple[tuple[DiskCandidate, DiskSpace], ...] = ()  # the disks that are eligible but for their space
+    disks: tuple[DiskCandidate, ...] = ()  # the disks that are eligible but for their space
+    spaces: tuple[DiskSpace, ...] = ()  # theirs, in the same order
     reasons: Reasons = frozenset()  # against the other disks
+    free: int = -1  # every disk takes a volume of at most so many bytes
+    headroom: int = -1  # of which fewer than these are written
 
     def split(self, volume: Volume) -> tuple[Sequence[DiskCandidate], Reasons]:
         """As `eligible_disks`, for a volume without a replica on the node."""
-        eligible: list[DiskCandidate] = []
-        rules: list[Rule] = []
-        for candidate, space in self.disks:
-            rule = space_refusal(volume.size, volume.actual_size, space)
-            if rule is None:
-                eligible.append(candidate)
-            else:
-                rules.append(rule)
-        return eligible, self.reasons | _reported_reasons(rules) if rules else self.reasons
+        if volume.size <= self.free and volume.actual_size < self.headroom:
+            return self.disks, self.reasons
+        rules = [space_refusal(volume.size, volume.actual_size, space) for space in self.spaces]
+        eligible = [candidate for candidate, rule in zip(self.disks, rules, strict=True) if rule is None]
+        return eligible, self.reasons | _reported_reasons(rule for rule in rules if rule is not None)
 
 
 def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _KnownNode]:
@@ -247,8 +238,11 @@ def _examine_node(cluster: Cluster, request: ReplicaRequest, node: Node, kube_no
     if refused is not None:
         return _KnownNode(node, kube_node)
     eligible, reasons = eligible_disks(cluster, request, node, prefilter_disks(cluster, request, node), None)
-    disks = tuple((candidate, disk_space(candidate.disk, cluster.settings)) for candidate in eligible)
-    return _KnownNode(node, kube_node, candidate=True, disks=disks, reasons=reasons)
+    spaces = tuple(disk_space(candidate.disk, cluster.settings) for candidate in eligible)
+    known = _KnownNode(node, kube_node, candidate=True, disks=tuple(eligible), spaces=spaces, reasons=reasons)
+    if not spaces or any(space.closed_by is not None for space in spaces):
+        return known
+    return replace(known, free=min(space.free for space in spaces), headroom=min(space.headroom for space in spaces))
 
 
 def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[str, Node], ScheduleError | None]:
@@ -328,13 +322,13 @@ def _disk_candidates(
         return DiskCandidates(reasons=_reported_reasons([refusal.rule]))
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
     reasons: Reasons = frozenset()
-    members_by_tier = tiers_of(cluster, request, nodes, replicas, reuse=reuse)
-    for tier, members in members_by_tier:
+    for tier, members in tiers_of(cluster, request, nodes, replicas, reuse=reuse):
         eligible: list[DiskCandidate] = []
         for node in members:
             candidates, refused = split(node)
             eligible += candidates
-            reasons |= refused
+            if refused:
+                reasons |= refused
         spread = spread_over_disks(eligible, replicas, soft=soft.disk, ignore_failed=reuse)
         if spread:
             return DiskCandidates(tuple(spread), tier)
@@ -348,7 +342,7 @@ def tiers_of(
     replicas: Iterable[Replica],
     *,
     reuse: bool = False,
-) -> Sequence[tuple[Tier, tuple[Node, ...]]]:
+) -> Iterator[tuple[Tier, Sequence[Node]]]:
     """The tiers of node candidates, in the order they are tried."""
     replenishing = is_replenishing(cluster, request.volume)
     used = occupancy(replicas, nodes, ignore_failed=reuse, replenishing=replenishing)

@@ -235,6 +235,13 @@ def candidate_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> 
     )
 
 
+def takes_any_tags(cluster: Cluster, request: ReplicaRequest) -> bool:
+    """Whether `node_tag_refusal` refuses no node."""
+    volume = request.volume
+    unselective = not volume.node_selector and not volume.backing_image
+    return volume.data_layout is not None or (unselective and cluster.settings.allow_empty_node_selector_volume)
+
+
 def node_tag_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
     """Why the tags keep a node out of the tiers (getDiskCandidates). The volume's node selector decides first, then the
     backing image's. Longhorn reports nothing about either. Shards go to nodes with any tags (ScheduleShard).

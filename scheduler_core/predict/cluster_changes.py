@@ -26,8 +26,6 @@ from scheduler_core.volumes.existing_replicas import is_healthy
 
 ALWAYS_ALLOW = "always-allow"
 ALLOW_STOPPED = "allow-if-replica-is-stopped"
-
-
 BLOCK_FOR_EVICTION = "block-for-eviction"
 EVICT_LAST_REPLICA = "block-for-eviction-if-contains-last-replica"
 # Who refuses a claim's update at the API server.
@@ -51,16 +49,15 @@ class Drain:
         for name in self.nodes:
             check_node(cluster, name)
             cluster = _cordon(cluster, name)
-        pods = live_pods(cluster, self.nodes)
+        on_nodes, waiting = live_pods(cluster, self.nodes)
         cluster, evicted = _request_evictions(cluster, self.nodes)
         drained = tuple(dict.fromkeys((*situation.drained, *self.nodes)))
         evicted |= situation.evicted
-        changed = replace(situation, cluster=cluster, drained=drained, evicted=evicted, waiting=pods.waiting)
-        return changed.evict(pods.on_nodes)
+        changed = replace(situation, cluster=cluster, drained=drained, evicted=evicted, waiting=waiting)
+        return changed.evict(on_nodes)
 
 
 def check_node(cluster: PredictedCluster, name: str) -> None:
-    """Raises a WhatIfError if a node does not exist."""
     if name not in cluster.snapshot.nodes and name not in cluster.snapshot.longhorn_nodes:
         raise WhatIfError(f"there is no node {name}")
 
@@ -80,8 +77,7 @@ def _cordon(cluster: PredictedCluster, name: str) -> PredictedCluster:
 
 
 def _request_evictions(cluster: PredictedCluster, nodes: Collection[str]) -> tuple[PredictedCluster, frozenset[str]]:
-    """Evicts replicas of drained nodes as the policy says (syncReplicaEvictionRequested)."""
-    # Returns the cluster, and the volumes of the evicted replicas.
+    # As syncReplicaEvictionRequested; also returns the volumes of the evicted replicas.
     policy = cluster.state.view.settings.node_drain_policy
     if policy not in (BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA):
         return cluster, frozenset()
@@ -110,11 +106,11 @@ class LoseNodes:
         """
         for name in self.nodes:
             check_node(situation.cluster, name)
-        pods = live_pods(situation.cluster, self.nodes)
-        managed = situation.evict(pods.on_nodes, lost=True)
+        on_nodes, waiting = live_pods(situation.cluster, self.nodes)
+        managed = situation.evict(on_nodes, lost=True)
         cluster = managed.cluster
         already = len(situation.unmanaged)
-        for pod in pods.on_nodes:
+        for pod in on_nodes:
             key = (pod.namespace, pod.name)
             # The others wait again.
             if cluster.snapshot.pods[key].node_name:
@@ -130,7 +126,7 @@ class LoseNodes:
             unmanaged=situation.unmanaged,
             gone_pods=(*situation.gone_pods, *managed.unmanaged[already:]),
             degraded=situation.degraded | {replica.volume for replica in failed},
-            waiting=pods.waiting,
+            waiting=waiting,
         )
 
 

@@ -37,7 +37,7 @@ from scheduler_core.predict.node_loss import pod_problem
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, replicas_on_node
 from scheduler_core.predict.prediction import longest_wait
-from scheduler_core.predict.situation import Situation, pods_on_nodes
+from scheduler_core.predict.situation import Situation, live_pods
 from scheduler_core.predict.timeline import OrderResult, run_order
 
 Clusters = tuple[PredictedCluster, ...]
@@ -154,7 +154,7 @@ def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
     moves it: the volume has only one and need not follow its pod, or no pod attaches it; and neither the
     node-drain-policy nor an eviction moves it.
     """
-    pods = [f"pod {pod.key} has no controller" for pod in pods_on_nodes(cluster, (node,)) if not pod.owner]
+    pods = [f"pod {pod.key} has no controller" for pod in live_pods(cluster, (node,))[0] if not pod.owner]
     if cluster.state.view.settings.node_drain_policy in _LAST_REPLICA_MAY_GO:
         return pods
     return pods + [
@@ -256,8 +256,6 @@ def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
 
 @dataclass(slots=True)
 class _State:
-    """One state of the search."""
-
     clusters: Clusters
     remaining: frozenset[str]
     step: DrainStep | None  # the drain that led here, None at the start
@@ -298,7 +296,6 @@ class _Search:
         return DrainOrder(self._best, tuple(failed), blocked, len(self._request.courses), self._dead_ends, exhaustive)
 
     def _try_node(self, state: _State) -> None:
-        """Drains one more node."""
         # The one that failed most often comes first.
         name = max(state.untried, key=lambda node: self._failures[node])
         state.untried.remove(name)

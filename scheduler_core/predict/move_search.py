@@ -9,7 +9,6 @@ continued that free most space on one disk.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -40,7 +39,6 @@ class MoveSequence:
 
     @property
     def changed_nodes(self) -> frozenset[str]:
-        """The nodes that replicas leave, and those that they may go to."""
         origins = {move.origin.node for move in self.moves}
         return frozenset(origins | {target.node for move in self.moves for target in move.targets})
 
@@ -55,54 +53,6 @@ class MoveSequence:
             )
             for cluster in self.clusters
         )
-
-
-class SequenceExtender:
-    """Appends moves to sequences.
-
-    Args:
-        start: the cluster before all moves
-        busy_nodes: nodes that no replica is moved to
-    """
-
-    def __init__(self, start: PredictedCluster, busy_nodes: Collection[str]) -> None:
-        movable = (replica.name for name in start.snapshot.volumes for replica in movable_replicas(start, name))
-        self._names = frozenset(movable)
-        self._busy_nodes = frozenset(busy_nodes)
-        self.left_out = 0
-        """How many sequences were left out because Longhorn has too many choices."""
-
-    def replicas_on_disk(self, cluster: PredictedCluster, disk: longhorn.Disk) -> list[longhorn.Replica]:
-        """Returns the replicas of a disk that may be moved, largest first."""
-        replicas = cluster.state.view.indexes.replicas_by_disk.get(disk.uuid) or ()
-        return sorted(
-            # A replica that a move makes has no name yet by which a command could delete it.
-            (replica for replica in replicas if replica.name in self._names),
-            key=lambda replica: (-replica.size, replica.name),
-        )
-
-    def extend(self, sequence: MoveSequence, replica: longhorn.Replica, max_clusters: int) -> MoveSequence | None:
-        """Returns the sequence with one more move, None if the replica cannot be moved in some cluster or may go to a
-        busy node, or if there would be more than `max_clusters`.
-        """
-        moves: list[ReplicaMove] = []
-        for cluster in sequence.clusters:
-            of_volume = replica_moves(cluster, [replica.volume])
-            move = next((each for each in of_volume if each.replica == replica.name), None)
-            if move is None or any(target.node in self._busy_nodes for target in move.targets):
-                return None
-            moves.append(move)
-            # Each choice that Longhorn makes by chance multiplies the clusters.
-            if sum(len(each.targets) for each in moves) > max_clusters:
-                self.left_out += 1
-                return None
-        clusters = tuple(
-            apply_move(cluster, move, target)
-            for cluster, move in zip(sequence.clusters, moves, strict=True)
-            for target in move.targets
-        )
-        targets = tuple(sorted({target for move in moves for target in move.targets}))
-        return MoveSequence((*sequence.moves, replace(moves[0], targets=targets)), clusters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +84,19 @@ def find_moves(goal: Goal, baseline: Baseline, max_moves: int = DEFAULT_MAX_MOVE
     """Returns the fewest moves that raise the goal's value to its target, or else those that raise it furthest."""
     if goal.before >= goal.target:
         return Rebalance(goal.before, goal.before, goal.target, None, max_moves, 0)
-    search = _Search(goal, baseline, max_moves)
-    return search.run()
+    return _Search(goal, baseline, max_moves).run()
 
 
 class _Search:
-    """One search, level by level."""
-
     def __init__(self, goal: Goal, baseline: Baseline, max_moves: int) -> None:
         self._goal = goal
         self._baseline = baseline
         self._max_moves = max_moves
-        self._extender = SequenceExtender(baseline.cluster, baseline.busy_nodes)
+        start = baseline.cluster
+        # A replica that a move makes has no name yet by which a command could delete it.
+        movable = (replica.name for name in start.snapshot.volumes for replica in movable_replicas(start, name))
+        self._movable = frozenset(movable)
+        self._left_out = False  # whether a sequence was left out because Longhorn has too many choices
         self._value = goal.before
         self._best: MoveSequence | None = None
         self._evaluations = 0
@@ -158,7 +109,7 @@ class _Search:
         for count in range(1, self._max_moves + 1):
             possible = any(each.free_later >= self._goal.least_free for each in self._candidates(start, count))
             complete = self._finish(level, count) if possible else True
-            exhaustive = exhaustive and complete and not self._extender.left_out
+            exhaustive = exhaustive and complete and not self._left_out
             if exhausted == count - 1 and (exhaustive or not possible):
                 exhausted = count
             if self._value >= self._goal.target or count == self._max_moves:
@@ -179,7 +130,7 @@ class _Search:
                     continue
                 if self._evaluations >= self._goal.evaluations and (self._goal.slow or count > 1):
                     return False
-                longer = self._extender.extend(sequence, candidate.replica, self._goal.max_clusters)
+                longer = self._extend(sequence, candidate.replica, self._goal.max_clusters)
                 self._evaluations += len(longer.clusters if longer is not None else sequence.clusters)
                 if longer is not None:
                     self._compare(longer)
@@ -215,7 +166,7 @@ class _Search:
         longer: dict[object, MoveSequence] = {}
         for sequence in level:
             for candidate in self._candidates(sequence, 1):
-                extended = self._extender.extend(sequence, candidate.replica, _CONTINUED_CLUSTERS)
+                extended = self._extend(sequence, candidate.replica, _CONTINUED_CLUSTERS)
                 if extended is not None:
                     longer.setdefault(extended.key, extended)
         return list(longer.values())
@@ -228,11 +179,34 @@ class _Search:
             candidates = [each for each in self._candidates(sequence, left) if each.free_later >= self._goal.least_free]
             candidates.sort(key=lambda each: (-each.free_later, -each.free))
             for candidate in candidates[:_MOVES_PER_SEQUENCE]:
-                extended = self._extender.extend(sequence, candidate.replica, _CONTINUED_CLUSTERS)
+                extended = self._extend(sequence, candidate.replica, _CONTINUED_CLUSTERS)
                 if extended is not None:
                     longer.setdefault(extended.key, (candidate.free_later, extended))
         ranked = sorted(longer.values(), key=lambda entry: (-entry[0], entry[1].copied_bytes))
         return [sequence for _, sequence in ranked[:_BEAM_WIDTH]]
+
+    def _extend(self, sequence: MoveSequence, replica: longhorn.Replica, max_clusters: int) -> MoveSequence | None:
+        """Returns the sequence with one more move, None if the replica cannot be moved in some cluster or may go to a
+        busy node, or if there would be more than `max_clusters`.
+        """
+        moves: list[ReplicaMove] = []
+        for cluster in sequence.clusters:
+            of_volume = replica_moves(cluster, [replica.volume])
+            move = next((each for each in of_volume if each.replica == replica.name), None)
+            if move is None or any(target.node in self._baseline.busy_nodes for target in move.targets):
+                return None
+            moves.append(move)
+            # Each choice that Longhorn makes by chance multiplies the clusters.
+            if sum(len(each.targets) for each in moves) > max_clusters:
+                self._left_out = True
+                return None
+        clusters = tuple(
+            apply_move(cluster, move, target)
+            for cluster, move in zip(sequence.clusters, moves, strict=True)
+            for target in move.targets
+        )
+        targets = tuple(sorted({target for move in moves for target in move.targets}))
+        return MoveSequence((*sequence.moves, replace(moves[0], targets=targets)), clusters)
 
     def _candidates(self, sequence: MoveSequence, moves: int) -> list[_Candidate]:
         """Returns the replicas of all disks as candidates, each with the space that up to `moves` moves free."""
@@ -241,7 +215,9 @@ class _Search:
         for node in cluster.state.view.cluster.nodes.values():
             free_space = cluster.state.view.free_space(node.name)
             for disk in node.disks:
-                replicas = self._extender.replicas_on_disk(cluster, disk)
+                on_disk = cluster.state.view.indexes.replicas_by_disk.get(disk.uuid) or ()
+                movable = (replica for replica in on_disk if replica.name in self._movable)
+                replicas = sorted(movable, key=lambda replica: (-replica.size, replica.name))
                 free = free_space[disk.name].free
                 for replica in replicas:
                     others = [other.size for other in replicas[:moves] if other is not replica]

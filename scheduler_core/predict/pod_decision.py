@@ -107,11 +107,7 @@ class PodDecider(Strategy):
         self._ledger = Ledger()
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
-        """Returns the decision as `/filter` answers it, in which the demand of pods bound before counts.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
-        """
+        """Returns the decision as `/filter` answers it, in which the demand of pods bound before counts."""
         state = cluster.state
         contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
         decision = filter_nodes(pod, admitted, state, self._options, contenders)
@@ -234,6 +230,5 @@ def _has_other_user(cluster: PredictedCluster, pod: kube.Pod, claim: kube.Claim)
 
 
 def waiting_pod(pod: kube.Pod) -> kube.Pod:
-    """Returns the pod as its controller creates it again, without a node."""
     waiting = replace(pod, node_name="", nominated_node="", unschedulable="", phase="Pending", deleting=False)
     return replace(waiting, scheduling=replace(pod.scheduling, ready=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import attrgetter
 from typing import Final
 
 from scheduler_core.evaluation.replicas import DEGRADED_SETTING, DomainShortage
@@ -56,28 +57,25 @@ def allow_node_steps(node: longhorn.Node) -> list[Step]:
     """Returns the step that allows scheduling on a Longhorn node, none if it is allowed."""
     if node.allow_scheduling and not node.eviction_requested:
         return []
-    text = f"allow scheduling on Longhorn node {node.name}"
-    text += " and cancel its eviction" if node.eviction_requested else ""
-    return [Step(RemedyKind.ALLOW_NODE, node.name, text=text)]
+    return [Step(RemedyKind.ALLOW_NODE, node.name, text=_allow_text(f"Longhorn node {node.name}", node))]
 
 
 def allow_disk_steps(node: longhorn.Node) -> list[Step]:
     """Returns the steps that allow scheduling on those of a node's disks where it is not allowed."""
-    steps: list[Step] = []
-    for disk in node.disks:
-        if disk.in_spec and (not disk.allow_scheduling or disk.eviction_requested):
-            text = f"allow scheduling on disk {node.name}/{disk.name}"
-            text += " and cancel its eviction" if disk.eviction_requested else ""
-            steps.append(Step(RemedyKind.ALLOW_DISK, node.name, disk.name, text=text))
-    return steps
+    return [
+        Step(RemedyKind.ALLOW_DISK, node.name, disk.name, text=_allow_text(f"disk {node.name}/{disk.name}", disk))
+        for disk in node.disks
+        if disk.in_spec and (not disk.allow_scheduling or disk.eviction_requested)
+    ]
+
+
+def _allow_text(place: str, stored: longhorn.Node | longhorn.Disk) -> str:
+    return f"allow scheduling on {place}" + (" and cancel its eviction" if stored.eviction_requested else "")
 
 
 def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> list[Step]:
     """Returns the steps that add to a node tags that the pod's volumes select and the node lacks."""
-    selectors = [
-        (*volume.node_selector, *(image.node_selector if image is not None else ()))
-        for volume, image in _volumes_with_images(cluster, resolution)
-    ]
+    selectors = _selectors(cluster, resolution, attrgetter("node_selector"))
     place = f"Longhorn node {node.name}"
     return [
         Step(RemedyKind.TAG_NODE, node.name, tags=tags, text=f"add {_tag_list(tags)} to {place}")
@@ -87,10 +85,7 @@ def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: long
 
 def tag_disk_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> list[Step]:
     """Returns the steps that add to a node's disks tags that the pod's volumes select and the disk lacks."""
-    selectors = [
-        (*volume.disk_selector, *(image.disk_selector if image is not None else ()))
-        for volume, image in _volumes_with_images(cluster, resolution)
-    ]
+    selectors = _selectors(cluster, resolution, attrgetter("disk_selector"))
     places = [(disk, f"disk {node.name}/{disk.name}") for disk in node.disks if disk.in_spec]
     return [
         Step(RemedyKind.TAG_DISK, node.name, disk.name, tags=tags, text=f"add {_tag_list(tags)} to {place}")
@@ -99,11 +94,16 @@ def tag_disk_steps(cluster: PredictedCluster, resolution: Resolution, node: long
     ]
 
 
-def _volumes_with_images(
-    cluster: PredictedCluster, resolution: Resolution
-) -> list[tuple[longhorn.Volume, longhorn.BackingImage | None]]:
-    volumes = [entry.volume for entry in resolution.volumes]
-    return [(volume, cluster.snapshot.backing_images.get(volume.backing_image)) for volume in volumes]
+def _selectors(
+    cluster: PredictedCluster, resolution: Resolution, select: Callable[[longhorn.Volume | longhorn.BackingImage], Tags]
+) -> list[Tags]:
+    """Returns the tags that each of the pod's volumes selects, together with its backing image."""
+    images = cluster.snapshot.backing_images
+    volumes = (entry.volume for entry in resolution.volumes)
+    return [
+        (*select(volume), *(select(images[volume.backing_image]) if volume.backing_image in images else ()))
+        for volume in volumes
+    ]
 
 
 def _tags_to_add(selectors: Iterable[Sequence[str]], tags: Sequence[str]) -> list[Tags]:
@@ -146,7 +146,6 @@ class SpaceQuestion:
 
     @property
     def order(self) -> tuple[int, int, int, str, str]:
-        """Sorts questions, the one with the least bytes first."""
         return self.least, self.guesses[0], self.kind.rank, self.node, self.disk.name
 
     def step(self, size: int) -> Step:
@@ -257,13 +256,11 @@ def _guesses(disk: longhorn.Disk, kind: RemedyKind, needs: DiskNeeds, settings: 
 
 
 def _size_for_headroom(disk: longhorn.Disk, kind: RemedyKind, headroom: int, settings: Settings) -> int:
-    """Returns the least bytes of a kind that give a disk `headroom`."""
     lacking = headroom - disk_space(disk, settings).headroom
     return _least_size(lacking, lambda size: _space(disk, kind, size, settings).headroom >= headroom)
 
 
 def _size_for_free(disk: longhorn.Disk, kind: RemedyKind, free: int, settings: Settings) -> int:
-    """Returns the least bytes of a kind that leave `free` to schedule."""
     lacking = free - disk_space(disk, settings).free
     guess = lacking * _WHOLE // settings.storage_over_provisioning_percentage
     return _least_size(guess, lambda size: _space(disk, kind, size, settings).free >= free)

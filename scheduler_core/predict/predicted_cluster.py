@@ -77,7 +77,6 @@ class PredictedCluster:
 
     @property
     def state(self) -> ClusterState:
-        """What decisions read."""
         return self._latest.read()
 
     @property
@@ -103,13 +102,14 @@ class PredictedCluster:
     def incomplete_volumes(self) -> frozenset[str]:
         """Names of attached volumes that have fewer placed replicas than they should, counted once for all orders."""
         if self._latest.incomplete is None:
-            volumes = self.snapshot.volumes.values()
             replicas = self.state.view.cluster.replicas_by_volume
-            self._latest.incomplete = frozenset(
-                volume.name
-                for volume in volumes
-                if volume.node_id and _is_incomplete(volume, replicas.get(volume.name) or ())
-            )
+            incomplete: list[str] = []
+            for volume in self.snapshot.volumes.values():
+                if volume.node_id:
+                    own = replicas.get(volume.name) or ()
+                    placed = [each for each in own if each.node_id and is_usable(volume, each)]
+                    incomplete += [volume.name] if len(placed) < volume.number_of_replicas else []
+            self._latest.incomplete = frozenset(incomplete)
         return self._latest.incomplete
 
     def update(self, changes: Changes) -> PredictedCluster:
@@ -135,7 +135,6 @@ class PredictedCluster:
         return self.update({("pods", key): pod}).with_scheduling(self.scheduling.without_pod(key).with_pod(pod))
 
     def without_pod(self, key: PodKey) -> PredictedCluster:
-        """Removes a pod."""
         return self.update({("pods", key): None}).with_scheduling(self.scheduling.without_pod(key))
 
     def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
@@ -186,10 +185,6 @@ class PredictedCluster:
         return None if node is None or disk is None else (node, disk)
 
 
-def _is_incomplete(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> bool:
-    return sum(1 for each in replicas if each.node_id and is_usable(volume, each)) < volume.number_of_replicas
-
-
 def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:
     labels = ((ZONE_KEY, term.zone), (REGION_KEY, term.region))
     return NodeSelectorTerm(tuple(Requirement(key, Operator.IN, frozenset({value})) for key, value in labels if value))
@@ -236,7 +231,6 @@ def cluster_without_scheduling(state: ClusterState) -> PredictedCluster:
 
 
 def with_disk(node: longhorn.Node, disk: longhorn.Disk) -> longhorn.Node:
-    """Returns the node with one disk replaced or added, and its disks in the order of names."""
     disks = {entry.name: entry for entry in node.disks} | {disk.name: disk}
     return replace(node, disks=tuple(disks[name] for name in sorted(disks)))
 
@@ -255,7 +249,6 @@ def list_replica(
 
 
 def with_schedulable_condition(cluster: PredictedCluster, disk: longhorn.Disk) -> longhorn.Disk:
-    """Returns a ready disk with the Schedulable condition of its numbers."""
     if not disk.ready:
         return disk
     condition = disk_schedulable_condition(cluster.state.view.cluster, disk)
@@ -263,7 +256,6 @@ def with_schedulable_condition(cluster: PredictedCluster, disk: longhorn.Disk) -
 
 
 def with_conditions(disk: longhorn.Disk, conditions: Iterable[kube.Condition]) -> longhorn.Disk:
-    """Returns the disk with conditions replaced by type."""
     by_type = {entry.type: entry for entry in (*disk.conditions, *conditions)}
     return replace(disk, conditions=tuple(by_type.values()))
 

@@ -18,7 +18,7 @@ from scheduler_core.longhorn.replenish import HEALTHY, is_usable, wait_before_ne
 from scheduler_core.longhorn.volume_validation import FAULTED
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, FILESYSTEM, STRICT_LOCAL
-from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster, list_replica, with_disk
+from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster, list_replica
 from scheduler_core.volumes.existing_replicas import is_healthy
 
 RUNNING: Final = "running"
@@ -109,7 +109,6 @@ def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[long
 
 
 def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose: Choose) -> ReplicaStep:
-    """Places the replicas of a volume without data in one step."""
     affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else ""
     step = ReplicaStep(cluster)
     for _ in range(volume.number_of_replicas):
@@ -122,10 +121,7 @@ def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose
 
 
 def _add_replica(cluster: PredictedCluster, volume: longhorn.Volume, affinity: str, choose: Choose) -> ReplicaStep:
-    view = cluster.state.view
-    replicas = view.replicas_of(volume.name)
-    pending = _new_replica(volume, replicas, affinity)
-    result = schedule_replica(view.cluster, volume, pending, replicas)
+    result = new_replica_placement(cluster, volume, affinity)
     if not result.choices:
         return ReplicaStep(cluster, problem=join_reasons(result.reasons) or NO_PLACE)
     candidate = result.choices[choose(len(result.choices))].candidate
@@ -155,7 +151,7 @@ def rebuild_replica(
         current_state=RUNNING,
     )
     written = _with_written_bytes(disk, volume.actual_size)
-    node = list_replica(cluster, with_disk(place.node, written), written, placed.name, placed.size)
+    node = list_replica(cluster, place.node, written, placed.name, placed.size)
     changes: ChangesByObject = {("replicas", placed.name): placed, ("longhorn_nodes", node.name): node}
     return ReplicaStep(cluster.update(changes), changed=True, copied_bytes=volume.actual_size)
 
@@ -216,7 +212,7 @@ def remove_replica(cluster: PredictedCluster, replica: longhorn.Replica) -> Pred
         volume = cluster.snapshot.volumes.get(replica.volume)
         had_data = volume is not None and (replica.healthy_at or replica.failed_at) and disk.ready
         freed = _with_written_bytes(disk, -volume.actual_size) if volume is not None and had_data else disk
-        changes["longhorn_nodes", node.name] = list_replica(cluster, with_disk(node, freed), freed, replica.name, 0)
+        changes["longhorn_nodes", node.name] = list_replica(cluster, node, freed, replica.name, 0)
     return cluster.update(changes)
 
 
@@ -231,10 +227,8 @@ def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str
     node, source = place
     volume = cluster.snapshot.volumes.get(replica.volume)
     written = volume.actual_size if volume is not None else 0
-    freed = _with_written_bytes(source, -written)
-    node = list_replica(cluster, with_disk(node, freed), freed, replica.name, 0)
-    filled = _with_written_bytes(target, written)
-    node = list_replica(cluster, with_disk(node, filled), filled, replica.name, replica.size)
+    node = list_replica(cluster, node, _with_written_bytes(source, -written), replica.name, 0)
+    node = list_replica(cluster, node, _with_written_bytes(target, written), replica.name, replica.size)
     moved = replace(replica, disk_id=target.uuid, disk_path=target.path)
     return cluster.update({("replicas", replica.name): moved, ("longhorn_nodes", node.name): node})
 

@@ -21,8 +21,6 @@ from scheduler_core.predict.situation import ExpansionOutcome, PodToPlace, Situa
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
 
 _MAX_POINTS: Final = 128
-
-
 Disks = Mapping[tuple[str, str], longhorn.Disk]
 
 
@@ -128,9 +126,10 @@ class Prediction:
 def predict(before: Situation, after: Situation, results: Sequence[OrderResult]) -> Prediction:
     """Summarizes the orders of a situation, of which there is at least one; `before` is the one without changes."""
     copied = [result.copied_bytes for result in results]
+    pods = sorted(after.affected_pods, key=lambda entry: _natural_keys(entry.key))
     return Prediction(
         orders=len(results),
-        pods=tuple(_pod_outcome(entry, results) for entry in sorted(after.affected_pods, key=_name)),
+        pods=tuple(_pod_outcome(entry, results) for entry in pods),
         drains=tuple(_drain_outcome(node, results) for node in after.drained),
         disks=_disk_outcomes(before, results),
         volumes=_volume_outcomes(after, results),
@@ -150,10 +149,6 @@ def unlucky_order(results: Sequence[OrderResult]) -> int | None:
     return next(failures, None)
 
 
-def _name(entry: PodToPlace) -> tuple[object, ...]:
-    return _natural_keys(entry.key)
-
-
 def _natural_keys(names: Iterable[str]) -> tuple[object, ...]:
     return tuple(map(natural_key, names))
 
@@ -162,6 +157,7 @@ def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcom
     key = entry.key
     placed = [result for result in results if key in result.nodes and key not in result.stuck]
     waiting = [result for result in results if key not in result.nodes or key in result.stuck]
+    unlucky = waiting[0].nodes if waiting and placed else {}
     return PodOutcome(
         entry=entry,
         placed=len(placed),
@@ -169,7 +165,7 @@ def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcom
         nodes=sort_by_count(result.nodes[key] for result in results if key in result.nodes),
         reasons=sort_by_count(_reason(key, result) for result in waiting),
         not_running=sum(key in result.stuck for result in results),
-        unlucky_order=_order_of(waiting[0]) if waiting and placed else (),
+        unlucky_order=tuple(("/".join(key), node) for key, node in unlucky.items()),
     )
 
 
@@ -183,10 +179,6 @@ def refusal_text(reasons: Mapping[str, int]) -> str:
     """Returns the reasons of a refused pod as one text, each with its number of nodes unless this is 0."""
     by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{text} ({format_count(count, 'node')})" if count else text for text, count in by_count)
-
-
-def _order_of(result: OrderResult) -> tuple[tuple[str, str], ...]:
-    return tuple(("/".join(key), node) for key, node in result.nodes.items())
 
 
 def sort_by_count(values: Iterable[str]) -> dict[str, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Final, Protocol
 
 from scheduler_core.cluster.view import View
@@ -80,8 +81,7 @@ class LargestVolumes:
         largest: dict[VolumeClasses, int] = {}
         for classes, sizes in self._by_size.items():
             unchanged = next((size for size, name in sizes if name not in names), 0)
-            largest[classes] = max((largest_volume_on_node(view, classes, node) for node in changed), default=0)
-            largest[classes] = max(unchanged, largest[classes])
+            largest[classes] = max(unchanged, *(largest_volume_on_node(view, classes, node) for node in changed), 0)
         return {
             name: largest[classes] if classes is not None and largest[classes] >= smallest else 0
             for name, (classes, smallest) in self._needs.items()
@@ -116,15 +116,12 @@ class LargestVolumeGoal:
         return free if self._limit is None else min(free, self._limit)
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> int:  # noqa: ARG002
-        """See `Goal`: the least size."""
         sizes = (self._largest.after(cluster.state.view, changed_nodes) for cluster in clusters)
         return self.upper_bound(min(by_class[self.storage_class] for by_class in sizes))
 
 
 class WaitingPodsGoal:
-    """More of the pods that wait are placed, by the least number in any of the orders that are played.
-    `waiting_pods_goal` makes it.
-    """
+    """More of the pods that wait are placed, by the least number in any of the orders that are played."""
 
     name = WAITING_PODS
     reached_by_less = True
@@ -135,24 +132,18 @@ class WaitingPodsGoal:
         self._situation = situation
         self._options = options
         self._make_choices = make_choices
-        self._always_before: frozenset[PodKey] = frozenset()
         self.pods = tuple(entry.key for entry in situation.all_pods())
         self.target = len(self.pods)
-        self.before = 0
-        self.least_free = MAX_BYTES
         # Orders are played for each cluster, which takes several times as long as a look at its disks.
         self.evaluations = _evaluations(situation.cluster) // 4
-
-    def prepare(self) -> None:
-        """Finds the pods that are placed without moves, and which of the others moves may help: not those that
-        kube-scheduler's own filters refuse on every node.
-        """
-        cluster = self._situation.cluster
+        self.least_free = MAX_BYTES
+        cluster = situation.cluster
         self.before, self._always_before = self.placed_pods(cluster, 0)
-        decider = PodDecider(self._options)
+        decider = PodDecider(options)
         for key in self.pods:
             if key not in self._always_before:
                 decision = decider.decide(cluster.snapshot.pods[key], cluster, choose_first)
+                # Moves help no pod that kube-scheduler's own filters refuse on every node.
                 if decision.decision is not None:
                     self.least_free = min(self.least_free, _least_volume(cluster, key))
 
@@ -163,7 +154,7 @@ class WaitingPodsGoal:
         """See `Goal`: the number of pods that are placed."""
         least = self.target
         for cluster in clusters:
-            if not self.before and not _any_fits(self.pods, cluster, self._options):
+            if not self.before and not any(_fits(self.pods, cluster, self._options)):
                 return 0
             count, always = self.placed_pods(cluster, needed)
             least = min(least, count)
@@ -190,12 +181,6 @@ class WaitingPodsGoal:
         return least, always
 
 
-def waiting_pods_goal(situation: Situation, options: FilterOptions, make_choices: MakeChoices) -> WaitingPodsGoal:
-    goal = WaitingPodsGoal(situation, options, make_choices)
-    goal.prepare()
-    return goal
-
-
 def _evaluations(cluster: PredictedCluster) -> int:
     """Returns how many sequences are evaluated within some seconds."""
     return max(_LEAST_EVALUATIONS, _EVALUATIONS_OF_ONE_NODE // max(1, len(cluster.state.view.cluster.nodes)))
@@ -209,14 +194,9 @@ def _least_volume(cluster: PredictedCluster, key: PodKey) -> int:
     return min((volume.volume.size for volume in volumes), default=0)
 
 
-def _any_fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: FilterOptions) -> bool:
+def _fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: FilterOptions) -> Iterator[bool]:
     decider = PodDecider(options)
-    return any(_fits(key, cluster, decider) for key in keys)
-
-
-def _fits(key: PodKey, cluster: PredictedCluster, decider: PodDecider) -> bool:
-    decision = decider.decide(cluster.snapshot.pods[key], cluster, choose_first)
-    return bool(decision.node)
+    return (bool(decider.decide(cluster.snapshot.pods[key], cluster, choose_first).node) for key in keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,17 +215,14 @@ class Baseline:
     def of(cls, situation: Situation, options: FilterOptions) -> Baseline:
         """Returns the baseline of a situation."""
         cluster = situation.cluster
-        fits: dict[PodKey, bool] = {}
-        decider = PodDecider(options)
-        for entry in situation.all_pods():
-            fits[entry.key] = _fits(entry.key, cluster, decider)
+        keys = [entry.key for entry in situation.all_pods()]
         largest = LargestVolumes(cluster.state.view)
         return cls(
             cluster,
             options,
             largest,
             largest.after(cluster.state.view, ()),
-            tuple(key for key in fits if fits[key]),
+            tuple(compress(keys, _fits(keys, cluster, options))),
             {name: _finds_place(cluster, name) for name in sorted(_unsettled_volumes(cluster))},
             frozenset(name for name, demand in cluster.state.demand.by_node.items() if demand),
         )
@@ -261,10 +238,8 @@ class Baseline:
             # Further replicas would take the space that a move frees.
             if any(_finds_place(cluster, name) != before for name, before in self.unsettled.items()):
                 return False
-            decider = PodDecider(self.options)
-            for key in self.fitting_pods:
-                if not _fits(key, cluster, decider):
-                    return False
+            if not all(_fits(self.fitting_pods, cluster, self.options)):
+                return False
         return True
 
 

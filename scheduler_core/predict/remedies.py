@@ -67,8 +67,6 @@ _DISKS: Final = (
         Reason.UNDECIDED,
     }
 )
-
-
 _MANY_NODES: Final = 16
 # A decision about few nodes takes at most a fifth of one about 1,000 nodes. There are more of them before a remedy is found.
 _SHARE_OF_FEW_NODES: Final = 1 / 7
@@ -96,7 +94,6 @@ class Trials:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no more trials are made."""
         return self.decisions_left <= 0
 
     def fits(self, steps: Sequence[Step]) -> bool:
@@ -108,11 +105,11 @@ class Trials:
         if self.exhausted:
             return PodDecision()
         before = self._latest
-        changes = step_changes(self.cluster, steps)
-        self._latest = before.update({**self._reverse_changes(), **changes.objects})
-        self._changed = changes.objects
+        objects, nodes = step_changes(self.cluster, steps)
+        self._latest = before.update({**self._reverse_changes(), **objects})
+        self._changed = objects
         scheduling = self.cluster.scheduling
-        for node in changes.nodes:
+        for node in nodes:
             scheduling = scheduling.with_node(node)
         names = self._nodes_to_decide(before, steps)
         decision = self._decide(self._latest.with_scheduling(scheduling), names)
@@ -242,8 +239,6 @@ def find_remedies(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The search for the cheapest remedies, at most `limit` of them."""
-
     trials: Trials
     decision: PodDecision  # about the pod on the cluster as it is
     limit: int
@@ -316,27 +311,28 @@ class _Search:
 
     def _least_size(self, question: SpaceQuestion) -> int:
         """Returns the least bytes with which the pod fits, else 0; with one byte less it was decided not to fit."""
+
+        def fits(size: int) -> bool:
+            return self.trials.fits((question.step(size),))
+
         low = 0
         high = 0
         for high in (*(guess for guess in question.guesses if guess < question.most), question.most):
-            if self._fits(question, high):
+            if fits(high):
                 break
             low = high
         if low == high:
             return 0
         # Most guesses are the least size.
-        if high - low > 1 and not self._fits(question, high - 1):
+        if high - low > 1 and not fits(high - 1):
             low = high - 1
         while high - low > 1:
             middle = (low + high) // 2
-            if self._fits(question, middle):
+            if fits(middle):
                 high = middle
             else:
                 low = middle
         return 0 if self.trials.exhausted else high
-
-    def _fits(self, question: SpaceQuestion, size: int) -> bool:
-        return self.trials.fits((question.step(size),))
 
 
 def _shortage(cluster: PredictedCluster, of_pod: PodDecision) -> DomainShortage | None:
@@ -364,8 +360,6 @@ def _setting_steps(cluster: PredictedCluster, decision: PodDecision) -> list[Ste
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A node whose refusal a step may lift."""
-
     node: longhorn.Node
     reason: Reason | None  # None if steps of every kind may help
     resolution: Resolution  # the pod's volumes there

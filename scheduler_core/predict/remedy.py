@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -113,17 +113,8 @@ def move_step(move: ReplicaMove) -> Step:
     return Step(RemedyKind.MOVE_REPLICA, *move.origin, move.copied_bytes, text=text, move=move)
 
 
-@dataclass(frozen=True, slots=True)
-class StepChanges:
-    """The objects that steps change."""
-
-    # As `ClusterState.update` takes them.
-    objects: ChangesByObject = field(default_factory=dict[tuple[str, str | tuple[str, str]], object | None])
-    nodes: tuple[generic.Node, ...] = ()  # Kubernetes nodes as kube-scheduler's filters read them
-
-
-def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> StepChanges:
-    """Returns what steps change in a cluster, in their order."""
+def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> tuple[ChangesByObject, list[generic.Node]]:
+    """Returns the objects that steps change, and the Kubernetes nodes among them as kube-scheduler's filters read them."""
     objects: ChangesByObject = {}
     nodes: list[generic.Node] = []
     longhorn_nodes: dict[str, longhorn.Node] = {}
@@ -143,11 +134,11 @@ def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> StepChange
         if node is not None:
             longhorn_nodes[name] = _change_node(cluster, node, step)
     objects |= {("longhorn_nodes", name): node for name, node in longhorn_nodes.items()}
-    return StepChanges(objects, tuple(nodes))
+    return objects, nodes
 
 
 def _uncordon(node: generic.Node) -> generic.Node:
-    """Returns the node without the taint that the node lifecycle controller adds to cordoned nodes."""
+    # The node lifecycle controller adds the taint to cordoned nodes.
     taints = tuple(taint for taint in node.taints if taint.key != _UNSCHEDULABLE_TAINT)
     return replace(node, unschedulable=False, taints=taints)
 

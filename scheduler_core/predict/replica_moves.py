@@ -139,7 +139,6 @@ def _moves_of_volume(cluster: PredictedCluster, name: str) -> Iterable[ReplicaMo
 
 
 def is_auto_balanced(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    """Whether replica-auto-balance is in force for a volume."""
     return auto_balance_mode(volume, cluster.state.view.settings) != AUTO_BALANCE_DISABLED
 
 

@@ -59,10 +59,6 @@ class SelectedPods:
     def desired_healthy(self) -> int:
         return self.budget.desired_healthy(self.expected_count)
 
-    def current_healthy(self, is_healthy: IsHealthy) -> int:
-        """Returns how many pods are healthy (countHealthyPods)."""
-        return sum(map(is_healthy, self.pods))
-
     def disruptions_allowed(self, current_healthy: int) -> int:
         """Returns how many pods may be evicted now (updatePdbStatus)."""
         if self.sync_failure or self.expected_count <= 0:
@@ -116,7 +112,7 @@ class DisruptionBudgets:
             return f"PodDisruptionBudgets {names} select it, and the API server evicts no pod with more than one"
         (budget,) = budgets
         selected = self.selected_pods(budget)
-        current = selected.current_healthy(is_healthy)
+        current = sum(map(is_healthy, selected.pods))
         desired = selected.desired_healthy
         if not is_healthy(key) and (budget.evicts_unhealthy or current >= desired > 0):
             return ""
@@ -229,6 +225,11 @@ class Situation:
         return tuple(entry for entry in self.affected_pods if entry.key in self._pending_evictions)
 
     @cached_property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes that pods may run on; no event of an order changes them."""
+        return self.cluster.node_names
+
+    @cached_property
     def budgets(self) -> DisruptionBudgets:
         return DisruptionBudgets(self.cluster)
 
@@ -297,30 +298,13 @@ class Change(Protocol):
         """
 
 
-def pods_on_nodes(cluster: PredictedCluster, names: Iterable[str]) -> list[kube.Pod]:
-    """Returns the live pods of nodes, by name."""
-    return live_pods(cluster, names).on_nodes
-
-
-@dataclass(frozen=True, slots=True)
-class LivePods:
-    """The live pods of some nodes, and those without a node."""
-
-    on_nodes: list[kube.Pod]  # by name
-    waiting: tuple[PodKey, ...]  # the keys of those without a node
-
-
-def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> LivePods:
-    """Returns the live pods of nodes, and those without a node, in one pass over all pods."""
+def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> tuple[list[kube.Pod], tuple[PodKey, ...]]:
+    """Returns the live pods of nodes by name, and the keys of those without a node, in one pass over all pods."""
     nodes = {"", *names}
-    pods: list[tuple[PodKey, kube.Pod]] = []
-    for key, pod in cluster.snapshot.pods.items():
-        if pod.node_name in nodes and pod.live:
-            pods.append((key, pod))
-    on_nodes = sorted((pod for _, pod in pods if pod.node_name), key=lambda pod: pod.key)
-    return LivePods(on_nodes, tuple(key for key, pod in pods if not pod.node_name))
+    pods = [pod for pod in cluster.snapshot.pods.values() if pod.node_name in nodes and pod.live]
+    on_nodes = sorted((pod for pod in pods if pod.node_name), key=lambda pod: pod.key)
+    return on_nodes, tuple(pod.namespaced_name for pod in pods if not pod.node_name)
 
 
 def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    """Returns the cluster with a pod that waits again, and its volumes detached."""
     return detach_volumes(cluster, pod).with_pod(waiting_pod(pod))

@@ -61,11 +61,7 @@ class WithoutExtender(Strategy):
         self._options = options
 
     def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
-        """Returns a decision that all nodes fit, with the pod's volumes.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
-        """
+        """Returns a decision that all nodes fit, with the pod's volumes."""
         parts = resolve_candidates(pod, admitted, cluster.state.view, self._options)
         resolutions = {name: part.resolution for part in parts for name in part.nodes or ()}
         # No node is judged by the pod's volumes, as if there were none.
@@ -89,11 +85,6 @@ class NodeReservation(Strategy):
         self._reservations: dict[PodKey, tuple[Pod, str]] = {}
 
     def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
-        """Returns the decision about nodes that are not reserved.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
-        """
         excluded = ExcludedNodes(self._reserved_nodes(cluster.state.view))
         return filter_nodes(pod, admitted, cluster.state, self._options, excluded)
 
@@ -175,8 +166,6 @@ def _main_reason(reasons: Mapping[str, int]) -> str:
 
 
 class _Mistakes:
-    """The misplaced volumes and overbooked disks of a run so far."""
-
     def __init__(self, cluster: PredictedCluster) -> None:
         self.misplaced: set[str] = set()
         self.overbooked: dict[tuple[str, str], int] = {}

@@ -87,7 +87,7 @@ Observe = Callable[[OrderProgress], None]
 
 
 def ignore_progress(_: OrderProgress) -> None:
-    """Observes nothing."""
+    pass
 
 
 def run_order(
@@ -185,7 +185,8 @@ class Timeline:
                 self._advance()
                 self._report_progress()
             if self._unlisted:
-                self._show_status()
+                while self._unlisted:
+                    self._show(self._unlisted.pop(0))
                 self._report_progress()
             if not self._placed_since:
                 return
@@ -198,15 +199,10 @@ class Timeline:
     def _volumes_to_retry(self) -> list[str]:
         return [name for name in sorted(self._problems) if name not in self._delayed]
 
-    def _show_status(self) -> None:
-        while self._unlisted:
-            self._show(self._unlisted.pop(0))
-
     def _show(self, change: StatusChange) -> None:
         self.cluster = show_change(self.cluster, change)
 
     def _advance(self) -> None:
-        """Advances one pod or volume, or evicts a pod, at random."""
         volumes = len(self._volumes)
         number = self._choose(len(self._waiting) + len(self._to_attach) + volumes + len(self._evictions))
         if number < len(self._waiting):
@@ -229,7 +225,7 @@ class Timeline:
         if not self._predecessors_run(entry):
             self._refuse(entry, Counter({NOT_CREATED: 0}))
             return
-        decision = self._strategy.decide(pod, self.cluster, self._choose)
+        decision = self._strategy.decide(pod, self.cluster, self._choose, self._situation.node_names)
         if not decision.node:
             self._refuse(entry, decision.reasons)
             return
@@ -300,7 +296,6 @@ class Timeline:
         return hidden
 
     def _evict(self, entry: PodToPlace) -> None:
-        """Evicts a pod of a drained node if its PodDisruptionBudget allows it."""
         pod = self.cluster.snapshot.pods[entry.key]
         refusal = self._situation.budgets.refusal(pod, self._is_healthy)
         if refusal:
@@ -336,9 +331,7 @@ class Timeline:
             self._evictions += concerned
 
     def _finish_drains(self) -> bool:
-        """Fails the replicas of the nodes whose drain can finish, and notes why others cannot; returns whether one
-        finishes.
-        """
+        # Returns whether some drain finishes; the replicas of its node then fail.
         finished = len(self._gone)
         held_up: list[str] = []
         for name in self._open_drains:
@@ -370,9 +363,7 @@ class Timeline:
         return [f"pod {'/'.join(entry.key)} {text}" for entry in entries for text in self._refusals[entry.key]]
 
     def _end_waits(self) -> bool:
-        """Lets Longhorn's wait for failed replicas run out, once, after the last finished drain; returns whether there
-        is such a wait.
-        """
+        # Once, after the last finished drain; returns whether there is such a wait.
         if not self._delayed or self._waited_after == len(self._gone):
             return False
         self._waited_after = len(self._gone)

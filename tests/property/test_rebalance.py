@@ -15,7 +15,7 @@ from scheduler_core.predict.cluster_additions import Scale
 from scheduler_core.predict.move_search import Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, next_step
-from scheduler_core.predict.rebalance_goals import Baseline, LargestVolumeGoal, LargestVolumes, waiting_pods_goal
+from scheduler_core.predict.rebalance_goals import Baseline, LargestVolumeGoal, LargestVolumes, WaitingPodsGoal
 from scheduler_core.predict.replica_moves import ReplicaMove, apply_move, replica_moves
 from scheduler_core.predict.situation import Situation
 from tests.builders import GI
@@ -61,7 +61,7 @@ def find_largest(start: Situation, moves: int, size: int | None = None) -> Rebal
 
 def find_pods(start: Situation, moves: int) -> Rebalance:
     baseline = Baseline.of(start, OPTIONS)
-    return find_moves(waiting_pods_goal(start, OPTIONS, choices), baseline, moves)
+    return find_moves(WaitingPodsGoal(start, OPTIONS, choices), baseline, moves)
 
 
 def outcomes(start: PredictedCluster, result: Rebalance) -> list[PredictedCluster]:

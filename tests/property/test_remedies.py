@@ -103,8 +103,8 @@ def test_where_more_never_hurts_a_pod_that_fits_after_some_steps_fits_after_all(
 
 
 def _plain_decision(world: World, steps: list[Step]) -> PodDecision:
-    changes = step_changes(world.cluster, steps)
-    cluster = world.cluster.update(changes.objects)
-    for node in changes.nodes:
+    objects, nodes = step_changes(world.cluster, steps)
+    cluster = world.cluster.update(objects)
+    for node in nodes:
         cluster = cluster.with_scheduling(cluster.scheduling.with_node(node))
     return PodDecider(OPTIONS).decide(waiting(cluster), cluster, lambda _: 0)
