@@ -32,7 +32,10 @@ def main() -> None:
     try:
         from app.cli.commands import run
 
-        sys.exit(run())
+        code = run()
+        # Python collects once more at its end.
+        gc.freeze()
+        sys.exit(code)
     except KeyboardInterrupt:
         # Another Ctrl-C ends the process without a word, even while Python finalizes it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
