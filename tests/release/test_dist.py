@@ -1,0 +1,165 @@
+"""What `make dist` makes: the same bytes twice, with checksums and signatures that other programs verify, and everything in it runs."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devcluster.build import KUBECTL, ensure_built, helm
+from devcluster.chart import CHART
+from devcluster.dev_cluster import DevCluster
+from devcluster.programs import start_simulator
+from devcluster.release import NAME, PLUGIN, ROOT, SUMS, VERSION
+from tests.control_plane import ControlPlane
+from tests.manifests.helm import RELEASE, Helm
+from tests.manifests.load import parse
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+EXPLAIN: Final = ("explain", "--snapshot", str(ROOT / "examples/mixed-cluster/snapshot.yaml"), "--pod", "shop/orders-0")
+RESULT: Final = "3 of 12 nodes fit\n"
+
+
+def run(
+    command: Sequence[str | Path], folder: Path, environment: Mapping[str, str] | None = None, *, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program in a folder; asserts that it succeeds."""
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def program(name: str) -> str:
+    """Returns the path of a program of the environment or of the machine, or skips the test."""
+    path = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if path is None:
+        pytest.skip(f"{name} is not installed")
+    return path
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key to throw away, made by OpenSSL."""
+    path = tmp_path_factory.mktemp("key") / "key.pem"
+    run([program("openssl"), "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path], path.parent)
+    return path
+
+
+def make_dist(folder: Path, key: Path) -> str:
+    """Makes a release without the image; returns what is printed."""
+    if helm() is None:
+        pytest.skip("helm is not built: make controlplane")
+    options = ["--without-image", "--output", folder, "--signing-key", key, "--url", "https://example.com/here/"]
+    done = run([sys.executable, "-m", "devcluster.release", *options], ROOT)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
+    """A release, signed by the key."""
+    folder = tmp_path_factory.mktemp("dist")
+    said = make_dist(folder, key)
+    assert key.read_text().splitlines()[1] not in said
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
+    """Two nodes, and simulated Longhorn."""
+    with control_plane.borrow(nodes=2) as running:
+        start_simulator(running)
+        yield running
+
+
+def test_checksums_and_signatures_hold(dist: Path, key: Path, tmp_path: Path) -> None:
+    """By sha256sum and OpenSSL. Every file in the folder itself has a signature, and no file has the key."""
+    run(["sha256sum", "--check", "--strict", "--quiet", SUMS], dist)
+    files = {path for path in dist.rglob("*") if path.is_file() and path.suffix != ".sig"}
+    listed = {dist / line.split()[1] for line in (dist / SUMS).read_text().splitlines()}
+    assert listed == files - {dist / SUMS}
+    for path in files:
+        assert key.read_bytes() not in path.read_bytes()
+        assert path.parent != dist or is_signed(path, path.read_bytes(), tmp_path)
+    assert not is_signed(dist / SUMS, b"other bytes", tmp_path)
+
+
+def is_signed(file: Path, content: bytes, folder: Path) -> bool:
+    """Whether OpenSSL finds that the signature of a file is one of this content."""
+    openssl = program("openssl")
+    (folder / "content").write_bytes(content)
+    run([openssl, "base64", "-d", "-in", f"{file}.sig", "-out", "signature"], folder)
+    command = [openssl, "dgst", "-sha256", "-verify", file.parent / f"{NAME}.pub", "-signature", "signature", "content"]
+    return run(command, folder, check=False).returncode == 0
+
+
+def test_the_same_sources_make_the_same_bytes(dist: Path, key: Path, tmp_path: Path) -> None:
+    make_dist(tmp_path, key)
+    assert (tmp_path / SUMS).read_text().split() == (dist / SUMS).read_text().split()
+
+
+@pytest.mark.parametrize("package", ["*.whl", "*_*_*.tar.gz"])
+def test_a_package_runs_in_an_empty_environment(dist: Path, package: str, tmp_path: Path) -> None:
+    """As docs/installation.md shows it, from an empty folder."""
+    (file,) = (path for path in dist.glob(package) if not path.name.startswith(PLUGIN))
+    command = [program("uv"), "tool", "run", "--no-config", "--from", file, "longhorn-extender"]
+    assert run([*command, "--version"], tmp_path).stdout == f"{VERSION}\n"
+    assert run([*command, *EXPLAIN], tmp_path).stdout.endswith(RESULT)
+
+
+def test_the_packaged_chart_is_the_chart(dist: Path, tmp_path: Path) -> None:
+    helm = Helm(tmp_path)
+    packaged = str(dist / f"{NAME}-{VERSION}.tgz")
+    assert parse(helm.run("template", RELEASE, packaged)) == parse(helm.run("template", RELEASE, str(CHART)))
+    assert helm.run("show", "readme", packaged).strip() == (CHART / "README.md").read_text().strip()
+
+
+def test_the_plugin_runs_as_krew_installs_it(dist: Path, cluster: DevCluster, tmp_path: Path) -> None:
+    """The archive is unpacked, and the program linked to from a folder on PATH; then the real kubectl finds it."""
+    (manifest,) = parse((dist / "longhorn-extender.yaml").read_text())
+    (platform,) = manifest["spec"]["platforms"]
+    archive = dist / platform["uri"].removeprefix("https://example.com/here/")
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == platform["sha256"]
+    assert manifest["spec"]["version"] == f"v{VERSION}"
+    store = tmp_path / "store"
+    with tarfile.open(archive) as members:
+        members.extractall(store, filter="data")
+    links = tmp_path / "bin"
+    links.mkdir()
+    for name in (platform["bin"], PLUGIN.replace("kubectl", "kubectl_complete")):
+        (links / name).symlink_to(store / name)
+    kubectl = ensure_built() / KUBECTL
+    environment = {"PATH": f"{links}:{os.environ['PATH']}", "KUBECONFIG": str(cluster.kubeconfig)}
+    completing = [kubectl, "__complete", "longhorn-extender", "wai"]
+    assert "waiting" not in run(completing, tmp_path, environment).stdout
+    assert not (store / "environment").exists()
+
+    first = run([kubectl, "longhorn-extender", *EXPLAIN], tmp_path, environment)
+    assert first.stdout.endswith(RESULT)
+    assert first.stderr.startswith("kubectl longhorn-extender: installing its packages into ")
+    assert "node-2" in run([kubectl, "longhorn-extender", "top"], tmp_path, environment).stdout
+    assert run(completing, tmp_path, environment).stdout.startswith("waiting\t")
+    assert sorted(path.name for path in store.iterdir() if "." not in path.name) == sorted(
+        ["LICENSE", "environment", PLUGIN, PLUGIN.replace("kubectl", "kubectl_complete")]
+    )
+
+
+def test_man_pages_have_no_errors(dist: Path) -> None:
+    """By groff, which warns of what it does not know. There is one of the program, and one of each command."""
+    groff = program("groff")
+    pages = sorted((dist / "man").iterdir())
+    assert {"longhorn-extender.1", "longhorn-extender-policy-check.1", "longhorn-extender-serve.1"} <= {
+        page.name for page in pages
+    }
+    for page in pages:
+        assert run([groff, "-man", "-Tutf8", "-ww", "-z", page], dist).stderr == ""
+    shown = run([groff, "-man", "-Tascii", "-P-cbou", dist / "man/longhorn-extender-explain.1"], dist).stdout
+    assert "longhorn-extender explain [OPTIONS] [POD]" in shown
+    assert "--all-nodes" in shown
