@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,7 @@ RESULT: Final = "3 of 12 nodes fit\n"
 
 
 def run(
-    command: Sequence[str | Path], folder: Path, environment: Mapping[str, str] | None = None, *, check: bool = True
+    folder: Path, *command: str | Path, environment: Mapping[str, str] | None = None, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program in a folder; asserts that it succeeds."""
     done = subprocess.run(
@@ -49,7 +50,7 @@ def program(name: str) -> str:
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A key to throw away, made by OpenSSL."""
     path = tmp_path_factory.mktemp("key") / "key.pem"
-    run([program("openssl"), "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path], path.parent)
+    run(path.parent, program("openssl"), "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path)
     return path
 
 
@@ -57,8 +58,8 @@ def make_dist(folder: Path, key: Path) -> str:
     """Makes a release without the image; returns what is printed."""
     if helm() is None:
         pytest.skip("helm is not built: make controlplane")
-    options = ["--without-image", "--output", folder, "--signing-key", key, "--url", "https://example.com/here/"]
-    done = run([sys.executable, "-m", "devcluster.release", *options], ROOT)
+    options = ("--without-image", "--output", folder, "--signing-key", key, "--url", "https://example.com/here/")
+    done = run(ROOT, sys.executable, "-m", "devcluster.release", *options)
     return done.stdout + done.stderr
 
 
@@ -81,7 +82,7 @@ def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
 
 def test_checksums_and_signatures_hold(dist: Path, key: Path, tmp_path: Path) -> None:
     """By sha256sum and OpenSSL. Every file in the folder itself has a signature, and no file has the key."""
-    run(["sha256sum", "--check", "--strict", "--quiet", SUMS], dist)
+    run(dist, "sha256sum", "--check", "--strict", "--quiet", SUMS)
     files = {path for path in dist.rglob("*") if path.is_file() and path.suffix != ".sig"}
     listed = {dist / line.split()[1] for line in (dist / SUMS).read_text().splitlines()}
     assert listed == files - {dist / SUMS}
@@ -95,9 +96,9 @@ def is_signed(file: Path, content: bytes, folder: Path) -> bool:
     """Whether OpenSSL finds that the signature of a file is one of this content."""
     openssl = program("openssl")
     (folder / "content").write_bytes(content)
-    run([openssl, "base64", "-d", "-in", f"{file}.sig", "-out", "signature"], folder)
-    command = [openssl, "dgst", "-sha256", "-verify", file.parent / f"{NAME}.pub", "-signature", "signature", "content"]
-    return run(command, folder, check=False).returncode == 0
+    run(folder, openssl, "base64", "-d", "-in", f"{file}.sig", "-out", "signature")
+    options = ("-sha256", "-verify", file.parent / f"{NAME}.pub", "-signature", "signature", "content")
+    return run(folder, openssl, "dgst", *options, check=False).returncode == 0
 
 
 def test_the_same_sources_make_the_same_bytes(dist: Path, key: Path, tmp_path: Path) -> None:
@@ -109,9 +110,9 @@ def test_the_same_sources_make_the_same_bytes(dist: Path, key: Path, tmp_path: P
 def test_a_package_runs_in_an_empty_environment(dist: Path, package: str, tmp_path: Path) -> None:
     """As docs/installation.md shows it, from an empty folder."""
     (file,) = (path for path in dist.glob(package) if not path.name.startswith(PLUGIN))
-    command = [program("uv"), "tool", "run", "--no-config", "--from", file, "longhorn-extender"]
-    assert run([*command, "--version"], tmp_path).stdout == f"{VERSION}\n"
-    assert run([*command, *EXPLAIN], tmp_path).stdout.endswith(RESULT)
+    command = (program("uv"), "tool", "run", "--no-config", "--from", file, "longhorn-extender")
+    assert run(tmp_path, *command, "--version").stdout == f"{VERSION}\n"
+    assert run(tmp_path, *command, *EXPLAIN).stdout.endswith(RESULT)
 
 
 def test_the_packaged_chart_is_the_chart(dist: Path, tmp_path: Path) -> None:
@@ -137,15 +138,16 @@ def test_the_plugin_runs_as_krew_installs_it(dist: Path, cluster: DevCluster, tm
         (links / name).symlink_to(store / name)
     kubectl = ensure_built() / KUBECTL
     environment = {"PATH": f"{links}:{os.environ['PATH']}", "KUBECONFIG": str(cluster.kubeconfig)}
-    completing = [kubectl, "__complete", "longhorn-extender", "wai"]
-    assert "waiting" not in run(completing, tmp_path, environment).stdout
+    completing = partial(run, tmp_path, kubectl, "__complete", "longhorn-extender", "wai", environment=environment)
+    assert "waiting" not in completing().stdout
     assert not (store / "environment").exists()
+    call = partial(run, tmp_path, kubectl, "longhorn-extender", environment=environment)
 
-    first = run([kubectl, "longhorn-extender", *EXPLAIN], tmp_path, environment)
+    first = call(*EXPLAIN)
     assert first.stdout.endswith(RESULT)
     assert first.stderr.startswith("kubectl longhorn-extender: installing its packages into ")
-    assert "node-2" in run([kubectl, "longhorn-extender", "top"], tmp_path, environment).stdout
-    assert run(completing, tmp_path, environment).stdout.startswith("waiting\t")
+    assert "node-2" in call("top").stdout
+    assert completing().stdout.startswith("waiting\t")
     assert sorted(path.name for path in store.iterdir() if "." not in path.name) == sorted(
         ["LICENSE", "environment", PLUGIN, PLUGIN.replace("kubectl", "kubectl_complete")]
     )
@@ -159,7 +161,7 @@ def test_man_pages_have_no_errors(dist: Path) -> None:
         page.name for page in pages
     }
     for page in pages:
-        assert run([groff, "-man", "-Tutf8", "-ww", "-z", page], dist).stderr == ""
-    shown = run([groff, "-man", "-Tascii", "-P-cbou", dist / "man/longhorn-extender-explain.1"], dist).stdout
+        assert run(dist, groff, "-man", "-Tutf8", "-ww", "-z", page).stderr == ""
+    shown = run(dist, groff, "-man", "-Tascii", "-P-cbou", "man/longhorn-extender-explain.1").stdout
     assert "longhorn-extender explain [OPTIONS] [POD]" in shown
     assert "--all-nodes" in shown
