@@ -6,8 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +21,7 @@ from tests.control_plane import ControlPlane
 from tests.manifests.helm import RELEASE, Helm
 from tests.manifests.load import parse
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 EXPLAIN: Final = ("explain", "--snapshot", str(ROOT / "examples/mixed-cluster/snapshot.yaml"), "--pod", "shop/orders-0")
 RESULT: Final = "3 of 12 nodes fit\n"
 
@@ -122,35 +121,42 @@ def test_the_packaged_chart_is_the_chart(dist: Path, tmp_path: Path) -> None:
     assert helm.run("show", "readme", packaged).strip() == (CHART / "README.md").read_text().strip()
 
 
-def test_the_plugin_runs_as_krew_installs_it(dist: Path, cluster: DevCluster, tmp_path: Path) -> None:
-    """The archive is unpacked, and the program linked to from a folder on PATH; then the real kubectl finds it."""
+@pytest.fixture(scope="module")
+def kubectl(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """The real kubectl, which finds the plugin as krew installs it: an unpacked archive, and a link from a folder on PATH."""
+    folder = tmp_path_factory.mktemp("krew")
     (manifest,) = parse((dist / "longhorn-extender.yaml").read_text())
     (platform,) = manifest["spec"]["platforms"]
     archive = dist / platform["uri"].removeprefix("https://example.com/here/")
     assert hashlib.sha256(archive.read_bytes()).hexdigest() == platform["sha256"]
     assert manifest["spec"]["version"] == f"v{VERSION}"
-    store = tmp_path / "store"
     with tarfile.open(archive) as members:
-        members.extractall(store, filter="data")
-    links = tmp_path / "bin"
-    links.mkdir()
+        members.extractall(folder / "store", filter="data")
+    (folder / "bin").mkdir()
     for name in (platform["bin"], PLUGIN.replace("kubectl", "kubectl_complete")):
-        (links / name).symlink_to(store / name)
-    kubectl = ensure_built() / KUBECTL
-    environment = {"PATH": f"{links}:{os.environ['PATH']}", "KUBECONFIG": str(cluster.kubeconfig)}
-    completing = partial(run, tmp_path, kubectl, "__complete", "longhorn-extender", "wai", environment=environment)
-    assert "waiting" not in completing().stdout
-    assert not (store / "environment").exists()
-    call = partial(run, tmp_path, kubectl, "longhorn-extender", environment=environment)
+        (folder / "bin" / name).symlink_to(folder / "store" / name)
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    program = ensure_built() / KUBECTL
 
-    first = call(*EXPLAIN)
-    assert first.stdout.endswith(RESULT)
-    assert first.stderr.startswith("kubectl longhorn-extender: installing its packages into ")
-    assert "node-2" in call("top").stdout
-    assert completing().stdout.startswith("waiting\t")
-    assert sorted(path.name for path in store.iterdir() if "." not in path.name) == sorted(
-        ["LICENSE", "environment", PLUGIN, PLUGIN.replace("kubectl", "kubectl_complete")]
-    )
+    def call(*arguments: str, kubeconfig: Path | str = "") -> str:
+        environment = {"PATH": path, "KUBECONFIG": str(kubeconfig)}
+        done = run(folder, program, *arguments, environment=environment)
+        return done.stderr * (arguments[0] != "__complete") + done.stdout
+
+    # Completion alone installs nothing.
+    assert "waiting" not in call("__complete", "longhorn-extender", "wai")
+    first = call("longhorn-extender", "--version")
+    assert first == f"kubectl longhorn-extender: installing its packages into {folder / 'store'}, once\n{VERSION}\n"
+    return call
+
+
+def test_the_plugin_runs_as_krew_installs_it(kubectl: Callable[..., str]) -> None:
+    assert kubectl("longhorn-extender", *EXPLAIN).endswith(RESULT)
+    assert kubectl("__complete", "longhorn-extender", "wai").startswith("waiting\t")
+
+
+def test_the_plugin_reads_the_cluster_that_kubectl_talks_to(kubectl: Callable[..., str], cluster: DevCluster) -> None:
+    assert "node-2" in kubectl("longhorn-extender", "top", kubeconfig=cluster.kubeconfig)
 
 
 def test_man_pages_have_no_errors(dist: Path) -> None:
