@@ -10,7 +10,7 @@ PORT ?= 9504
 export DEVCLUSTER_KUBERNETES_VERSION ?= $(KUBERNETES_VERSION)
 TIERS = $(BIN)/python -m tests.tiers
 
-.PHONY: help run dev test test-all test-rest soak check audit unit mutants e2e e2e-report controlplane lint bench lock wheels image sbom screenshots clean
+.PHONY: help run dev test test-all test-rest soak check audit unit mutants e2e e2e-report controlplane lint bench lock wheels image sbom dist screenshots clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ image: ## build the image where no container engine runs (root, Debian's buildah
 sbom: .venv/dev ## write the locked dependencies as a CycloneDX document into dist/
 	@mkdir -p dist
 	$(BIN)/cyclonedx-py requirements .ci/requirements/runtime.lock --pyproject pyproject.toml --output-reproducible --output-file dist/longhorn-scheduler-extender.cdx.json
+
+dist: .venv/dev ## make what a release consists of into dist/; SIGNING_KEY=FILE signs it, ARGS=--help tells more
+	@$(BIN)/python -m devcluster.release $(if $(SIGNING_KEY),--signing-key "$(SIGNING_KEY)") $(ARGS)
 
 screenshots: .venv/dev ## take the pictures of the pages in docs/images (needs Debian's chromium)
 	$(BIN)/python -m devcluster.screenshots

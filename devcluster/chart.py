@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from devcluster import chart_readme
+
 ROOT: Final = Path(__file__).parents[1]
 MANIFESTS: Final = ROOT / "manifests"
 CHART: Final = ROOT / "charts/longhorn-scheduler-extender"
@@ -207,6 +209,7 @@ def files() -> Iterator[tuple[Path, str]]:
             yield target, template(source.read_text(), part, str(source.relative_to(ROOT)))
     for manifest, copy in COPIES.items():
         yield CHART / copy, (MANIFESTS / manifest).read_text()
+    yield CHART / "README.md", chart_readme.readme(CHART)
 
 
 if __name__ == "__main__":

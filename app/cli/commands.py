@@ -20,10 +20,10 @@ from typing import Annotated, Any, Final, cast, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from app.cli.main import IS_PLUGIN, NAME
 from app.cli.render import CommandInterruptedError, print_line, print_lines
 from scheduler_core.errors import CoreError
 
-NAME: Final = "longhorn-extender"
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 
@@ -221,6 +221,8 @@ _program = typer.Typer(
     cls=_Program,
     # The boxes of rich mark-up cut long words, such as the list of kinds that a snapshot takes.
     rich_markup_mode=None,
+    # A plugin's script would replace the completion of all of kubectl.
+    add_completion=not IS_PLUGIN,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -256,6 +258,18 @@ def run() -> int:
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     return code
+
+
+def completions(words: list[str]) -> str:
+    """Returns what completes the last word, in lines as kubectl reads them: the text, a tab, and its help.
+
+    The last line tells the shell whether to propose files, too: cobra's ShellCompDirectiveDefault or ...NoFileComp.
+    """
+    from typer._completion_classes import BashComplete
+
+    *before, last = words or [""]
+    items = [item for item in BashComplete(cli, {}, NAME, "").get_completions(before, last) if item.type == "plain"]
+    return "".join([*(f"{item.value}\t{item.help or ''}\n" for item in items), ":4\n" if items else ":0\n"])
 
 
 def _fail(problem: str, code: int = BAD_INPUT) -> int:

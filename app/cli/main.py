@@ -6,13 +6,16 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-_INTERRUPTED = 130
-_LINE = "longhorn-extender: interrupted\n"
+# kubectl runs its plugins, and what completes their words, by a file name with this prefix.
+IS_PLUGIN: Final = os.path.basename(sys.argv[0]).startswith("kubectl")  # noqa: PTH119 # pathlib is slow to import
+NAME: Final = "kubectl longhorn-extender" if IS_PLUGIN else "longhorn-extender"
+_INTERRUPTED: Final = 130
+_LINE: Final = f"{NAME}: interrupted\n"
 
 
 def main() -> None:
@@ -41,3 +44,10 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.stderr.write(_LINE)
         sys.exit(_INTERRUPTED)
+
+
+def complete() -> None:
+    """Prints what completes the last word of `kubectl longhorn-extender WORDS`; kubectl runs it."""
+    from app.cli.commands import completions
+
+    sys.stdout.write(completions(sys.argv[1:]))

@@ -3,7 +3,6 @@
 import json
 import re
 import ssl
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,13 +70,6 @@ def test_a_manifest_that_cannot_become_a_template_is_named(text: str, problem: s
     """Otherwise an object without labels, or an empty text, is installed."""
     with pytest.raises(ValueError, match=f"manifests/a.yaml: .*{problem}"):
         chart.template(text, chart.PARTS[0], "manifests/a.yaml")
-
-
-def test_chart_and_product_have_one_version() -> None:
-    (metadata,) = documents(CHART / "Chart.yaml")
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert (metadata["version"], metadata["appVersion"], metadata["name"]) == (version, version, NAME)
-    assert VALUES["image"]["tag"] == version
 
 
 def test_the_chart_passes_the_strict_lint(helm: Helm) -> None:

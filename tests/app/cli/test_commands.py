@@ -1,5 +1,6 @@
 """How commands are found: what the help shows, what is imported for which command, and Ctrl-C."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Final
 import grimp
 import pytest
 
-from app.cli.commands import COMMANDS, LOGGING, load_command
+from app.cli.commands import COMMANDS, LOGGING, completions, load_command
 from tests.worlds.command_line import Run
 
 ROOT: Final = Path(__file__).parents[3]
@@ -76,6 +77,59 @@ def test_the_completion_of_a_commands_name_imports_no_command(monkeypatch: pytes
 def test_what_if_makes_its_options_values_without_pydantic() -> None:
     modules = imported("what-if", "--orders", "1", "--packing", "exact", "--snapshot", EXAMPLE)
     assert modules & {*SLOW, "asyncio", "pydantic"} == set()
+
+
+def call_as(name: str, folder: Path, entry: str, *arguments: str) -> str:
+    """What a program of this name prints."""
+    script = folder / name
+    script.write_text(f"from app.cli.main import {entry}\n{entry}()\n")
+    done = subprocess.run([sys.executable, script, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_a_plugin_of_kubectl_is_named_as_it_is_called(tmp_path: Path) -> None:
+    """It offers no script for completion, which would be one for all of kubectl."""
+    page = call_as("kubectl-longhorn_extender", tmp_path, "main", "--help")
+    assert page.startswith("Usage: kubectl longhorn-extender [OPTIONS] COMMAND")
+    assert "completion" not in page
+    page = call_as("kubectl-longhorn_extender", tmp_path, "main", "explain", "--help")
+    assert page.startswith("Usage: kubectl longhorn-extender explain ")
+    error = call_as("kubectl-longhorn_extender", tmp_path, "main", "explian")
+    assert error == "kubectl longhorn-extender: No such command 'explian'. Did you mean 'explain'?; see --help\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        pytest.param(["wai"], f"waiting\t{COMMANDS['Ask']['waiting']}\n:4\n", id="command"),
+        pytest.param(["top", "-o", "y"], "yaml\t\n:4\n", id="value"),
+        pytest.param(["explain", "--snapshot", ""], ":0\n", id="file"),
+        pytest.param(["explain", "--nothing"], ":0\n", id="nothing"),
+    ],
+)
+def test_kubectl_is_given_what_completes_a_word(tmp_path: Path, words: list[str], printed: str) -> None:
+    assert call_as("kubectl_complete-longhorn_extender", tmp_path, "complete", *words) == printed
+
+
+def test_kubectl_completes_without_words() -> None:
+    assert completions([]).startswith("serve\t")
+
+
+@pytest.mark.parametrize(
+    ("line", "word"), [("longhorn-extender wai", "waiting"), ("longhorn-extender top --gro", "--group-by")]
+)
+def test_bash_completes_words(line: str, word: str) -> None:
+    """By the script that docs/installation.md puts into ~/.bashrc."""
+    script = (
+        'eval "$(_LONGHORN_EXTENDER_COMPLETE=source_bash longhorn-extender)"\n'
+        "COMP_WORDS=($1); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _longhorn_extender_completion longhorn-extender\n"
+        'echo "${COMPREPLY[@]}"'
+    )
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", line], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{word}\n"
 
 
 def test_explain_imports_what_it_shows() -> None:
