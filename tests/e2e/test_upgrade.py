@@ -2,6 +2,7 @@
 
 import io
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +35,11 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("previous")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(folder, filter="data")
-    return {"PYTHONPATH": str(folder)}
+    environment = {"PYTHONPATH": str(folder)}
+    program = [sys.executable, "-c", "import app; print(app.__file__)"]
+    imported = subprocess.run(program, cwd=folder.parent, env=environment, check=True, capture_output=True, timeout=60)
+    assert imported.stdout.decode().startswith(str(folder)), "the program runs this version all the same"
+    return environment
 
 
 @pytest.fixture(scope="module")
