@@ -265,8 +265,8 @@ class Stack:
         self._write_simulator_config(config)
         self.cluster.processes[SIMULATOR].restart()
 
-    def start_candidate(self, name: str, *, wait: bool = True) -> Process:
-        """Starts a candidate of the extender.
+    def start_candidate(self, name: str, *, env: Mapping[str, str] | None = None, wait: bool = True) -> Process:
+        """Starts a candidate of the extender, with `env` in addition to this process's environment.
 
         A name that was used before gets its port again.
 
@@ -277,7 +277,7 @@ class Stack:
         self._candidates[name] = port
         guard = ("--placement-guard-port", str(self.guard_port(name)))
         arguments = ["--identity", name, "--node-name", name, *guard, *self._options.arguments]
-        return start_extender(self.cluster, name, self.account, port, arguments, wait=wait)
+        return start_extender(self.cluster, name, self.account, port, arguments, env, wait=wait)
 
     @property
     def candidates(self) -> list[str]:

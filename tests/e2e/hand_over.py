@@ -184,9 +184,9 @@ def _count_recorded(rig: Rig) -> int:
     return len(decode_record(b64decode(data[KEY])).offers) if KEY in data else 0
 
 
-def update_candidates(rig: Rig, *, offers: int) -> list[int]:
-    """Replaces all candidates one by one, as a Deployment does. It begins once there are so many offers. The leader
-    goes first, so that another candidate leads before it is replaced, too.
+def update_candidates(rig: Rig, *, offers: int, env: Mapping[str, str] | None = None) -> list[int]:
+    """Replaces all candidates one by one, as a Deployment does; the new ones have `env`. It begins once there are so
+    many offers. The leader goes first, so that another candidate leads before it is replaced, too.
     """
     leader, count = _wait_for_offers(rig, offers)
     counts = []
@@ -194,7 +194,7 @@ def update_candidates(rig: Rig, *, offers: int) -> list[int]:
     numbers = (f"extender-{number}" for number in itertools.count(1))
     names = [name for name in itertools.islice(numbers, 2 * len(former)) if name not in former]
     for name, old in zip(names, former, strict=False):
-        rig.start_candidate(name)
+        rig.start_candidate(name, env)
         rig.until(f"{name} is ready", partial(_is_ready, rig, name), _READY_SECONDS)
         if rig.leader() == old:
             count = _count_offers(rig, old)

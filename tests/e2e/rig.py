@@ -94,9 +94,9 @@ class Rig:
         """Restarts the simulator with another configuration and empty counters."""
         self._stack.use_simulator(config)
 
-    def start_candidate(self, name: str) -> Process:
+    def start_candidate(self, name: str, env: Mapping[str, str] | None = None) -> Process:
         """Starts a process of the extender. A former name gets its port again."""
-        return self._stack.start_candidate(name)
+        return self._stack.start_candidate(name, env=env)
 
     @property
     def candidates(self) -> list[str]:
