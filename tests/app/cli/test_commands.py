@@ -74,11 +74,6 @@ def test_the_completion_of_a_commands_name_imports_no_command(monkeypatch: pytes
     assert "app.cli.decisions" not in done.stderr.split()
 
 
-def test_what_if_makes_its_options_values_without_pydantic() -> None:
-    modules = imported("what-if", "--orders", "1", "--packing", "exact", "--snapshot", EXAMPLE)
-    assert modules & {*SLOW, "asyncio", "pydantic"} == set()
-
-
 def call_as(name: str, folder: Path, entry: str, *arguments: str) -> str:
     """What a program of this name prints."""
     script = folder / name
