@@ -8,11 +8,9 @@ dataclass, such as the `Query` of `app/cli/query.py`, stands for a group of opti
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from enum import Enum
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from importlib import import_module
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, cast, get_type_hints
@@ -70,8 +68,6 @@ _MODULES: Final = {
     "waiting": "decisions",
 }
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
-# More digits than 9 are left to typer.
-_DIGITS: Final = re.compile("[0-9]{1,9}")
 
 
 class CommandGroup(TyperGroup):
@@ -133,44 +129,7 @@ def load_command(name: str) -> Any:
     single.command(name, cls=getattr(module, "COMMAND_CLASS", TyperCommand), context_settings=settings)(
         _with_single_options(command)
     )
-    return _with_plain_values(typer.main.get_command(single))
-
-
-class _PlainValues:
-    """Makes the values of a parameter that need no more than a look; typer makes the others with pydantic, whose import takes
-    twice as long as its own.
-    """
-
-    def __init__(self, typer_values: Callable[[], Any]) -> None:
-        self._typer_values = typer_values
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Returns the value of a text or of a default."""
-        kind = param.type_descriptor.annotation
-        limits = param.type_descriptor.parameter_info
-        if value is None:
-            return () if param.multiple or param.nargs == -1 else None
-        if isinstance(kind, type) and (isinstance(value, kind) or (issubclass(kind, Enum) and value in {*kind})):
-            return kind(value)
-        if kind == list[str] and isinstance(value, (list, tuple)):
-            return list(value)
-        if kind is int and _DIGITS.fullmatch(value) and (limits.min or 0) <= int(value) <= (limits.max or int(value)):
-            return int(value)
-        return self._typer_values().coerce(value, param=param, ctx=ctx)
-
-
-def _with_plain_values(command: Any) -> Any:
-    all_parameters = command.get_params
-
-    def get_params(ctx: Any) -> Any:
-        parameters = all_parameters(ctx)  # with --help
-        for parameter in parameters:
-            if not isinstance(parameter.get_runtime_param, partial):
-                parameter.get_runtime_param = partial(_PlainValues, parameter.get_runtime_param)
-        return parameters
-
-    command.get_params = get_params
-    return command
+    return typer.main.get_command(single)
 
 
 def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -237,7 +196,7 @@ def _options(
     del version
 
 
-cli: Final = cast("TyperGroup", _with_plain_values(typer.main.get_command(_program)))
+cli: Final = cast("TyperGroup", typer.main.get_command(_program))
 
 
 def run() -> int:
