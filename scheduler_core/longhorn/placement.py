@@ -221,15 +221,20 @@ def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _Kno
     if known is None or any(each is not other for each, other in zip(known[0], objects, strict=True)):
         if len(cluster.known_nodes) >= _MAX_KNOWN:
             cluster.known_nodes.clear()
-        cluster.known_nodes[key] = known = (objects, {})
+        cluster.known_nodes[key] = known = [objects, {}, None, None, {}]
     nodes: dict[str, _KnownNode] = known[1]
-    latest: dict[str, _KnownNode] = {}
+    latest: dict[str, _KnownNode] = known[4]
+    # Status lags: several placements read the same nodes.
+    if known[2] is cluster.nodes and known[3] is cluster.kube_nodes:
+        return latest
+    latest = {}
     for name, node in cluster.nodes.items():
         kube_node = cluster.kube_nodes.get(name)
         entry = nodes.get(name)
         if entry is None or entry.node is not node or entry.kube_node is not kube_node:
             nodes[name] = entry = _examine_node(cluster, request, node, kube_node)
         latest[name] = entry
+    known[2:] = cluster.nodes, cluster.kube_nodes, latest
     return latest
 
 
