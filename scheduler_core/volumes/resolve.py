@@ -8,9 +8,6 @@ empty list.
 kube-scheduler does not look for Longhorn's CSI driver on a node (NodeVolumeLimits, unless the CSIDriver sets
 preventPodSchedulingIfMissing and the alpha feature VolumeLimitScaling is on), and so /filter does not either. A pod that is bound to a node
 without the driver waits there for its volumes.
-
-Where a new volume's data comes from is found as external-provisioner does (getPVCSource, getSnapshotSource): the claim or the
-VolumeSnapshot that a claim names. csi/controller_server.go: CreateVolume adds to the parameters of the claim's StorageClass what it is.
 """
 
 from __future__ import annotations
@@ -24,12 +21,10 @@ from typing import Final
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.longhorn import csi_driver
-from scheduler_core.longhorn.csi_driver import DRIVER, csi_size
-from scheduler_core.longhorn.replica_request import source_volume
 from scheduler_core.model import kube, longhorn
-from scheduler_core.model.longhorn import TopologyTerm, query_values
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.volumes.data_source import bound_volume, check_source, volume_parameters
 
 _LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
 _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -168,10 +163,10 @@ def future_volume(claim: kube.Claim, view: View, domain: TopologyTerm = csi_driv
     """Returns the volume that Longhorn would create, for a pod on a node of `domain`. What the claim is bound to does
     not matter. None if the claim belongs to another driver.
     """
-    full = f"{claim.namespace}/{claim.name}"
-    volume = _unbound_volume(claim, f"PersistentVolumeClaim {full}", view, domain)
+    volume = _unbound_volume(claim, f"PersistentVolumeClaim {claim.namespace}/{claim.name}", view, domain)
     if volume is None:
         return None
+    full = f"{claim.namespace}/{claim.name}"
     return PodVolume(name=claim.name, claim=full, volume=volume, bound=False, local=is_local(volume))
 
 
@@ -365,83 +360,3 @@ NO_DRIVER_DETAIL: Final = (
 def lacks_driver(snapshot: Snapshot, node: str) -> bool:
     """Whether Longhorn's CSI driver is not registered on a node; a snapshot without CSINodes says nothing."""
     return snapshot.csi_nodes is not None and csi_driver.DRIVER not in snapshot.csi_nodes.get(node, ())
-
-
-def volume_parameters(
-    claim: kube.Claim, parameters: Mapping[str, str], subject: str, snapshot: Snapshot
-) -> Mapping[str, str]:
-    """Returns the parameters of a claim's StorageClass with what the source of its data adds.
-
-    Raises:
-        MissingObjectError: the claim or the VolumeSnapshot that is its source does not exist
-        ResolutionError: Longhorn makes no volume from that source
-    """
-    if claim.spec.source_claim:
-        volume = _claimed_volume(claim, subject, snapshot)
-        return {**parameters, "dataSource": f"vol://{volume.name}"}
-    if claim.spec.source_snapshot:
-        return {**parameters, **_snapshot_parameters(claim, subject, snapshot)}
-    return parameters
-
-
-def check_source(volume: longhorn.Volume, subject: str, snapshot: Snapshot) -> None:
-    """Checks the volume that a new volume is cloned from (validator.go: verifyVolumeDataSource)."""
-    name = source_volume(volume.data_source)
-    if not name:
-        return
-    source = snapshot.volumes.get(name)
-    if source is None:
-        raise MissingObjectError("Longhorn volume", name, subject)
-    if source.data_engine != volume.data_engine:
-        raise ResolutionError(
-            f"{subject}: it has dataEngine {volume.data_engine}, and its source {name} has {source.data_engine}"
-        )
-
-
-def bound_volume(name: str, subject: str, snapshot: Snapshot) -> longhorn.Volume | None:
-    """Returns the Longhorn volume of a PersistentVolume, None for one of another driver."""
-    persistent_volume = snapshot.persistent_volumes.get(name)
-    if persistent_volume is None:
-        raise MissingObjectError("PersistentVolume", name, subject)
-    if persistent_volume.driver != DRIVER:
-        return None
-    volume = snapshot.volumes.get(persistent_volume.handle)
-    if volume is None:
-        handle = persistent_volume.handle or "(no volumeHandle)"
-        raise MissingObjectError("Longhorn volume", handle, f"PersistentVolume {name}")
-    return volume
-
-
-def _claimed_volume(claim: kube.Claim, subject: str, snapshot: Snapshot) -> longhorn.Volume:
-    full = f"{claim.namespace}/{claim.spec.source_claim}"
-    source = snapshot.claims.get((claim.namespace, claim.spec.source_claim))
-    if source is None or not source.spec.volume_name or source.deleting:
-        raise MissingObjectError("bound PersistentVolumeClaim", full, subject)
-    volume = bound_volume(source.spec.volume_name, f"PersistentVolumeClaim {full}", snapshot)
-    if volume is None:
-        raise ResolutionError(f"{subject}: its source, PersistentVolumeClaim {full}, is no Longhorn volume")
-    size = csi_size(claim.spec.request or 0, "")
-    if size != volume.size:
-        raise ResolutionError(
-            f"{subject}: a clone has the size of its source, and it asks for {format_bytes(size)}, "
-            f"while PersistentVolumeClaim {full} has {format_bytes(volume.size)}"
-        )
-    return volume
-
-
-def _snapshot_parameters(claim: kube.Claim, subject: str, snapshot: Snapshot) -> Mapping[str, str]:
-    """Returns what the CSI driver makes of a snapshot's handle (decodeSnapshotID)."""
-    full = f"{claim.namespace}/{claim.spec.source_snapshot}"
-    bound = snapshot.volume_snapshots.get((claim.namespace, claim.spec.source_snapshot), "")
-    content = snapshot.volume_snapshot_contents.get(bound)
-    if content is None or not content.handle:
-        raise MissingObjectError("bound VolumeSnapshot", full, subject)
-    kind, _, rest = content.handle.partition("://")
-    volume, _, name = rest.partition("/")
-    if content.driver == DRIVER and kind == "bi":
-        return query_values(content.handle)
-    if content.driver == DRIVER and kind == "snap" and name:
-        return {"dataSource": content.handle}
-    if content.driver == DRIVER and kind in ("bak", "bs") and name:
-        return {"fromBackup": f"?backup={name}&volume={volume}"}
-    raise ResolutionError(f"{subject}: its source, VolumeSnapshot {full}, is no snapshot, backup or image of Longhorn")
