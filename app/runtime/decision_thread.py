@@ -132,7 +132,8 @@ class DecisionThread:
         self._waiting: list[tuple[Urgency, int, _Job[Any]]] = []
         self._submitted = 0
         self._expected = 0
-        # Of the three above.
+        self._held = False  # whether a job waits for the end of `expecting`
+        # Of the four above.
         self._changed = threading.Condition()
         self._latest_decision = -math.inf
         self._thread: threading.Thread | None = None
@@ -160,7 +161,9 @@ class DecisionThread:
         finally:
             with self._changed:
                 self._expected -= 1
-                self._changed.notify()
+                # Otherwise the thread would wake up for nothing before each decision.
+                if self._held:
+                    self._changed.notify()
 
     def _run_jobs(self) -> None:
         while True:
@@ -190,7 +193,8 @@ class DecisionThread:
         while self._waiting or self._expected or rests_until:
             with self._changed:
                 ready = self._is_ready(job.urgency)
-                if not ready and self._expected and job.urgency > Urgency.DECISION:
+                self._held = not ready and self._expected > 0 and job.urgency > Urgency.DECISION
+                if self._held:
                     self._changed.wait()
                     continue
                 if not ready and rests_until:
