@@ -41,6 +41,7 @@ from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol
 from app.settings import NO_BROWSER
 
 SHUTDOWN_SECONDS: Final = 20
+_DATE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,23 @@ class _Server(uvicorn.Server):
         self._listener = server.listener
         self._tls = server.tls
         self._connections = connections
+        self._ended = asyncio.Event()
 
     async def run_until_exit(self) -> None:
-        """Serves until `should_exit` is set and every accepted request is answered."""
+        """Serves until `end` is called and every accepted request is answered."""
         await self.serve(sockets=[self._listener])
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        """Keeps the header Date current until `end`."""
+        # uvicorn's own loop wakes up ten times a second.
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_SECONDS):
+                    await self._ended.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -168,7 +182,7 @@ async def serve(service: Service, servers: Sequence[HttpServer]) -> None:
             await _drain(service, signals, tasks)
         if listening:
             for server in listening:
-                server.should_exit = True
+                server.end()
             serving = tasks - {running}
             await signals.wait_until(lambda: signals.interrupted, serving)
             for server in listening:
@@ -193,7 +207,7 @@ async def _serve_connections(servers: Sequence[_Server], connections: Connection
     try:
         await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
         for server in servers:
-            server.should_exit = True
+            server.end()
         await asyncio.gather(*serving)
     finally:
         for task in (watching, *serving):
