@@ -8,9 +8,11 @@ HOST ?= 127.0.0.1
 PORT ?= 9504
 # Another release of Kubernetes than the pinned one, for every target that starts a control plane: KUBERNETES_VERSION=1.35.4
 export DEVCLUSTER_KUBERNETES_VERSION ?= $(KUBERNETES_VERSION)
+SITE ?= dist/site
+VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 TIERS = $(BIN)/python -m tests.tiers
 
-.PHONY: help run dev test test-all test-rest soak check audit unit mutants e2e e2e-report controlplane lint bench lock wheels image sbom dist screenshots clean
+.PHONY: help run dev test test-all test-rest soak check audit unit mutants e2e e2e-report controlplane lint bench lock wheels image sbom dist screenshots site clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +48,7 @@ check: .venv/dev ## format, lint, types, architecture, unit tests and known vuln
 	@$(MAKE) --no-print-directory -j3 lint unit audit
 
 audit: .venv/dev ## look for known vulnerabilities of the locked dependencies (asks the package index)
-	@$(BIN)/python .ci/audit.py .ci/requirements/runtime.lock .ci/requirements/dev.lock
+	@$(BIN)/python .ci/audit.py .ci/requirements/runtime.lock .ci/requirements/dev.lock .ci/requirements/site.lock
 
 unit: .venv/dev
 	@$(TIERS) unit
@@ -62,7 +64,7 @@ bench: .venv/dev ## measure /filter, packing and order safety against the budget
 
 lock: ## resolve the newest allowed versions into .ci/requirements/*.lock
 	$(PYTHON) -m venv .venv/uv && .venv/uv/bin/pip install --quiet uv
-	for part in build runtime image dev; do sh .ci/requirements/resolve $$part || exit 1; done
+	for part in build runtime image dev site; do sh .ci/requirements/resolve $$part || exit 1; done
 	PIP="$(PYTHON) -m pip" .ci/requirements/check-wheels
 
 wheels: ## check that every package of the image has a locked wheel for amd64 and arm64 (asks the package index)
@@ -81,6 +83,10 @@ dist: .venv/dev ## make what a release consists of into dist/; SIGNING_KEY=FILE 
 screenshots: .venv/dev ## take the pictures of the pages in docs/images (needs Debian's chromium)
 	$(BIN)/python -m devcluster.screenshots
 
+site: .venv/site ## build the documentation as a site into dist/site/VERSION, without network; VERSION= (that of pyproject.toml)
+	@SITE_VERSION=$(VERSION) $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --conf-dir .ci/site --doctree-dir .venv/doctrees . $(SITE)/$(VERSION)
+	@echo "$(SITE)/$(VERSION): $(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE)"
+
 clean: ## remove the environment and everything built
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
@@ -97,4 +103,8 @@ clean: ## remove the environment and everything built
 
 .venv/dev: .ci/requirements/dev.lock .venv/runtime
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r .ci/requirements/dev.lock
+	@touch $@
+
+.venv/site: .ci/requirements/site.lock | .venv/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r .ci/requirements/site.lock
 	@touch $@

@@ -36,6 +36,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.escaping import escape_invisible
+from app.runtime import wait_at_most
 from app.runtime.connections import CallerLog, Connections, ServerMetrics, owner_of
 from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol
 from app.settings import NO_BROWSER
@@ -130,9 +131,7 @@ class _Server(uvicorn.Server):
         """Keeps the header Date current until `end`."""
         # uvicorn's own loop wakes up ten times a second.
         while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_DATE_SECONDS):
-                    await self._ended.wait()
+            await wait_at_most(self._ended, _DATE_SECONDS)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

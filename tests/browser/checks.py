@@ -17,9 +17,18 @@ _PAPER: Final[ViewportSize] = {"width": 718, "height": 1047}
 
 def axe_violations(page: Page) -> list[str]:
     """Returns the elements that break one of axe-core's rules, its best practices included."""
+    return _run_axe(page, "runAxe")
+
+
+def contrast_violations(page: Page) -> list[str]:
+    """Returns the texts that axe-core finds too pale: the rule that other colours of the same page may break."""
+    return _run_axe(page, "runContrast")
+
+
+def _run_axe(page: Page, function: str) -> list[str]:
     page.evaluate(AXE_SCRIPT)
     page.evaluate(_SCRIPTS)
-    violations: list[dict[str, Any]] = page.evaluate("() => checks.runAxe()")
+    violations: list[dict[str, Any]] = page.evaluate(f"() => checks.{function}()")
     return [
         f"{violation['id']}: {violation['help']}: {' '.join(map(str, node['target']))}: {node['html'][:120]}"
         for violation in violations

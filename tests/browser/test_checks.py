@@ -1,14 +1,10 @@
 """The checks of this folder can fail. Each bad page breaks one of them, and the good page none."""
 
-import functools
 import re
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -21,6 +17,7 @@ from tests.browser.checks import (
     skip_link_problems,
     tab_stops,
 )
+from tests.browser.folders import serve_folder
 from tests.browser.visit import LOOKS, NARROW, WIDE, Look, visit
 
 pytestmark = [pytest.mark.e2e]
@@ -33,13 +30,6 @@ GOOD = Template("""<!doctype html>
 <main id="main" tabindex="-1"><h1>Nodes</h1><p><a href="/node-1">node-1</a> <button>Filter</button></p>$body</main></body>
 </html>
 """)
-
-
-class QuietHandler(SimpleHTTPRequestHandler):
-    """Serves a folder and logs nothing."""
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 # the base class has this name
-        """Leaves the test's output to the test."""
 
 
 @dataclass
@@ -61,12 +51,8 @@ class Pages:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     """The pages of these tests."""
     folder = tmp_path_factory.mktemp("pages")
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever, name="pages")
-        thread.start()
-        yield Pages(folder, f"http://127.0.0.1:{server.server_port}")
-        server.shutdown()
-        thread.join()
+    with serve_folder(folder) as address:
+        yield Pages(folder, address)
 
 
 @pytest.fixture(scope="module")
