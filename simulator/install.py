@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import fields
 from importlib.resources import files
 from typing import Final
 
@@ -24,7 +23,7 @@ from app.kube.resources import (
     Resource,
 )
 from scheduler_core.errors import CoreError
-from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.settings import FIELDS_BY_SETTING
 from simulator.config import Config
 from simulator.images import ENGINE_IMAGE, MANAGER_IMAGE
 from simulator.known_settings import KNOWN_SETTINGS
@@ -158,9 +157,7 @@ def _storage_class(name: str, mode: str, policy: str, parameters: dict[str, str]
 def settings(config: Config) -> Iterable[Json]:
     """The Settings that decisions read, with default or configured values."""
     images = {"default-engine-image": ENGINE_IMAGE, "default-instance-manager-image": MANAGER_IMAGE}
-    defaults = {
-        entry.metadata["name"]: entry.metadata["default"] for entry in fields(Settings) if "name" in entry.metadata
-    }
+    defaults = {name: entry.metadata["default"] for name, entry in FIELDS_BY_SETTING.items()}
     for name, value in {**defaults, AUTO_SALVAGE: "true", **images, **config.settings}.items():
         yield {"metadata": {"name": name, "namespace": LONGHORN_NAMESPACE}, "value": value}
 

@@ -55,7 +55,7 @@ async def refusal(client: KubeClient, **options: Any) -> ApiError:
 
 @pytest.mark.parametrize(
     ("status", "true"),
-    [(401, "forbidden"), (403, "forbidden"), (404, "not_found"), (409, "conflict"), (410, "gone"), (429, "unreachable"),
+    [(401, "forbidden"), (403, "forbidden"), (404, "not_found"), (409, "conflict"), (429, "unreachable"),
      (500, "unreachable"), (503, "unreachable")],
 )  # fmt: skip
 async def test_a_refusal_has_its_kind_and_the_servers_message(status: int, true: str, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def test_a_refusal_has_its_kind_and_the_servers_message(status: int, true:
         error = await refusal(client)
     assert (error.status, error.reason) == (status, "Because")
     assert str(error) == f"GET {PATH}: {text} (HTTP {status})"
-    kinds = ("unreachable", "not_found", "conflict", "forbidden", "gone")
+    kinds = ("unreachable", "not_found", "conflict", "forbidden")
     assert [kind for kind in kinds if getattr(error, kind)] == [true]
 
 
