@@ -4,7 +4,6 @@ The first remedy in `explain` is tested, too.
 """
 
 import json
-import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -103,13 +102,6 @@ def test_the_remedies_of_the_example_work(run: Run, tmp_path: Path, monkeypatch:
         run_command(items, shlex.split(command))
         result = run("explain", "--snapshot", write_list(tmp_path, items), LARGE, "-o", "name")
         assert (result.code, result.out) == (0, "node/north-1\n")
-
-
-def test_the_documented_output_is_that_of_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    text = (ROOT / "docs/remedies.md").read_text()
-    [(command, printed)] = re.findall(r"```console\n\$ \.venv/bin/longhorn-extender (.*?)\n(.*?)```", text, re.DOTALL)
-    assert run(*shlex.split(command)).out == printed
 
 
 def test_json_and_yaml_are_stable(run: Run, tmp_path: Path) -> None:
