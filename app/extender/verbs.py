@@ -1,6 +1,6 @@
 """kube-scheduler's verbs: filter, prioritize, preempt; and explain for people. Every verb checks whether this process
 may answer, decides, and checks again. A policy file's predicates are asked before Longhorn's rules, which then evaluate
-only the nodes that the predicates leave.
+only the nodes that the predicates leave. Nodes are scored by the classic rules (`generic/scheduler.py: prioritize_names`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Data flow: reflectors → the store keeps the latest value of each changed objec
 them when a request needs it. So an event costs one dictionary entry, and a burst of events costs one update.
 
 Nothing is decided before every kind has been listed. A kind that may be missing (its CRD is not installed) counts as empty.
-`problem` names a required kind that is missing, or a watch that has been silent for too long.
+The store (`store.py`) names a required kind that is missing, or a watch that has been silent for too long (`stale_after` of the settings).
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ that of a packing of all of it, among the disks of the same node that Longhorn's
 Otherwise there is no plan to keep, and Longhorn's choice stays. Of volumes that do not fit together, hopeless demand is
 left out first, then offers (`evaluation/competitors.py`).
 
+Which writes of Longhorn are placements at all, `convert/admission.py` decides.
+
 A replica that no pod needs on the node is steered to a disk with which everything that was promised there still fits
 (`steering.py`).
 

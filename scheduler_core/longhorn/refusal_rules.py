@@ -1,5 +1,5 @@
-"""Every rule by which Longhorn refuses a node or a disk, and what it then reports; the rule of tags
-(types/types.go:IsSelectorsInTags).
+"""Names every rule by which Longhorn refuses a node or a disk, and what it then reports; the rule of tags
+(types/types.go:IsSelectorsInTags). `stages.py` decides which rule refuses.
 """
 
 from __future__ import annotations
