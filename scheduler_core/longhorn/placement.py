@@ -83,22 +83,25 @@ def possible_choices(candidates: Sequence[DiskCandidate], size: int) -> tuple[Ch
     if best_score is None:
         return _choices(candidates, ChoiceReason.NO_NODE)
     best_nodes = {name for name, usable in usable_of_node.items() if of_nodes.get(usable) == best_score}
-    of_disks = _balance_scores([candidate.usable_bytes for candidate in candidates], size)
+    # By UUID: nodes between which a disk was moved may both have it.
+    usable = {candidate.disk_uuid: candidate.usable_bytes for candidate in candidates}
+    of_disks = _balance_scores(usable.values(), size)
     on_best_nodes = [candidate for candidate in candidates if candidate.node.name in best_nodes]
     best_on_node: dict[str, float] = {}
     for candidate in on_best_nodes:
         name = candidate.node.name
-        score = of_disks.get(candidate.usable_bytes)
+        score = of_disks.get(usable[candidate.disk_uuid])
         if score is not None and score < best_on_node.get(name, inf):
             best_on_node[name] = score
     chosen = [
         candidate
         for candidate in on_best_nodes
-        if of_disks.get(candidate.usable_bytes, inf) == best_on_node.get(candidate.node.name)
+        if of_disks.get(usable[candidate.disk_uuid], inf) == best_on_node.get(candidate.node.name)
     ]
-    if len(best_on_node) == len(best_nodes):
-        return _choices(chosen, ChoiceReason.TIE if len(chosen) > 1 else ChoiceReason.BEST)
     uuids = {candidate.disk_uuid for candidate in chosen}
+    if len(best_on_node) == len(best_nodes):
+        why = ChoiceReason.TIE if len(uuids) > 1 else ChoiceReason.BEST
+        return _choices([candidate for candidate in candidates if candidate.disk_uuid in uuids], why)
     return tuple(
         Choice(candidate, ChoiceReason.TIE if candidate.disk_uuid in uuids else ChoiceReason.NO_DISK)
         for candidate in candidates
@@ -207,6 +210,15 @@ class _KnownNode:
         return eligible, self.reasons | _reported_reasons(rule for rule in rules if rule is not None)
 
 
+class _KnownNodes(NamedTuple):
+    """What is known of the nodes of one cluster, as long as these objects are the cluster's."""
+
+    objects: tuple[object, ...]
+    nodes: Mapping[str, Node]
+    kube_nodes: Mapping[str, kube.Node]
+    by_name: Mapping[str, _KnownNode]
+
+
 def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _KnownNode]:
     """What is known of every node, renewed for those that have changed; empty where more decides than node and disks."""
     volume = request.volume
@@ -218,24 +230,23 @@ def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _Kno
         *(volume.data_engine, volume.node_selector, volume.disk_selector, volume.topology_requirement),
     )
     known = cluster.known_nodes.get(key)
-    if known is None or any(each is not other for each, other in zip(known[0], objects, strict=True)):
-        if len(cluster.known_nodes) >= _MAX_KNOWN:
-            cluster.known_nodes.clear()
-        cluster.known_nodes[key] = known = [objects, {}, None, None, {}]
-    nodes: dict[str, _KnownNode] = known[1]
-    latest: dict[str, _KnownNode] = known[4]
-    # Status lags: several placements read the same nodes.
-    if known[2] is cluster.nodes and known[3] is cluster.kube_nodes:
-        return latest
-    latest = {}
+    before: Mapping[str, _KnownNode] = {}
+    if known is not None and all(each is other for each, other in zip(known.objects, objects, strict=True)):
+        # Status lags: several placements read the same nodes.
+        if known.nodes is cluster.nodes and known.kube_nodes is cluster.kube_nodes:
+            return known.by_name
+        before = known.by_name
+    by_name: dict[str, _KnownNode] = {}
     for name, node in cluster.nodes.items():
         kube_node = cluster.kube_nodes.get(name)
-        entry = nodes.get(name)
+        entry = before.get(name)
         if entry is None or entry.node is not node or entry.kube_node is not kube_node:
-            nodes[name] = entry = _examine_node(cluster, request, node, kube_node)
-        latest[name] = entry
-    known[2:] = cluster.nodes, cluster.kube_nodes, latest
-    return latest
+            entry = _examine_node(cluster, request, node, kube_node)
+        by_name[name] = entry
+    if known is None and len(cluster.known_nodes) >= _MAX_KNOWN:
+        cluster.known_nodes.clear()
+    cluster.known_nodes[key] = _KnownNodes(objects, cluster.nodes, cluster.kube_nodes, by_name)
+    return by_name
 
 
 def _examine_node(cluster: Cluster, request: ReplicaRequest, node: Node, kube_node: kube.Node | None) -> _KnownNode:
