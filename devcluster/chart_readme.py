@@ -70,6 +70,6 @@ def _rows(
 
 def _comment(lines: list[str], line: int) -> str:
     first = line
-    while lines[first - 1].lstrip().startswith("#"):
+    while first and lines[first - 1].lstrip().startswith("#"):
         first -= 1
     return " ".join(text.strip().removeprefix("# ") for text in lines[first:line])

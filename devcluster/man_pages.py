@@ -14,7 +14,7 @@ from typer._click.core import Context
 from app.cli.commands import COMMANDS, cli
 
 NAME: Final = "longhorn-extender"
-_FAILURES: Final = (
+_EXIT_CODES: Final = (
     ("0", "It fits, or the command succeeded."),
     ("1", "It does not fit."),
     ("2", "Bad input; one line on standard error says what."),
@@ -32,7 +32,7 @@ def pages(version: str) -> Iterator[tuple[str, str]]:
         for name, text in commands.items():
             lines += [".TP", rf".BR {_page_name(name)} (1)", _escape(text)]
     lines += [".SH EXIT STATUS"]
-    for code, text in _FAILURES:
+    for code, text in _EXIT_CODES:
         lines += [".TP", f".B {code}", text]
     yield f"{NAME}.1", _join(lines)
     for name, text in [pair for commands in COMMANDS.values() for pair in commands.items()]:

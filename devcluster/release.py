@@ -199,7 +199,8 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     Raises:
         ConfigError: the file cannot be read, or is no such key
     """
-    password = os.environ.get(_PASSWORD)
+    # No program that is run later sees it.
+    password = os.environ.pop(_PASSWORD, None)
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password.encode() if password else None)
     except OSError as error:
@@ -220,7 +221,7 @@ def main(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=f"ECDSA P-256 key in PEM that signs every file; ${_PASSWORD} decrypts it.",
+            help=f"ECDSA P-256 key in PEM that signs the files, man pages by their sums; ${_PASSWORD} decrypts it.",
             show_default="nothing is signed",
         ),
     ] = None,

@@ -10,6 +10,7 @@ import os
 import posixpath
 import re
 import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ from sphinx.addnodes import download_reference, pending_xref
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 
 project = "Longhorn scheduler extender"
 version = release = (
@@ -113,9 +114,10 @@ def show_files(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     show = app.builder.highlighter.highlight_block
     for path in sorted(_shown):
         title = path.relative_to(ROOT).as_posix()
-        files = [file for file in sorted(path.rglob("*")) if file.is_file() and "__pycache__" not in file.parts] or [
-            path
-        ]
+        # Files that are not the repository's may hold secrets.
+        listing = ["git", "ls-files", "-z", str(path)]
+        names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True)  # noqa: S603 # no shell
+        files = [ROOT / name for name in names.stdout.split("\0") if name]
         parts = [f"<h1>{title}</h1>"]
         for file in files:
             parts += [] if file == path else [f"<h2>{file.relative_to(path)}</h2>"]

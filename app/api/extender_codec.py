@@ -270,7 +270,8 @@ async def decode_filter(
 ) -> ExtenderArgs:
     """Decodes the body of /filter, /prioritize and /explain. `charge` is called with the memory that this takes, before
     it is taken. `scheduling`: there is a policy file, whose rules read `Pod.scheduling`. `names_only`: the answer has
-    no full nodes. Raises a RequestError if it is not JSON, has another shape, or contradicts itself; names the field.
+    no full nodes. Raises a RequestError, which names the field, if it
+    is not JSON, has another shape, or contradicts itself.
     """
     turns = Turns()
     raw, names, items = await _pod_and_nodes(body, charge, turns)
@@ -318,8 +319,8 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def decode_preempt(body: bytearray, charge: Charge, *, scheduling: bool) -> PreemptionArgs:
-    """Decodes the body of /preempt; arguments as in decode_filter. Raises a RequestError if it is not JSON, has another
-    shape, or contradicts itself; names the field.
+    """Decodes the body of /preempt; arguments as in decode_filter. Raises a RequestError, which names the
+    field, if it is not JSON, has another shape, or contradicts itself.
     """
     charge(_VICTIM_ELEMENT_BYTES * _commas(body))
     args = _decode(_PREEMPTION_ARGS, body)

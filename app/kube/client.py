@@ -216,8 +216,8 @@ class KubeClient:
         seconds: float = CALL_TIMEOUT,
         headers: Mapping[str, str] = _NONE,
     ) -> bytes:
-        """GETs an object or a list; returns the body of the response. Raises an ApiError if any response but a success,
-        or none within `seconds`.
+        """GETs an object or a list; returns the body of the response. Raises an ApiError unless the
+        response is a success, and comes within `seconds`.
         """
         return await self._request(_Call("GET", path, seconds, query, headers=headers))
 
@@ -256,7 +256,7 @@ class KubeClient:
     async def watch(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[aiohttp.StreamReader]:
         """Opens a watch and provides its events as a stream. The response must begin within `CALL_TIMEOUT`, and the
         stream is cut off after `seconds`. A stream that breaks raises aiohttp's or asyncio's own errors. Raises an
-        ApiError if any response but a success, or none.
+        ApiError unless the response is a success.
         """
         call = _Call("GET", path, seconds, query)
         opening = _Call("GET", path, min(seconds, CALL_TIMEOUT))

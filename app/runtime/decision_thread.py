@@ -196,6 +196,7 @@ class DecisionThread:
                 self._held = not ready and self._expected > 0 and job.urgency > Urgency.DECISION
                 if self._held:
                     self._changed.wait()
+                    self._held = False
                     continue
                 if not ready and rests_until:
                     until = max(rests_until, min(self._latest_decision + QUIET_SECONDS, job.deadline))

@@ -18,7 +18,6 @@ from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.generic.policy import (
     Policy,
-    PolicyPredicate,
     UnsupportedConstraint,
     UnsupportedMode,
     ignored_constraints,
@@ -27,6 +26,7 @@ from scheduler_core.generic.policy import (
     unsupported_message,
     unsupported_nodes,
 )
+from scheduler_core.generic.rule_registry import is_longhorn_rule
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
 from scheduler_core.model.kube import Pod
 
@@ -55,22 +55,20 @@ def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     if facts_for is None:
         result = schedule(pod, open_nodes, state, policy, select_host)
         return replace(result, unavailable={**result.unavailable, **closed}) if closed else result
-    classic = replace(policy, predicates=tuple(entry for entry in policy.predicates if not _is_longhorns(entry)))
+    classic = replace(
+        policy, predicates=tuple(entry for entry in policy.predicates if not is_longhorn_rule(entry.rule))
+    )
     filtered = find_nodes_that_fit(pod, open_nodes, state, classic)
     unavailable = {**filtered.unavailable, **closed}
     if not filtered.feasible:
         result = schedule(pod, open_nodes, state, classic, select_host)
         return replace(result, unavailable=unavailable)
     names = [node_info.node.name for node_info in filtered.feasible]
-    longhorn = replace(policy, predicates=tuple(entry for entry in policy.predicates if _is_longhorns(entry)))
+    longhorn = replace(policy, predicates=tuple(entry for entry in policy.predicates if is_longhorn_rule(entry.rule)))
     facts = facts_for(names)
     result = schedule(pod, names, state, longhorn, select_host, facts)
     failures = {**filtered.failures, **result.failures}
     return replace(result, unavailable=unavailable, failures=failures)
-
-
-def _is_longhorns(entry: PolicyPredicate) -> bool:
-    return entry.rule.startswith("Longhorn")
 
 
 def message(result: ScheduleResult) -> str:

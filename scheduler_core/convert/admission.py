@@ -4,7 +4,7 @@ patch of a change.
 Longhorn writes a placement as one update that sets spec.nodeID, spec.diskID, spec.diskPath and two labels of a replica that had none of them
 (scheduler/replica_scheduler.go: scheduleReplicaToDisk, datastore: UpdateReplica). The labels matter as much as the fields: Longhorn counts
 a disk's replicas by label, and writes nodeID and diskPath again for any replica that its label leads to. An update of any other shape is
-left alone. A dry run that creates `convert/probe_objects.py: probe_replica` asks only whether the guard answers.
+left alone. A dry run that creates `convert/installed_objects.py: probe_replica` asks only whether the guard answers.
 """
 
 from __future__ import annotations

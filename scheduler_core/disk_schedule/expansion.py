@@ -32,7 +32,7 @@ from scheduler_core.disk_schedule.writes import (
     condition_matches,
     disk_name,
     disk_problem,
-    refuse_allocation,
+    unallocated_condition,
 )
 from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
@@ -140,12 +140,12 @@ def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Cou
 
 def _pending_condition(volume: Volume) -> Condition:
     message = f"waiting for all disks to answer for {format_bytes(volume.size)} per replica"
-    return refuse_allocation(EXPANSION_PENDING, message)
+    return unallocated_condition(EXPANSION_PENDING, message)
 
 
 def _granted_condition(volume: Volume) -> Condition:
     message = f"all disks granted {format_bytes(volume.size)} per replica"
-    return refuse_allocation(EXPANSION_GRANTED, message)
+    return unallocated_condition(EXPANSION_GRANTED, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +173,12 @@ def _rejected_condition(
     refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in causes.full_disks]
     # While replicas go back to the old size there may be no such disk: the message stays.
     if not refused and current_condition is not None and current_condition.message.startswith(f"{start}:"):
-        return refuse_allocation(EXPANSION_REJECTED, current_condition.message)
+        return unallocated_condition(EXPANSION_REJECTED, current_condition.message)
     lacking = _growth_by_disk(volume, growing)
     nodes = {replica.disk_id: replica.node_id for replica in refused}
     sentences = dict.fromkeys(causes.describe(uuid, node, lacking[uuid]) for uuid, node in nodes.items())
     cause = "; ".join(sentences) or "its disks are asked for the old size first"
-    return refuse_allocation(EXPANSION_REJECTED, f"{start}: {cause}")
+    return unallocated_condition(EXPANSION_REJECTED, f"{start}: {cause}")
 
 
 def _has_refusal(entry: ReplicaAllocation) -> bool:

@@ -22,7 +22,7 @@ from scheduler_core.disk_schedule.writes import (
     ALLOCATION_PENDING,
     ALLOCATION_REJECTED,
     gone_disk,
-    refuse_allocation,
+    unallocated_condition,
 )
 from scheduler_core.model.disk_schedule import (
     Adoption,
@@ -106,7 +106,9 @@ def replica_allocation(
     elif allocation is not None and allocation.size >= current_size:
         stage = Stage.ALLOCATED
         obstacle = (
-            refuse_allocation(ALLOCATION_REJECTED, gone) if gone else _image_obstacle(schedule, volume.backing_image)
+            unallocated_condition(ALLOCATION_REJECTED, gone)
+            if gone
+            else _image_obstacle(schedule, volume.backing_image)
         )
     else:
         rejected = allocation is not None and allocation.state is AllocationState.REJECTED
@@ -132,9 +134,9 @@ def _image_obstacle(schedule: DiskSchedule, image: str) -> Condition | None:
     requested = f" of {format_bytes(size)}" if size else ""
     where = f"disk {schedule.spec.disk} on node {schedule.spec.node}"
     if _refuses_image(schedule, image):
-        return refuse_allocation(ALLOCATION_REJECTED, f"backing image {image}{requested} is refused by {where}")
+        return unallocated_condition(ALLOCATION_REJECTED, f"backing image {image}{requested} is refused by {where}")
     message = f"backing image {image}{requested} has no answer from {where} yet"
-    return refuse_allocation(ALLOCATION_PENDING, message)
+    return unallocated_condition(ALLOCATION_PENDING, message)
 
 
 def _refuses_image(schedule: DiskSchedule, image: str) -> bool:

@@ -39,7 +39,7 @@ from scheduler_core.disk_schedule.writes import (
     Write,
     condition_matches,
     disk_problem,
-    refuse_allocation,
+    unallocated_condition,
 )
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
@@ -80,10 +80,10 @@ class VolumeSnapshot:
         if not name or (image is not None and image.real_size > 0):
             return None
         if self.image_fault:
-            return refuse_allocation(UNREADABLE, f"backing image {name} cannot be read: {self.image_fault}")
+            return unallocated_condition(UNREADABLE, f"backing image {name} cannot be read: {self.image_fault}")
         if image is None:
-            return refuse_allocation(BACKING_IMAGE_MISSING, f"there is no backing image {name}")
-        return refuse_allocation(BACKING_IMAGE_PENDING, f"the size of backing image {name} is not known yet")
+            return unallocated_condition(BACKING_IMAGE_MISSING, f"there is no backing image {name}")
+        return unallocated_condition(BACKING_IMAGE_PENDING, f"the size of backing image {name} is not known yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def _condition(
     # True only if every replica holds its size on a disk that is there, together with the volume's backing image.
     refusals = [_refusal(snapshot, entry) for entry in allocations if entry.stage is Stage.REFUSED]
     if refusals:
-        return refuse_allocation(ALLOCATION_REJECTED, "; ".join(refusals))
+        return unallocated_condition(ALLOCATION_REJECTED, "; ".join(refusals))
     obstacles = [entry.obstacle for entry in allocations if entry.stage is Stage.ALLOCATED and entry.obstacle]
     image_problem = snapshot.image_problem
     if image_problem is not None and not all(entry.stage is Stage.ALLOCATED for entry in allocations):
@@ -277,18 +277,18 @@ def _condition(
     if placement.without_disk:
         replicas = _list_replicas(placement.without_disk)
         reason = NODE_UNREADABLE if placement.undecided else NO_DISK
-        return refuse_allocation(
+        return unallocated_condition(
             reason, f"no disk can be asked for room for {replicas}, which needs {placement.explanation}"
         )
     if contradictions:
-        return refuse_allocation(PLACE_CONTRADICTED, "; ".join(contradictions))
+        return unallocated_condition(PLACE_CONTRADICTED, "; ".join(contradictions))
     detached = tuple(entry.name for entry in allocations if _waits_for_attachment(snapshot.volume, entry))
     pending = [entry for entry in allocations if entry.stage is not Stage.ALLOCATED and entry.name not in detached]
     if pending or placement.writes:
         return _pending_condition(snapshot, pending)
     if detached:
         message = f"waiting for the volume to be attached, then for room for {_list_replicas(detached)}"
-        return refuse_allocation(ALLOCATION_PENDING, message)
+        return unallocated_condition(ALLOCATION_PENDING, message)
     if image_problem is not None:
         return image_problem
     if obstacles:
@@ -304,7 +304,7 @@ def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAlloca
         schedule = snapshot.schedules.get(entry.replica.disk_id)
         disk = f"disk {schedule.spec.disk} on node {schedule.spec.node}" if schedule else "a disk"
         waiting.append(f"{format_bytes(entry.current_size)} for replica {entry.name} on {disk}")
-    return refuse_allocation(ALLOCATION_PENDING, f"waiting for {', '.join(waiting)}")
+    return unallocated_condition(ALLOCATION_PENDING, f"waiting for {', '.join(waiting)}")
 
 
 def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:

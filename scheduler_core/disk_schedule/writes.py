@@ -61,7 +61,7 @@ def with_condition(conditions: tuple[Condition, ...], wanted: Condition, now: st
     )
 
 
-def refuse_allocation(reason: str, message: str) -> Condition:
+def unallocated_condition(reason: str, message: str) -> Condition:
     """The condition of a volume that a disk, or some disks, do not serve yet."""
     return Condition(DISK_ALLOCATION, "False", reason, message)
 

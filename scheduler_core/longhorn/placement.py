@@ -229,7 +229,7 @@ def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _Kno
         *(request.data_engine, request.image, request.hard_node_affinity),
         *(volume.data_engine, volume.node_selector, volume.disk_selector, volume.topology_requirement),
     )
-    known = cluster.known_nodes.get(key)
+    known: _KnownNodes | None = cluster.known_nodes.get(key)
     before: Mapping[str, _KnownNode] = {}
     if known is not None and all(each is other for each, other in zip(known.objects, objects, strict=True)):
         # Status lags: several placements read the same nodes.

@@ -9,7 +9,7 @@ Longhorn has no command that moves a replica to a disk. A move makes one more re
 4. The old replica is deleted. Then data locality and auto-balance are set back.
 
 The volume never has fewer healthy replicas than before. The text of the commands is in
-`convert/replica_move_commands.py`.
+`convert/kubectl.py`.
 
 The old replica still counts while Longhorn chooses, so the new one goes to another node, unless anti-affinity is soft.
 """
