@@ -25,10 +25,10 @@ _TESTS_FAILED: Final = 1
 _STALLED: Final = -1
 # More failures than these are no chance: running them again, one at a time, would only take long.
 _MOST_RETRIED: Final = 20
-# Many tests wait for timers, so one more of them than there are processors keeps these busy. Each further worker loads all files again,
-# ten seconds, and end-to-end tests run a cluster each, and have time bounds.
+# Some unit tests wait for timers, so one more of them than there are processors keeps these busy; each further worker loads all files
+# again, ten seconds. The end-to-end tests run a cluster each, and have time bounds, which hold with one test per processor.
 _PROCESSORS: Final = os.cpu_count() or 1
-_WORKERS: Final = str(_PROCESSORS + 1)
+_UNIT_WORKERS: Final = str(_PROCESSORS + 1)
 
 # A test that its own time-out (pyproject.toml) cannot end prints where each thread stands.
 _STACKS: Final = ("-o", "faulthandler_timeout=180")
@@ -55,7 +55,7 @@ def _end_to_end(mark: str, marks: str) -> Sequence[Sequence[str]]:
     # Collecting all files, which each worker does, takes longer than a dozen tests.
     text = f"pytest.mark.{mark}"
     files = [str(path.relative_to(ROOT)) for path in _TEST_FILES if text in path.read_text()]
-    return [[*PYTEST, "-n", _WORKERS, "-v", "--durations=25", "-m", marks, *files]]
+    return [[*PYTEST, "-n", "auto", "-v", "--durations=25", "-m", marks, *files]]
 
 
 TIERS: Final[Mapping[str, Tier]] = {
@@ -70,7 +70,7 @@ TIERS: Final[Mapping[str, Tier]] = {
     ),
     "unit": Tier(
         proves="rules, parts, documents and recorded answers",
-        commands=[[*PYTEST, "-n", _WORKERS, "-q", *_STACKS, "-m", "not e2e"]],
+        commands=[[*PYTEST, "-n", _UNIT_WORKERS, "-q", *_STACKS, "-m", "not e2e"]],
     ),
     "smoke": Tier(
         proves="each program, and each class of fault, on the real control plane",
@@ -122,7 +122,7 @@ def soak(minutes: float, first_seed: int) -> int:
     fuzzing = [
         *PYTEST,
         "-n",
-        _WORKERS,
+        _UNIT_WORKERS,
         "-q",
         "-o",
         "timeout=3600",
