@@ -44,11 +44,14 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Two candidates of this version, and nodes that a burst fills exactly."""
+    """Two candidates of this version, and nodes that a burst fills exactly. Both versions read one file of settings."""
     folder = tmp_path_factory.mktemp("upgrade")
+    settings = folder / "serve.yaml"
+    settings.write_text("packing: auto\nstale-after: 60\nscheduler-extender-pod-scheduling-timeout: 5\n")
+    options = ("--config", str(settings))
     with (
         control_plane.borrow() as cluster,
-        Rig(folder, candidates=2, config=RECOMMENDED_MANAGED, running=cluster) as started,
+        Rig(folder, candidates=2, config=RECOMMENDED_MANAGED, more_arguments=options, running=cluster) as started,
     ):
         LOAD.add_nodes(started)
         yield started
