@@ -12,10 +12,11 @@ from typing import Final
 
 import pytest
 
+from app.kube.resources import LONGHORN_NODES
 from devcluster.build import KUBECTL, ensure_built, helm
 from devcluster.chart import CHART
 from devcluster.dev_cluster import DevCluster
-from devcluster.programs import start_simulator
+from devcluster.programs import NAMESPACE, start_simulator
 from devcluster.release import NAME, PLUGIN, ROOT, SUMS, VERSION
 from tests.control_plane import ControlPlane
 from tests.manifests.helm import RELEASE, Helm
@@ -73,9 +74,12 @@ def dist(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
-    """Two nodes, and simulated Longhorn."""
-    with control_plane.borrow(nodes=2) as running:
+    """A node with a disk of simulated Longhorn."""
+    with control_plane.borrow() as running:
         start_simulator(running)
+        running.create_node("node-2", annotations={"simulator/disks": '[{"name": "disk-1", "size": "10Gi"}]'})
+        nodes = LONGHORN_NODES.path(NAMESPACE)
+        running.wait_until("Longhorn to have the node", lambda: running.api.get(nodes)["items"])
         yield running
 
 
