@@ -79,7 +79,7 @@ def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
         start_simulator(running)
         running.create_node("node-2", annotations={"simulator/disks": '[{"name": "disk-1", "size": "10Gi"}]'})
         nodes = LONGHORN_NODES.path(NAMESPACE)
-        running.wait_until("Longhorn to have the node", lambda: running.api.get(nodes)["items"])
+        running.wait_until("Longhorn to have the node", lambda: bool(running.api.get(nodes)["items"]), 60)
         yield running
 
 
