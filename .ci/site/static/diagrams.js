@@ -12,7 +12,9 @@ addEventListener("DOMContentLoaded", () => {
   });
   const draw = async () => {
     const theme = root.dataset.theme === "dark" ? "dark" : "neutral";
-    mermaid.initialize({ startOnLoad: false, theme, flowchart: { wrappingWidth: 300 } });
+    // The dark theme's own grey behind labels leaves them too little contrast.
+    const themeVariables = theme === "dark" ? { edgeLabelBackground: "#1f2020" } : {};
+    mermaid.initialize({ startOnLoad: false, theme, themeVariables, flowchart: { wrappingWidth: 300 } });
     for (const [number, { picture, text, label }] of diagrams.entries()) {
       picture.innerHTML = (await mermaid.render(`diagram-${number}`, text)).svg;
       picture.firstElementChild.setAttribute("aria-label", label);
