@@ -222,7 +222,7 @@ def run() -> int:
 def completions(words: list[str]) -> str:
     """Returns what completes the last word, in lines as kubectl reads them: the text, a tab, and its help.
 
-    The last line tells the shell whether to propose files, too: cobra's ShellCompDirectiveDefault or ...NoFileComp.
+    The last line says whether the shell proposes files, too: cobra's ShellCompDirectiveDefault or ...NoFileComp.
     """
     from typer._completion_classes import BashComplete
 

@@ -113,12 +113,12 @@ class Metrics:
         self.policy_refusals = self._counter(
             "policy_refusals", "Nodes that a predicate of the policy file refused in /filter"
         )
-        self.policy_reloads = self._labelled(
+        self.policy_reloads = self._labelled_counter(
             "policy_reloads",
             "Other contents of the policy file, by result: loaded, or refused (the policy before stays)",
             result=(LOADED, REFUSED),
         )
-        self.tls_reloads = self._labelled(
+        self.tls_reloads = self._labelled_counter(
             "tls_reloads",
             "Changes of the certificate files, by result: loaded, or refused (the certificate before stays)",
             result=(LOADED, REFUSED),
@@ -135,10 +135,10 @@ class Metrics:
         self.filter_duration = self._histogram(
             "filter_duration_seconds", "Time from request decode to response sent", BUCKETS
         )
-        self._verdicts = self._labelled(
+        self._verdicts = self._labelled_counter(
             "verdicts", "Nodes judged by /filter, by reason", reason=[reason.name.lower() for reason in Reason]
         )
-        self._results = self._labelled(
+        self._results = self._labelled_counter(
             "filter_requests",
             "Pods asked about, by result: fits (on some node), refused (on all), error (nothing decided)",
             result=("fits", "refused", "error"),
@@ -150,7 +150,7 @@ class Metrics:
             "packing_gave_up",
             "Searches, for a packing or for order safety, that ran out of their budget; the answer is then no",
         )
-        self._unsafe_answers = self._labelled(
+        self._unsafe_answers = self._labelled_counter(
             "unsafe_answers",
             "Pods that were sent to nodes of which some are not stale-safe, by the worst reason that applies",
             reason=[reason.name.lower() for reason in UNSAFE],
@@ -168,12 +168,12 @@ class Metrics:
             "overbookings",
             "Disks that exceeded Longhorn's limit because volumes were placed there at once, each time they began to",
         )
-        self.nudges = self._labelled(
+        self.nudges = self._labelled_counter(
             "nudges",
             "Refused pods that fit now and were to be retried at once, by result: patched, gone (the pod is), failed",
             result=("patched", "gone", "failed"),
         )
-        self.offers_ended = self._labelled("offers_ended", "Offers that ended, by outcome", became=_OFFER_ENDS)
+        self.offers_ended = self._labelled_counter("offers_ended", "Offers that ended, by outcome", became=_OFFER_ENDS)
         self._scheduling_wait = self._histogram(
             "pod_scheduling_wait_duration_seconds",
             "Time waiting for pod spec.nodeName to be populated",
@@ -191,12 +191,12 @@ class Metrics:
             self._node_reservation.labels(value)
 
     def _add_guard(self) -> None:
-        self.guarded_placements = self._labelled(
+        self.guarded_placements = self._labelled_counter(
             "placement_guard_placements",
             "Placements of replicas that the API server asked about, by outcome",
             outcome=[outcome.value for outcome in GuardOutcome],
         )
-        self.guard_observations = self._labelled(
+        self.guard_observations = self._labelled_counter(
             "placement_guard_observations",
             "Placements that a watch has shown: confirmed, bypassed (not asked about, or answered too late) or tampered",
             observation=[observation.value for observation in Observation],
@@ -204,7 +204,7 @@ class Metrics:
         self.guard_duration = self._histogram(
             "placement_guard_duration_seconds", "Time from the API server's question to the answer", BUCKETS
         )
-        self.guard_reviews = self._labelled(
+        self.guard_reviews = self._labelled_counter(
             "placement_guard_reviews",
             "Reviews that the API server asked for, by result: answered, idle (this process does not lead), "
             "failed (allowed as they were), refused (not readable)",
@@ -218,7 +218,7 @@ class Metrics:
     def _counter(self, name: str, text: str) -> CounterMetric:
         return CounterMetric(f"{PREFIX}_{name}", text, registry=self.registry)
 
-    def _labelled(self, name: str, text: str, **values: Collection[str]) -> LabelledCounter:
+    def _labelled_counter(self, name: str, text: str, **values: Collection[str]) -> LabelledCounter:
         ((label, label_values),) = values.items()
         return LabelledCounter(f"{PREFIX}_{name}", text, label, label_values, self.registry)
 

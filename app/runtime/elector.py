@@ -58,9 +58,10 @@ class Elector:
         lease: the Lease's name
         timing: see `ElectionTiming`
         clock: returns seconds that never stand still
+        random: returns a number in [0, 1)
     """
 
-    def __init__(  # noqa: PLR0913 # the Lease, the candidate, and the source of time
+    def __init__(  # noqa: PLR0913 # the Lease, the candidate, and the two sources of time and randomness
         self,
         connect: Callable[[], Awaitable[KubeClient]],
         identity: str,
@@ -69,13 +70,14 @@ class Elector:
         *,
         lease: str = election.LEASE_NAME,
         clock: Callable[[], float] = boot_clock,
+        random: Callable[[], float] = random.random,
     ) -> None:
         self.identity = f"{identity}_{uuid.uuid4().hex[:8]}"
         self._connect = connect
         self._namespace = namespace
         self._lease = lease
         self._clock = clock
-        self._random = random.random
+        self._random = random
         self._state = election.Candidate(self.identity, timing or election.ElectionTiming())
         # What other threads read: one immutable value with its problem, replaced in one assignment.
         self._published = (self._state, "")

@@ -48,7 +48,7 @@ DEMANDED = replace(CLONED, bound=False, clone="", holder="n0")
 @example(
     Cluster(
         [([disk(40, tags=("ssd",))], ()), ([disk(40)], ())],
-        [CLONED, replace(DEMANDED, size=40), replace(DEMANDED, size=40, disk_selector="ssd")],
+        [DEMANDED, replace(DEMANDED, size=40), replace(DEMANDED, size=40, disk_selector="ssd")],
         [],
         1,
     ),

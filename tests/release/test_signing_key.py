@@ -1,5 +1,6 @@
 """A key that cannot sign is refused before anything is made, and is never quoted."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def test_an_encrypted_key_is_decrypted_by_the_password(tmp_path: Path, password:
     file = tmp_path / "key.pem"
     file.write_bytes(pem(key, BestAvailableEncryption(password.encode())))
     assert read_key(file).private_numbers() == key.private_numbers()
+    assert "SIGNING_KEY_PASSWORD" not in os.environ, "programs that are run later see it"
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import uvloop
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from app.runtime import connections, server
+from app.runtime import connections, server, wait_at_most
 from app.runtime.probes import PREFIX
 from app.runtime.server import HttpServer, serve
 from devcluster.pki import CertificateAuthority
@@ -270,6 +271,39 @@ def test_both_servers_answer_until_the_service_is_drained(world: World) -> None:
         assert world.service.story == ["drain begins", "drain ends"]
 
     run(world, test, signalled=True)
+
+
+def test_a_server_that_is_to_end_does_not_wait_for_its_next_wake_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_DATE_SECONDS", 3.0)
+    in_time = []
+
+    async def wait(event: asyncio.Event, seconds: float | None) -> bool:
+        in_time.append(await wait_at_most(event, seconds))
+        return in_time[-1]
+
+    monkeypatch.setattr(server, "wait_at_most", wait)
+
+    async def test() -> None:
+        world.issue("first")
+
+    run(world, test)
+    assert in_time[-2:] == [True, True]
+
+
+def test_answers_have_the_current_date(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_DATE_SECONDS", 0.1)
+
+    async def test() -> None:
+        url = f"http://127.0.0.1:{world.plain_port}/hello"
+        dates = set()
+        async with asyncio.timeout(10):
+            while len(dates) < 2:
+                dates.add((await asyncio.to_thread(httpx.get, url, trust_env=False)).headers["date"])
+                await asyncio.sleep(0.1)
+
+    run(world, test)
 
 
 def _refuses(port: int) -> bool:

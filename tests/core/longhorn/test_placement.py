@@ -175,6 +175,14 @@ def test_a_label_of_the_kubernetes_node_counts_after_the_node_is_known() -> None
     assert places(find_candidates(labeled, entry, ())) == []
 
 
+def test_a_changed_setting_counts_after_the_nodes_are_known() -> None:
+    entry = ReplicaRequest.for_volume(volume(size=60 * GIB))
+    before = cluster(node("n1"))
+    assert places(find_candidates(before, entry, ())) == ["n1/d1"]
+    fewer = replace(before, settings=replace(before.settings, storage_over_provisioning_percentage=10))
+    assert places(find_candidates(fewer, entry, ())) == []
+
+
 def test_a_replica_that_no_status_lists_takes_space_on_a_known_node() -> None:
     settings = {"replica-soft-anti-affinity": "true", "replica-disk-soft-anti-affinity": "true"}
     entry = ReplicaRequest.for_volume(volume(size=60 * GIB))
