@@ -126,9 +126,14 @@ def test_the_packaged_chart_is_the_chart(dist: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def kubectl(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the plugin is installed."""
+    return tmp_path_factory.mktemp("krew")
+
+
+@pytest.fixture(scope="module")
+def kubectl(dist: Path, folder: Path) -> Callable[..., str]:
     """The real kubectl, which finds the plugin as krew installs it: an unpacked archive, and a link from a folder on PATH."""
-    folder = tmp_path_factory.mktemp("krew")
     (manifest,) = parse((dist / "longhorn-extender.yaml").read_text())
     (platform,) = manifest["spec"]["platforms"]
     archive = dist / platform["uri"].removeprefix("https://example.com/here/")
@@ -157,6 +162,16 @@ def kubectl(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
 def test_the_plugin_runs_as_krew_installs_it(kubectl: Callable[..., str]) -> None:
     assert kubectl("longhorn-extender", *EXPLAIN).endswith(RESULT)
     assert kubectl("__complete", "longhorn-extender", "wai").startswith("waiting\t")
+
+
+def test_another_wheel_gets_an_environment_of_its_own(kubectl: Callable[..., str], folder: Path) -> None:
+    """Without the mark of the wheel that it was made from, an environment is that of another one, and goes."""
+    (former,) = (folder / "store").glob("environment.*")
+    assert former.stat().st_mode & 0o755 == 0o755
+    (mark,) = former.glob("*.whl")
+    mark.unlink()
+    assert kubectl("longhorn-extender", "--version").endswith(f", once\n{VERSION}\n")
+    assert former not in (folder / "store").glob("environment.*")
 
 
 def test_the_plugin_reads_the_cluster_that_kubectl_talks_to(kubectl: Callable[..., str], cluster: DevCluster) -> None:
