@@ -297,7 +297,7 @@ def test_answers_have_the_current_date(world: World, monkeypatch: pytest.MonkeyP
 
     async def test() -> None:
         url = f"http://127.0.0.1:{world.plain_port}/hello"
-        dates = set()
+        dates: set[str] = set()
         async with asyncio.timeout(10):
             while len(dates) < 2:
                 dates.add((await asyncio.to_thread(httpx.get, url, trust_env=False)).headers["date"])
