@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -35,6 +34,7 @@ from scheduler_core.guard.steering import await_allowed
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.packing.budget import Budget
+from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import exceeds_attach_limit, missing_storage_classes
 
 

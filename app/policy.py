@@ -22,7 +22,6 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -31,6 +30,7 @@ from types import ModuleType
 from typing import Final, Protocol, TypeVar
 
 import structlog
+from msgspec import Struct
 from rpds import HashTrieMap
 
 from app.schemas.decision import PolicyAnswer, policy_answer
@@ -304,8 +304,7 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-@dataclass(frozen=True, slots=True)
-class _Suspension:
+class _Suspension(Struct, frozen=True):
     """A rule that is not called for a while."""
 
     attempts: int  # how often in a row it was given up

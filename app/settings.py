@@ -6,10 +6,11 @@ Every value is a flag, and most are an environment variable too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
+
+from msgspec import Struct, field
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.settings import Enforcement
@@ -39,8 +40,7 @@ class BestEffort(StrEnum):
     PREFER = "prefer"
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
+class TlsFiles(Struct, frozen=True):
     """Files in PEM form, with which the service's port speaks HTTPS."""
 
     certificate: str  # the server's, and those that lead to its authority
@@ -48,8 +48,7 @@ class TlsFiles:
     client_ca: str = ""  # the authorities of callers; "" for callers without certificates
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What an administrator may choose about the service."""
 
     host: str = DEFAULT_HOST  # address to listen on; loopback by default, because plain HTTP authenticates no caller
@@ -82,8 +81,7 @@ class Reservation(StrEnum):
     NODE = "node"
 
 
-@dataclass(frozen=True, slots=True)
-class LiveOptions:
+class LiveOptions(Struct, frozen=True):
     """How to reach the cluster, and the identity of this process there."""
 
     identity: str  # holder of the Lease; unique among the candidates
@@ -100,7 +98,7 @@ class LiveOptions:
     # Seconds without a message from the API server about some kind after which nothing is decided.
     stale_after: float = DEFAULT_STALE_AFTER
     # The extender's own settings given by flag or environment variable.
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    environment: Mapping[str, str] = {}
     guard_port: int = 0  # the port on which the placement guard is reached; 0 if it could not be opened
     guard_problem: str = ""  # why it could not be opened, or ""
 

@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
@@ -24,6 +23,7 @@ import typer
 from devcluster import kubernetes_version, prometheus
 from devcluster.build import cache_folder, ensure_built, ensure_helm_built
 from devcluster.errors import ConfigError, DevClusterError
+from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from devcluster.stack import StackOptions

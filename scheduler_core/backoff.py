@@ -7,15 +7,17 @@ returned delay.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+
+from scheduler_core.values import replace
 
 # 2.0**1024 overflows. With this many doublings any pause has reached its bound.
 _MAX_DOUBLINGS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """Doubling pauses between `shortest` and `longest` seconds."""
 
     shortest: float  # the pause before the first repetition
@@ -26,8 +28,7 @@ class Backoff:
         return min(self.longest, self.shortest * 2.0 ** min(attempt, _MAX_DOUBLINGS))
 
 
-@dataclass(frozen=True, slots=True)
-class TokenBucket:
+class TokenBucket(Struct, frozen=True):
     """Limits a rate: at most `burst` + `rate` * t times in any t seconds."""
 
     rate: float  # times per second in the long run

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
+
+from msgspec import Struct
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -93,8 +94,7 @@ MAX_RESULTS: Final = 100_000
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChangeLog:
+class ChangeLog(Struct, frozen=True, eq=False):
     """The latest change, linked to the changes before it."""
 
     names: frozenset[str] = frozenset()
@@ -128,8 +128,7 @@ def nodes_changed_since(marks: Sequence[ChangeLog], logs: Sequence[ChangeLog]) -
     return changed
 
 
-@dataclass(frozen=True, slots=True)
-class _Versioned(Generic[_Result]):
+class _Versioned(Struct, Generic[_Result], frozen=True):
     version: Sequence[ChangeLog]
     by_node: dict[str, _Result]
 

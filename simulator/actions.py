@@ -6,16 +6,16 @@ They are plain values, which `action_runner.py` carries out: so a decision is a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from app.kube.resources import Resource
 from simulator.config import Delay
 from simulator.objects import Json, KubeObject
 
 
-@dataclass(frozen=True, slots=True)
-class CreateObject:
+class CreateObject(Struct, frozen=True):
     """Creates an object; an existing one is no error.
 
     Attributes:
@@ -29,8 +29,7 @@ class CreateObject:
     counter: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PatchObject:
+class PatchObject(Struct, frozen=True):
     """Changes some fields of an object or of its status.
 
     It fails with a conflict if the object changed since it was read.
@@ -44,8 +43,7 @@ class PatchObject:
     counter: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceStatus:
+class ReplaceStatus(Struct, frozen=True):
     """Replaces an object's whole status.
 
     It fails with a conflict if the object changed since it was read.
@@ -57,8 +55,7 @@ class ReplaceStatus:
     event: str
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(Struct, frozen=True):
     """An object with changed labels and fields of its spec.
 
     Attributes:
@@ -73,8 +70,7 @@ class Replacement:
     counter: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceObjects:
+class ReplaceObjects(Struct, frozen=True):
     """Replaces objects, as Longhorn's volume controller updates its replicas.
 
     All of them are written, also after a refusal; then the last refusal is raised. An object that changed since it was read is refused. The
@@ -85,8 +81,7 @@ class ReplaceObjects:
     replacements: tuple[Replacement, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteObject:
+class DeleteObject(Struct, frozen=True):
     """Deletes an object; a missing one is no error."""
 
     resource: Resource
@@ -95,8 +90,7 @@ class DeleteObject:
     counter: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AfterDelay:
+class AfterDelay(Struct, frozen=True):
     """Carries out actions after a delay.
 
     The delay starts over if a decision in between does not return an action of this `name`.
@@ -107,8 +101,7 @@ class AfterDelay:
     actions: tuple[Action, ...] = field(default=())
 
 
-@dataclass(frozen=True, slots=True)
-class RequeueAfter:
+class RequeueAfter(Struct, frozen=True):
     """Repeats the decision after some seconds."""
 
     seconds: float

@@ -6,10 +6,11 @@ Mirrors external-attacher, and the ControllerPublishVolume call of Longhorn's CS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from app.kube.resources import LONGHORN_VOLUMES, VOLUME_ATTACHMENTS
 from scheduler_core.model import kube
@@ -26,8 +27,7 @@ ATTACHER_FINALIZER: Final = "external-attacher/driver-longhorn-io"
 Attachment = KubeObject[kube.VolumeAttachment]
 
 
-@dataclass(frozen=True, slots=True)
-class AttachmentObservation:
+class AttachmentObservation(Struct, frozen=True):
     """The input of a decision about a VolumeAttachment.
 
     Attributes:
@@ -57,8 +57,7 @@ class Publish(Enum):
     FAILED = "it failed, and is repeated after a back-off"
 
 
-@dataclass(frozen=True, slots=True)
-class AttachmentDecision:
+class AttachmentDecision(Struct, frozen=True):
     """What is to be done about a VolumeAttachment."""
 
     actions: list[Action]

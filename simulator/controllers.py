@@ -9,7 +9,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import V1, V2
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.values import replace
 from simulator import images
 from simulator.action_runner import ActionRunner
 from simulator.attacher import Attachment, AttachmentObservation, Publish, decide_attachment

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
 
 from app.kube.resources import CLAIMS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import QuantityError
@@ -12,6 +13,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.csi_driver import csi_size
 from scheduler_core.longhorn.volume_validation import check_expansion
 from scheduler_core.model.quantity import parse_bytes
+from scheduler_core.values import replace
 from simulator.actions import Action, AfterDelay, PatchObject, RequeueAfter
 from simulator.config import Config
 from simulator.disk_schedule_grants import Schedules, granted_size
@@ -20,8 +22,7 @@ from simulator.provisioner import Claim, PersistentVolume
 from simulator.volumes.observation import Replica, Volume, patch_replica_spec
 
 
-@dataclass(frozen=True, slots=True)
-class ExpansionObservation:
+class ExpansionObservation(Struct, frozen=True):
     """The input of a decision about a claim's size."""
 
     config: Config

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 import msgspec
+from msgspec import Struct
 
 from app.kube.resources import (
     CSI_NODES,
@@ -25,6 +25,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V1, V2
 from scheduler_core.model.quantity import parse_bytes
+from scheduler_core.values import replace
 from simulator.actions import Action, CreateObject, PatchObject, ReplaceStatus
 from simulator.config import Config
 from simulator.objects import DISK_LABEL, DISKS, DOWN, DRIVER, STOPPED_MANAGER, Json, KubeObject
@@ -51,8 +52,7 @@ class DiskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filesystem: str = "ext4"
 
 
-@dataclass(frozen=True, slots=True)
-class PhysicalDisk:
+class PhysicalDisk(Struct, frozen=True):
     """A disk as it really is; sizes in bytes.
 
     Attributes:
@@ -68,8 +68,7 @@ class PhysicalDisk:
     filesystem: str = "ext4"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeObservation:
+class NodeObservation(Struct, frozen=True):
     """The input of a decision about one node.
 
     Attributes:
@@ -94,7 +93,7 @@ class NodeObservation:
     healthy_elsewhere: Mapping[str, bool]
     time: str
     manager_image: str
-    shard_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+    shard_bytes: Mapping[str, int] = {}
 
 
 def read_disks(node: KubeObject[kube.Node]) -> tuple[PhysicalDisk, ...] | None:

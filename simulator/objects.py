@@ -5,9 +5,10 @@ The names of annotations, finalizers and labels are here, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
+
+from msgspec import Struct
 
 Json = dict[str, Any]
 Key = str | tuple[str, str]
@@ -34,8 +35,7 @@ DISK_LABEL: Final = "longhorndiskuuid"
 AUTO_SALVAGE: Final = "auto-salvage"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KubeObject(Generic[Model]):
+class KubeObject(Struct, Generic[Model], frozen=True, eq=False):
     """One object: its raw form, never modified, and its model."""
 
     raw: Json

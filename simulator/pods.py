@@ -6,7 +6,8 @@ Until then the reason why they wait is reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from app.kube.resources import PODS
 from scheduler_core.model import kube
@@ -17,8 +18,7 @@ from simulator.objects import DRIVER, VOLUMES_ATTACHED, KubeObject
 Pod = KubeObject[kube.Pod]
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """A pod's claim with its PersistentVolume and attachments."""
 
     claim: str

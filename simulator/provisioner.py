@@ -7,8 +7,9 @@ csi/util.go:getVolumeOptions and CreateVolume.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import ResolutionError
@@ -51,8 +52,7 @@ def claim_reference(volume: Volume) -> tuple[str, str, str] | None:
     return (namespace, name, uid) if uid else None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimObservation:
+class ClaimObservation(Struct, frozen=True):
     """The input of a decision about a claim.
 
     Attributes:

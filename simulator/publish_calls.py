@@ -6,14 +6,14 @@ Each holds one of its workers until its volume is attached or it fails.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from scheduler_core.backoff import Backoff
 from simulator.config import Config
 
 
-@dataclass(frozen=True, slots=True)
-class PublishCall:
+class PublishCall(Struct, frozen=True):
     """One ControllerPublishVolume call in progress.
 
     Attributes:

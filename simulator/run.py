@@ -6,10 +6,10 @@ import asyncio
 import random
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct
 
 from app.kube.client import KubeClient
 from app.kube.reflector import Phase, Reflector, Timing
@@ -29,8 +29,7 @@ _POLL_INTERVAL: Final = 0.05
 LONGHORN_GROUP: Final = "longhorn.io"
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     """The options of the command line."""
 
     kubeconfig: str | None

@@ -14,7 +14,6 @@ from __future__ import annotations
 import codecs
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from heapq import nlargest
 from itertools import islice
@@ -22,6 +21,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from fastapi import Depends, Request
+from msgspec import Struct, field
 from starlette.requests import ClientDisconnect
 
 from app.api.errors import BodyTooLargeError, RequestError
@@ -141,8 +141,7 @@ def _answer(address: str, form: str, calls: tuple[int, float], now: float) -> Ca
 _State = TypeVar("_State")
 
 
-@dataclass(frozen=True, slots=True)
-class AppState:
+class AppState(Struct, frozen=True):
     """The services and limits of one application."""
 
     evaluator: Evaluator

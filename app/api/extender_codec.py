@@ -14,11 +14,11 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, starmap
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from app.api.errors import RequestError
 from app.runtime.decision_thread import Turns
@@ -47,8 +47,7 @@ class _Node(msgspec.Struct, gc=False):
 _NODE: Final = msgspec.json.Decoder(_Node)
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(Struct, frozen=True):
     """Runs of a body to send one after the other, separated by commas."""
 
     body: bytearray
@@ -79,8 +78,7 @@ class Pieces:
         yield b"".join(pending)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRuns:
+class NodeRuns(Struct, frozen=True):
     """Where the nodes of a body start and end in it."""
 
     body: bytearray
@@ -247,8 +245,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _NONE: Final[Mapping[str, str]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class ExtenderArgs:
+class ExtenderArgs(Struct, frozen=True):
     """A pod and the nodes to decide about."""
 
     pod: Pod
@@ -256,8 +253,7 @@ class ExtenderArgs:
     runs: NodeRuns | None = None  # where full nodes are in the body; None if the answer has names
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionArgs:
+class PreemptionArgs(Struct, frozen=True):
     """A pod and the victims on each node."""
 
     pod: Pod

@@ -8,12 +8,12 @@ An error, a review that takes too long, and a process that does not lead leave i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
+from msgspec import Struct
 
 from app.api.dependencies import RequestLease, read_body, state_of
 from app.api.errors import RequestError, install_error_handlers
@@ -38,8 +38,7 @@ _LAST_ANSWER: Final = {"Connection": "close"}
 router = APIRouter()
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionState:
+class AdmissionState(Struct, frozen=True):
     """What the route needs."""
 
     reviewer: PlacementGuard

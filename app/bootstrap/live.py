@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Final
 
 from fastapi import FastAPI
+from msgspec import Struct
 from prometheus_client import Gauge
 
 from app.api.dependencies import AppState
@@ -47,12 +47,12 @@ from scheduler_core.decide.decision import Competing, Contenders
 from scheduler_core.decide.offer import offers_on_node
 from scheduler_core.decide.settings import GuardMode
 from scheduler_core.leadership import endpoint_slice
+from scheduler_core.values import replace
 
 _TIMING: Final = Timing(monotonic, random.uniform)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
+class _Shared(Struct, frozen=True):
     """What the parts of the extender share."""
 
     options: LiveOptions
@@ -64,8 +64,7 @@ class _Shared:
     metrics: Metrics
 
 
-@dataclass(frozen=True, slots=True)
-class _Reservation:
+class _Reservation(Struct, frozen=True):
     """How pods are kept from taking the same space."""
 
     reservations: Reservations
@@ -76,8 +75,7 @@ class _Reservation:
     has_adopted: Callable[[], bool] = lambda: False  # returns whether this process makes the offers
 
 
-@dataclass(frozen=True, slots=True)
-class LiveExtender:
+class LiveExtender(Struct, frozen=True):
     """The extender of a live cluster, in which nothing runs before `ExtenderLifecycle.run`."""
 
     app: FastAPI  # what kube-scheduler calls

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from functools import cache, wraps
 from importlib import import_module
 from inspect import Parameter, Signature, signature
@@ -138,12 +137,12 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
     options: list[Parameter] = []
     for parameter in signature(command, eval_str=True).parameters.values():
         group = parameter.annotation
-        if not is_dataclass(group):
+        if not hasattr(group, "__struct_fields__"):
             options.append(parameter)
             continue
         groups[parameter.name] = group
         types = get_type_hints(group, include_extras=True)
-        for entry in fields(group):
+        for entry in signature(group).parameters.values():
             # A command may have defaults of its own.
             default = entry.default if parameter.default is Parameter.empty else getattr(parameter.default, entry.name)
             option = Parameter(entry.name, Parameter.KEYWORD_ONLY, default=default, annotation=types[entry.name])
@@ -155,7 +154,7 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def call(**values: Any) -> None:
         for name, group in groups.items():
-            values[name] = group(**{entry.name: values.pop(entry.name) for entry in fields(group)})
+            values[name] = group(**{field: values.pop(field) for field in group.__struct_fields__})
         command(**values)
 
     single = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
 import typer
+from msgspec import Struct
 
 from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url, now
 from app.cli.query import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
@@ -29,6 +29,7 @@ from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_age, format_bytes
 from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nodes, waiting_pods, waiting_row
+from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
@@ -41,8 +42,7 @@ _DEFAULT_REMEDIES: Final = 10
 _MAX_REASONS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingPods:
+class WaitingPods(Struct, frozen=True):
     """The pods that wait, the oldest first, with the remedies that were found."""
 
     count: int  # of all selected pods, before --limit
@@ -204,8 +204,7 @@ _MAX_NODES: Final = 3
 _STYLES: Final = {"fits": "green", "refused": "red", "error": "red"}
 
 
-@dataclass(frozen=True, slots=True)
-class Leader:
+class Leader(Struct, frozen=True):
     """How the leader is called. The files are named as the keys of `tlsConfig` in the file that registers the extender."""
 
     url: LeaderUrlOption = ""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from msgspec import Struct
 
 from app.cli.options import now
 from app.cli.query import NO_RESOURCES, ClusterSource, ExplainedPod, Query, Rules, claim_pod, select_pod, waiting_pods
@@ -27,6 +27,7 @@ from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count, natural_key
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import NO_DRIVER, NO_DRIVER_DETAIL, lacks_driver
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ _Remedies = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateNode:
+class CandidateNode(Struct, frozen=True):
     """What is said about one node: it fits if kube-scheduler's own plugins admit it and Longhorn's disks have room."""
 
     name: str
@@ -112,8 +112,7 @@ class CandidateNode:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PodExplanation:
+class PodExplanation(Struct, frozen=True):
     """Why a pod can or cannot run on each node."""
 
     pod: str  # namespace/name
@@ -121,7 +120,7 @@ class PodExplanation:
     volumes: Sequence[VolumeAnswer] = ()
     skipped_claims: Sequence[SkippedClaimAnswer] = ()
     resources_compared: bool = True  # false where no node says what is allocatable
-    nodes: Mapping[str, CandidateNode] = field(default_factory=dict[str, CandidateNode])
+    nodes: Mapping[str, CandidateNode] = {}
     remedies: tuple[RemedyAnswer, ...] = ()  # the cheapest ones, as many as were asked for
     error: str = ""  # why nothing can be decided about the pod; "" if it can
 

@@ -5,8 +5,9 @@ the keys of its JSON.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from app.cli.render import NO, YES, Cell
 from app.schemas.decision import ReplicaAnswer, replica_answer
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 _SPACE_RULES = (Rule.ACTUAL_SPACE, Rule.SCHEDULING_SPACE)
 
 
-@dataclass(frozen=True, slots=True)
-class RuleResult:
+class RuleResult(Struct, frozen=True):
     """One rule of Longhorn, applied to a node or disk."""
 
     rule: str
@@ -41,8 +41,7 @@ class RuleResult:
     detail: str  # the numbers; "" where a passed rule has none
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeDisk:
+class VolumeDisk(Struct, frozen=True):
     """A disk, in bytes."""
 
     uuid: str
@@ -52,8 +51,7 @@ class VolumeDisk:
     rules: Sequence[RuleResult]  # in Longhorn's order, up to the first that failed
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeNode:
+class VolumeNode(Struct, frozen=True):
     """A Longhorn node and its disks by name."""
 
     tier: str  # the anti-affinity tier it was tried in; "" if it was not
@@ -61,8 +59,7 @@ class VolumeNode:
     disks: Mapping[str, VolumeDisk]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A disk the replica may go to."""
 
     node: str
@@ -71,8 +68,7 @@ class Candidate:
     chosen: str  # why Longhorn may choose it; "" if it would not
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeExplanation:
+class VolumeExplanation(Struct, frozen=True):
     """Why the next replica of a volume can or cannot be placed."""
 
     volume: str

@@ -5,7 +5,6 @@ drain fits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -45,6 +44,7 @@ from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.prediction import refusal_text
 from scheduler_core.predict.situation import Situation
+from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

@@ -12,11 +12,11 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
+from msgspec import Struct, field
 
 from app.cli import options as flags
 from app.cli.render import format_duration, print_line, warn
@@ -47,8 +47,7 @@ RebuildRateOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """The cluster that is asked about."""
 
     snapshot: flags.SnapshotOption = None
@@ -112,8 +111,7 @@ class Query:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """By which options pods are decided about."""
 
     best_effort: flags.BestEffortOption = BestEffort.REQUIRE
@@ -124,8 +122,7 @@ class Rules:
         return flags.filter_options(self.best_effort, self.packing)
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
+class Orders(Struct, frozen=True):
     """Which orders of events are played."""
 
     orders: Annotated[
@@ -139,8 +136,7 @@ class Orders:
         return [f"{self.seed}/{number}" for number in range(self.orders)]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSource:
+class ClusterSource(Struct, frozen=True):
     """A cluster, from a snapshot file or live."""
 
     snapshot: Snapshot
@@ -253,8 +249,7 @@ WORKLOADS: Final = {
 """Kinds with a pod template by the names that kubectl takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedPod:
+class ExplainedPod(Struct, frozen=True):
     """A pod that is asked about."""
 
     pod: kube.Pod

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from msgspec import Struct
 
 from app.cli.query import ClusterSource, Orders, Query, Rules, positive_bytes, predicted_cluster, seeded_choice
 from app.cli.render import Output, OutputOption, document, shorten, show, show_status
@@ -44,8 +44,7 @@ _AUTO_BALANCE: Final = "replica-auto-balance is on: Longhorn may move replicas o
 _BUSY: Final = "nodes where volumes of bound pods are still to be placed: {count}; no replica is moved there"
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """A replica that is moved, with what people need to do it."""
 
     move: ReplicaMove

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -19,6 +18,7 @@ from scheduler_core.model.quantity import format_count
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.remedies import MAX_DECISIONS, RemedySearch, find_remedies
+from scheduler_core.values import replace
 from scheduler_core.volumes.volume_binding import merge_resolutions
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -167,17 +167,15 @@ def document(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_data(value: Any) -> Any:
-    """Returns what JSON has instead of a value. The keys of a dataclass or named tuple are its fields, in camel case; an
+    """Returns what JSON has instead of a value. The keys of a struct, dataclass or named tuple are its fields, in camel case; an
     answer of the HTTP API has keys of its own.
     """
     if hasattr(value, "model_dump"):
         return value.model_dump(by_alias=True)
     if isinstance(value, Mapping):
         return {key: plain_data(entry) for key, entry in value.items()}
-    if is_dataclass(value):
-        return {_camel_case(entry.name): plain_data(getattr(value, entry.name)) for entry in fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {_camel_case(name): plain_data(entry) for name, entry in zip(value._fields, value, strict=True)}
+    if names := getattr(type(value), "__match_args__", ()):
+        return {_camel_case(name): plain_data(getattr(value, name)) for name in names}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [plain_data(entry) for entry in value]
     return getattr(value, "text", value.value) if isinstance(value, Enum) else value

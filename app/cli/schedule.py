@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -32,6 +31,7 @@ from scheduler_core.generic.policy import (
 )
 from scheduler_core.generic.rule_registry import rule_inputs
 from scheduler_core.leadership.election import ElectionTiming
+from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
 import yaml
+from msgspec import Struct
 
 from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption
 from app.cli.render import print_line, print_result, warn, yaml_text
@@ -192,8 +192,7 @@ async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> 
         await client.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Edit:
+class _Edit(Struct, frozen=True):
     """A piece of the text, from `start` to `end`, with what replaces it."""
 
     start: int

@@ -7,7 +7,6 @@ import json
 import shlex
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from app.cli import options as flags
@@ -37,6 +36,7 @@ from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 
 if TYPE_CHECKING:  # a command that does not serve needs none of it
     from fastapi import FastAPI

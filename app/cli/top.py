@@ -6,12 +6,12 @@ table or JSON. No extender needs to run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from msgspec import Struct
 
 from app.cli.options import BestEffortOption, now
 from app.cli.query import Query
@@ -24,6 +24,7 @@ from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.monitor import node_rows
 from scheduler_core.monitor.capacity_report import DiskUsage
 from scheduler_core.monitor.report import StatusReport, placement_problems, status_report
+from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from rich import table as rich_table
@@ -58,8 +59,7 @@ class Group(StrEnum):
     ZONE = "zone"
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The cluster in a few numbers; the fields are keys of the JSON."""
 
     nodes: int
@@ -73,8 +73,7 @@ class Summary:
     largest_volumes: Mapping[str, int]  # by StorageClass, bytes of the largest new volume that fits now
 
 
-@dataclass(frozen=True, slots=True)
-class UsageList:
+class UsageList(Struct, frozen=True):
     """Nodes or disks in an order."""
 
     subject: Subject
@@ -206,8 +205,7 @@ def _sort(
     return [row for group in groups for row in node_rows.sort_nodes(group, order)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(Struct, frozen=True):
     """What a table shows, as the terminal leaves room."""
 
     reasons: bool  # whether a state has its reason

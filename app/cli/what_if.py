@@ -7,12 +7,12 @@ what they have in common, and the steps of one order → JSON, tables, or a repo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from msgspec import Struct
 from typer.core import TyperCommand
 
 from app.cli.options import now
@@ -86,16 +86,14 @@ class CommandWithOrder(TyperCommand):
 COMMAND_CLASS: Final = CommandWithOrder
 
 
-@dataclass(frozen=True, slots=True)
-class PodRemedy:
+class PodRemedy(Struct, frozen=True):
     """What would make a pod fit; the fields are keys of the JSON."""
 
     pod: str  # namespace/name
     remedy: RemedyAnswer  # the cheapest one that a short search finds
 
 
-@dataclass(frozen=True, slots=True)
-class ShownOrder:
+class ShownOrder(Struct, frozen=True):
     """How one order goes on; the fields are keys of the JSON."""
 
     number: int  # from 0; it determines the order together with the seed
@@ -105,8 +103,7 @@ class ShownOrder:
     remedies: Sequence[PodRemedy] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True):
     """What some changes of the cluster lead to."""
 
     prediction: Prediction

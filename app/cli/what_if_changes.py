@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from scheduler_core.predict import cluster_additions
 from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, STATEFUL_SET
 from scheduler_core.predict.situation import Change
+from scheduler_core.values import replace
 
 _MAX_COUNT: Final = 10_000
 _POD: Final = "Pod"

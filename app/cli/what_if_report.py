@@ -6,11 +6,12 @@ escaped there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from app.api.page.rendering import environment
 from app.cli import what_if
@@ -30,8 +31,7 @@ _BAR_WIDTH: Final = 240
 _NICE: Final = (1, 2, 5)
 
 
-@dataclass(frozen=True, slots=True)
-class ReportHead:
+class ReportHead(Struct, frozen=True):
     """What the prediction was asked."""
 
     verbs: Sequence[str]  # the options that change the cluster, as on the command line
@@ -39,8 +39,7 @@ class ReportHead:
     time: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class _DiskBars:
+class _DiskBars(Struct, frozen=True):
     """A disk before and after, as bars of one scale."""
 
     name: str
@@ -137,32 +136,28 @@ def _disk_bars(prediction: Prediction) -> list[_DiskBars]:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """A quantity after each step."""
 
     name: str
     values: Sequence[tuple[int, int]]  # pairs of a step and the value, by step
 
 
-@dataclass(frozen=True, slots=True)
-class AxisValue:
+class AxisValue(Struct, frozen=True):
     """A value of an axis, and where it lies."""
 
     position: float
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A series as the points of a polyline."""
 
     name: str
     points: str
 
 
-@dataclass(frozen=True, slots=True)
-class LinePlot:
+class LinePlot(Struct, frozen=True):
     """Several series over the same steps."""
 
     title: str
@@ -178,8 +173,7 @@ class LinePlot:
     bottom: int = HEIGHT - _BOTTOM
 
 
-@dataclass(frozen=True, slots=True)
-class SizeBar:
+class SizeBar(Struct, frozen=True):
     """A quantity as the widths of a bar."""
 
     least: float  # of the bar's filled part, over all orders

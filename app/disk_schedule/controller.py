@@ -13,12 +13,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Final
 
 import structlog
+from msgspec import Struct
 from prometheus_client import Counter as CounterMetric
 from prometheus_client import Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -150,8 +150,7 @@ class ControllerMetrics:
 _WORKERS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerContext:
+class ControllerContext(Struct, frozen=True):
     """What the controllers of one process share."""
 
     namespace: str  # Longhorn's namespace

@@ -12,7 +12,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -48,6 +47,7 @@ from scheduler_core.model.disk_schedule import (
     RequestKind,
 )
 from scheduler_core.model.longhorn import Node, Replica
+from scheduler_core.values import replace
 
 log = structlog.get_logger("controllers")
 

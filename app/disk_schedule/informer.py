@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
+from msgspec import Struct
 
 from app.kube.reflector import Key
 from app.kube.store import Objects
@@ -31,8 +31,7 @@ _NO_BYTES: Final = b""
 _VOLUME_LABEL: Final = "longhornvolume"
 
 
-@dataclass(frozen=True, slots=True)
-class InformerObject(Generic[_Value]):
+class InformerObject(Struct, Generic[_Value], frozen=True):
     """An object at one version."""
 
     name: str  # the object's name
@@ -42,16 +41,14 @@ class InformerObject(Generic[_Value]):
     raw: bytes = _NO_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeObject:
+class VolumeObject(Struct, frozen=True):
     """A volume and its condition DiskAllocation."""
 
     volume: Volume
     condition: Condition | None
 
 
-@dataclass(frozen=True, slots=True)
-class ImageObject:
+class ImageObject(Struct, frozen=True):
     """A backing image in two forms: for placement, and for its controller."""
 
     image: BackingImage

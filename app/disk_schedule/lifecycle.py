@@ -17,13 +17,13 @@ import asyncio
 import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from app.disk_schedule.controller import Controller, ControllerContext, ControllerMetrics, OrphanController
 from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
@@ -48,8 +48,7 @@ _TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 _DEFINITION: Final = DISK_SCHEDULES.label
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     """Objects of longhorn-manager that forbid every write."""
 
     label: str  # the objects' name in problems
@@ -154,8 +153,7 @@ _ALLOCATING: Final = (NodeController, Allocator, VolumeController, ReplicaContro
 _OBSERVING: Final = (NodeController, Mirror)
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerOptions:
+class ControllerOptions(Struct, frozen=True):
     """What an administrator may choose."""
 
     namespace: str  # Longhorn's namespace
@@ -164,8 +162,7 @@ class ControllerOptions:
     orphans_after: float = ORPHAN_SECONDS  # see `ControllerContext`
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessOptions:
+class ProcessOptions(Struct, frozen=True):
     """How to reach the cluster, and the identity of this process there."""
 
     identity: str

@@ -6,7 +6,6 @@ reconciles where copies of a backing image are made, and requests for their spac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from app.disk_schedule.controller import Controller
@@ -30,6 +29,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
+from scheduler_core.values import replace
 
 _EXPANSION_REASONS: Final = frozenset(
     {disk_writes.EXPANSION_PENDING, disk_writes.EXPANSION_GRANTED, disk_writes.EXPANSION_REJECTED}

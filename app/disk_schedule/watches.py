@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
@@ -40,6 +39,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, Fault
 from scheduler_core.model.longhorn import Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 
 _Value = TypeVar("_Value")
 _Model = TypeVar("_Model")

@@ -21,10 +21,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct, field
 
 from app.disk_schedule.informer import Informer, InformerObject
 from app.disk_schedule.watches import ControllerCache
@@ -49,16 +49,14 @@ _MAX_ATTEMPTS: Final = 12
 _WATCH_TIMEOUT: Final = 2.0
 
 
-@dataclass(slots=True)
-class _Disk:
+class _Disk(Struct):
     """The writes of one disk that wait."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the writer
-    changes: list[_Change] = field(default_factory=list["_Change"])  # what the next writer applies
+    changes: list[_Change] = []  # what the next writer applies
 
 
-@dataclass(slots=True)
-class _Change:
+class _Change(Struct):
     """A change of a request."""
 
     write: disk_writes.SetRequirement
@@ -206,8 +204,7 @@ class NotNowError(CoreError):
     """This process may not write: it does not lead, or cannot decide now."""
 
 
-@dataclass(slots=True)
-class ReadObjects:
+class ReadObjects(Struct):
     """The objects that a decision was made from. A write stores its response here, for the next write of the same
     object.
     """
@@ -216,7 +213,7 @@ class ReadObjects:
     schedules: dict[str, InformerObject[DiskSchedule]]
     volume: bytes | None = None
     # Replicas and BackingImages by kind and name, as bytes.
-    objects: dict[tuple[RequestKind, str], bytes] = field(default_factory=dict[tuple[RequestKind, str], bytes])
+    objects: dict[tuple[RequestKind, str], bytes] = {}
 
 
 class ObjectWriter:

@@ -158,7 +158,7 @@ def _fullness(snapshot: Snapshot, name: str) -> float:
 
 def _has_same_objects(first: Snapshot, second: Snapshot) -> bool:
     """Whether two versions have the very same objects; what did not change is shared."""
-    return all(getattr(first, name) is getattr(second, name) for name in Snapshot.__dataclass_fields__)
+    return all(getattr(first, name) is getattr(second, name) for name in Snapshot.__struct_fields__)
 
 
 _DISK_LABELS: Final = ("node", "disk")

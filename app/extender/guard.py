@@ -18,11 +18,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct
 
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics
@@ -56,16 +56,14 @@ CATCH_UP_SECONDS: Final = 2.0
 UNSEEN_SECONDS: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class _Allowance:
+class _Allowance(Struct, frozen=True):
     """A placement as it was allowed, and when."""
 
     placement: Placement
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class GuardContext:
+class GuardContext(Struct, frozen=True):
     """What the guard reads of its process at each placement."""
 
     settings: Callable[[], ExtenderSettings]  # returns the settings in force

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
 
 from app.extender.certificates import (
     UNREADABLE,
@@ -45,6 +46,7 @@ from app.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from scheduler_core.convert.meta import Metadata, Wire, decode_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
+from scheduler_core.values import replace
 
 log = structlog.get_logger("certificate")
 
@@ -232,8 +234,7 @@ class _WebhookConfiguration(Wire):
     webhooks: list[_Webhook] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateOptions:
+class CertificateOptions(Struct, frozen=True):
     """Where and when the certificate is needed."""
 
     namespace: str  # of Secret and Service

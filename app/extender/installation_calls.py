@@ -14,11 +14,11 @@ import asyncio
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 
 from app.kube import resources
 from app.kube.client import ApiError, KubeClient, pages
@@ -115,8 +115,7 @@ def proxy_call(client: KubeClient, pod: InstalledPod, scheme: str = "http", port
     return ask
 
 
-@dataclass(frozen=True, slots=True)
-class CallerFiles:
+class CallerFiles(Struct, frozen=True):
     """What a caller of an extender with TLS needs: `tlsConfig` of the file that registers the extender."""
 
     ca: str = ""  # authorities of the extender's certificate, "" for those of the system
@@ -218,8 +217,7 @@ _ACCOUNT_TIMEOUT: Final = 20.0
 _DELETE_TIMEOUT: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeOptions:
+class ProbeOptions(Struct, frozen=True):
     """How to probe."""
 
     namespace: str = ""  # an existing namespace; "": one of its own, which is removed

@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from app.extender import installation_calls
 from app.extender.offer_store import CONFIG_MAP
@@ -33,6 +33,7 @@ from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model.installation import DEFAULT_SCHEDULER, HeldLease, InstalledPod, Permission, SchedulingFailure
 from scheduler_core.model.kube import StorageClass
+from scheduler_core.values import replace
 
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _SYSTEM_NAMESPACE: Final = "kube-system"
@@ -69,8 +70,7 @@ class _State(msgspec.Struct):
     callers: tuple[_Caller, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(Struct, frozen=True):
     """What to read."""
 
     namespace: str  # of Longhorn and of the extender

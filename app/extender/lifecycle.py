@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from operator import is_not
 from typing import Any, Final, Protocol
 
 import structlog
+from msgspec import Struct
 
 from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint, PublishedService
 from app.extender.metrics import Metrics
@@ -47,8 +47,7 @@ SILENT_SECONDS: Final = 5.0
 _REACH_SECONDS: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class ExtenderParts:
+class ExtenderParts(Struct, frozen=True):
     """The parts of a live extender."""
 
     cache: ClusterCache

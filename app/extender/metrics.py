@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
+from msgspec import Struct
 from prometheus_client import Counter as CounterMetric
 from prometheus_client import Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,8 +36,7 @@ _SOURCES: Final = tuple(source.name.lower() for source in DemandSource)
 _OFFER_ENDS: Final = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.NARROWED)
 
 
-@dataclass(frozen=True, slots=True)
-class Outstanding:
+class Outstanding(Struct, frozen=True):
     """Numbers of what is outstanding at one time."""
 
     # Number of demands by the lower-case name of their `DemandSource`; a missing name counts as 0.

@@ -15,12 +15,12 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
+from msgspec import Struct, field
 
 from app.evaluator import Evaluator, StateSource
 from app.kube.client import ApiError, KubeClient
@@ -39,6 +39,7 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.values import replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import Resolution, exceeds_attach_limit, missing_storage_classes, resolve
 
@@ -58,15 +59,13 @@ CALL_SECONDS: Final = 5.0
 _PERHAPS_ANOTHER_POD: Final = (409, 422)
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Candidates:
+class Candidates(Struct, frozen=True, weakref=True, eq=False):
     """The nodes a pod was refused on; equal lists are one object, so they are compared by identity."""
 
     names: tuple[str, ...]
 
 
-@dataclass(slots=True, eq=False)
-class RefusedPod:
+class RefusedPod(Struct, eq=False):
     """A pod that was refused."""
 
     pod: Pod  # as kube-scheduler sent it
@@ -166,8 +165,7 @@ class NudgePatch:
         return isinstance(current, Pod) and current.uid == pod.uid
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
+class _Inputs(Struct, frozen=True):
     """Everything that a decision depends on; equal inputs give equal decisions."""
 
     version: int
@@ -180,8 +178,7 @@ class _Inputs:
         return (self.version, self.ended_nudges) == (other.version, other.ended_nudges)
 
 
-@dataclass(slots=True)
-class _Turn:
+class _Turn(Struct):
     """The limits of one turn."""
 
     of_loop: Turns

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -26,6 +25,7 @@ from app.runtime.elector import Elector
 from scheduler_core.offers import handover_record
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import RecordedOffer
+from scheduler_core.values import replace
 
 log = structlog.get_logger("handover")
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct
 
 from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
@@ -51,6 +51,7 @@ from scheduler_core.offers import outstanding_offer
 from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
+from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import PodVolume
 
 log = structlog.get_logger("offers")
@@ -68,8 +69,7 @@ _RESTART_INTERVAL: Final = 1.0
 _MAX_TRIES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """A decision with its offer."""
 
     decision: Decision

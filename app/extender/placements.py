@@ -18,12 +18,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
@@ -66,8 +66,7 @@ class _FollowEnd(Enum):
     LATE = "late"
 
 
-@dataclass(slots=True)
-class _FollowedPod:
+class _FollowedPod(Struct):
     """A pod whose volumes Longhorn is to place; times are seconds of the clock."""
 
     pod: Pod  # as it was at the decision

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
+from msgspec import Struct
 
 from app.evaluator import Evaluator, no_contenders
 from app.extender.capacity import NodeLosses
@@ -80,8 +80,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedDecision:
+class ExplainedDecision(Struct, frozen=True):
     """The decision about one pod, and the explanation of some nodes."""
 
     state: ClusterState
@@ -90,8 +89,7 @@ class ExplainedDecision:
     explanation: Explanation  # of the nodes that are shown and not cordoned, in their order
 
 
-@dataclass(frozen=True, slots=True)
-class DrainReport:
+class DrainReport(Struct, frozen=True):
     """What the drain of a node leads to."""
 
     node: str
@@ -271,8 +269,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class StatusSources:
+class StatusSources(Struct, frozen=True):
     """What the pages read."""
 
     reporter: StatusReporter

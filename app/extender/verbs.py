@@ -6,11 +6,11 @@ only the nodes that the predicates leave. Nodes are scored by the classic rules 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
 import structlog
+from msgspec import Struct
 
 from app.evaluator import Evaluator
 from app.policy import PolicyInForce
@@ -100,8 +100,7 @@ class WithoutReservations:
         return await self._evaluator.filter(pod, candidates, self.contenders)
 
 
-@dataclass(frozen=True, slots=True)
-class FilterAnswer:
+class FilterAnswer(Struct, frozen=True):
     """The answer of /filter: refusals by the policy, and the decision about the nodes that the policy leaves."""
 
     decision: Decision

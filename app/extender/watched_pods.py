@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from app.evaluator import LiveStateSource
 from app.runtime import wait_at_most
@@ -25,8 +26,7 @@ _GATHER_SECONDS: Final = 0.02
 _MORE_GATHER_SECONDS: Final = 0.25
 
 
-@dataclass(slots=True)
-class WatchedPod:
+class WatchedPod(Struct):
     """A pod that has an offer."""
 
     pod: Pod

@@ -18,7 +18,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from time import monotonic
 from typing import Any, Final
@@ -33,6 +32,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
+from msgspec import Struct
 
 from app import DISTRIBUTION
 from app.memory import AnswerMemory, AnswerTooLargeError
@@ -95,8 +95,7 @@ class ApiError(CoreError):
         return self.status in (401, 403)
 
 
-@dataclass(frozen=True, slots=True)
-class CallLimits:
+class CallLimits(Struct, frozen=True):
     """How many calls a client makes, as in kube-scheduler's ``clientConnection``, whose defaults these are."""
 
     qps: float = 50.0  # calls per second in the long run
@@ -108,15 +107,14 @@ class _Status(msgspec.Struct):
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     method: str
     path: str
     seconds: float
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = {}
     body: Mapping[str, Any] | None = None
     content_type: str = "application/json"
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -388,8 +386,7 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """One page of a list, valid until the next page is requested."""
 
     items: list[msgspec.Raw]

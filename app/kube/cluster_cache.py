@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 import structlog
+from msgspec import Struct
 from rpds import HashTrieMap
 
 from app.kube import resources
@@ -259,8 +259,7 @@ def _decoder(kind: SnapshotKind, objects: Objects[object]) -> Decode[object]:
     return decode
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedKind:
+class WatchedKind(Struct, frozen=True):
     """One kind that decisions read."""
 
     resource: Resource

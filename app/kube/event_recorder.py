@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from typing import Final, Generic, TypeVar
 
 import structlog
+from msgspec import Struct
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import EVENTS
@@ -25,6 +25,7 @@ from scheduler_core.backoff import Backoff
 from scheduler_core.caches import LruMap
 from scheduler_core.convert.kube import ObjectEvent, ObjectReference, event_patch, new_event
 from scheduler_core.errors import CoreError
+from scheduler_core.values import replace
 
 log = structlog.get_logger("outbox")
 
@@ -44,8 +45,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Call = TypeVar("_Call")
 
 
-@dataclass(slots=True)
-class _Attempts:
+class _Attempts(Struct):
     """The attempts to make a call."""
 
     urgent: bool  # whether it goes before calls that are not
@@ -172,8 +172,7 @@ class ApiDispatcher(Generic[_Key, _Call]):
         return 0.0
 
 
-@dataclass(slots=True)
-class _RecordedEvent:
+class _RecordedEvent(Struct):
     """An Event as it should be written."""
 
     event: ObjectEvent

@@ -8,12 +8,12 @@ needs it. The cost is proportional to the changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from app.kube import resources
 from app.kube.client import KubeClient
@@ -90,8 +90,7 @@ def _decode_controller(kind: Fields[Controller], raw: bytes | msgspec.Raw) -> tu
     return (controller.namespace, controller.name), controller
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """One kind: its resource, its decoder, and how changes update the state."""
 
     resource: Resource

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -23,6 +22,7 @@ import aiohttp
 import msgspec
 import structlog
 from aiohttp.http_exceptions import LineTooLong
+from msgspec import Struct
 
 from app.kube.client import ApiError, KubeClient, newest_version, pages
 from app.kube.resources import Resource
@@ -86,8 +86,7 @@ class _WatchEnd(Enum):
     DROPPED = "anything else"
 
 
-@dataclass(slots=True)
-class CacheStatus:
+class CacheStatus(Struct):
     """The freshness of one cache, for readiness and metrics. Only its reflector writes it."""
 
     phase: Phase = Phase.STARTING
@@ -101,7 +100,7 @@ class CacheStatus:
     lists: int = 0
     events: int = 0
     # The objects that were left out because they cannot be decoded, and why.
-    unreadable: dict[Key | None, str] = field(default_factory=dict)
+    unreadable: dict[Key | None, str] = {}
 
     def behind(self, now: float) -> float:
         """Returns for how many seconds the cache may have been behind, because it is disconnected, or silent for longer
@@ -135,8 +134,7 @@ class _RelistError(Exception):
     """The watch cannot continue from its version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """The clock and the randomness of a reflector."""
 
     clock: Callable[[], float]  # monotonic seconds

@@ -10,11 +10,11 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from app.kube.resources import LONGHORN_NODES
 from scheduler_core.convert import generic, json_text
@@ -42,8 +42,7 @@ class SnapshotFileError(CoreError):
     """A file cannot be read as Kubernetes objects. The text names file, object and field."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedSnapshot:
+class LoadedSnapshot(Struct, frozen=True):
     """A snapshot read from a file."""
 
     snapshot: Snapshot
@@ -250,8 +249,7 @@ _NAMESPACE_RULE: Final = "MatchInterPodAffinity"
 _GENERIC_KINDS: Final = frozenset({("Service", ""), ("Namespace", ""), *generic.CONTROLLERS})
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedCluster:
+class LoadedCluster(Struct, frozen=True):
     """The content of a snapshot file."""
 
     state: GenericClusterState
@@ -354,8 +352,7 @@ SCHEDULING_KINDS: Final = frozenset(
 """Kinds by API group that this module reads, and decisions do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingObjects:
+class SchedulingObjects(Struct, frozen=True):
     """A cluster as kube-scheduler's filters read it."""
 
     state: GenericClusterState

@@ -22,17 +22,18 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct, field, structs
 
 from app.kube.client import KubeClient
 from app.kube.reflector import CacheStatus, Decode, Key, Phase, Reflector, Timing
 from app.kube.resources import CONFIG_MAPS, Resource
 from scheduler_core.convert.kube import ConfigMap
 from scheduler_core.convert.meta import decode_json
+from scheduler_core.values import is_struct_type
 
 MAX_UNREADABLE_LISTED: Final = 50
 _Value = TypeVar("_Value")
@@ -96,15 +97,14 @@ class Objects(Generic[_Value]):
             handler(key, before, after)
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """How the objects of one kind are watched, and when they cannot be used."""
 
     resource: Resource
     decode: Decode[Any]
     objects: Objects[Any] = field(default_factory=Objects[Any])
     namespace: str = ""  # "" for all
-    selectors: Mapping[str, str] = field(default_factory=dict[str, str])  # query parameters that restrict the objects
+    selectors: Mapping[str, str] = {}  # query parameters that restrict the objects
     label: str = ""  # the kind's name in problems, "" for that of the resource
     required: bool = True  # whether the API server must know the kind; otherwise an unknown kind counts as empty
     # What to do if the API server does not know a required kind, "" for nothing in particular; None if such a kind
@@ -119,8 +119,7 @@ class Watch:
         return self.label or self.resource.label
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(Struct, frozen=True):
     watch: Watch
     reflector: Reflector[Any]
 
@@ -271,14 +270,14 @@ def _decode(raw: bytes | msgspec.Raw) -> tuple[Key, Mapping[str, str] | None]:
 _FIELDS: Final[dict[type, tuple[tuple[str, Any], ...]]] = {}
 
 
-def intern_texts(value: object) -> None:
+def intern_texts(value: Any) -> None:
     """Replaces the texts inside a frozen value by interned ones. The value stays equal to what it was; it must be new,
     because it is changed in place. Python drops an interned text that is not used any more.
     """
     for name, default in _fields(type(value)):
         current = getattr(value, name)
         if current is not default and (interned := _intern(current)) is not current:
-            object.__setattr__(value, name, interned)
+            structs.force_setattr(value, name, interned)
 
 
 def _intern(value: Any) -> Any:
@@ -297,9 +296,9 @@ def _intern(value: Any) -> Any:
 
 
 def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
-    """The names of a dataclass' fields with their defaults, which all its values share already."""
+    """The names of a struct's fields with their defaults, which all its values share already."""
     known = _FIELDS.get(kind)
     if known is None:
-        known = tuple((entry.name, entry.default) for entry in fields(kind)) if is_dataclass(kind) else ()
+        known = tuple((entry.name, entry.default) for entry in structs.fields(kind)) if is_struct_type(kind) else ()
         _FIELDS[kind] = known
     return known

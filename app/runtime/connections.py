@@ -19,12 +19,12 @@ import ipaddress
 import resource
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Protocol
 
 import structlog
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter
 
 from app.runtime.probes import PREFIX, LabelledCounter
@@ -240,8 +240,7 @@ MAX_CALLERS: Final = 256
 _OTHERS: Final = "others"
 
 
-@dataclass(slots=True)
-class _Period:
+class _Period(Struct):
     """The lines of one event and caller that were not written yet."""
 
     log: Callable[..., None]

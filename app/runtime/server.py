@@ -23,7 +23,6 @@ import ssl
 import sys
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
@@ -32,6 +31,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -45,8 +45,7 @@ SHUTDOWN_SECONDS: Final = 20
 _DATE_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class HttpServer:
+class HttpServer(Struct, frozen=True):
     """An application, and where it listens."""
 
     app: FastAPI

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final
 
 import structlog
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient, pages
@@ -82,8 +82,7 @@ class _UncertainBinding:
         return self._refused or (not self.may_retry and monotonic() >= self._in_work_until)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _BindingAttempt:
+class _BindingAttempt(Struct, frozen=True, eq=False):
     """A pod that is being bound, from before its claims are read."""
 
     pod: Pod
@@ -270,8 +269,7 @@ _MAX_PODS: Final = 10_000
 _MAX_READS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Condition:
+class _Condition(Struct, frozen=True):
     pod: Pod
     reason: str
     message: str

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
 from rpds import HashTrieMap
 
 from app.evaluator import Evaluator
@@ -46,6 +46,7 @@ from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.values import replace
 
 LONGHORN: Final = "longhorn"
 _PODS: Final = "pods"
@@ -70,8 +71,7 @@ class PodQueueHandler(Protocol):
         """Something has changed that may help unschedulable pods."""
 
 
-@dataclass(frozen=True, slots=True)
-class _AssumedPod:
+class _AssumedPod(Struct, frozen=True):
     """A pod that counts on a node before it is seen there."""
 
     pending: PendingPod

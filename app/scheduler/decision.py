@@ -8,9 +8,10 @@ so a node that is excluded anyway must not be among them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.errors import ResolutionError
@@ -29,6 +30,7 @@ from scheduler_core.generic.policy import (
 from scheduler_core.generic.rule_registry import is_longhorn_rule
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
 from scheduler_core.model.kube import Pod
+from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from app.scheduler.cache import LonghornSnapshot
@@ -84,8 +86,7 @@ def message(result: ScheduleResult) -> str:
     return f"0/{nodes} nodes are available: {counts}."
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedPod:
+class PlacedPod(Struct, frozen=True):
     """A pod with its node."""
 
     pod: str
@@ -109,8 +110,7 @@ class PlacedPod:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class UnplacedPod:
+class UnplacedPod(Struct, frozen=True):
     """A pod that no node fits."""
 
     pod: str
@@ -121,8 +121,7 @@ class UnplacedPod:
         return {"pod": self.pod, "message": self.message, "reasons": dict(self.reasons)}
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIfReport:
+class WhatIfReport(Struct, frozen=True):
     """The result for each pod, in the order they were scheduled."""
 
     placed: tuple[PlacedPod, ...]

@@ -13,12 +13,12 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final
 
 import structlog
+from msgspec import Struct, field
 
 from app.kube.client import CallLimits, KubeClient
 from app.kube.cluster_cache import ClusterCache
@@ -40,8 +40,7 @@ process_log = structlog.get_logger("process")
 LEASE: Final = "longhorn-generic-scheduler"
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerOptions:
+class SchedulerOptions(Struct, frozen=True):
     """How a process finds the cluster, and its identity there."""
 
     identity: str

@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Final
 
 import structlog
+from msgspec import Struct, field
 
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
@@ -56,8 +56,7 @@ POLL_INTERVAL: Final = 1.0
 LOG_INTERVAL: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
+class SchedulerConfig(Struct, frozen=True):
     """What an administrator chooses."""
 
     name: str  # the `spec.schedulerName` of this scheduler's pods
@@ -68,8 +67,7 @@ class SchedulerConfig:
     unsupported: UnsupportedMode = UnsupportedMode.REFUSE  # what becomes of constraints that the policy does not read
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerParts:
+class SchedulerParts(Struct, frozen=True):
     """What a scheduler works with."""
 
     client: KubeClient

@@ -13,12 +13,14 @@ as one after it, because the attempt may have begun before the change.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.model.generic import PodKey
+from scheduler_core.values import replace
 
 MIN_BACKOFF: Final = 1.0
 MAX_BACKOFF_AFTER_CHANGE: Final = 10.0
@@ -32,8 +34,7 @@ _SortKey = tuple[int, float, str, PodKey]
 _ActiveQueue = list[tuple[_SortKey, int]]
 
 
-@dataclass(slots=True)
-class _QueuedPod:
+class _QueuedPod(Struct):
     """A pod that needs a node."""
 
     pending: PendingPod

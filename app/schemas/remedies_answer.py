@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from scheduler_core.convert import kubectl
 from scheduler_core.convert.kubectl import Command, replica_move_commands
@@ -13,8 +14,7 @@ from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.remedy import RemedyKind, Step
 
 
-@dataclass(frozen=True, slots=True)
-class RemedyStepAnswer:
+class RemedyStepAnswer(Struct, frozen=True):
     """One change of the cluster."""
 
     kind: str
@@ -27,8 +27,7 @@ class RemedyStepAnswer:
     commands: list[str]  # for a shell, in order; empty where kubectl cannot make the change
 
 
-@dataclass(frozen=True, slots=True)
-class RemedyAnswer:
+class RemedyAnswer(Struct, frozen=True):
     """A step after which a pod fits that fits nowhere now."""
 
     text: str

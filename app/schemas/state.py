@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct, field
 from pydantic import Field
 
 from app.schemas.decision import Answer, PolicyAnswer
@@ -34,8 +34,7 @@ MAX_NODES_LISTED: Final = 50
 MAX_VOLUMES_LISTED: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class OutstandingState:
+class OutstandingState(Struct, frozen=True):
     """Demand, offers and refused pods; empty unless reservations are by capacity."""
 
     demand: DemandIndex | None = None  # of the current view; None for none
@@ -46,19 +45,17 @@ class OutstandingState:
     waiting: Sequence[WaitingPod] = ()  # refused pods, in the order of the answer
 
 
-@dataclass(frozen=True, slots=True)
-class GuardActivity:
+class GuardActivity(Struct, frozen=True):
     """What the placement guard did since this process leads."""
 
     health: GuardState | None = None  # what may be relied on; None while the guard is off or this process does not lead
     awaited: tuple[Placement, ...] = ()  # placements that it allowed and that no watch has shown yet, oldest first
-    outcomes: Mapping[str, int] = field(default_factory=dict[str, int])  # how many placements it answered, by outcome
+    outcomes: Mapping[str, int] = {}  # how many placements it answered, by outcome
     # How many placements a watch has shown, by what they showed.
-    observations: Mapping[str, int] = field(default_factory=dict[str, int])
+    observations: Mapping[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementGuardState:
+class PlacementGuardState(Struct, frozen=True):
     """Whether API servers can call the placement guard, and what it did.
 
     /state shows it as `PlacementGuardAnswer`.
@@ -70,8 +67,7 @@ class PlacementGuardState:
     activity: GuardActivity = field(default_factory=GuardActivity)
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceState:
+class ServiceState(Struct, frozen=True):
     """Which process answers, and with which settings; /state shows it as `ServiceAnswer`."""
 
     answering: bool

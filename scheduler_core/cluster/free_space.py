@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct, field
 
 from scheduler_core.disk_schedule.allocation import claims
 from scheduler_core.disk_schedule.disk_space import account
@@ -28,6 +29,7 @@ from scheduler_core.longhorn.volume_validation import can_grow
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 
 Replicas = tuple[longhorn.Replica, ...]
 # If one of these fields cannot be read, the bytes held or pending on the disk are unknown.
@@ -141,8 +143,7 @@ def _request(persistent_volume: str, snapshot: Snapshot) -> int:
     return csi_size(request, "") if request > volume.capacity else 0
 
 
-@dataclass(slots=True)
-class Growth:
+class Growth(Struct):
     """The growth that counts."""
 
     snapshot: Snapshot
@@ -150,7 +151,7 @@ class Growth:
     # Returns a disk by its UUID, and its space without growth; None if no node has it.
     space_of: Callable[[str], tuple[longhorn.Disk, DiskSpace] | None]
     # The volumes that grow, with their new size, by name.
-    volumes: dict[str, longhorn.Volume] = field(default_factory=dict[str, longhorn.Volume])
+    volumes: dict[str, longhorn.Volume] = {}
     by_disk: Counter[str] = field(default_factory=Counter[str])  # bytes that they grow by, by disk UUID
 
     def add(self, name: str, size: int, replicas: Replicas) -> None:

@@ -10,11 +10,11 @@ A change of Longhorn's settings or of a backing image concerns every disk. It is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
+from msgspec import Struct
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.free_space import FreeSpace, Replicas, free_space_of, requested_size, unlisted_replicas
@@ -36,6 +36,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from scheduler_core.packing.budget import give_way
+from scheduler_core.values import replace
 
 Changes = Mapping[tuple[str, Key], object | None]
 _Object = TypeVar("_Object")
@@ -43,8 +44,7 @@ _BY_NAME: Final = attrgetter("name")
 _REBUILDING_FIELDS: Final = frozenset({"settings", "backing_images"})
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """A view and its difference to the previous view."""
 
     view: View
@@ -53,7 +53,7 @@ class Update:
 
 def empty_snapshot() -> Snapshot:
     """Returns an empty snapshot, in which every kind counts as listed, so that `update` can add objects."""
-    return Snapshot(**{entry.name: HashTrieMap() for entry in fields(Snapshot)})
+    return Snapshot(**dict.fromkeys(Snapshot.__struct_fields__, HashTrieMap()))
 
 
 def update(view: View, changes: Changes, now: datetime) -> Update:

@@ -8,11 +8,11 @@ requests go on reading.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.free_space import (
@@ -66,8 +66,7 @@ def put(entries: HashTrieMap[_Key, _Value], key: _Key, value: _Value | None) -> 
 ClaimRef = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Indexes:
+class Indexes(Struct, frozen=True):
     """Look-ups over a snapshot, all derived from it."""
 
     # By disk UUID, the placed replicas that the node's status does not list yet, or lists smaller.
@@ -161,8 +160,7 @@ def count_growth(
     return growth
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """A snapshot prepared for deciding. Everything that a request reads comes from one view, so the request never sees
     the cluster change.
     """

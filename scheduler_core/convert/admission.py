@@ -10,10 +10,10 @@ left alone. A dry run that creates `convert/installed_objects.py: probe_replica`
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.convert.installed_objects import ANSWERED, is_probe_replica
 from scheduler_core.convert.meta import Metadata, Wire, decode_object
@@ -62,8 +62,7 @@ class _Migration(Wire):
     spec: _MigrationSpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionRequest:
+class AdmissionRequest(Struct, frozen=True):
     """What the API server asks about."""
 
     uid: str  # identifies the request in the answer

@@ -26,7 +26,6 @@ The constructor of these three fields is:
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 from functools import cached_property
@@ -34,9 +33,11 @@ from types import NoneType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import structs
 
 from scheduler_core.convert.meta import Metadata, Subject, Wire, decode_json, decode_object
 from scheduler_core.errors import ObjectError, OversizeError, QuantityError, QuantityOverflowError
+from scheduler_core.values import is_struct_type
 
 _Model = TypeVar("_Model")
 _Wire = TypeVar("_Wire", bound=Wire)
@@ -105,7 +106,7 @@ class Fields(Generic[_Model]):
     def _sources(self) -> list[_Source]:
         hints = get_type_hints(self._model, include_extras=True)
         sources = []
-        for field in dataclasses.fields(self._model):
+        for field in structs.fields(self._model):
             hint = hints[field.name]
             marks = getattr(hint, "__metadata__", ())
             convert = self._conversions.get(field.name, next(filter(callable, marks), None))
@@ -159,7 +160,7 @@ class Fields(Generic[_Model]):
         for path in sorted(filter(None, self._parts)):
             names[f"absent_{_variable(path)}"] = self._parts[path]()
             lines.append(f" {_variable(path)} = {_expression(path)} or absent_{_variable(path)}")
-        order = [field.name for field in dataclasses.fields(self._model)]
+        order = self._model.__struct_fields__
         arguments: list[str] = []
         conversions = []
         for name, paths, _, convert, default in self._sources:
@@ -188,9 +189,9 @@ class Fields(Generic[_Model]):
         return kind(subject, path, str(error))
 
 
-def _source(field: dataclasses.Field[Any], hint: Any, paths: list[str], convert: Any) -> _Source:
-    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    nested: Any = next((kind for kind in (hint, *get_args(hint)) if dataclasses.is_dataclass(kind)), None)
+def _source(field: structs.FieldInfo, hint: Any, paths: list[str], convert: Any) -> _Source:
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    nested: Any = next((kind for kind in (hint, *get_args(hint)) if is_struct_type(kind)), None)
     if isinstance(convert, Fields) or (convert is None and nested is not None):
         inner: Any = convert or Fields("", nested)
         if paths == [""]:
@@ -202,7 +203,7 @@ def _source(field: dataclasses.Field[Any], hint: Any, paths: list[str], convert:
         function, *types = convert
         return _Source(field.name, paths, types, function, default)
     if convert is None or isinstance(convert, type):
-        may_be_null = convert is None and default is not dataclasses.MISSING
+        may_be_null = convert is None and default is not msgspec.NODEFAULT
         return _Source(
             field.name, paths, [hint | None if may_be_null else hint], None, default if may_be_null else hint()
         )

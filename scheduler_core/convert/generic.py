@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.convert import pod_constraints
 from scheduler_core.convert.fields import Fields, list_of
@@ -36,6 +36,7 @@ from scheduler_core.model.constraints import (
 )
 from scheduler_core.model.generic import Controller, Namespace, Node, PodKey, Service, VolumeNodeAffinity
 from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Condition, Pod, condition, namespace_or_default
+from scheduler_core.values import replace
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
 DEFAULT_CPU_REQUEST: Final = 100
@@ -202,8 +203,7 @@ class _Workload(Wire):
     spec: _WorkloadSpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
+class _Template(Struct, frozen=True):
     pod: Annotated[kube.Pod | None, "spec.template"] = None
 
 
@@ -262,8 +262,7 @@ def _creation_time(text: str | None) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@dataclass(frozen=True, slots=True)
-class PendingPod:
+class PendingPod(Struct, frozen=True):
     """A pod as a scheduler reads it."""
 
     pod: Annotated[Pod, ""]
@@ -282,8 +281,7 @@ class PendingPod:
         return -self.pod.priority, self.created, self.pod.namespaced_name
 
 
-@dataclass(frozen=True, slots=True)
-class _PlacedPod:
+class _PlacedPod(Struct, frozen=True):
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]
     name: Annotated[str, "metadata.name"]
     node: Annotated[str, "spec.nodeName"] = ""
@@ -364,8 +362,7 @@ _POD_SCHEDULED: Final = "PodScheduled"
 _FALSE: Final = "False"
 
 
-@dataclass(frozen=True, slots=True)
-class _Pod:
+class _Pod(Struct, frozen=True):
     uid: Annotated[str, "metadata.uid"] = ""
     version: Annotated[str | None, "metadata.resourceVersion"] = None
     generation: Annotated[int, "metadata.generation"] = 0

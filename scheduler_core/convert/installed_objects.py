@@ -9,11 +9,11 @@ tag does not exist"), so that nothing is left of it, and the pod never starts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json, decode_object
@@ -229,8 +229,7 @@ def _waiting_message(entries: list[WireCondition] | None) -> str:
     return refusals[0].message or "" if refusals else ""
 
 
-@dataclass(frozen=True, slots=True)
-class PodProgress:
+class PodProgress(Struct, frozen=True):
     """How far kube-scheduler is with a pod."""
 
     # Why the pod waits, "" if kube-scheduler has said nothing.

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 Path = tuple[str | int, ...]
 """The keys and indices that lead from the outermost value to one inside it."""
@@ -21,8 +21,7 @@ _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.D
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateKey:
+class DuplicateKey(Struct, frozen=True):
     """A key that is written twice in one object."""
 
     container: Path  # the path of the object, as written
@@ -30,23 +29,21 @@ class DuplicateKey:
     offsets: tuple[int, int]  # where they are
 
 
-@dataclass(slots=True)
-class _Container:
+class _Container(Struct):
     path: Path
     written: Path
     is_array: bool
     key: str | int = 0  # the key or index of the value that comes next, normalised and as written
     written_key: str | int = 0  # the key or index of the value that comes next, normalised and as written
     expects_key: bool = False
-    keys: dict[str, tuple[str, int]] = field(default_factory=dict)  # the keys so far, as written, with their offsets
+    keys: dict[str, tuple[str, int]] = {}  # the keys so far, as written, with their offsets
 
 
-@dataclass(slots=True)
-class JsonPlaces:
+class JsonPlaces(Struct):
     """Places in a JSON text."""
 
-    offsets: dict[Path, int] = field(default_factory=dict)  # where each value begins
-    duplicates: list[DuplicateKey] = field(default_factory=list)  # the keys that are written twice
+    offsets: dict[Path, int] = {}  # where each value begins
+    duplicates: list[DuplicateKey] = []  # the keys that are written twice
 
     @classmethod
     def of(cls, text: str, normalize: Callable[[str], str] = str) -> JsonPlaces:

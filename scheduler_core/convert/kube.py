@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from scheduler_core.convert.fields import Fields, list_of
 from scheduler_core.convert.meta import Metadata, OwnerReference, Subject, Wire, WireCondition, conditions
@@ -235,8 +236,7 @@ DISRUPTION_BUDGET: Final = Fields(
 MAX_MESSAGE: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectReference:
+class ObjectReference(Struct, frozen=True):
     """The object that an Event is about."""
 
     api_version: str
@@ -246,8 +246,7 @@ class ObjectReference:
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectEvent:
+class ObjectEvent(Struct, frozen=True):
     """The content of an Event in its object's namespace: something has happened to the object, `count` times."""
 
     name: str

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from scheduler_core.convert.generic import SCHEDULED_POD
@@ -14,6 +13,7 @@ from scheduler_core.convert.kube import Workload, workload_pod
 from scheduler_core.convert.meta import Wire, decode_object
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, Volume
+from scheduler_core.values import replace
 
 
 class _Spec(Wire):

@@ -4,10 +4,10 @@ field. The metadata of an object of any kind is read even if the rest of the obj
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.errors import ObjectError, OversizeError, QuantityError, QuantityOverflowError
 from scheduler_core.model.kube import Condition
@@ -155,8 +155,7 @@ class _ObjectWithPhase(_Object):
 _Shape = TypeVar("_Shape", _Object, _ObjectWithPhase)
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """An object's name, version, deletion, finalizers, UID and time of creation (RFC 3339)."""
 
     name: str

@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.errors import CoreError
 
@@ -25,8 +25,7 @@ class InputError(CoreError):
     """A file does not hold recorded decisions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Runner(Generic[_Schema]):
+class Runner(Struct, Generic[_Schema], frozen=True):
     """``python -m MODULE FILE...`` for one kind of recorded decisions."""
 
     module: str

@@ -8,10 +8,10 @@ bug report shows it. The controllers read the same object through `disk_schedule
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.convert import disk_schedule, kube
 from scheduler_core.convert.fields import Fields, map_of
@@ -22,6 +22,7 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model import longhorn
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
+from scheduler_core.values import replace
 
 _DISK: Final = Fields("", longhorn.Disk)
 
@@ -113,8 +114,7 @@ SNAPSHOT_GROUP: Final = "snapshot.storage.k8s.io"
 Key = str | NamespacedName
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotKind:
+class SnapshotKind(Struct, frozen=True):
     """A kind that a snapshot may hold, and how it is read."""
 
     # The API group, "" for core/v1.

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct, field
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
@@ -26,6 +27,7 @@ from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import STEPS_PER_REQUEST
+from scheduler_core.values import replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local
 from scheduler_core.volumes.volume_binding import NodeResolution, resolve_on_nodes
@@ -54,8 +56,7 @@ class Packing(StrEnum):
         return UNSAFE
 
 
-@dataclass(frozen=True, slots=True)
-class FilterOptions:
+class FilterOptions(Struct, frozen=True):
     """What an administrator may choose about decisions."""
 
     packing: Packing = Packing.AUTO  # which nodes with room are offered
@@ -77,13 +78,11 @@ class FilterOptions:
         return self.rank_safety or self.packing is not Packing.EXACT
 
 
-@dataclass(frozen=True, slots=True)
-class NoContenders:
+class NoContenders(Struct, frozen=True):
     """The pod is evaluated alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExcludedNodes:
+class ExcludedNodes(Struct, frozen=True):
     """Nodes that take no new volumes now, because they are reserved for other pods (the proposal's reservations). A pod
     whose replicas are already on such a node may still return to it.
     """
@@ -91,8 +90,7 @@ class ExcludedNodes:
     names: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Competing:
+class Competing(Struct, frozen=True):
     """Demand and offers of other pods, whose volumes are packed jointly with the pod's."""
 
     demand: DemandIndex  # derived from the view that the pod is evaluated on
@@ -112,8 +110,7 @@ NO_CONTENDERS: Final = NoContenders()
 NO_SCORES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The answer to one request: the pod's volumes, and one reason per candidate in the order of the request."""
 
     resolution: Resolution
@@ -121,15 +118,15 @@ class Decision:
     reasons: Sequence[Reason]
     gave_up: int = 0  # number of searches, for a packing or for order safety, that ended without an answer
     # By node, the volumes of other pods that were counted.
-    competitors: Mapping[str, Competitors] = field(default_factory=dict)
+    competitors: Mapping[str, Competitors] = {}
     # By node that fits and is not stale-safe, the reason that another packing mode gives, where that was examined.
-    unsafe: Mapping[str, Reason] = field(default_factory=dict)
+    unsafe: Mapping[str, Reason] = {}
     # Classes of the volumes that take space on the pod's node; empty without competing pods.
     volume_classes: tuple[ReplicaRequest, ...] = ()
     # By node, what it offers to these classes; empty without competing pods.
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = {}
     # By node, the volumes that its reason is about, where nodes differ in them (`volumes/volume_binding.py`).
-    resolutions: Mapping[str, Resolution] = field(default_factory=dict)
+    resolutions: Mapping[str, Resolution] = {}
     # What the priorities of a policy file give to candidates; empty without a file.
     scores: Mapping[str, int] = field(default_factory=lambda: NO_SCORES)
 
@@ -243,22 +240,20 @@ class DecisionOutcome(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionResult:
+class DecisionResult(Struct, frozen=True):
     """What a decision about a pod says. The log stores the parts that it has room for."""
 
     nodes: int  # number of nodes in the request
     fits: int = 0  # number of nodes that fit
     fitting: Iterable[str] = ()  # their names in the order of the request, read up to `MAX_OFFERED`
     # Numbers of other nodes by the text of their reason.
-    refused: Mapping[str, int] = field(default_factory=dict[str, int])
+    refused: Mapping[str, int] = {}
     error: str = ""  # why there is no decision; "" if there is one
     seconds: float = 0.0  # from the decoded request to the decision
     observed: bool = False  # whether refusals are only counted and logged, so that the answer names every node
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedDecision:
+class LoggedDecision(Struct, frozen=True):
     """A decision in the log."""
 
     # Microseconds since 1970; greater than that of every earlier decision, also across restarts unless the clock is set
@@ -285,8 +280,7 @@ class LoggedDecision:
         return DecisionOutcome.FITS if self.fits else DecisionOutcome.REFUSED
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionQuery:
+class DecisionQuery(Struct, frozen=True):
     """Which decisions are listed; None selects all."""
 
     limit: int = MAX_DECISIONS  # the most entries of one page
@@ -305,8 +299,7 @@ class DecisionQuery:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionPage:
+class DecisionPage(Struct, frozen=True):
     """Some decisions, the latest first."""
 
     entries: tuple[LoggedDecision, ...]

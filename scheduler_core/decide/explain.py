@@ -5,8 +5,9 @@ that does not. It does not question the decision.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
@@ -40,6 +41,7 @@ from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reaso
 from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
 from scheduler_core.packing.order_safe import Safety
+from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution, SkippedClaim, skipped_claims
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
@@ -48,8 +50,7 @@ EXPLAIN_STEPS_FACTOR: Final = 4
 _LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """A decision with one verdict per candidate, in the order of the request."""
 
     decision: Decision
@@ -58,8 +59,7 @@ class Explanation:
     longhorn_nodes: Mapping[str, longhorn.Node]  # those of the cluster, by name, for the names of disks
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(Struct, frozen=True):
     view: View
     resolution: Resolution
     name: str

@@ -20,8 +20,9 @@ The steps from the constrained nodes on are the stages of `filter_stages.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scheduler_core.decide import filter_stages
 from scheduler_core.decide.decision import (
@@ -43,6 +44,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget
+from scheduler_core.values import replace
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
 from scheduler_core.volumes.volume_binding import NodeResolution, merge_resolutions
@@ -67,8 +69,7 @@ _SEVERITY: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(Struct, frozen=True):
     requester: Requester  # the pod with all volumes that it may have
     state: ClusterState
     options: FilterOptions

@@ -8,8 +8,9 @@ only nodes that are still undecided. At last the nodes remain for which the whol
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
@@ -38,6 +39,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import home_nodes
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import Resolution
@@ -46,8 +48,7 @@ from scheduler_core.volumes.resolve import Resolution
 _WORTH_WAITING: Final = UNSAFE | {Reason.SPOKEN_FOR}
 
 
-@dataclass(frozen=True, slots=True)
-class FilterRequest:
+class FilterRequest(Struct, frozen=True):
     """What every stage of a request reads."""
 
     state: ClusterState

@@ -9,8 +9,9 @@ plugins, node by node → the first refusal of each node.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import default_class
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -19,6 +20,7 @@ from scheduler_core.generic.scheduler import policy_refusals
 from scheduler_core.model import kube
 from scheduler_core.model.constraints import NodeSelectorTerm
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 
 RESOURCES_PLUGIN: Final = "NodeResourcesFit"
 VOLUME_PLUGIN: Final = "VolumeBinding"
@@ -43,16 +45,14 @@ VolumeAffinity = tuple[NodeSelectorTerm, ...]
 """The terms of a PersistentVolume's required node affinity, of which one must match."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginRefusal:
+class PluginRefusal(Struct, frozen=True):
     """Why kube-scheduler refuses a node."""
 
     plugin: str  # the name of the first plugin that refuses the node
     text: str  # its reason
 
 
-@dataclass(frozen=True, slots=True)
-class PodClaims:
+class PodClaims(Struct, frozen=True):
     """What kube-scheduler's filters read of a pod's claims."""
 
     affinities: tuple[VolumeAffinity, ...] = ()  # of the PersistentVolumes that the claims are bound to

@@ -12,9 +12,10 @@ Correctness does not depend on it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.caches import LruMap, NodeResults
 from scheduler_core.cluster.free_space import FreeSpace
@@ -32,6 +33,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
@@ -43,8 +45,7 @@ Disks = tuple[DiskFacts, ...]
 _Free = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _DisksByFreeSpace:
+class _DisksByFreeSpace(Struct, frozen=True):
     node: Node
     free_space: FreeSpace
     free: _Free
@@ -111,8 +112,7 @@ class PlanCache:
         return LonghornFacts(facts, total_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Planner:
+class _Planner(Struct, frozen=True):
     state: ClusterState
     decision: Decision
     resolution: Resolution

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.backoff import Backoff, TokenBucket
 from scheduler_core.cluster.view import View
@@ -26,6 +27,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offered
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import decided_node
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import Resolution
@@ -39,8 +41,7 @@ NUDGE_LIMIT: Final = TokenBucket(NUDGES_PER_SECOND, BURST)
 PENDING_NUDGE_LIFETIME: Final = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class NudgeBackoff:
+class NudgeBackoff(Struct, frozen=True):
     """When one pod may be nudged again: 1 s after its first nudge, 2 s after the next, up to 60 s. A pod that was not
     nudged for twice the longest back-off starts again, because what kept refusing it is over.
     """
@@ -56,8 +57,7 @@ class NudgeBackoff:
         return NudgeBackoff(1 if now - self.last >= 2 * BACKOFF.longest else self.attempts + 1, now)
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingPod:
+class WaitingPod(Struct, frozen=True):
     """A refused pod: `seconds` have passed since its first refusal, and it was nudged `nudges` times."""
 
     pod: Pod

@@ -23,10 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace, nsmallest
 from itertools import islice
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
@@ -56,6 +57,7 @@ from scheduler_core.offers.outstanding_offer import (
     PodGone,
     RecordedOffer,
 )
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import ReplicaUse, decided_node, replica_uses
 from scheduler_core.volumes.resolve import PodVolume
 from scheduler_core.volumes.volume_binding import merge_resolutions
@@ -257,8 +259,7 @@ def _by_free_space(bounds: Iterable[tuple[int, str]], usable: Callable[[str, int
 Moment = tuple[ClusterState, Contenders]  # what a decision was made from
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """The ledger after a look at one pod."""
 
     ledger: Ledger

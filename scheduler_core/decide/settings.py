@@ -12,10 +12,11 @@ ignored, so a ConfigMap may hold more.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.settings import parse_bool
 from scheduler_core.model.installation import ENABLED, ENFORCEMENT
@@ -53,16 +54,14 @@ class GuardMode(StrEnum):
     ENFORCE = "enforce"
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsSource:
+class SettingsSource(Struct, frozen=True):
     """A place where settings may be written, such as a ConfigMap; messages name it by its `name`."""
 
     name: str
     values: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ExtenderSettings:
+class ExtenderSettings(Struct, frozen=True):
     """The settings in force."""
 
     enabled: bool = False  # whether pods are evaluated at all
@@ -72,7 +71,7 @@ class ExtenderSettings:
     placement_guard: GuardMode = GuardMode.OFF
     guard_other_nodes: bool = False  # whether it may move a replica that no pod needs on its node to another node
     # By setting, the name of the source its value came from.
-    origins: Mapping[str, str] = field(default_factory=dict[str, str])
+    origins: Mapping[str, str] = {}
     problems: tuple[str, ...] = ()  # one sentence per refused value
 
     @property

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Packing
@@ -18,8 +19,7 @@ from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_repl
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
-@dataclass(frozen=True)
-class VolumeSentences:
+class VolumeSentences(Struct, frozen=True, dict=True):
     """What a view tells about a pod's volumes. A sentence names a few volumes and says how many more there are, because
     a pod may have thousands.
     """

@@ -11,8 +11,9 @@ and the backing image that it needs on the disk are granted together, or neither
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
 from scheduler_core.model.disk_schedule import (
@@ -26,13 +27,13 @@ from scheduler_core.model.disk_schedule import (
     Requests,
 )
 from scheduler_core.model.quantity import MAX_BYTES
+from scheduler_core.values import replace
 
 _Key = tuple[RequestKind, str]
 _HOLDS_NOTHING: Final = Allocation(AllocationState.REJECTED, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """How much may be granted on a disk."""
 
     available: int | None  # storageAvailable in bytes; None if it is not known: then requests stay as they are

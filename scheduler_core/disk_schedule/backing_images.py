@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.occupancy import NOT_STARTED
@@ -22,24 +23,22 @@ from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V2, BackingImage, D
 from scheduler_core.model.quantity import format_bytes, format_count, join_first
 
 
-@dataclass(frozen=True, slots=True)
-class ImageSnapshot:
+class ImageSnapshot(Struct, frozen=True):
     """Input of a decision about a backing image."""
 
     image: BackingImageCopies
     schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
     # The Longhorn nodes, by name; one that cannot be read may list any disk.
-    nodes: Mapping[str, NodeLookup] = field(default_factory=dict[str, NodeLookup])
+    nodes: Mapping[str, NodeLookup] = {}
     # UUIDs of disks with replicas that use the image: a copy must be there, so it is requested until granted.
     needed_disks: frozenset[str] = frozenset()
     # UUIDs of disks that Longhorn's rules (tags, eviction, readiness) allow for further copies, best first.
     candidates: Sequence[str] = ()
     # What a newcomer can get on each disk, by UUID.
-    space: Mapping[str, DiskSpace] = field(default_factory=dict[str, DiskSpace])
+    space: Mapping[str, DiskSpace] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class ImageDecision:
+class ImageDecision(Struct, frozen=True):
     """What to do about a backing image."""
 
     writes: tuple[Write, ...] = ()  # in order; the first that fails ends them

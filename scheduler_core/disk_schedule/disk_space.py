@@ -18,9 +18,10 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.disk_schedule.allocation import claim, claims, taken_bytes
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
@@ -31,10 +32,10 @@ from scheduler_core.longhorn.placement import DiskCandidate, schedule_replica
 from scheduler_core.model.disk_schedule import Allocations, AllocationState, DiskSchedule, Fault, Requests
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
 from scheduler_core.model.quantity import format_bytes, join_first
+from scheduler_core.values import replace
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSpace:
+class DiskSpace(Struct, frozen=True):
     """What a newcomer can get on one disk."""
 
     node: str  # the node's name
@@ -111,8 +112,7 @@ def disk_spaces(
     return DiskSpaces(spaces)
 
 
-@dataclass(frozen=True, slots=True)
-class DiskAccounting:
+class DiskAccounting(Struct, frozen=True):
     """What counts on a disk in addition to `storageScheduled`."""
 
     uncounted: int  # bytes to add to storageScheduled for Longhorn's own two rules
@@ -140,8 +140,7 @@ def account(disk: Disk, schedule: DiskSchedule, unlisted_replicas: Iterable[Repl
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _KindTotals:
+class _KindTotals(Struct, frozen=True):
     """Totals of one kind of object on a disk."""
 
     uncounted: int  # bytes that Longhorn's status lacks
@@ -169,8 +168,7 @@ _EVALUATED_NODES: Final = (6, 64, math.inf)
 _MIN_IN_UNUSED_ZONES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class DiskChoice:
+class DiskChoice(Struct, frozen=True):
     """The disk where a replica requests space, or why there is none."""
 
     candidate: DiskCandidate | None  # the disk; None if there is none
@@ -179,8 +177,7 @@ class DiskChoice:
     undecided: bool = False  # whether a node that cannot be read might have room
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementView:
+class PlacementView(Struct, frozen=True):
     """What a choice of disks is made from."""
 
     cluster: Cluster  # what Longhorn's placement rules read

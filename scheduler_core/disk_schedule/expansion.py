@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from scheduler_core.disk_schedule.allocation import claim
 from scheduler_core.disk_schedule.disk_space import DiskSpace
@@ -40,8 +41,7 @@ from scheduler_core.model.longhorn import Volume
 from scheduler_core.model.quantity import format_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Expansion:
+class Expansion(Struct, frozen=True):
     """What to do about a volume's growth."""
 
     writes: tuple[Write, ...] = ()  # in order; the first that fails ends them
@@ -148,8 +148,7 @@ def _granted_condition(volume: Volume) -> Condition:
     return unallocated_condition(EXPANSION_GRANTED, message)
 
 
-@dataclass(frozen=True, slots=True)
-class _Causes:
+class _Causes(Struct, frozen=True):
     schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
     space: Mapping[str, DiskSpace]  # what is left on each disk, by UUID
     full_disks: Collection[str] = ()  # UUIDs of disks that would refuse a request

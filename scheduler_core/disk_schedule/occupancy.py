@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.disk_schedule.writes import (
     ALLOCATION_PENDING,
@@ -49,8 +50,7 @@ class Stage(Enum):
     ALLOCATED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAllocation:
+class ReplicaAllocation(Struct, frozen=True):
     """A replica together with its request and allocation."""
 
     replica: Replica
@@ -154,8 +154,7 @@ NOT_STARTED: Final = frozenset({"", "pending"})
 """States of a copy that has not begun."""
 
 
-@dataclass(frozen=True, slots=True)
-class Occupant:
+class Occupant(Struct, frozen=True):
     """A replica, or a copy of a backing image, that is placed on a disk."""
 
     size: int  # bytes it needs there, without a growth
@@ -168,12 +167,11 @@ class Occupant:
         return "" if self.has_data else self.backing_image
 
 
-@dataclass(frozen=True, slots=True)
-class DiskOccupancy:
+class DiskOccupancy(Struct, frozen=True):
     """The occupants of one disk, by name."""
 
-    replicas: Mapping[str, Occupant] = field(default_factory=dict[str, Occupant])
-    backing_images: Mapping[str, Occupant] = field(default_factory=dict[str, Occupant])
+    replicas: Mapping[str, Occupant] = {}
+    backing_images: Mapping[str, Occupant] = {}
 
     def occupants(self, kind: RequestKind) -> Mapping[str, Occupant]:
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images

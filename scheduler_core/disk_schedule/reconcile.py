@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.disk_schedule import writes
 from scheduler_core.disk_schedule.allocation import Limit, allocate
@@ -28,14 +29,14 @@ from scheduler_core.model.disk_schedule import (
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
 from scheduler_core.model.quantity import MAX_BYTES, format_bytes, join_first
+from scheduler_core.values import replace
 
 # What Kubernetes accepts as an object's name (DNS-1123 subdomain).
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MAX_OBJECT_NAME: Final = 253
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(Struct, frozen=True):
     """Create a disk's DiskSchedule, as `new_schedule` describes it, named by the disk's UUID."""
 
     uuid: str
@@ -43,8 +44,7 @@ class Create:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateSpec:
+class UpdateSpec(Struct, frozen=True):
     """Write disk and node into the spec and add the finalizer, against the version that was read."""
 
     schedule: DiskSchedule
@@ -52,15 +52,13 @@ class UpdateSpec:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True):
     """Delete the DiskSchedule at the version that was read: a request that was written since must keep it."""
 
     schedule: DiskSchedule
 
 
-@dataclass(frozen=True, slots=True)
-class Recreate:
+class Recreate(Struct, frozen=True):
     """Remove the finalizer of a DiskSchedule whose disk still exists. The DiskSchedule is being deleted, so this lets a
     successor be created, which gets its requests and grants (`new_schedule`).
     """
@@ -71,8 +69,7 @@ class Recreate:
 Change = Create | UpdateSpec | Delete | Recreate
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSync:
+class DiskSync(Struct, frozen=True):
     """The changes that node sync wants."""
 
     changes: tuple[Change, ...] = ()  # what to write, in order of the names
@@ -173,8 +170,7 @@ NodeLookup = Node | Fault | None
 """A Longhorn node; None if it does not exist, a Fault if it cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciliation:
+class Reconciliation(Struct, frozen=True):
     """What to write for a DiskSchedule, in this order."""
 
     status: DiskScheduleStatus | None = None  # the next status, None if it is up to date
@@ -336,8 +332,7 @@ REJECTED: Final = "Rejected"
 RELEASED: Final = "Released"
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationEvent:
+class AllocationEvent(Struct, frozen=True):
     """What happened to some requests."""
 
     reason: str  # GRANTED, REJECTED or RELEASED

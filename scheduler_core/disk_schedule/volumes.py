@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.disk_schedule.disk_space import (
     DiskChoice,
@@ -47,12 +48,12 @@ from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Replica, Volume
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.values import replace
 
 _PLACING_TIME: Final = timedelta(seconds=3)
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeSnapshot:
+class VolumeSnapshot(Struct, frozen=True):
     """Input of a decision about a volume."""
 
     cluster: Cluster  # what Longhorn's placement rules read
@@ -86,8 +87,7 @@ class VolumeSnapshot:
         return unallocated_condition(BACKING_IMAGE_PENDING, f"the size of backing image {name} is not known yet")
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeDecision:
+class VolumeDecision(Struct, frozen=True):
     """What to do about a volume."""
 
     writes: tuple[Write, ...] = ()  # in order; the first that fails ends them
@@ -206,8 +206,7 @@ def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAl
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Placement:
+class _Placement(Struct, frozen=True):
     writes: tuple[Write, ...] = ()  # what places the first replica that can be placed
     without_disk: tuple[str, ...] = ()  # names of the replicas before it for which there is no disk
     explanation: str = ""  # what they need and what the disks have, as a sentence

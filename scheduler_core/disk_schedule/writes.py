@@ -5,12 +5,14 @@ of the conditions that are written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.model.disk_schedule import Allocations, DiskSchedule, DiskScheduleSpec, RequestKind, Requests
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Replica
+from scheduler_core.values import replace
 
 SCHEDULABLE: Final = "Schedulable"
 REQUESTS_VALID: Final = "RequestsValid"
@@ -87,8 +89,7 @@ def disk_name(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
     return schedules[uuid].spec.disk if uuid in schedules else uuid
 
 
-@dataclass(frozen=True, slots=True)
-class SetRequirement:
+class SetRequirement(Struct, frozen=True):
     """Request `size` bytes for `name` on a disk; 0 withdraws the request. A request is withdrawn after its object has
     left the disk, and caches of two kinds are not equally new. So the caller reads the Replica (or BackingImage) from
     the API server, after the DiskSchedule version that it is about to change, and leaves the request alone if the
@@ -101,8 +102,7 @@ class SetRequirement:
     size: int  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AssignReplica:
+class AssignReplica(Struct, frozen=True):
     """Write a replica's place into the Replica, "" for none, against the version that was read."""
 
     replica: str
@@ -111,23 +111,20 @@ class AssignReplica:
     path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SetReplicaSize:
+class SetReplicaSize(Struct, frozen=True):
     """Write a replica's new size, which its disk has granted, or which needs no grant without a place."""
 
     replica: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class SetVolumeCondition:
+class SetVolumeCondition(Struct, frozen=True):
     """Set the volume's condition."""
 
     condition: Condition
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeCopies:
+class ChangeCopies(Struct, frozen=True):
     """Add and remove disks in a backing image's spec, against the version that was read."""
 
     image: str
@@ -135,8 +132,7 @@ class ChangeCopies:
     removed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveFinalizer:
+class RemoveFinalizer(Struct, frozen=True):
     """Remove Longhorn's finalizer from the Replica or BackingImage, once everything that it held is released."""
 
     kind: RequestKind

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn.replica_request import ReplicaRequest
@@ -45,8 +46,7 @@ def volumes_key(volumes: Volumes) -> object:
     return tuple((volume_class(volume.volume), volume.volume.size, volume.volume.actual_size) for volume in volumes)
 
 
-@dataclass(frozen=True, slots=True)
-class Requester:
+class Requester(Struct, frozen=True):
     """The pod that is evaluated; its own volumes and offer do not count as competitors."""
 
     uid: str
@@ -63,8 +63,7 @@ class Requester:
 NO_REQUESTER: Final = Requester("", frozenset())
 
 
-@dataclass(frozen=True, slots=True)
-class Competitors:
+class Competitors(Struct, frozen=True):
     """Other pods' volumes that fit on one node together."""
 
     demanded: Volumes  # volumes that will be placed there, and roaming ones, which will be placed on some node

@@ -12,11 +12,12 @@ and nodes with equal competitors and equal disks share one result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from heapq import merge
 from itertools import islice
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
@@ -56,8 +57,7 @@ _ENTRIES_PER_NODE: Final = 2
 _MIN_ENTRIES: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class ContentionQuery:
+class ContentionQuery(Struct, frozen=True):
     """Everything that the competitors of a requester depend on."""
 
     state: ClusterState
@@ -71,8 +71,7 @@ class ContentionQuery:
         return self.state.profiles.changelog, self.demand.changelog
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     demands: tuple[Demand, ...]
     offers: tuple[Offer, ...]
     free_space: object

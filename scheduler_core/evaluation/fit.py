@@ -11,9 +11,10 @@ Outdated status may lead Longhorn to overbook a disk. Its free bytes and those t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, product
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.evaluation.profile import Profile
 from scheduler_core.model.verdict import Reason
@@ -32,6 +33,7 @@ from scheduler_core.packing.order_safe import (
     order_safe_many,
 )
 from scheduler_core.packing.order_safe import missing_bytes as bytes_missing_by_disk
+from scheduler_core.values import replace
 from scheduler_core.volumes.requirements import Requirements
 
 Masks = tuple[int, ...]
@@ -47,19 +49,18 @@ _ORDER_PORTIONS: Final = Portions(_FIRST_PORTION, MAX_STEPS_PER_NODE)
 _STEPS_PER_VARIANT: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class UnfinishedSearches:
+class UnfinishedSearches(Struct, frozen=True):
     """The steps that searches for some requirements spent without an answer. A later request goes on from there
     (`packing/budget.py`).
     """
 
     # By free bytes and the disks that each volume may use.
-    packing: dict[Instance, int] = field(default_factory=dict[Instance, int])
+    packing: dict[Instance, int] = {}
     # By profile, for profiles that lack a backing image.
-    copying: dict[Profile, int] = field(default_factory=dict[Profile, int])
-    orders: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])  # by free bytes, ascending
+    copying: dict[Profile, int] = {}
+    orders: dict[tuple[int, ...], int] = {}  # by free bytes, ascending
     # By profile, where more than sizes decides.
-    orders_by_profile: dict[Profile, int] = field(default_factory=dict[Profile, int])
+    orders_by_profile: dict[Profile, int] = {}
 
     def __len__(self) -> int:
         return len(self.packing) + len(self.copying) + len(self.orders) + len(self.orders_by_profile)

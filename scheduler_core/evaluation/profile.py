@@ -13,8 +13,9 @@ A profile holds neither a name nor a volume's size, so a result for a profile ho
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn import stages
@@ -75,8 +76,7 @@ REASONS: Final = {
 _ORDER: Final = {rule: position for position, rule in enumerate(Rule)}
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Why a node does not fit; `detail` is a sentence for people, with names and numbers."""
 
     reason: Reason
@@ -156,8 +156,7 @@ def new_replica_refusal(view: View, name: str) -> Refused | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenDisk:
+class OpenDisk(Struct, frozen=True):
     """A disk that is open to at least one class. Sizes are bytes, as in `longhorn.space.DiskSpace`."""
 
     uuid: str

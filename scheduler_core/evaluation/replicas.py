@@ -13,10 +13,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.profile import OpenDisk, Profile, Refused, profile_node
@@ -33,8 +34,7 @@ from scheduler_core.volumes.requirements import Requirements, VolumeClasses, req
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
-@dataclass(frozen=True)
-class ReplicaNeed:
+class ReplicaNeed(Struct, frozen=True, dict=True):
     """The replicas of one volume that need a place."""
 
     volume: PodVolume
@@ -169,8 +169,7 @@ ZONE_SETTING: Final = "replica-zone-soft-anti-affinity"
 DEGRADED_SETTING: Final = "allow-volume-creation-with-degraded-availability"
 
 
-@dataclass(frozen=True, slots=True)
-class DomainShortage:
+class DomainShortage(Struct, frozen=True):
     """A volume with more replicas to place than there are nodes, or zones, for them."""
 
     need: ReplicaNeed

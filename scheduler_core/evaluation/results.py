@@ -16,8 +16,9 @@ elsewhere, and usually does so first: a volume without data locality is placed w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.caches import ChangeLog, NodeResults
 from scheduler_core.cluster.view import View
@@ -43,13 +44,12 @@ from scheduler_core.volumes.resolve import PodVolume, Resolution
 Optional = tuple[OptionalVolume, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OptionalVolumes:
+class OptionalVolumes(Struct, frozen=True):
     """A pod's volumes without data locality that have unplaced replicas."""
 
     default: Optional = ()  # what a node can get of them
     # The same for nodes that differ, because of placed replicas or disks under pressure.
-    by_node: Mapping[str, Optional] = field(default_factory=dict[str, Optional])
+    by_node: Mapping[str, Optional] = {}
 
     def on(self, name: str) -> Optional:
         return self.by_node.get(name, self.default)
@@ -143,8 +143,7 @@ EquivalenceCache = NodeResults[NodeResult]
 _WITHOUT_COMPETITORS: Final[Mapping[Reason, NodeResult]] = {reason: (reason, None) for reason in Reason}
 
 
-@dataclass(frozen=True, slots=True)
-class NodeQuery:
+class NodeQuery(Struct, frozen=True):
     """A pod and what its fit on nodes depends on."""
 
     competition: ContentionQuery

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit
@@ -36,20 +37,20 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.packing.items import reachable_sums
 from scheduler_core.packing.order_safe import Overbooking, Safety
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEvaluation:
+class NodeEvaluation(Struct, frozen=True):
     """A node with what a pod's volumes need there."""
 
     required: Requirements  # the local volumes without a kept replica on this node, and those of competitors
     refused: Refused | None = None  # why the node does not fit whatever the sizes, or None
     disks: tuple[OpenDisk, ...] = ()  # the open disks, in the order of the profile
     # For some volumes, then optional ones, by index, the bit mask of disks that anti-affinity leaves them.
-    allowed: fit.AllowedDisks = field(default_factory=dict[int, int])
+    allowed: fit.AllowedDisks = {}
     competing_claims: frozenset[str] = frozenset()  # the claims of competitors, which plans leave out
 
     @property
@@ -147,16 +148,14 @@ _MAX_CAPACITIES: Final = 2**62
 _FIXED_STEPS_PER_PROBE: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class MissingSpace:
+class MissingSpace(Struct, frozen=True):
     """The bytes that one disk lacks for all required volumes."""
 
     size: int  # bytes that the disk would have to have more left to schedule; 0 if no amount on a single disk is enough
     exact: bool  # whether `size` is the least that helps; otherwise the least is `size` or more
 
 
-@dataclass(frozen=True, slots=True)
-class _Capacities:
+class _Capacities(Struct, frozen=True):
     """What a disk may be filled with."""
 
     values: Sequence[int]  # bytes, ascending
@@ -164,8 +163,7 @@ class _Capacities:
     gap: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
+class _Bounds(Struct, frozen=True):
     lower: int  # fewer do not help
     upper: int | None  # these help; None if no probe proves that any does
 
@@ -265,8 +263,7 @@ def _probe(evaluation: NodeEvaluation, disk: int, extra: int, budget: Budget) ->
     return reason
 
 
-@dataclass(frozen=True, slots=True)
-class _RefusedPlace:
+class _RefusedPlace(Struct, frozen=True):
     closeness: int  # how many rules it passed
     missing: int  # the bytes that it lacks; 0 where another rule refuses it
     place: tuple[str, str]  # names, which only break ties

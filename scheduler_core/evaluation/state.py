@@ -8,9 +8,10 @@ on the results: without any the answers are the same, slower, and less of the bu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.caches import ChangeLog, LruMap
 from scheduler_core.cluster.update import Changes, update
@@ -73,8 +74,7 @@ MAX_UNFINISHED: Final = 20_000
 Results = dict[Profile, Reason]
 
 
-@dataclass(frozen=True, slots=True)
-class _VersionedTable:
+class _VersionedTable(Struct, frozen=True):
     table: ProfileTable
     changelog: ChangeLog
 

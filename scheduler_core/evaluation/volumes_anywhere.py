@@ -16,9 +16,10 @@ places what a lost disk leaves behind within the same moments and on status that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
@@ -60,8 +61,7 @@ class OwnCompetitors(NamedTuple):
     shared: Collection[str]  # nodes that have the same ones for every requester
 
 
-@dataclass(frozen=True, slots=True)
-class _Cached:
+class _Cached(Struct, frozen=True):
     anywhere: VolumesAnywhere
     changelog: ChangeLog  # of the profiles that they were computed with
     by_node: dict[str, tuple[Competitors | None, Competitors | None]]
@@ -227,8 +227,7 @@ Version = tuple[ChangeLog, ChangeLog]
 """The change logs of disk profiles and of demand."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoamingVolume:
+class RoamingVolume(Struct, frozen=True):
     """A volume that does not fit on the node where it is demanded or offered."""
 
     volume: PodVolume

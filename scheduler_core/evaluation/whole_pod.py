@@ -12,9 +12,10 @@ Answers are kept with the state, so that equal pods are answered once per state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.fit import allowed_masks
@@ -53,8 +54,7 @@ _ANY_NODE: Final = "any node"
 _Place = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class WholePod:
+class WholePod(Struct, frozen=True, dict=True):
     """A pod with the replicas that need a place (`replica_needs`)."""
 
     state: ClusterState
@@ -150,8 +150,7 @@ def _is_roomy(pod: WholePod) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Disks:
+class _Disks(Struct, frozen=True):
     free: Mapping[_Place, int]  # bytes by node and disk UUID
     by_claim: Mapping[str, frozenset[_Place]]  # the disks that each volume's replicas may use
     nodes: frozenset[str]
@@ -235,8 +234,7 @@ def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
     return needs_space, pod.view.cluster.nodes[name].zone if by_zone else ""
 
 
-@dataclass(frozen=True, order=True)
-class _Problem:
+class _Problem(Struct, frozen=True, order=True):
     """The replicas to place if the pod runs on a node."""
 
     free: tuple[int, ...]  # bytes by disk

@@ -10,22 +10,23 @@ A `NodeInfo` is a node with the sums over its pods; `RuleResults` is what local 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
+from msgspec import Struct
 from rpds import HashTrieMap
 
 from scheduler_core.caches import ChangeLog, NodeResults
 from scheduler_core.model.constraints import Cloud, HostPort, Labels, PodScheduling
 from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, PodKey, Service
 from scheduler_core.model.kube import Pod
+from scheduler_core.values import replace
 
 DiskKey = tuple[Cloud, str]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(Struct, frozen=True):
     """A node and what its pods request and use."""
 
     node: Node
@@ -37,9 +38,9 @@ class NodeInfo:
     nonzero_requested_memory: int = 0  # sums of `PodScheduling.nonzero_cpu` and `nonzero_memory`
     used_ports: frozenset[int] = frozenset()  # their host ports
     # The cloud disks they mount, and whether all of them mount it read-only.
-    disks: Mapping[DiskKey, bool] = field(default_factory=dict[DiskKey, bool])
+    disks: Mapping[DiskKey, bool] = {}
     # Sums of `PodConstraints.requests` by resource.
-    requested: Mapping[str, int] = field(default_factory=dict[str, int])
+    requested: Mapping[str, int] = {}
     host_ports: frozenset[HostPort] = frozenset()  # their host ports with protocol and address
     anti_affinity_pods: tuple[Pod, ...] = ()  # those with a required anti-affinity
 
@@ -109,7 +110,7 @@ class NodeIndex:
 
 _NOT_READ: Final = frozenset({"labels", "ready"})
 _name = attrgetter("node.name")
-_fields_read = attrgetter(*(entry.name for entry in fields(PodScheduling) if entry.name not in _NOT_READ))
+_fields_read = attrgetter(*(name for name in PodScheduling.__struct_fields__ if name not in _NOT_READ))
 
 _Result = TypeVar("_Result")
 
@@ -156,12 +157,11 @@ SequenceNumber = int
 _NumberedPods: TypeAlias = "HashTrieMap[SequenceNumber, Pod]"
 
 
-@dataclass(frozen=True, slots=True)
-class ServicePods:
+class ServicePods(Struct, frozen=True):
     """A service and the assigned pods it selects."""
 
     service: Service
-    pods: _NumberedPods = field(default_factory=HashTrieMap)  # by sequence number, finished ones included
+    pods: _NumberedPods = HashTrieMap()  # by sequence number, finished ones included
 
 
 @dataclass(frozen=True, slots=True)

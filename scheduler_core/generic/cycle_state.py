@@ -15,6 +15,8 @@ from functools import cached_property, cmp_to_key
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo, SequenceNumber, ServicePods
 from scheduler_core.model.generic import Controller, Service
@@ -98,12 +100,11 @@ def _largest_share(disks: Sequence[DiskFacts]) -> int:
     return _ALL_TENTHS * max(free) // total if total else _ALL_TENTHS
 
 
-@dataclass(frozen=True, slots=True)
-class LonghornFacts:
+class LonghornFacts(Struct, frozen=True):
     """Facts about a pod's Longhorn volumes."""
 
     # By name; a node that is not named was not evaluated, so nothing fits on it.
-    nodes: Mapping[str, NodeFacts] = field(default_factory=dict[str, NodeFacts])
+    nodes: Mapping[str, NodeFacts] = {}
     # The `replica_bytes` of a node with a healthy replica of every volume that has a replica anywhere; if none has, the
     # sizes of all volumes.
     total_bytes: int = 0
@@ -116,8 +117,7 @@ class UndecidableError(CoreError):
     """A predicate cannot be decided for any node, so the pod is not scheduled in this cycle."""
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """Argument of a configurable rule."""
 
     labels: tuple[str, ...] = ()  # node labels; a priority has one
@@ -127,8 +127,7 @@ class Argument:
 NO_ARGUMENT: Final = Argument()
 
 
-@dataclass(frozen=True, slots=True)
-class _FactsOfNodes:
+class _FactsOfNodes(Struct, frozen=True):
     node_infos: Sequence[NodeInfo]
     distinct: Sequence[ScoreInputs | None]
     indexes: Sequence[int]

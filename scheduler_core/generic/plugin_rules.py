@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.convert.json_text import Path
 from scheduler_core.errors import CoreError
@@ -26,6 +26,7 @@ from scheduler_core.generic.cycle_state import CycleState, UndecidableError
 from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.priorities import MAX_SCORE
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, RuleRegistry
+from scheduler_core.values import replace
 
 _Result = TypeVar("_Result")
 _Rule = TypeVar("_Rule", "PredicatePlugin", "PriorityPlugin")
@@ -75,8 +76,7 @@ def _one_line(text: str) -> str:
     return short if short.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
 
-@dataclass(frozen=True, slots=True)
-class PredicatePlugin:
+class PredicatePlugin(Struct, frozen=True):
     """A predicate from outside the package."""
 
     # Its name in a policy; begins with a lower-case letter if the rule has an argument, otherwise with a capital.
@@ -88,8 +88,7 @@ class PredicatePlugin:
     eviction_helps: bool = False  # whether a refusal may end when pods are evicted
 
 
-@dataclass(frozen=True, slots=True)
-class PriorityPlugin:
+class PriorityPlugin(Struct, frozen=True):
     """A priority from outside the package."""
 
     name: str  # as in `PredicatePlugin`
@@ -121,15 +120,14 @@ def run_directly(rule: str, call: Callable[[], _Result]) -> _Result:
         raise UndecidableError(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Plugins:
+class Plugins(Struct, frozen=True):
     """The rules that plugins add, by name."""
 
-    predicates: Mapping[str, PredicatePlugin] = field(default_factory=dict)
-    priorities: Mapping[str, PriorityPlugin] = field(default_factory=dict)
+    predicates: Mapping[str, PredicatePlugin] = {}
+    priorities: Mapping[str, PriorityPlugin] = {}
     run: RunPlugin = run_directly
     # The plugin of each rule, by kind of rule and name.
-    origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    origins: Mapping[tuple[str, str], str] = {}
 
     def add(self, origin: str, predicates: object, priorities: object) -> Plugins:
         """Returns these rules and those of another plugin, which messages call `origin`.

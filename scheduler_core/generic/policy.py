@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from msgspec import Struct
+
 from scheduler_core.errors import CoreError
 from scheduler_core.generic import rule_registry
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -72,8 +74,7 @@ class PolicyPriority:
     argument: Any = field(default=NO_ARGUMENT, hash=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """The rules that a scheduler applies."""
 
     predicates: tuple[PolicyPredicate, ...] = ()
@@ -247,8 +248,7 @@ class UnsupportedMode(StrEnum):
     IGNORE = "ignore"
 
 
-@dataclass(frozen=True, slots=True)
-class UnsupportedConstraint:
+class UnsupportedConstraint(Struct, frozen=True):
     """A constraint that no rule of the policy reads."""
 
     field: str  # where the pod, or the node, has it

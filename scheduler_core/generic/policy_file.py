@@ -12,11 +12,11 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.convert.json_text import JsonPlaces, Path, describe_syntax_error, line_and_column
 from scheduler_core.generic.cycle_state import Argument
@@ -58,8 +58,7 @@ def _collect(faults: list[str]) -> Iterator[None]:
         faults.append(str(error))
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyEntry:
+class PolicyEntry(Struct, frozen=True):
     """A predicate or priority as written."""
 
     location: str  # how messages call it, ``priorities[1] (RackSpread)``
@@ -71,13 +70,12 @@ class PolicyEntry:
     place: str = ""  # line and column, in parentheses
 
 
-@dataclass(slots=True)
-class PolicyDocument:
+class PolicyDocument(Struct):
     """The entries of both sections, and warnings about ignored keys."""
 
-    predicates: list[PolicyEntry] = field(default_factory=list)
-    priorities: list[PolicyEntry] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    predicates: list[PolicyEntry] = []
+    priorities: list[PolicyEntry] = []
+    warnings: list[str] = []
 
 
 def read_policy_file(text: bytes, plugins: Plugins = NO_PLUGINS) -> PolicyDocument:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 from scheduler_core.generic.cluster_state import NodeInfo
@@ -23,6 +22,7 @@ from scheduler_core.generic.cycle_state import Argument, CycleState, Undecidable
 from scheduler_core.model.constraints import Cloud, LabelSelector, PodAffinityTerm, SpreadConstraint, Taint
 from scheduler_core.model.generic import Node
 from scheduler_core.model.kube import Pod
+from scheduler_core.values import replace
 
 Check = Callable[[NodeInfo], str]
 Predicate = Callable[[CycleState, Argument], Check]

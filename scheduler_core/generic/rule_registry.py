@@ -10,8 +10,9 @@ After the table: which rules are local; the kinds and fields of objects that eac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from scheduler_core.generic import (
     predicates,
@@ -23,8 +24,7 @@ from scheduler_core.generic.priorities import Priority
 _Function = TypeVar("_Function")
 
 
-@dataclass(frozen=True, slots=True)
-class RuleRegistry(Generic[_Function]):
+class RuleRegistry(Struct, Generic[_Function], frozen=True):
     """All predicates, or all priorities."""
 
     rule_kind: str  # what messages call a rule of this registry
@@ -98,8 +98,7 @@ _LONGHORN: Final = "Longhorn"
 _FINISHED: Final = "pod status.phase"
 
 
-@dataclass(frozen=True, slots=True)
-class RuleInputs:
+class RuleInputs(Struct, frozen=True):
     """What a rule reads."""
 
     kinds: frozenset[str]  # the kinds of objects, by their plural names; not those of Longhorn's rules

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter, mul
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo
 from scheduler_core.generic.cycle_state import NO_FACTS, CycleState, LonghornFacts, UndecidableError
@@ -33,16 +34,14 @@ _CORDON_RULE: Final = "CheckNodeUnschedulable"
 _TAINT_RULE: Final = "PodToleratesNodeTaints"
 
 
-@dataclass(frozen=True, slots=True)
-class PredicateFailure:
+class PredicateFailure(Struct, frozen=True):
     """Why a predicate does not let the pod on a node."""
 
     predicate: str  # its name in the policy
     text: str  # its reason
 
 
-@dataclass(frozen=True, slots=True)
-class FilterResult:
+class FilterResult(Struct, frozen=True):
     """Nodes after the predicates: unavailable, failed or feasible."""
 
     unavailable: Mapping[str, str]  # nodes that no predicate checked, and why
@@ -52,17 +51,15 @@ class FilterResult:
     error: str = ""  # why nothing can be decided, "" otherwise
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(Struct, frozen=True):
     """Scores of the feasible nodes, in the order requested."""
 
     # By the priority's name in the policy, then by node.
-    scores: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    totals: Mapping[str, int] = field(default_factory=dict)  # weighted sums, by node
+    scores: Mapping[str, Mapping[str, int]] = {}
+    totals: Mapping[str, int] = {}  # weighted sums, by node
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleResult:
+class ScheduleResult(Struct, frozen=True):
     """The node selected for a pod, and how it was selected."""
 
     pod: Pod
@@ -180,8 +177,7 @@ def _split_by_availability(
     return available, unavailable
 
 
-@dataclass(frozen=True, slots=True)
-class BoundPredicates:
+class BoundPredicates(Struct, frozen=True):
     """Predicates of a policy, bound to one pod."""
 
     cycle_state: CycleState
@@ -327,8 +323,7 @@ _RESOLVABLE_BY_EVICTION: Final = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRefusal:
+class PolicyRefusal(Struct, frozen=True):
     """Why a policy's predicate does not let the pod on a node."""
 
     # The predicate's name in the policy, and its reason; without names and numbers of nodes, so that kube-scheduler can

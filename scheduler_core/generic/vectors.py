@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD, SERVICE
 from scheduler_core.convert.recorded_decisions import Runner
@@ -25,8 +25,7 @@ _COMPARED: Final = ("policy_error", "error", "available", "fails", "feasible", "
 Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionMismatch:
+class DecisionMismatch(Struct, frozen=True):
     """A recorded decision that the engine does not reproduce."""
 
     id: str

@@ -33,10 +33,11 @@ that goes unnoticed would break the promise.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import CompetingVolumes, all_volumes, fitting_volumes, identity
@@ -60,6 +61,7 @@ from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
+from scheduler_core.values import replace
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume
 
@@ -83,8 +85,7 @@ class GuardOutcome(StrEnum):
     LATE = "late"
 
 
-@dataclass(frozen=True, slots=True)
-class GuardDecision:
+class GuardDecision(Struct, frozen=True):
     """The decision about one placement."""
 
     outcome: GuardOutcome
@@ -93,8 +94,7 @@ class GuardDecision:
     detail: str = ""  # a sentence why, for people
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """How far to look for another disk."""
 
     budget: Budget  # limits the searches, see `STEPS_PER_PLACEMENT`
@@ -184,8 +184,7 @@ def _disk_problem(placement: Placement, view: View) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(Struct, frozen=True):
     evaluation: NodeEvaluation
     index: int  # of the volume among the required volumes
 
@@ -325,7 +324,7 @@ def observe_placement(before: Replica | None, after: Replica) -> Observation | N
     if not after.disk_id or (before is not None and before.disk_id):
         return None
     # A CREATE with a disk is a restore; its generation is 1 until the spec is changed.
-    if before is None and not after.reviewed_place and after.generation == 1:
+    if before is None and not after.reviewed_place and after.spec_is_original:
         return None
     whole = (after.node_label, after.disk_label) == (after.node_id, after.disk_id)
     if whole and after.reviewed_place == after.place:

@@ -12,11 +12,12 @@ nodes that the pod cannot get because of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
@@ -44,6 +45,7 @@ from scheduler_core.model.longhorn import Placement
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
+from scheduler_core.values import replace
 from scheduler_core.volumes.demand import Demand
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, future_volume_name
@@ -136,8 +138,7 @@ def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
 Demands = Sequence[Demand]
 
 
-@dataclass(frozen=True, slots=True)
-class VolumesToCome:
+class VolumesToCome(Struct, frozen=True):
     """The volumes of demand and offers that need space on a node."""
 
     demands: Demands

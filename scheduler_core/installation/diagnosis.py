@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.installation import scheduler_checks as scheduler
 from scheduler_core.installation.facts import (
@@ -33,9 +34,9 @@ from scheduler_core.longhorn.volume_validation import is_tag
 from scheduler_core.model.installation import ENABLED, HeldLease, InstalledPod, Permission, ServiceAddress
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Node
+from scheduler_core.values import replace
 
-# docs/limitations.md has the same versions.
-OLDEST_KUBERNETES: Final = (1, 30)
+OLDEST_KUBERNETES: Final = (1, 30)  # docs/limitations.md has the same versions
 TESTED_KUBERNETES: Final = ((1, 35), (1, 36), (1, 37))
 COMPARED_LONGHORN: Final = ((1, 10), (1, 11), (1, 12), (1, 13))
 # The leader renews its certificate long before.
@@ -388,8 +389,7 @@ def _create_again(entry: StorageClass, correct: str, value: str) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One check. Its test is given nothing but the facts that it reads, so they alone say what mends a mistake."""
 
     name: str  # in lower case with hyphens

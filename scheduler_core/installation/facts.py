@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import installation
@@ -34,8 +35,7 @@ class Severity(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What one check says."""
 
     severity: Severity
@@ -47,16 +47,14 @@ class Finding:
     check: str = ""  # the name of the check
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """A client that has called /filter."""
 
     address: str
     sends_whole_nodes: bool = False  # whether it sends nodes, and not their names
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessReport:
+class ProcessReport(Struct, frozen=True):
     """What a process of the extender says about itself."""
 
     unreachable: str = ""  # why it could not be asked, or ""
@@ -71,8 +69,7 @@ class ProcessReport:
     certificate_expiry: float = 0.0  # seconds since 1970 at which the guard's certificate expires; 0 without one
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
+class ProbeResult(Struct, frozen=True):
     """What happened to a probe pod that fits on no node."""
 
     problem: str = ""  # why it could not be tried, or ""
@@ -80,8 +77,7 @@ class ProbeResult:
     node: str = ""  # the node that kube-scheduler has chosen nevertheless, or ""
 
 
-@dataclass(frozen=True, slots=True)
-class GuardTrial:
+class GuardTrial(Struct, frozen=True):
     """What happened to a replica that a dry run would have created."""
 
     answered: bool = False  # whether the placement guard has answered the API server
@@ -89,8 +85,7 @@ class GuardTrial:
     obstacle: str = ""  # why the API server does not reach the leader's port for the guard, or ""
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
+class Installation(Struct, frozen=True):
     """The facts about an installation; None is a fact that is not known."""
 
     now: datetime
@@ -107,7 +102,7 @@ class Installation:
     lease: installation.HeldLease | None = None
     endpoints: tuple[str, ...] = ()  # addresses in the extender's EndpointSlice
     # What each of the extender's processes says, by pod.
-    reports: Mapping[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
+    reports: Mapping[str, ProcessReport] = {}
     denied: tuple[installation.Permission, ...] | None = ()  # permissions that the extender lacks
     guard_installed: bool = False  # whether the placement guard's webhook is registered
     guard_trial: GuardTrial | None = None  # whether the placement guard answers; None if that was not tried
@@ -116,7 +111,7 @@ class Installation:
     plain_probe: ProbeResult | None = None  # the same of one that does not request the extender's resource
     scheduler_name: str = installation.DEFAULT_SCHEDULER  # the kube-scheduler of the probe pod
     observes: bool = False  # whether the extender's ConfigMap says that refusals are only observed
-    settings: Mapping[str, str] = field(default_factory=dict[str, str])  # Longhorn's settings by name
+    settings: Mapping[str, str] = {}  # Longhorn's settings by name
     refused_settings: tuple[str, ...] = ()  # what is wrong in the extender's ConfigMap
     storage_classes: tuple[StorageClass, ...] = ()
     longhorn_nodes: tuple[Node, ...] = ()

@@ -5,9 +5,10 @@ lines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scheduler_core.installation.facts import PROGRAM, minor_version
 from scheduler_core.model.constraints import EXTENDER_RESOURCE
@@ -44,16 +45,14 @@ class SentPods(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerFlags:
+class SchedulerFlags(Struct, frozen=True):
     """What the flags of a running kube-scheduler name; "" stands for a flag that is not set."""
 
     kubeconfig: str = ""
     config: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """How the extender is registered."""
 
     platform: Platform

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.installation.facts import (
     PROGRAM,
@@ -35,8 +36,7 @@ _NEW_POD: Final = "new pod"
 _REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
 
 
-@dataclass(frozen=True, slots=True)
-class EventCause:
+class EventCause(Struct, frozen=True):
     """A cause that an event's text reveals."""
 
     pattern: str  # a regular expression that is found in the text

@@ -39,12 +39,14 @@ they may be manual edits. What an edit can break is only this: imitating a relea
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Final
 
+from msgspec import Struct
+
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import CoreError
+from scheduler_core.values import replace
 
 LEASE_NAME: Final = "longhorn-scheduler-extender"
 MAX_LEASE_DURATION: Final = 60.0
@@ -57,8 +59,7 @@ _MAX_TRANSITIONS: Final = 2**31 - 1  # the API's field is an int32
 _MAX_ATTEMPTS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionTiming:
+class ElectionTiming(Struct, frozen=True):
     """The three periods of client-go's leaderelection, in seconds, with its defaults. All candidates should have the
     same periods; while they are being changed the longer `lease_duration` counts.
 
@@ -88,8 +89,7 @@ class ElectionTiming:
         return min(_FOLLOW_INTERVAL, self.retry_period)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRecord:
+class LeaseRecord(Struct, frozen=True):
     """The content of a Lease."""
 
     # The identity of the candidate that holds it, "" for none.
@@ -114,13 +114,11 @@ class LeaseRecord:
         return replace(self, resource_version=other.resource_version) == other
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLease:
+class ReadLease(Struct, frozen=True):
     """Get the Lease. Report `LeaseRead`, `LeaseAbsent` or `CallFailed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateLease:
+class CreateLease(Struct, frozen=True):
     """Create the Lease. Report `LeaseRead` of the created Lease, `WriteConflicted` if one exists already, or
     `CallFailed`.
     """
@@ -128,8 +126,7 @@ class CreateLease:
     record: LeaseRecord
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceLease:
+class ReplaceLease(Struct, frozen=True):
     """Replace the Lease, at the record's `resource_version` and the uid read with it. Report `LeaseReplaced`,
     `WriteConflicted` (also if the Lease is gone), or `CallFailed` with the attempt.
     """
@@ -137,8 +134,7 @@ class ReplaceLease:
     record: LeaseRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Do nothing before `until`; `NEVER`: until it shall compete again."""
 
     until: float
@@ -147,23 +143,20 @@ class Wait:
 Action = ReadLease | CreateLease | ReplaceLease | Wait
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRead:
+class LeaseRead(Struct, frozen=True):
     """The Lease was read or created as this record; `at`: when the answer came."""
 
     record: LeaseRecord
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseAbsent:
+class LeaseAbsent(Struct, frozen=True):
     """The Lease does not exist."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseReplaced:
+class LeaseReplaced(Struct, frozen=True):
     """A replace was accepted, and answered with this record."""
 
     record: LeaseRecord
@@ -171,24 +164,21 @@ class LeaseReplaced:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class WriteConflicted:
+class WriteConflicted(Struct, frozen=True):
     """A write was refused because the Lease had changed, appeared or gone."""
 
     at: float
     jitter: float  # a random number in [0, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """A replace without an answer: it may be accepted, or still under way."""
 
     record: LeaseRecord
     sent: float
 
 
-@dataclass(frozen=True, slots=True)
-class CallFailed:
+class CallFailed(Struct, frozen=True):
     """A call brought no answer, or a refusal that is no conflict."""
 
     at: float
@@ -196,8 +186,7 @@ class CallFailed:
     attempt: Attempt | None = None  # set if it was a replace
 
 
-@dataclass(frozen=True, slots=True)
-class ShouldCompete:
+class ShouldCompete(Struct, frozen=True):
     """Whether to compete; if not, the candidate stops leading and releases its Lease."""
 
     compete: bool
@@ -207,8 +196,7 @@ class ShouldCompete:
 Event = LeaseRead | LeaseAbsent | LeaseReplaced | WriteConflicted | CallFailed | ShouldCompete
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """One process's state in the election."""
 
     identity: str  # unique to this process, not only to its pod

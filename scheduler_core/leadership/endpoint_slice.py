@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.errors import CoreError
 
@@ -14,8 +15,7 @@ MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
 _MAX_PORT: Final = 65535
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderService:
+class LeaderService(Struct, frozen=True):
     """A Service without a selector, which leads to the leader, or one of its ports, which leads to a standby."""
 
     name: str  # of the EndpointSlice
@@ -43,8 +43,7 @@ PLACEMENT_GUARD_STANDBY: Final = LeaderService(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """The leader's address."""
 
     address: str  # an IP address in its canonical form
@@ -73,34 +72,30 @@ class Endpoint:
         return f"IPv{ipaddress.ip_address(self.address).version}"
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """An EndpointSlice."""
 
     address_type: str  # ``IPv4``, ``IPv6`` or ``FQDN``; cannot be changed
     endpoints: tuple[Endpoint, ...] = ()  # the ready ones, each with every port
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     # Whether it holds nothing but ready endpoints with one address each and one TCP port with the Service's name for
     # it.
     plain: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSlice:
+class CreateSlice(Struct, frozen=True):
     """Create this slice, because there is none."""
 
     desired: Slice
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceSlice:
+class ReplaceSlice(Struct, frozen=True):
     """Replace the current slice, at the version it was read at."""
 
     desired: Slice
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteSlice:
+class DeleteSlice(Struct, frozen=True):
     """Delete the current slice, at the version it was read at, and read again."""
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_best_effort, effective_soft_anti_affinity
@@ -15,8 +16,7 @@ from scheduler_core.longhorn.stages import node_tag_refusal, takes_any_tags
 from scheduler_core.model.longhorn import Node, Replica, Volume
 
 
-@dataclass(frozen=True, slots=True)
-class SoftAntiAffinity:
+class SoftAntiAffinity(Struct, frozen=True):
     """Whether replicas of a volume may share nodes, zones and disks."""
 
     node: bool
@@ -37,8 +37,7 @@ class SoftAntiAffinity:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(Struct, frozen=True):
     """Nodes and zones that replicas of a volume use, by name."""
 
     nodes: frozenset[str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -18,6 +18,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 
 NodeAndEngine = tuple[str, str]
 _Named = TypeVar("_Named", longhorn.Node, longhorn.Replica, longhorn.InstanceManager, longhorn.EngineImage)

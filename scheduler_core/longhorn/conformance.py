@@ -11,9 +11,10 @@ managers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP, build_snapshot
 from scheduler_core.longhorn.cluster import Cluster, parse_time
@@ -30,6 +31,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Disk, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 
 Json = Mapping[str, Any]
 
@@ -115,8 +117,7 @@ Answer = tuple[object, ...]
 Answers = dict[Answer, bool]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedQuestion:
+class RecordedQuestion(Struct, frozen=True):
     """How to answer one kind of recorded question."""
 
     answer: Callable[[Cluster, Json], Answers]  # every possible answer of the engine, and whether it depends on chance

@@ -14,8 +14,9 @@ when it creates the volume, whatever the pod's node. From then on their bytes ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.longhorn import volume_validation
@@ -38,6 +39,7 @@ from scheduler_core.model.longhorn import (
     backup_name,
 )
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.values import replace
 
 DRIVER: Final = "driver.longhorn.io"
 MIN_SIZE: Final = 10 * 1024**2
@@ -56,14 +58,13 @@ ANYWHERE: Final = longhorn.TopologyTerm()
 VOLUME_TOPOLOGY: Final[Version] = (1, 13, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Provisioning:
+class Provisioning(Struct, frozen=True):
     """What a new volume depends on besides its claim and its class."""
 
     settings: Settings  # Longhorn's settings
     # The existing backing images by name.
-    images: Mapping[str, longhorn.BackingImage] = field(default_factory=dict[str, longhorn.BackingImage])
-    backups: Mapping[str, longhorn.Backup] = field(default_factory=dict[str, longhorn.Backup])  # the backups by name
+    images: Mapping[str, longhorn.BackingImage] = {}
+    backups: Mapping[str, longhorn.Backup] = {}  # the backups by name
     # Zone and region of the node that the pod runs on, both empty if it has none or is not known.
     domain: longhorn.TopologyTerm = ANYWHERE
 
@@ -311,8 +312,7 @@ class CapacityError(CoreError):
     """A gRPC error; its text is ``Code: message``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """Free bytes: the sum of all disks, the largest disk."""
 
     available: int = 0

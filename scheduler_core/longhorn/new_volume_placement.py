@@ -5,8 +5,9 @@ disk with the numbers and the first rule that refuses it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.cluster import Cluster
@@ -29,6 +30,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import DiskSpace, disk_space
 from scheduler_core.longhorn.stages import disk_and_space_refusal, node_refusal
 from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Disk, Node, Replica, Volume
+from scheduler_core.values import replace
 
 Place = tuple[str, str]
 
@@ -38,8 +40,7 @@ PRECHECK_FAILED: Final = "precheck new replica failed: "
 DEGRADED_ALLOWED: Final = "Reset schedulable due to allow volume creation with degraded availability"
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledCondition:
+class ScheduledCondition(Struct, frozen=True):
     """The volume's Scheduled condition, True without a reason."""
 
     reason: str = ""
@@ -50,8 +51,7 @@ class ScheduledCondition:
         return not self.reason
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeOutcome:
+class VolumeOutcome(Struct, frozen=True):
     """A possible outcome of creating a volume."""
 
     placements: tuple[Place, ...]  # (node, disk) names, sorted
@@ -60,8 +60,7 @@ class VolumeOutcome:
     scheduled: ScheduledCondition
 
 
-@dataclass(frozen=True, slots=True)
-class _Progress:
+class _Progress(Struct, frozen=True):
     placed: tuple[Replica, ...] = ()
     places: tuple[Place, ...] = ()
     chance: bool = False  # whether a choice so far depended on chance
@@ -162,8 +161,7 @@ def join_reasons(reasons: Reasons) -> str:
     return "; ".join(sorted(reasons))
 
 
-@dataclass(frozen=True, slots=True)
-class DiskExplanation:
+class DiskExplanation(Struct, frozen=True):
     """A disk and its space."""
 
     disk: Disk
@@ -171,8 +169,7 @@ class DiskExplanation:
     refusal: Refusal | None  # the rule that refuses the disk, None if the replica may go there
 
 
-@dataclass(frozen=True, slots=True)
-class NodeExplanation:
+class NodeExplanation(Struct, frozen=True):
     """A node and its disks."""
 
     node: Node
@@ -181,8 +178,7 @@ class NodeExplanation:
     disks: tuple[DiskExplanation, ...]  # ordered by name
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementExplanation:
+class PlacementExplanation(Struct, frozen=True):
     """Why each node and disk may or may not take a replica."""
 
     candidates: DiskCandidates
@@ -190,8 +186,7 @@ class PlacementExplanation:
     nodes: tuple[NodeExplanation, ...]  # every node, ordered by name
 
 
-@dataclass(frozen=True, slots=True)
-class NextReplica:
+class NextReplica(Struct, frozen=True):
     """The decision about a volume's next replica."""
 
     replica: Replica | None  # the existing replica without a node, None if the decision is about one more
@@ -222,8 +217,7 @@ def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replic
     return PlacementExplanation(candidates, refusal, tuple(nodes))
 
 
-@dataclass(frozen=True, slots=True)
-class _Placement:
+class _Placement(Struct, frozen=True):
     cluster: Cluster
     request: ReplicaRequest
     replicas: Sequence[Replica]  # all replicas of the volume

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.cluster import Cluster, parse_time
 from scheduler_core.longhorn.space import disk_space, space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM, Disk, Node
+from scheduler_core.values import replace
 
 NODE_GONE: Final = "KubernetesNodeGone"
 _KUBE_NOT_READY: Final = "KubernetesNodeNotReady"
@@ -31,16 +33,14 @@ _NO_SHARDS: Final[Mapping[str, int]] = MappingProxyType({})
 _EMPTY_VOLUME: Final = longhorn.Volume(name="")
 
 
-@dataclass(frozen=True, slots=True)
-class ManagerPod:
+class ManagerPod(Struct, frozen=True):
     """The longhorn-manager pod of a node."""
 
     ready: bool = True
     phase: str = "Running"
 
 
-@dataclass(frozen=True, slots=True)
-class CollectedDisk:
+class CollectedDisk(Struct, frozen=True):
     """What the disk monitor measured on one disk. An `error_reason` voids the numbers."""
 
     uuid: str

@@ -8,11 +8,13 @@ then Go's map order decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import repeat
 from math import inf
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from scheduler_core.longhorn import stages
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
@@ -29,6 +31,7 @@ from scheduler_core.longhorn.stages import (
 )
 from scheduler_core.model import kube
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
+from scheduler_core.values import replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +155,7 @@ _MAX_KNOWN: Final = 64
 Reasons = frozenset[ScheduleError]
 
 
-@dataclass(frozen=True, slots=True)
-class DiskCandidates:
+class DiskCandidates(Struct, frozen=True):
     """Disks that may take a replica, or why none may."""
 
     disks: tuple[DiskCandidate, ...] = ()  # ordered by node and disk name, all of one tier
@@ -163,8 +165,7 @@ class DiskCandidates:
     reasons: Reasons = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementResult:
+class PlacementResult(Struct, frozen=True):
     """Possible choices for a replica, or why there are none."""
 
     choices: tuple[Choice, ...] = ()  # every choice Longhorn may make, none if the replica cannot be scheduled
@@ -190,8 +191,7 @@ def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterabl
     return _disk_candidates(cluster, request, (nodes, split), replicas, reuse=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownNode:
+class _KnownNode(Struct, frozen=True):
     node: Node
     kube_node: kube.Node | None
     candidate: bool = False  # whether the node passes `node_candidates`

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.longhorn import Disk, Node
@@ -92,8 +93,7 @@ DISK_RULES: Final = _RULES[_RULES.index(Rule.DISK_NOT_IN_STATUS) :]
 """The rules a disk meets, in Longhorn's order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """The rule that refuses a node or a disk."""
 
     rule: Rule

@@ -7,9 +7,10 @@ Best-effort auto-balance also moves replicas off disks under pressure to another
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn import stages
 from scheduler_core.longhorn.cluster import DEGRADED, Cluster, parse_time, time_to_replacement
@@ -69,8 +70,7 @@ def _can_relieve(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
 HEALTHY = "healthy"
 
 
-@dataclass(frozen=True, slots=True)
-class Replenishment:
+class Replenishment(Struct, frozen=True):
     """How many replicas to add, and where."""
 
     count: int = 0

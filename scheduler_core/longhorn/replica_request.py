@@ -4,7 +4,7 @@ linked clone must sit on the node and disk of a healthy source replica.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import BEST_EFFORT, Settings
@@ -16,8 +16,7 @@ _SOURCE_PREFIXES = ("vol://", "snap://")
 _LEAVES_THE_SETTING = ("", "ignored")
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaRequest:
+class ReplicaRequest(Struct, frozen=True):
     """A replica to place. Longhorn takes some fields from the volume and some from the replica, so both are kept."""
 
     volume: Volume
@@ -88,8 +87,7 @@ def balances_best_effort(volume: Volume, settings: Settings) -> bool:
     return auto_balance_mode(volume, settings) == BEST_EFFORT
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """Places of usable source replicas: node names, disk UUIDs."""
 
     nodes: frozenset[str]

@@ -6,8 +6,9 @@ toward zero, so that they round above 2^53 bytes exactly where Longhorn's do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.settings import Settings
@@ -17,8 +18,7 @@ from scheduler_core.model.quantity import format_bytes
 _INT64: Final = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSpace:
+class DiskSpace(Struct, frozen=True):
     """What a disk can still take, in bytes."""
 
     free: int  # scheduling limit - storageScheduled; a replica fits when its volume's size <= free

@@ -9,7 +9,6 @@ webhook accepts only for nodes without scheduling; it counts because Longhorn's 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 from typing import Final
 
@@ -37,6 +36,7 @@ from scheduler_core.model.longhorn import (
     Volume,
 )
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.values import replace
 
 RUNNING = "running"
 DISABLE_V2_LABEL = "node.longhorn.io/disable-v2-data-engine"

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.convert.recorded_decisions import InputError, Runner
 from scheduler_core.longhorn.cluster import Cluster
@@ -23,8 +23,7 @@ from scheduler_core.longhorn.stages import one_manager_per_node
 _MAX_CHARACTERS: Final = 400
 
 
-@dataclass(frozen=True, slots=True)
-class LonghornMismatch:
+class LonghornMismatch(Struct, frozen=True):
     """A recorded decision that the engine does not reproduce."""
 
     id: str

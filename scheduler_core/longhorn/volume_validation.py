@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.errors import QuantityError
 from scheduler_core.longhorn.cluster import Cluster
@@ -66,8 +67,7 @@ _MAX_NAME: Final = 63
 _MAX_PREFIX: Final = 253
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeRule:
+class VolumeRule(Struct, frozen=True):
     """One rule of Longhorn's admission of volumes."""
 
     source: str  # the Go function
@@ -203,8 +203,7 @@ VOLUME_RULES: Final = (
 """What webhook/resources/volume/validator.go refuses about the fields that a decision reads, in the order of the messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterRule:
+class ParameterRule(Struct, frozen=True):
     """What Longhorn admits as the value of a StorageClass parameter that is present."""
 
     source: str  # the Go function

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
+
+from msgspec import Struct
 
 Labels = frozenset[tuple[str, str]]
 Amounts = frozenset[tuple[str, int]]
@@ -36,8 +37,7 @@ class Operator(Enum):
     LESS = "Lt"
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(Struct, frozen=True):
     """One expression of a selector (labels.Requirement); `GREATER` and `LESS` have one value, a whole number."""
 
     key: str
@@ -70,8 +70,7 @@ def parse_int64(text: str) -> int | None:
     return number if -_MAX_INTEGER <= number < _MAX_INTEGER else None
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
+class LabelSelector(Struct, frozen=True):
     """A label selector; without any part it matches everything. None stands for a selector that is absent, which
     matches nothing.
     """
@@ -93,8 +92,7 @@ class LabelSelector:
         return all(requirement.matches(values) for requirement in self.requirements)
 
 
-@dataclass(frozen=True, slots=True)
-class Taint:
+class Taint(Struct, frozen=True):
     """A taint of a node."""
 
     key: Annotated[str, "key"]
@@ -102,8 +100,7 @@ class Taint:
     effect: Annotated[str, "effect", str] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Toleration:
+class Toleration(Struct, frozen=True):
     """A toleration of a pod; an empty effect stands for all effects."""
 
     key: Annotated[str, "key"] = ""
@@ -123,8 +120,7 @@ class Toleration:
         return self.operator == "Exists"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSelectorTerm:
+class NodeSelectorTerm(Struct, frozen=True):
     """A term of a node affinity: labels, and fields of the node. A term without requirements matches no node, and is
     never made.
     """
@@ -141,8 +137,7 @@ class NodeSelectorTerm:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PodAffinityTerm:
+class PodAffinityTerm(Struct, frozen=True):
     """A required term of a pod's affinity or anti-affinity."""
 
     topology_key: str
@@ -158,8 +153,7 @@ class PodAffinityTerm:
         return self.selector is not None and self.selector.matches(labels)
 
 
-@dataclass(frozen=True, slots=True)
-class SpreadConstraint:
+class SpreadConstraint(Struct, frozen=True):
     """A topology spread constraint with whenUnsatisfiable DoNotSchedule."""
 
     topology_key: str
@@ -173,8 +167,7 @@ class SpreadConstraint:
         return self.selector is not None and self.selector.matches(labels)
 
 
-@dataclass(frozen=True, slots=True)
-class HostPort:
+class HostPort(Struct, frozen=True):
     """A port of the host, with the address that it is open on."""
 
     port: int
@@ -189,8 +182,7 @@ class HostPort:
         ) or self == other
 
 
-@dataclass(frozen=True, slots=True)
-class PodConstraints:
+class PodConstraints(Struct, frozen=True):
     """Constraints of a pod that no rule of Kubernetes 1.1 reads."""
 
     tolerations: Annotated[tuple[Toleration, ...], "spec.tolerations"] = ()
@@ -229,8 +221,7 @@ class Cloud(Enum):
     EBS = "awsElasticBlockStore"
 
 
-@dataclass(frozen=True, slots=True)
-class CloudDisk:
+class CloudDisk(Struct, frozen=True):
     """A cloud disk that a pod mounts, without its partition."""
 
     cloud: Cloud
@@ -242,8 +233,7 @@ def read_labels(labels: dict[str, str] | None) -> Labels:
     return frozenset((labels or {}).items())
 
 
-@dataclass(frozen=True, slots=True)
-class PodScheduling:
+class PodScheduling(Struct, frozen=True):
     """What the classic rules and kube-scheduler's own filters read of a pod besides its identity and its node."""
 
     labels: Annotated[Labels, "metadata.labels", read_labels] = frozenset()

@@ -5,9 +5,10 @@ the disk's UUID. Controllers that need space write the spec; only the DiskSchedu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct, field
 
 from scheduler_core.model.kube import Condition
 
@@ -30,8 +31,7 @@ class RequestKind(Enum):
     REPLICA = "replica"
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """The answer to a request. `size` is the space that it holds: a rejected growth keeps its old size, a rejected new
     request has 0.
     """
@@ -40,8 +40,7 @@ class Allocation:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """What is wrong with an object."""
 
     field: str  # the path of the field, "" for the whole object
@@ -56,29 +55,27 @@ Requests = Mapping[str, int | None]
 Allocations = Mapping[str, Allocation]
 
 
-@dataclass(frozen=True, slots=True)
-class DiskScheduleSpec:
+class DiskScheduleSpec(Struct, frozen=True):
     """A disk, and the bytes requested on it. `replicas` and `backing_images` are by name; None is a size that cannot be
     read.
     """
 
     disk: str = ""
     node: str = ""
-    replicas: Requests = field(default_factory=dict[str, int | None])
-    backing_images: Requests = field(default_factory=dict[str, int | None])
+    replicas: Requests = {}
+    backing_images: Requests = {}
 
     def requests(self, kind: RequestKind) -> Requests:
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 
-@dataclass(frozen=True, slots=True)
-class DiskScheduleStatus:
+class DiskScheduleStatus(Struct, frozen=True):
     """The answers to the requests. `storage_scheduled` is the sum of all allocated bytes. `storage_available` is the
     limit that they were decided by, None before the first decision.
     """
 
-    replicas: Allocations = field(default_factory=dict[str, Allocation])
-    backing_images: Allocations = field(default_factory=dict[str, Allocation])
+    replicas: Allocations = {}
+    backing_images: Allocations = {}
     storage_scheduled: int = 0
     conditions: tuple[Condition, ...] = ()
     storage_available: int | None = None
@@ -87,21 +84,19 @@ class DiskScheduleStatus:
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 
-@dataclass(frozen=True, slots=True)
-class Adoption:
+class Adoption(Struct, frozen=True):
     """What was on a disk when its DiskSchedule was created, by name. The value is the bytes that an earlier
     DiskSchedule of the disk had granted; 0 if that is not known, but there is data.
     """
 
-    replicas: Mapping[str, int] = field(default_factory=dict[str, int])
-    backing_images: Mapping[str, int] = field(default_factory=dict[str, int])
+    replicas: Mapping[str, int] = {}
+    backing_images: Mapping[str, int] = {}
 
     def sizes(self, kind: RequestKind) -> Mapping[str, int]:
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSchedule:
+class DiskSchedule(Struct, frozen=True):
     """One DiskSchedule."""
 
     name: str  # the disk's UUID
@@ -127,8 +122,7 @@ class DiskSchedule:
         return not any(self.spec.requests(kind) or self.status.allocations(kind) for kind in RequestKind)
 
 
-@dataclass(frozen=True, slots=True)
-class BackingImageCopies:
+class BackingImageCopies(Struct, frozen=True):
     """A backing image as its controller sees it."""
 
     name: str
@@ -136,7 +130,7 @@ class BackingImageCopies:
     min_copies: int = 1  # minimum number of copies (spec.minNumberOfCopies), at least 1
     wanted_disks: frozenset[str] = frozenset()  # UUIDs of the disks that shall hold a copy (spec.diskFileSpecMap)
     # The state of each reported copy (status.diskFileStatusMap), by disk UUID.
-    copy_states: Mapping[str, str] = field(default_factory=dict[str, str])
+    copy_states: Mapping[str, str] = {}
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     faults: tuple[Fault, ...] = ()

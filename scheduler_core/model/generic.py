@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Final
+
+from msgspec import Struct
 
 from scheduler_core.errors import QuantityError
 from scheduler_core.model.constraints import Labels, LabelSelector, NodeSelectorTerm, Taint, read_labels
@@ -17,12 +18,11 @@ PodKey = tuple[str, str]
 ControllerKey = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A Kubernetes node."""
 
     name: Annotated[str, "metadata.name"]
-    labels: Annotated[Mapping[str, str], "metadata.labels"] = field(default_factory=dict[str, str])
+    labels: Annotated[Mapping[str, str], "metadata.labels"] = {}
     cpu: Annotated[int, "status.capacity"] = 0  # the capacity, not what is allocatable, as in the classic scheduler
     memory: Annotated[int, "status.capacity"] = 0  # the capacity, not what is allocatable, as in the classic scheduler
     pods: Annotated[int, "status.capacity"] = 0  # the capacity, not what is allocatable, as in the classic scheduler
@@ -31,13 +31,10 @@ class Node:
     unschedulable: Annotated[bool, "spec.unschedulable"] = False
     taints: Annotated[tuple[Taint, ...], "spec.taints"] = ()
     # What pods may request of each resource; the capacity if the node does not say.
-    allocatable: Annotated[Mapping[str, int], "status.capacity", "status.allocatable"] = field(
-        default_factory=dict[str, int]
-    )
+    allocatable: Annotated[Mapping[str, int], "status.capacity", "status.allocatable"] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Struct, frozen=True):
     """A service; without a selector it selects nothing."""
 
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]
@@ -48,8 +45,7 @@ class Service:
         return bool(self.selector) and self.selector <= labels
 
 
-@dataclass(frozen=True, slots=True)
-class Controller:
+class Controller(Struct, frozen=True):
     """A ReplicationController, ReplicaSet or StatefulSet with the pods that it selects."""
 
     kind: str  # the kind's name
@@ -65,16 +61,14 @@ class Controller:
         return self.selector is not None and not self.selector.matches_everything and self.selector.matches(labels)
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
+class Namespace(Struct, frozen=True):
     """A namespace with its labels."""
 
     name: Annotated[str, "metadata.name"]
     labels: Annotated[Labels, "metadata.labels", read_labels] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeNodeAffinity:
+class VolumeNodeAffinity(Struct, frozen=True):
     """The nodes that a PersistentVolume can be used on."""
 
     volume: Annotated[str, "metadata.name"]
@@ -85,8 +79,7 @@ class VolumeNodeAffinity:
 _PERCENTAGE: Final = re.compile(r"([0-9]{1,4})%", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PodCount:
+class PodCount(Struct, frozen=True):
     """A number of pods, or a percentage of those that are expected."""
 
     value: int
@@ -120,8 +113,7 @@ def _evicts_unhealthy(policy: str | None) -> bool:
     return policy == "AlwaysAllow"
 
 
-@dataclass(frozen=True, slots=True)
-class DisruptionBudget:
+class DisruptionBudget(Struct, frozen=True):
     """A PodDisruptionBudget."""
 
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]

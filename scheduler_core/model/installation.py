@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
+
+from msgspec import Struct
 
 from scheduler_core.model.kube import namespace_or_default
 
@@ -13,8 +14,7 @@ ENABLED: Final = "scheduler-extender-enabled"
 ENFORCEMENT: Final = "scheduler-extender-enforcement"
 
 
-@dataclass(frozen=True, slots=True)
-class Permission:
+class Permission(Struct, frozen=True):
     """A call that a ServiceAccount may make."""
 
     verb: str
@@ -28,8 +28,7 @@ class Permission:
         return f"{self.verb} {kind}{f'/{self.name}' if self.name else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledPod:
+class InstalledPod(Struct, frozen=True):
     """A pod whose own needs matter to the extender."""
 
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]
@@ -62,8 +61,7 @@ class InstalledPod:
         return self.requests_extender or self.scheduler_name == scheduler != DEFAULT_SCHEDULER
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLease:
+class HeldLease(Struct, frozen=True):
     """The Lease of the leader."""
 
     holder: str  # the leader's identity, "" for none
@@ -71,8 +69,7 @@ class HeldLease:
     renewed: str = ""  # when it did so last, in the API's form
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingFailure:
+class SchedulingFailure(Struct, frozen=True):
     """An event in which kube-scheduler says why a pod waits."""
 
     pod: str  # ``namespace/name``
@@ -80,8 +77,7 @@ class SchedulingFailure:
     last: str = ""  # when it happened last, in the API's form
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceAddress:
+class ServiceAddress(Struct, frozen=True):
     """Where a Service is reached."""
 
     cluster_ip: Annotated[str, "spec.clusterIP"] = ""  # "" or ``None`` if it has none

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Final
+
+from msgspec import Struct
 
 from scheduler_core.model.constraints import NO_SCHEDULING, PodScheduling
 from scheduler_core.model.quantity import Amount, read_clamped, read_quantity
@@ -29,8 +30,7 @@ def namespace_or_default(value: str | None) -> str:
     return value or "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """One status condition. `status` is ``True``, ``False`` or ``Unknown``; times are RFC 3339 texts, "" if absent."""
 
     type: Annotated[str, "type"]
@@ -47,18 +47,16 @@ def condition(conditions: tuple[Condition, ...], kind: str) -> Condition:
     return Condition(kind, "Unknown")
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A Kubernetes node; `unschedulable` is what `kubectl cordon` sets."""
 
     name: Annotated[str, "metadata.name"]
-    labels: Annotated[Mapping[str, str], "metadata.labels"] = field(default_factory=dict[str, str])
+    labels: Annotated[Mapping[str, str], "metadata.labels"] = {}
     unschedulable: Annotated[bool, "spec.unschedulable"] = False
     conditions: Annotated[tuple[Condition, ...], "status.conditions"] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LabelRequirement:
+class LabelRequirement(Struct, frozen=True):
     """One requirement of a label selector or of a node selector."""
 
     key: Annotated[str, "key"]
@@ -83,8 +81,7 @@ def _source_snapshot(kind: str, name: str) -> str:
     return name if kind == "VolumeSnapshot" else ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSpec:
+class ClaimSpec(Struct, frozen=True):
     """Spec of a PersistentVolumeClaim, or of its template."""
 
     # None for the cluster's default class, "" for none.
@@ -109,8 +106,7 @@ def _is_lost(phase: str | None) -> bool:
     return phase == "Lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A PersistentVolumeClaim. `owners` are (kind, name, uid) of its owner references; `created` is an RFC 3339 text."""
 
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]
@@ -124,8 +120,7 @@ class Claim:
     lost: Annotated[bool, "status.phase", _is_lost] = False
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeSnapshotContent:
+class VolumeSnapshotContent(Struct, frozen=True):
     """A VolumeSnapshotContent; `handle` is what the CSI driver calls the snapshot."""
 
     name: Annotated[str, "metadata.name"]
@@ -133,8 +128,7 @@ class VolumeSnapshotContent:
     handle: Annotated[str, "status.snapshotHandle"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimVolume:
+class ClaimVolume(Struct, frozen=True):
     """A pod's volume that is backed by a claim."""
 
     name: Annotated[str, "name"]
@@ -149,8 +143,7 @@ def _read_version(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _MAX_VERSION_DIGITS else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(Struct, frozen=True):
     """A pod: its identity, its node, and the claims it mounts."""
 
     namespace: Annotated[str, "metadata.namespace", namespace_or_default]
@@ -194,8 +187,7 @@ def _class_name_or_none(annotations: dict[str, str] | None, name: str | None) ->
     return _class_name(annotations, name) or ""
 
 
-@dataclass(frozen=True, slots=True)
-class AvailableVolume:
+class AvailableVolume(Struct, frozen=True):
     """What decides which claims a free PersistentVolume may be bound to."""
 
     # The name of its class, "" for none.
@@ -203,7 +195,7 @@ class AvailableVolume:
     capacity: Annotated[int, "spec.capacity[storage]", read_clamped]  # in bytes
     access_modes: Annotated[tuple[str, ...], "spec.accessModes"] = ()
     volume_mode: Annotated[str, "spec.volumeMode"] = FILESYSTEM
-    labels: Annotated[Mapping[str, str], "metadata.labels"] = field(default_factory=dict[str, str])
+    labels: Annotated[Mapping[str, str], "metadata.labels"] = {}
     # Terms of requirements on a node's labels, of which one must be met; None if every node will do.
     node_affinity: Annotated[tuple[tuple[LabelRequirement, ...], ...] | None, "spec.nodeAffinity.required"] = None
     # The name of its VolumeAttributesClass, "" for none.
@@ -216,8 +208,7 @@ def _read_claim_reference(
     return None if reference is None else (namespace or "default", name, uid or "")
 
 
-@dataclass(frozen=True, slots=True)
-class PersistentVolume:
+class PersistentVolume(Struct, frozen=True):
     """A PersistentVolume."""
 
     name: Annotated[str, "metadata.name"]
@@ -248,13 +239,12 @@ def _waits_for_consumer(binding_mode: str | None) -> bool:
     return binding_mode == WAIT_FOR_FIRST_CONSUMER
 
 
-@dataclass(frozen=True, slots=True)
-class StorageClass:
+class StorageClass(Struct, frozen=True):
     """A StorageClass; of several default classes the newest (`created`) wins."""
 
     name: Annotated[str, "metadata.name"]
     provisioner: Annotated[str, "provisioner"]
-    parameters: Annotated[Mapping[str, str], "parameters"] = field(default_factory=dict[str, str])
+    parameters: Annotated[Mapping[str, str], "parameters"] = {}
     is_default: Annotated[bool, "metadata.annotations", _is_default] = False
     created: Annotated[str, "metadata.creationTimestamp"] = ""
     # Whether its claims are bound when a pod is scheduled, and not at once.
@@ -262,8 +252,7 @@ class StorageClass:
     allows_expansion: Annotated[bool, "allowVolumeExpansion"] = False  # whether the API server lets its claims grow
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeAttachment:
+class VolumeAttachment(Struct, frozen=True):
     """A VolumeAttachment of a PersistentVolume to a node."""
 
     name: Annotated[str, "metadata.name"]

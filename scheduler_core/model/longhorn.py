@@ -7,8 +7,9 @@ Kubernetes objects, which have nothing escaped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Final
+
+from msgspec import Struct
 
 from scheduler_core.model.kube import Condition, condition, is_set
 from scheduler_core.model.quantity import read_byte_count, read_counter, read_size
@@ -31,8 +32,7 @@ DISK_LABEL: Final = "longhorndiskuuid"
 REVIEWED: Final = "longhorn.io/scheduler-extender-reviewed"
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """A disk of a Longhorn node: the entries of spec.disks and status.diskStatus with the same name. It has both types:
     the scheduler reads that of the spec, CSI GetCapacity that of the status.
     """
@@ -52,10 +52,8 @@ class Disk:
     storage_maximum: Annotated[int, "status.storageMaximum", read_counter] = 0
     storage_available: Annotated[int, "status.storageAvailable", read_counter] = 0
     storage_scheduled: Annotated[int, "status.storageScheduled", read_counter] = 0
-    scheduled_replicas: Annotated[Mapping[str, int], "status.scheduledReplica"] = field(default_factory=dict[str, int])
-    scheduled_backing_images: Annotated[Mapping[str, int], "status.scheduledBackingImage"] = field(
-        default_factory=dict[str, int]
-    )
+    scheduled_replicas: Annotated[Mapping[str, int], "status.scheduledReplica"] = {}
+    scheduled_backing_images: Annotated[Mapping[str, int], "status.scheduledBackingImage"] = {}
     conditions: Annotated[tuple[Condition, ...], "status.conditions"] = ()
 
     @property
@@ -67,8 +65,7 @@ class Disk:
         return condition(self.conditions, "Schedulable").status == "True"
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A Longhorn node (nodes.longhorn.io); `disks` are ordered by name."""
 
     name: Annotated[str, "metadata.name"]
@@ -91,16 +88,14 @@ class Node:
         return condition(self.conditions, "Schedulable").status == "True"
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyTerm:
+class TopologyTerm(Struct, frozen=True):
     """One term of volume.spec.topologyRequirement; an empty field matches every node."""
 
     zone: Annotated[str, "zone"] = ""
     region: Annotated[str, "region"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DataLayout:
+class DataLayout(Struct, frozen=True):
     """How a sharded volume is divided by erasure coding (volume.spec.dataLayout of type sharded)."""
 
     data_chunks: int
@@ -118,8 +113,7 @@ def _replicas_without_shards(layout: str | None, number: int | None) -> int:
     return 0 if layout == SHARDED else number or 0
 
 
-@dataclass(frozen=True, slots=True)
-class Volume:
+class Volume(Struct, frozen=True):
     """A Longhorn volume (volumes.longhorn.io), or the volume that Longhorn would create for an unbound claim."""
 
     name: Annotated[str, "metadata.name"]
@@ -178,8 +172,11 @@ def _is_active(active: bool | None) -> bool:  # noqa: FBT001 # a value of an obj
     return active is not False
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+def _is_original(generation: int | None) -> bool:
+    return generation == 1
+
+
+class Replica(Struct, frozen=True):
     """A replica (replicas.longhorn.io), which is placed once it has a node and a disk."""
 
     name: Annotated[str, "metadata.name"]
@@ -204,8 +201,7 @@ class Replica:
     disk_label: Annotated[str, f"metadata.labels[{DISK_LABEL}]"] = ""
     # The place that the placement guard answered, as `place` writes it; "" if it was not asked.
     reviewed_place: Annotated[str, f"metadata.annotations[{REVIEWED}]"] = ""
-    # 1 until the spec is changed for the first time, 0 if unknown; replicas that differ in it alone are equal.
-    generation: Annotated[int, "metadata.generation"] = field(default=0, compare=False)
+    spec_is_original: Annotated[bool, "metadata.generation", _is_original] = False  # not changed since its creation
 
     @property
     def place(self) -> str:
@@ -222,8 +218,7 @@ class Replica:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class BackingImage:
+class BackingImage(Struct, frozen=True):
     """A backing image (backingimages.longhorn.io). It occupies `real_size` bytes on each disk of `disks` (UUIDs,
     spec.diskFileSpecMap).
     """
@@ -238,8 +233,7 @@ class BackingImage:
     source_type: Annotated[str, "spec.sourceType"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
+class Backup(Struct, frozen=True):
     """A backup (backups.longhorn.io) with the size and the backing image of the volume that it was made of."""
 
     name: Annotated[str, "metadata.name"]
@@ -251,8 +245,7 @@ def _deployed_nodes(deployments: dict[str, bool] | None) -> frozenset[str]:
     return frozenset(name for name, deployed in (deployments or {}).items() if deployed)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineImage:
+class EngineImage(Struct, frozen=True):
     """An engine image and the nodes it is deployed on (status.nodeDeploymentMap)."""
 
     name: Annotated[str, "metadata.name"]
@@ -261,8 +254,7 @@ class EngineImage:
     nodes: Annotated[frozenset[str], "status.nodeDeploymentMap", _deployed_nodes] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceManager:
+class InstanceManager(Struct, frozen=True):
     """An instance manager (instancemanagers.longhorn.io): the process that runs engines and replicas of one data engine
     on one node.
     """
@@ -275,8 +267,7 @@ class InstanceManager:
     deleting: Annotated[bool, "metadata.deletionTimestamp", is_set] = False
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """A replica that had no place, and the place that it gets."""
 
     replica: str  # name of the replica

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 
 class Reason(Enum):
@@ -77,16 +78,14 @@ UNSAFE: Final = frozenset({Reason.STALE_UNSAFE, Reason.ORDER_UNSAFE})
 """With these a packing exists, but Longhorn may miss it. A node that is not order-safe is not stale-safe either."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
+class Meeting(Struct, frozen=True):
     """Volumes that Longhorn may all place on one disk, which cannot take them together."""
 
     disk: str  # its UUID
     volumes: tuple[str, ...]  # their names
 
 
-@dataclass(frozen=True, slots=True)
-class CompetingVolume:
+class CompetingVolume(Struct, frozen=True):
     """A volume of another pod that takes space on the node."""
 
     pod: str  # ``namespace/name``; "" if no pod is known to use it
@@ -95,14 +94,13 @@ class CompetingVolume:
     size: int  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The result for one node, with details for people."""
 
     reason: Reason
     detail: str = ""  # the numbers, as a sentence; it may name nodes, disks and volumes
     # The UUID of a disk for each local volume that needs space on the node, by the volume's name.
-    plan: Mapping[str, str] = field(default_factory=dict[str, str])
+    plan: Mapping[str, str] = {}
     order_safe: bool = False  # whether Longhorn is proven to find space in whatever order it places the volumes
     stale_safe: bool = False  # whether it also finds space if it sees none of its latest placements
     meeting: Meeting | None = None  # where it is not stale-safe, the volumes that outdated status may lead to one disk

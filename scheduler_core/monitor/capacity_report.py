@@ -5,8 +5,9 @@ them shows what kube-scheduler is answered.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
@@ -43,8 +44,7 @@ class DiskUsage(NamedTuple):
     closed_by: Refused | None  # why the disk takes no new replica of any size, None if it does
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityReport:
+class CapacityReport(Struct, frozen=True):
     """The space of a cluster at one time."""
 
     disks: tuple[DiskUsage, ...]  # by node and name; none if they were left out

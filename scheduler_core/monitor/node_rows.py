@@ -5,11 +5,12 @@ the order that a reader asks for, and pages of equal length of many rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from scheduler_core.evaluation.profile import Refused
 from scheduler_core.evaluation.state import ClusterState
@@ -38,8 +39,7 @@ class NodeCondition(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceTotal:
+class SpaceTotal(Struct, frozen=True):
     """The space of several disks, in bytes. The numbers are those of `DiskUsage`."""
 
     maximum: int = 0
@@ -79,8 +79,7 @@ def scheduling_limit_of(usage: DiskUsage) -> int:
     return max(0, usage.scheduled + usage.promised + usage.free)
 
 
-@dataclass(frozen=True)
-class NodeRow:
+class NodeRow(Struct, frozen=True, dict=True):
     """A Longhorn node with its disks."""
 
     name: str
@@ -106,8 +105,7 @@ class NodeRow:
         return -self.condition, share, natural_key(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneRows:
+class ZoneRows(Struct, frozen=True):
     """The nodes of one zone, worst first. The zone is "" for nodes without one."""
 
     zone: str
@@ -187,8 +185,7 @@ PAGE_SIZE: Final = 50
 _Row = TypeVar("_Row")
 
 
-@dataclass(frozen=True, slots=True)
-class RowPage(Generic[_Row]):
+class RowPage(Struct, Generic[_Row], frozen=True):
     """One page of a table."""
 
     rows: Sequence[_Row]
@@ -229,8 +226,7 @@ class RowOrder(StrEnum):
     RESERVED = "reserved"
 
 
-@dataclass(frozen=True, slots=True)
-class DiskRow:
+class DiskRow(Struct, frozen=True):
     """A disk of a Longhorn node."""
 
     zone: str  # of its node; "" for none

@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn.node_status import scheduled_backing_images
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
+from scheduler_core.values import replace
 
 # Volumes of one pod are placed within two seconds; a report before the last of them would not name all.
 SETTLE_TIME: Final = 1.0
@@ -36,8 +38,7 @@ Deliveries = Mapping[tuple[str, str], float]
 """When a watch first delivered a replica with a disk, in the caller's seconds, by the replica's name and the disk's UUID."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overbooked:
+class Overbooked(Struct, frozen=True):
     """A disk that new placements overbooked."""
 
     node: str
@@ -49,16 +50,14 @@ class Overbooked:
     milliseconds: int  # between the first and the last of these placements, as a watch delivered them
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Placement:
+class _Placement(Struct, frozen=True, order=True):
     at: float
     replica: str
     volume: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Disk:
+class _Disk(Struct, frozen=True):
     node: str
     name: str
     booked: int  # bytes of its replicas and backing images
@@ -69,8 +68,7 @@ class _Disk:
         return self.booked - self.limit
 
 
-@dataclass(frozen=True, slots=True)
-class _Meeting:
+class _Meeting(Struct, frozen=True):
     disk: _Disk  # as it was when it was overbooked last
     placements: tuple[_Placement, ...]
     reported: bool = False  # whether a report had it
@@ -93,8 +91,7 @@ class _Meeting:
 _Placements = Mapping[str, tuple[_Placement, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class OverbookingReport:
+class OverbookingReport(Struct, frozen=True):
     """The overbooked disks at one time. A new report is empty; only `update` makes the next, of which the first notes
     where replicas are.
     """
@@ -103,8 +100,8 @@ class OverbookingReport:
     overbooked: tuple[Overbooked, ...] = ()  # the disks that are overbooked, sorted by node and name
     new_overbookings: tuple[Overbooked, ...] = ()  # those that this report is the first to have
     _view: View | None = None
-    _recent: _Placements = field(default_factory=dict[str, tuple[_Placement, ...]])
-    _meetings: Mapping[str, _Meeting] = field(default_factory=dict[str, _Meeting])
+    _recent: _Placements = {}
+    _meetings: Mapping[str, _Meeting] = {}
 
     def update(self, view: View, deliveries: Deliveries, now: float) -> OverbookingReport:
         """Returns the report at a later time. A `now` before this report's time counts as that.

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct, field
 from rpds import HashTrieMap
 
 from scheduler_core.evaluation.competitors import NO_REQUESTER, identity
@@ -40,8 +40,7 @@ SETTLE_TIME: Final = 1.0
 _NODES_PER_BUDGET: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Misplaced:
+class Misplaced(Struct, frozen=True):
     """A new volume that Longhorn placed on the wrong node, and that is still not on the node where it is demanded."""
 
     pod: str  # the pod that uses it, as ``namespace/name``; "" if that was never seen
@@ -50,8 +49,7 @@ class Misplaced:
     replicas_on: tuple[str, ...]  # nodes that have its replicas now, sorted
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(Struct, frozen=True):
     """A bound pod that waits too long for volumes."""
 
     pod: str  # as ``namespace/name``
@@ -60,17 +58,16 @@ class Stuck:
     since: float  # when the first of them was seen to be missing, in the caller's seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeReport:
+class _NodeReport(Struct, frozen=True):
     demands: tuple[Demand, ...] = ()
     free_space: object = None  # of its disks, when its demand was evaluated
     hopeless: tuple[Demand, ...] = ()
     misplaced: tuple[Misplaced, ...] = ()
     stuck: tuple[Stuck, ...] = ()
     # By pod and claim, when the demand of a bound pod was first seen.
-    bound_since: Mapping[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    bound_since: Mapping[tuple[str, str], float] = {}
     # By volume, when a new volume was first seen elsewhere while some replica had no place.
-    misplaced_since: Mapping[str, float] = field(default_factory=dict[str, float])
+    misplaced_since: Mapping[str, float] = {}
     due: float = math.inf  # when the report changes by time alone
 
     @property
@@ -85,16 +82,14 @@ class _NodeReport:
 _NO_REPORT: Final = _NodeReport()
 
 
-@dataclass(frozen=True, slots=True)
-class _Situation:
+class _Situation(Struct, frozen=True):
     now: float
     # Misplaced volumes that the previous report already has on one of the nodes, by volume.
     reported: Mapping[str, Misplaced]
     require_best_effort: bool  # whether a best-effort volume needs space on its pod's node, or only prefers it
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementReport:
+class PlacementReport(Struct, frozen=True):
     """The state of all demand at one time. A new report is empty; only `update` makes the next."""
 
     time: float = -math.inf  # when it was made, in the caller's seconds

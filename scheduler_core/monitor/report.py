@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
@@ -68,8 +69,7 @@ def _largest_free_space(view: View, name: str) -> int:
 _COMPARED_NODES: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class NearestNode:
+class NearestNode(Struct, frozen=True):
     """The node that comes closest to taking a pod."""
 
     node: str
@@ -78,8 +78,7 @@ class NearestNode:
     detail: str  # the numbers, as a sentence
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingRow:
+class WaitingRow(Struct, frozen=True):
     """A pod without a node."""
 
     pod: Pod
@@ -87,7 +86,7 @@ class WaitingRow:
     nodes: int = 0  # how many nodes there are
     fitting: int = 0  # how many of them fit now
     # Why the others do not, with the number of nodes, most frequent first.
-    reasons: Mapping[str, int] = field(default_factory=dict[str, int])
+    reasons: Mapping[str, int] = {}
     closest: NearestNode | None = None  # None if some node fits, or if there are no nodes
     error: str = ""  # why nothing can be decided about the pod; "" if it can
 
@@ -172,14 +171,13 @@ def placement_problems(state: ClusterState, *, require_best_effort: bool = True)
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class StatusReport:
+class StatusReport(Struct, frozen=True):
     """A cluster at one time."""
 
     rows: tuple[NodeRow, ...] = ()  # the nodes, worst first
     space: SpaceTotal = field(default_factory=SpaceTotal)  # of all disks
     # By Longhorn's StorageClasses, as in `CapacityReport`.
-    largest_volumes: Mapping[str, int] = field(default_factory=dict[str, int])
+    largest_volumes: Mapping[str, int] = {}
     waiting: tuple[Pod, ...] = ()  # pods with claims and without a node, the oldest first
 
     @property

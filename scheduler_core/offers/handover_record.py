@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.errors import CoreError
 from scheduler_core.offers.ledger import Ledger
@@ -41,8 +41,7 @@ class RecordError(CoreError):
     """A record of offers cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordHead:
+class RecordHead(Struct, frozen=True):
     """What a record says about its writer and itself."""
 
     holder: str  # the identity of the leader that wrote it
@@ -50,11 +49,10 @@ class RecordHead:
     final: bool = False  # whether the leader answered no request after it
     complete: bool = True  # whether it has every offer
     # The newest resourceVersion that the leader's cache had, by kind; only in a final record.
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class HandoverRecord:
+class HandoverRecord(Struct, frozen=True):
     """A record as it was read."""
 
     head: RecordHead
@@ -100,8 +98,7 @@ def unschedulable_digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:_DIGEST_CHARACTERS] if text else ""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRecord:
+class EncodedRecord(Struct, frozen=True):
     """A record as it is stored, and whether it has every offer."""
 
     data: bytes

@@ -45,10 +45,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
+from msgspec import Struct
 from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.caches import ChangeLog
@@ -68,13 +69,13 @@ from scheduler_core.offers.outstanding_offer import (
     RecordedOffer,
     Withdrawn,
 )
+from scheduler_core.values import replace
 
 # At kube-scheduler's default client limits a decision shows up to 9 s after the answer.
 PERIOD: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class RecentOffers:
+class RecentOffers(Struct, frozen=True):
     """The count of offers in the current period and the one before, as an immutable value."""
 
     period_start: float = -math.inf  # when the current period began, in seconds

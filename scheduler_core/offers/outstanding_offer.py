@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from msgspec import Struct, field
 from rpds import HashTrieMap
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedPod:
+class ObservedPod(Struct, frozen=True):
     """A pod as a watch or a request of kube-scheduler shows it."""
 
     uid: str
@@ -29,8 +28,7 @@ class ObservedPod:
     ended: bool = False  # finished or being deleted
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(Struct, frozen=True):
     """These nodes are returned for a pod, which replaces its earlier offer. No offer is made without nodes and unplaced
     volumes, nor for a pod that is bound or has ended, nor for a pod without a UID to follow it by.
     """
@@ -43,8 +41,7 @@ class Offered:
     priority: int | None = None  # for a hold the priority of the pod, else None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedOffer:
+class RecordedOffer(Struct, frozen=True):
     """An offer as the previous leader recorded it (`offers/handover_record.py`)."""
 
     # What was offered. A record has no volumes, and a digest instead of the pod's `unschedulable`; whatever restores
@@ -58,8 +55,7 @@ class RecordedOffer:
     unschedulable_age: float | None = None  # seconds since `Offer.unschedulable_since`, None if that is None
 
 
-@dataclass(frozen=True, slots=True)
-class OffersRestored:
+class OffersRestored(Struct, frozen=True):
     """A new leader restores the previous leader's offers. They go on as if the leader had not changed. If the ledger
     has offers already, the event changes nothing. `offers_made`: how many offers were ever made.
     """
@@ -68,44 +64,38 @@ class OffersRestored:
     offers_made: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSelected:
+class NodeSelected(Struct, frozen=True):
     """A claim of the pod has a `volume.kubernetes.io/selected-node` annotation, which must not be older than the pod."""
 
     uid: str
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodGone:
+class PodGone(Struct, frozen=True):
     """The pod with this UID no longer exists. A different pod may have its name."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawn:
+class Withdrawn(Struct, frozen=True):
     """The caller hung up before it received the offer with this number."""
 
     uid: str
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """Only time has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeadershipLost:
+class LeadershipLost(Struct, frozen=True):
     """This process leads no longer: all offers are dropped, the next leader takes over."""
 
 
 Event = Offered | OffersRestored | ObservedPod | NodeSelected | PodGone | Withdrawn | Tick | LeadershipLost
 
 
-@dataclass(frozen=True, slots=True)
-class PersistentOrderedSet:
+class PersistentOrderedSet(Struct, frozen=True):
     """Immutable set of non-empty strings in insertion order; any operation is O(log n)."""
 
     # Each member's neighbours (before, after); "" stands before the first and after the last one.
@@ -160,8 +150,7 @@ class OutcomeKind(Enum):
     NARROWED = "narrowed"
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """Nodes returned for a pod whose placement has not been observed yet."""
 
     pod: ObservedPod  # the pod as known when the offer was made
@@ -231,8 +220,7 @@ class Offer:
         return self.priority is None or priority <= self.priority
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The end or the narrowing of an offer."""
 
     offer: Offer  # as it was before

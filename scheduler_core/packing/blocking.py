@@ -10,8 +10,9 @@ blocking set.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.packing.budget import Budget, OutOfStepsError
 
@@ -20,8 +21,7 @@ _PATTERNS_PER_STEP: Final = 10
 _MAX_TARGETS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class BlockingClass:
+class BlockingClass(Struct, frozen=True):
     """Interchangeable volumes."""
 
     size: int  # bytes that each takes from a disk's free bytes
@@ -32,8 +32,7 @@ class BlockingClass:
     optional: bool = False  # whether they need no disk here, and so are never blocked
 
 
-@dataclass(frozen=True, slots=True)
-class TargetDisk:
+class TargetDisk(Struct, frozen=True):
     """A disk that could take the volume to be blocked. It is blocked once at least `blocking_size` bytes are assigned
     or `blocking_written` bytes written. Before, at most `free` may be assigned, and less than `headroom` written. A
     disk that cannot be blocked by writing has `blocking_written` above what can be written.
@@ -46,8 +45,7 @@ class TargetDisk:
     blocking_written: int
 
 
-@dataclass(frozen=True, slots=True)
-class BlockingProblem:
+class BlockingProblem(Struct, frozen=True):
     """Whether volumes, `counts` of each of the `classes`, can block all `targets`."""
 
     classes: tuple[BlockingClass, ...]

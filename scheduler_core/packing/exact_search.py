@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.packing.budget import Budget, OutOfStepsError
 from scheduler_core.packing.patterns import (
@@ -38,8 +39,7 @@ from scheduler_core.packing.patterns import (
 _MAX_DISKS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class PackingProblem:
+class PackingProblem(Struct, frozen=True):
     """A packing problem, or an independent component of one."""
 
     sizes: Sequence[int]  # bytes of each volume, positive
@@ -64,8 +64,7 @@ class PackingProblem:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DiskClass:
+class DiskClass(Struct, frozen=True):
     """Disks that have the same possible patterns."""
 
     capacity: int  # the sum of the fullest pattern

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, reduce
 from heapq import heapify, heapreplace
 from itertools import repeat
@@ -27,6 +26,7 @@ from scheduler_core.packing.budget import (
 from scheduler_core.packing.exact_search import PackingProblem, fullest_subset, minimum_bin_slack, search
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.patterns import PatternLimits
+from scheduler_core.values import replace
 
 FastCheck = Callable[[tuple[int, ...]], PackingAnswer]
 # The subset sums take as long as a dozen greedy attempts, and with competing pods nearly every node has items of its

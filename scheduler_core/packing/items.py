@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
+
+from msgspec import Struct
 
 MAX_SUBSET_SUMS: Final = 1 << 12
 
@@ -60,8 +61,7 @@ class Items:
         return self._sums
 
 
-@dataclass(frozen=True, slots=True)
-class OptionalItems:
+class OptionalItems(Struct, frozen=True):
     """Replicas that Longhorn may place on the disks or elsewhere: they can block an item, and are never blocked."""
 
     sizes: tuple[int, ...] = ()  # bytes of each

@@ -25,9 +25,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.packing.blocking import (
     BlockingClass,
@@ -40,13 +41,13 @@ from scheduler_core.packing.blocking import (
 )
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.items import NO_OPTIONAL_ITEMS, Items, OptionalItems
+from scheduler_core.values import replace
 
 # No single node may take longer than this, even when the request has more steps left: about 4 ms.
 MAX_STEPS_PER_NODE: Final = 2_400
 
 
-@dataclass(frozen=True, slots=True)
-class Safety:
+class Safety(Struct, frozen=True):
     """Whether every placement order succeeds, and an order that fails."""
 
     answer: PackingAnswer  # YES: every order succeeds. NO: some order fails. UNDECIDED: the budget ended
@@ -339,8 +340,7 @@ def _can_block_two(pairs: SumPairs, size: int, free: Sequence[int]) -> bool:
 _NO_ITEMS: Final = Items(())
 
 
-@dataclass(frozen=True, slots=True)
-class MeetingDisk:
+class MeetingDisk(Struct, frozen=True):
     """A disk on which volumes may meet."""
 
     free: int  # bytes that are left to promise
@@ -350,8 +350,7 @@ class MeetingDisk:
     copies: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UnplacedVolumes:
+class UnplacedVolumes(Struct, frozen=True):
     """Volumes that will be placed soon."""
 
     sizes: Sequence[int]  # bytes of each
@@ -361,8 +360,7 @@ class UnplacedVolumes:
     optional: int = 0  # how many of them, the last ones, may also be placed elsewhere
 
 
-@dataclass(frozen=True, slots=True)
-class Overbooking:
+class Overbooking(Struct, frozen=True):
     """Volumes that may all be placed on a disk that lacks the room for them."""
 
     disk: int  # its index

@@ -11,10 +11,11 @@ hold without wasting more than w bytes" is a range.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.packing.budget import Budget, OutOfStepsError
 
@@ -25,8 +26,7 @@ _COMPLETE_PER_STEP: Final = 3
 MAX_EQUAL_ITEMS: Final = 255
 
 
-@dataclass(frozen=True, slots=True)
-class ItemClass:
+class ItemClass(Struct, frozen=True):
     """Interchangeable volumes."""
 
     size: int  # bytes of each
@@ -34,8 +34,7 @@ class ItemClass:
     members: tuple[int, ...]  # the volumes, by index
 
 
-@dataclass(frozen=True, slots=True)
-class CountField:
+class CountField(Struct, frozen=True):
     """Position of a class's count in a packed integer. The field has `width` bits from bit `shift` and never crosses a
     byte border, so that `Patterns` can read one class's count from all patterns at once with `bytes.translate`.
     """
@@ -106,8 +105,7 @@ class Patterns:
             self.with_fewer.append([self.all_patterns, *(self.all_patterns ^ patterns for patterns in at_least)])
 
 
-@dataclass(frozen=True, slots=True)
-class PatternLimits:
+class PatternLimits(Struct, frozen=True):
     """How large a table of patterns may get."""
 
     max_partial: int  # partial patterns while it is made

@@ -9,9 +9,10 @@ not fit. All sizes are bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE, fits
@@ -20,8 +21,7 @@ from scheduler_core.packing.items import Items
 SHARED: Final = -1
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ReplicaGroup:
+class ReplicaGroup(Struct, frozen=True, order=True):
     """The replicas of one volume that need a place."""
 
     size: int  # bytes of each replica

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
 
 from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.generic import PodKey
@@ -21,6 +22,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_disk,
 )
 from scheduler_core.predict.situation import Situation, without_expected_pods
+from scheduler_core.values import replace
 
 HOST_NAME_LABEL = "kubernetes.io/hostname"
 # How Kubernetes names the pods of each kind.
@@ -36,8 +38,7 @@ _POD_OWNERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """A workload that can be scaled."""
 
     kind: str
@@ -97,8 +98,7 @@ def workload_members(kind: str, workload: NamespacedName, pods: Mapping[PodKey, 
     return sorted(members, key=lambda key: (not pods[key].node_name, key[1]))
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """A workload has another number of pods."""
 
     workload: Workload
@@ -131,8 +131,7 @@ class Scale:
         return situation
 
 
-@dataclass(frozen=True, slots=True)
-class AddNodes:
+class AddNodes(Struct, frozen=True):
     """New nodes with empty disks, otherwise like an existing node."""
 
     like: str
@@ -211,8 +210,7 @@ def _empty_disk(disk: longhorn.Disk, uuid: str, size: int) -> longhorn.Disk:
     return with_conditions(empty, (Condition("Ready", "True"), Condition("Schedulable", "True")))
 
 
-@dataclass(frozen=True, slots=True)
-class AddDisk:
+class AddDisk(Struct, frozen=True):
     """A new empty disk of a Longhorn node, with type and tags of the node's first disk, and nothing reserved."""
 
     node: str
@@ -232,8 +230,7 @@ class AddDisk:
         return replace(situation, cluster=cluster.update({("longhorn_nodes", node.name): with_disk(node, disk)}))
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyObjects:
+class ApplyObjects(Struct, frozen=True):
     """Objects of a file, as `kubectl apply` would write them."""
 
     objects: Mapping[tuple[str, str | tuple[str, str]], object | None]  # by the snapshot's field and by key; no pods

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
 from scheduler_core.longhorn.settings import check_new_value
@@ -22,6 +23,7 @@ from scheduler_core.predict.predicted_cluster import (
 )
 from scheduler_core.predict.predicted_replicas import fail_replicas, replicas_on_node
 from scheduler_core.predict.situation import ExpansionOutcome, Situation, live_pods
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import is_healthy
 
 ALWAYS_ALLOW = "always-allow"
@@ -33,8 +35,7 @@ _RESIZE_PLUGIN = "PersistentVolumeClaimResize"
 _LONGHORN_WEBHOOK = "validator.longhorn.io"
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Struct, frozen=True):
     """`kubectl drain --ignore-daemonsets --delete-emptydir-data` of nodes."""
 
     nodes: tuple[str, ...]
@@ -92,8 +93,7 @@ def _request_evictions(cluster: PredictedCluster, nodes: Collection[str]) -> tup
     return cluster.update(changes), frozenset(volumes)
 
 
-@dataclass(frozen=True, slots=True)
-class LoseNodes:
+class LoseNodes(Struct, frozen=True):
     """Nodes are gone for good, with their disks."""
 
     nodes: tuple[str, ...]
@@ -152,8 +152,7 @@ def nodes_in_zone(cluster: PredictedCluster, zone: str) -> tuple[str, ...]:
     return tuple(sorted(by_label | by_status))
 
 
-@dataclass(frozen=True, slots=True)
-class LoseZone:
+class LoseZone(Struct, frozen=True):
     """All nodes of a zone are gone."""
 
     zone: str
@@ -162,8 +161,7 @@ class LoseZone:
         return LoseNodes(nodes_in_zone(situation.cluster, self.zone)).apply(situation)
 
 
-@dataclass(frozen=True, slots=True)
-class LoseDisk:
+class LoseDisk(Struct, frozen=True):
     """A disk is gone with its replicas; its node stays."""
 
     node: str
@@ -184,8 +182,7 @@ class LoseDisk:
         return replace(situation, cluster=fail_replicas(cluster, failed), degraded=situation.degraded | volumes)
 
 
-@dataclass(frozen=True, slots=True)
-class SetSetting:
+class SetSetting(Struct, frozen=True):
     """A Longhorn setting has another value."""
 
     name: str
@@ -205,8 +202,7 @@ class SetSetting:
         return replace(situation, cluster=situation.cluster.update({("settings", self.name): self.value}))
 
 
-@dataclass(frozen=True, slots=True)
-class Expand:
+class Expand(Struct, frozen=True):
     """A claim requests another size, in bytes."""
 
     claim: NamespacedName

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+
+from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.longhorn.cluster import DEGRADED
@@ -39,6 +40,7 @@ from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, 
 from scheduler_core.predict.prediction import longest_wait
 from scheduler_core.predict.situation import Situation, live_pods
 from scheduler_core.predict.timeline import OrderResult, run_order
+from scheduler_core.values import replace
 
 Clusters = tuple[PredictedCluster, ...]
 """One cluster for each course of events."""
@@ -48,8 +50,7 @@ Clusters = tuple[PredictedCluster, ...]
 _LAST_REPLICA_MAY_GO = frozenset({ALWAYS_ALLOW, ALLOW_STOPPED, BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA})
 
 
-@dataclass(frozen=True, slots=True)
-class Maintenance:
+class Maintenance(Struct, frozen=True):
     """One node's maintenance in one order."""
 
     cluster: PredictedCluster  # after the node was uncordoned, and everything has settled
@@ -181,8 +182,7 @@ def _has_no_user(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
     return not volume.node_id and not any(pod.live for pod in users)
 
 
-@dataclass(frozen=True, slots=True)
-class MaintenanceRequest:
+class MaintenanceRequest(Struct, frozen=True):
     """The nodes that are to be maintained."""
 
     cluster: PredictedCluster
@@ -196,8 +196,7 @@ class MaintenanceRequest:
     report: Callable[[int], None] = lambda _: None
 
 
-@dataclass(frozen=True, slots=True)
-class DrainStep:
+class DrainStep(Struct, frozen=True):
     """The maintenance of one node."""
 
     node: str
@@ -207,8 +206,7 @@ class DrainStep:
     rebuild_wait: float = 0  # as in `Maintenance`, the most over all courses
 
 
-@dataclass(frozen=True, slots=True)
-class FailedDrain:
+class FailedDrain(Struct, frozen=True):
     """A node that the best order does not drain."""
 
     node: str
@@ -216,8 +214,7 @@ class FailedDrain:
     first_problems: tuple[str, ...]  # why its drain fails even as the first one; empty if it does not
 
 
-@dataclass(frozen=True, slots=True)
-class DrainOrder:
+class DrainOrder(Struct, frozen=True):
     """The result of a search."""
 
     steps: tuple[DrainStep, ...]  # the longest order in which every drain fits
@@ -254,13 +251,12 @@ def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
     return search.run(blocked)
 
 
-@dataclass(slots=True)
-class _State:
+class _State(Struct):
     clusters: Clusters
     remaining: frozenset[str]
     step: DrainStep | None  # the drain that led here, None at the start
     untried: list[str]  # remaining nodes that have not been tried here
-    failures: dict[str, tuple[str, ...]] = field(default_factory=dict)  # why the drains of the others fail here
+    failures: dict[str, tuple[str, ...]] = {}  # why the drains of the others fail here
 
 
 class _Search:

@@ -9,13 +9,15 @@ continued that free most space on one disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from scheduler_core.model import longhorn
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.rebalance_goals import Baseline, Goal
 from scheduler_core.predict.replica_moves import ReplicaMove, apply_move, movable_replicas, replica_moves
+from scheduler_core.values import replace
 
 DEFAULT_MAX_MOVES: Final = 3
 # Sequences that are continued with every move, and those with the most promising moves.
@@ -26,8 +28,7 @@ _MOVES_PER_SEQUENCE: Final = 24
 _CONTINUED_CLUSTERS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class MoveSequence:
+class MoveSequence(Struct, frozen=True):
     """Moves in their order."""
 
     moves: tuple[ReplicaMove, ...]  # each with all of its targets, in whichever cluster the moves before led to
@@ -55,8 +56,7 @@ class MoveSequence:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Rebalance:
+class Rebalance(Struct, frozen=True):
     """The result of the search."""
 
     before: int  # the goal's value without moves

@@ -9,8 +9,9 @@ is attached.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.generic import PodKey
@@ -20,13 +21,13 @@ from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas
 from scheduler_core.predict.prediction import refusal_text, sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
+from scheduler_core.values import replace
 
 # A single step takes too long in a larger cluster.
 MAX_NODES: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLossOutcome:
+class NodeLossOutcome(Struct, frozen=True):
     """What the loss of one node leads to."""
 
     node: str

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.pod_decision import Strategy
@@ -27,8 +28,7 @@ STEPS_PER_SECOND: Final = 22
 _MOST_DOUBLINGS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How long things take, in steps."""
 
     # From a placement to the status of Longhorn that shows it; placements up to 0.36 s after another one did not see

@@ -7,7 +7,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
 
 from scheduler_core.decide.decision import Competing, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
@@ -25,13 +26,13 @@ from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, remove_replica
+from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import PodVolume, domain_of_node, volume_of_claim
 
 _NO_NODE = "there is no node"
 
 
-@dataclass(frozen=True, slots=True)
-class PodDecision:
+class PodDecision(Struct, frozen=True):
     """Where a pod goes, or why nowhere."""
 
     node: str = ""  # "" if no node fits

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 
+from msgspec import Struct
+
 from scheduler_core.decide.decision import Competing, FilterOptions
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
@@ -27,8 +29,7 @@ from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import Timeline
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRefusal:
+class FirstRefusal(Struct, frozen=True):
     """The first pod of an order that does not fit."""
 
     key: PodKey
@@ -36,16 +37,14 @@ class FirstRefusal:
     reasons: Counter[str]  # number of nodes per reason; 0 for a reason that is not about nodes
 
 
-@dataclass(frozen=True, slots=True)
-class HeadroomOrder:
+class HeadroomOrder(Struct, frozen=True):
     """The pods of one order."""
 
     nodes: tuple[str, ...]  # the node of each placed pod, in order
     refused: FirstRefusal | None = None  # None if the limit was reached
 
 
-@dataclass(frozen=True, slots=True)
-class ClosestNode:
+class ClosestNode(Struct, frozen=True):
     """The node that came closest to a refused pod."""
 
     node: str

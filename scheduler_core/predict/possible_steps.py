@@ -5,10 +5,11 @@ one is proven.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from operator import attrgetter
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.evaluation.replicas import DEGRADED_SETTING, DomainShortage
 from scheduler_core.longhorn.settings import Settings
@@ -124,8 +125,7 @@ def _tag_list(tags: Tags) -> str:
     return f"{'tag' if len(tags) == 1 else 'tags'} {', '.join(tags)}"
 
 
-@dataclass(frozen=True, slots=True)
-class DiskNeeds:
+class DiskNeeds(Struct, frozen=True):
     """What volumes need of a disk by Longhorn's over-provisioning rule, and by its rule of the available space."""
 
     least: int  # bytes that the disk must have more at least, 0 if no bound is proven
@@ -133,8 +133,7 @@ class DiskNeeds:
     written: frozenset[int]  # bytes that volumes bring along, 0 for a new volume
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceQuestion:
+class SpaceQuestion(Struct, frozen=True):
     """How many bytes of one kind a disk must have more."""
 
     kind: RemedyKind

@@ -8,10 +8,10 @@ counts only the replicas of the same volume in addition, so that several volumes
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import Struct, structs
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.update import Changes, build_view
@@ -26,6 +26,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
 
 ChangesByObject = dict[tuple[str, str | tuple[str, str]], object | None]
@@ -206,7 +207,7 @@ def predicted_state(snapshot: Snapshot, now: datetime) -> ClusterState:
 
 def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
     """Returns the state of a snapshot, whose updates share unchanged values."""
-    objects = {entry.name: getattr(snapshot, entry.name) for entry in fields(Snapshot)}
+    objects = structs.asdict(snapshot)
     persistent: dict[str, Any] = {
         name: None if value is None else HashTrieMap(value) for name, value in objects.items()
     }
@@ -260,8 +261,7 @@ def with_conditions(disk: longhorn.Disk, conditions: Iterable[kube.Condition]) -
     return replace(disk, conditions=tuple(by_type.values()))
 
 
-@dataclass(frozen=True, slots=True)
-class StatusChange:
+class StatusChange(Struct, frozen=True):
     """What a node's status does not show yet: the difference of two versions of the status."""
 
     before: longhorn.Node

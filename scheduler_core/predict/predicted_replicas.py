@@ -6,9 +6,10 @@ cluster, which may lag behind (`hide_changes`). Auto-balance and the reuse of fa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.cluster import DEGRADED
 from scheduler_core.longhorn.new_volume_placement import join_reasons
@@ -19,6 +20,7 @@ from scheduler_core.longhorn.volume_validation import FAULTED
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, FILESYSTEM, STRICT_LOCAL
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster, list_replica
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import is_healthy
 
 RUNNING: Final = "running"
@@ -36,8 +38,7 @@ def choose_first(_: int) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaStep:
+class ReplicaStep(Struct, frozen=True):
     """The cluster after one step for a volume."""
 
     cluster: PredictedCluster

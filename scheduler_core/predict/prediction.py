@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.space import scheduling_limit
@@ -38,8 +39,7 @@ class Certainty(StrEnum):
         return cls.USUALLY if count else cls.NEVER
 
 
-@dataclass(frozen=True, slots=True)
-class PodOutcome:
+class PodOutcome(Struct, frozen=True):
     """What becomes of one pod."""
 
     entry: PodToPlace
@@ -56,8 +56,7 @@ class PodOutcome:
         return Certainty.of(self.placed, self.orders)
 
 
-@dataclass(frozen=True, slots=True)
-class DrainOutcome:
+class DrainOutcome(Struct, frozen=True):
     """Whether a node's drain can finish."""
 
     node: str
@@ -70,8 +69,7 @@ class DrainOutcome:
         return Certainty.of(self.finished, self.orders)
 
 
-@dataclass(frozen=True, slots=True)
-class DiskOutcome:
+class DiskOutcome(Struct, frozen=True):
     """A disk whose scheduled bytes change."""
 
     node: str
@@ -82,8 +80,7 @@ class DiskOutcome:
     limit: int = 0  # up to how many bytes Longhorn schedules there, before the changes, or in the end for a new disk
 
 
-@dataclass(frozen=True, slots=True)
-class FewerReplicas:
+class FewerReplicas(Struct, frozen=True):
     """A volume that has fewer replicas than it should; the fields are keys of the JSON."""
 
     name: str
@@ -96,8 +93,7 @@ class FewerReplicas:
     rebuild_after_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """The result of all orders."""
 
     orders: int
@@ -246,8 +242,7 @@ def longest_wait(waits: Iterable[timedelta]) -> float:
     return max((wait.total_seconds() for wait in waits), default=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class OrderPoint:
+class OrderPoint(Struct, frozen=True):
     """The cluster after one of an order's steps."""
 
     step: int  # its number; 0 is before the first one

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import FilterOptions
@@ -21,6 +22,7 @@ from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfErr
 from scheduler_core.predict.predicted_replicas import Choose, choose_first, next_step
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import run_order
+from scheduler_core.values import replace
 from scheduler_core.volumes.requirements import VolumeClasses
 from scheduler_core.volumes.resolve import resolve
 
@@ -199,8 +201,7 @@ def _fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: FilterOpti
     return (bool(decider.decide(cluster.snapshot.pods[key], cluster, choose_first).node) for key in keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """The cluster before all moves, by what they must not make worse."""
 
     cluster: PredictedCluster

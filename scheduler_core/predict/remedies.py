@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.caches import nodes_changed_since
 from scheduler_core.decide.decision import Decision, FilterOptions, Packing
@@ -41,6 +42,7 @@ from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedC
 from scheduler_core.predict.predicted_replicas import choose_first
 from scheduler_core.predict.remedy import Step, move_step, step_changes
 from scheduler_core.predict.replica_moves import DiskPlace, ReplicaMove, apply_move, replica_moves
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 
@@ -208,8 +210,7 @@ def _reads_one_node(decision: Decision, cluster: PredictedCluster) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RemedySearch:
+class RemedySearch(Struct, frozen=True):
     """The result of a search for remedies."""
 
     remedies: tuple[Step, ...] = ()  # the cheapest first
@@ -237,8 +238,7 @@ def find_remedies(
     return RemedySearch(tuple(remedies), not trials.exhausted)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(Struct, frozen=True):
     trials: Trials
     decision: PodDecision  # about the pod on the cluster as it is
     limit: int
@@ -358,8 +358,7 @@ def _setting_steps(cluster: PredictedCluster, decision: PodDecision) -> list[Ste
     return steps
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True):
     node: longhorn.Node
     reason: Reason | None  # None if steps of every kind may help
     resolution: Resolution  # the pod's volumes there

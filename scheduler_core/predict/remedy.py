@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import generic, longhorn
@@ -20,6 +21,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_schedulable_condition,
 )
 from scheduler_core.predict.replica_moves import ReplicaMove
+from scheduler_core.values import replace
 
 _UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
 _SCHEDULABLE: Final = "Schedulable"
@@ -64,8 +66,7 @@ _INTERVENTIONS = {
 _KINDS = tuple(RemedyKind)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Cost:
+class Cost(Struct, frozen=True, order=True):
     """The cost of a remedy. Remedies are compared field by field, in this order."""
 
     intervention: Intervention
@@ -73,8 +74,7 @@ class Cost:
     tags: int  # how many tags are added
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One change of the cluster; a remedy is one after which a pod fits."""
 
     kind: RemedyKind

@@ -17,9 +17,10 @@ The old replica still counts while Longhorn chooses, so the new one goes to anot
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.placement import DiskCandidate
 from scheduler_core.longhorn.replenish import HEALTHY, NO_REPLENISHMENT, replenishments
@@ -35,6 +36,7 @@ from scheduler_core.predict.predicted_replicas import (
     rebuild_replica,
     remove_replica,
 )
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import is_healthy
 
 _ATTACHED: Final = "attached"
@@ -49,8 +51,7 @@ class DiskPlace(NamedTuple):
     disk: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaMove:
+class ReplicaMove(Struct, frozen=True):
     """One replica that can be moved off its disk."""
 
     volume: str

@@ -10,18 +10,20 @@ Source: pkg/registry/core/pod/storage/eviction.go, and pkg/controller/disruption
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
 from typing import Final, Protocol
 
+from msgspec import Struct
+
 from scheduler_core.model import kube
 from scheduler_core.model.generic import DisruptionBudget, PodKey
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.predict.pod_decision import detach_volumes, waiting_pod
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
+from scheduler_core.values import replace
 
 # They have no number of replicas that the disruption controller could read.
 _UNSCALED_OWNERS: Final = frozenset({DAEMON_SET, "Node", "Job"})
@@ -29,8 +31,7 @@ IsHealthy = Callable[[PodKey], bool]
 """Whether a pod is ready, and not being deleted."""
 
 
-@dataclass(frozen=True)
-class SelectedPods:
+class SelectedPods(Struct, frozen=True, dict=True):
     """A budget with the live pods that it selects, by name."""
 
     budget: DisruptionBudget
@@ -150,8 +151,7 @@ class Origin(StrEnum):
     WAITING = "waiting"
 
 
-@dataclass(frozen=True, slots=True)
-class PodToPlace:
+class PodToPlace(Struct, frozen=True):
     """A pod without a node."""
 
     key: PodKey
@@ -161,8 +161,7 @@ class PodToPlace:
     after: PodKey | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExpansionOutcome:
+class ExpansionOutcome(Struct, frozen=True):
     """Whether a volume may grow."""
 
     claim: str
@@ -172,8 +171,7 @@ class ExpansionOutcome:
     refused_by: str = ""  # which admission refuses the claim's update, so that the claim keeps its size; "" if it grows
 
 
-@dataclass(frozen=True)
-class Situation:
+class Situation(Struct, frozen=True, dict=True):
     """The cluster after the changes."""
 
     cluster: PredictedCluster

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median_low
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision, ExcludedNodes, FilterOptions, Packing, resolve_candidates
@@ -34,6 +35,7 @@ from scheduler_core.predict.predicted_replicas import Choose, move_replica
 from scheduler_core.predict.prediction import sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from scheduler_core.volumes.resolve import is_local
 from scheduler_core.volumes.volume_binding import merge_resolutions
@@ -139,8 +141,7 @@ STRATEGIES: Final[Mapping[StrategyName, Callable[[FilterOptions], Strategy]]] = 
 """Makes the strategy of a run, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyRun:
+class StrategyRun(Struct, frozen=True):
     """One run of a strategy."""
 
     end: OrderResult
@@ -214,8 +215,7 @@ def run_strategy(
     return StrategyRun(end, last, frozenset(mistakes.misplaced), mistakes.overbooked)
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """A number in all orders; the median is the lower one of two."""
 
     least: int
@@ -227,8 +227,7 @@ class Spread:
         return cls(min(values), median_low(values), max(values))
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyFigures:
+class StrategyFigures(Struct, frozen=True):
     """What a strategy leads to in the end, as in `StrategyRun`."""
 
     name: StrategyName
@@ -242,8 +241,7 @@ class StrategyFigures:
     reasons: Mapping[str, int]  # why pods without a node wait in the end, with the number of pods in all orders
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyComparison:
+class StrategyComparison(Struct, frozen=True):
     """Strategies on the same pods."""
 
     nodes: int  # how many nodes pods may run on

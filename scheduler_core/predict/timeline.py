@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.generic.cluster_state import NodeIndex, RuleResults
@@ -36,6 +37,7 @@ from scheduler_core.predict.predicted_replicas import (
     replicas_on_node,
 )
 from scheduler_core.predict.situation import Origin, PodToPlace, Situation, take_away
+from scheduler_core.values import replace
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
 _CLOCK_SKEW = timedelta(seconds=2)
@@ -43,26 +45,25 @@ NOT_CREATED: Final = "the pod before it does not run"
 _DETACHED = "it is detached: Longhorn rebuilds it once it is attached"
 
 
-@dataclass(frozen=True, slots=True)
-class OrderResult:
+class OrderResult(Struct, frozen=True):
     """The end of one course of events."""
 
     cluster: PredictedCluster
     # The node of each placed pod, in the order of the decisions.
-    nodes: Mapping[PodKey, str] = field(default_factory=dict[PodKey, str])
+    nodes: Mapping[PodKey, str] = {}
     # For each pod that waits, the number of nodes per reason.
-    refusals: Mapping[PodKey, Counter[str]] = field(default_factory=dict[PodKey, Counter[str]])
+    refusals: Mapping[PodKey, Counter[str]] = {}
     # For each pod that has a node, why its volumes are not ready.
-    stuck: Mapping[PodKey, str] = field(default_factory=dict[PodKey, str])
+    stuck: Mapping[PodKey, str] = {}
     copied_bytes: int = 0  # data that rebuilds copy
     # For each drained node, why its drain cannot finish; no entry if it can.
-    blockers: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    blockers: Mapping[str, tuple[str, ...]] = {}
     # By volume, the least number of its healthy replicas meanwhile.
-    fewer_replicas: Mapping[str, int] = field(default_factory=dict[str, int])
+    fewer_replicas: Mapping[str, int] = {}
     # By volume, why it still lacks a replica in the end.
-    incomplete: Mapping[str, str] = field(default_factory=dict[str, str])
+    incomplete: Mapping[str, str] = {}
     # By volume, how long Longhorn waited for a failed replica that it could reuse; no entry if it did not.
-    waits: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
+    waits: Mapping[str, timedelta] = {}
 
     @property
     def unplaced_pods(self) -> frozenset[PodKey]:
@@ -72,8 +73,7 @@ class OrderResult:
         return frozenset(key for key in waiting if NOT_CREATED not in self.refusals[key])
 
 
-@dataclass(frozen=True, slots=True)
-class OrderProgress:
+class OrderProgress(Struct, frozen=True):
     """The cluster after one event."""
 
     cluster: PredictedCluster

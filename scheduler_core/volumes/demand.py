@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
 from itertools import takewhile
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
+from msgspec import Struct
 from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.cluster.view import View
@@ -36,6 +37,7 @@ from scheduler_core.longhorn.node_status import awaits_own_manager
 from scheduler_core.longhorn.stages import stays
 from scheduler_core.longhorn.volume_validation import awaits_copy
 from scheduler_core.model import kube, longhorn
+from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import order_without_names
 from scheduler_core.volumes.resolve import (
@@ -63,8 +65,7 @@ class DemandSource(IntEnum):
     """The only node where an unplaced replica may go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """Space that one volume will take on one node."""
 
     volume: PodVolume
@@ -237,8 +238,7 @@ Subject = str | tuple[str, str]
 """A Longhorn volume by its name, or an unbound claim by namespace and name."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnplacedVolume:
+class UnplacedVolume(Struct, frozen=True):
     """An unplaced volume and when it was first seen."""
 
     volume: PodVolume

@@ -8,7 +8,7 @@ follows the changes; only a change of Longhorn's settings, a StorageClass or an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
@@ -21,6 +21,7 @@ from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.stages import DISK_PRESSURE
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import condition
+from scheduler_core.values import replace
 from scheduler_core.volumes.demand import Demand, Subject, UnplacedVolumes, claim_demand, volume_demand
 from scheduler_core.volumes.resolve import PodVolume
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.stages import EXT_LIMIT, XFS_LIMIT
@@ -25,8 +26,7 @@ _ClassValues = tuple[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeClasses:
+class VolumeClasses(Struct, frozen=True):
     """The part of requirements that sizes do not change."""
 
     # The classes of volumes that need space, each once; volumes of one class differ in size only.
@@ -37,8 +37,7 @@ class VolumeClasses:
     optional: tuple[ReplicaRequest, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OptionalVolume:
+class OptionalVolume(Struct, frozen=True):
     """A volume whose replicas Longhorn may place on a node, or elsewhere."""
 
     volume: PodVolume
@@ -47,8 +46,7 @@ class OptionalVolume:
     used_disks: frozenset[str] = frozenset()  # UUIDs of the disks that its placed replicas keep from others
 
 
-@dataclass(frozen=True)
-class Requirements:
+class Requirements(Struct, frozen=True, dict=True):
     """The volumes that need space together. `sizes` and `written` are what Longhorn's two space rules read of each
     volume.
     """

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import MissingObjectError, ResolutionError
@@ -24,6 +25,7 @@ from scheduler_core.longhorn import csi_driver
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 from scheduler_core.volumes.data_source import bound_volume, check_source, volume_parameters
 
 _LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
@@ -35,8 +37,7 @@ _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
 MAX_VOLUMES_PER_NODE: Final = 4_094
 
 
-@dataclass(frozen=True, slots=True)
-class PodVolume:
+class PodVolume(Struct, frozen=True):
     """One Longhorn volume of a pod."""
 
     name: str  # its name in plans: the Longhorn volume, or the claim while it is unbound
@@ -51,8 +52,7 @@ class PodVolume:
     nodes: frozenset[str] | None = None  # where the claim is this volume; None for every node
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(Struct, frozen=True):
     """The Longhorn volumes of a pod, sorted by claim. A claim or volume that the pod mounts twice is listed once."""
 
     volumes: tuple[PodVolume, ...] = ()
@@ -297,8 +297,7 @@ def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedClaim:
+class SkippedClaim(Struct, frozen=True):
     """A claim that the decision leaves out."""
 
     claim: str  # the claim as ``namespace/name``

@@ -22,9 +22,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, groupby, product
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from scheduler_core.cluster.view import View, by_capacity
 from scheduler_core.errors import ResolutionError
@@ -32,6 +33,7 @@ from scheduler_core.longhorn.csi_driver import ANYWHERE, DRIVER
 from scheduler_core.model import kube
 from scheduler_core.model.kube import LabelRequirement
 from scheduler_core.model.longhorn import TopologyTerm
+from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import (
     PodVolume,
     Resolution,
@@ -103,8 +105,7 @@ _Pairs = tuple[tuple[str, str], ...]
 _Affinity = tuple[tuple[kube.LabelRequirement, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeMatches:
+class NodeMatches(Struct, frozen=True):
     """The possible matches on equal nodes."""
 
     nodes: frozenset[str] | None  # their names, None for all
@@ -344,8 +345,7 @@ def _kind(volume: kube.PersistentVolume, view: View) -> object:
     return (*common, longhorn_volume.data_engine, longhorn_volume.image) if placed else volume.name
 
 
-@dataclass(frozen=True, slots=True)
-class NodeResolution:
+class NodeResolution(Struct, frozen=True):
     """The volumes of a pod on some nodes."""
 
     resolution: Resolution

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct
 
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.stages import engine_image_ready, instance_manager_running
 from scheduler_core.model import longhorn
-from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
 from simulator.actions import DeleteObject, PatchObject
 from simulator.config import Config
@@ -40,8 +40,7 @@ RUNNING = "running"
 STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeObservation:
+class VolumeObservation(Struct, frozen=True):
     """A volume, its replicas by name, and the cluster around them.
 
     Attributes:
@@ -60,12 +59,12 @@ class VolumeObservation:
     replicas: tuple[Replica, ...]
     rng: random.Random
     now: datetime
-    kubernetes_status: Mapping[str, str] = field(default_factory=dict[str, str])
+    kubernetes_status: Mapping[str, str] = {}
     write_target: int = 0
     abandoned: bool = False
     disks_awaiting_image: frozenset[str] = frozenset()
     auto_salvage: bool = True
-    schedules: Schedules = field(default_factory=dict[str, DiskSchedule])
+    schedules: Schedules = {}
     shards: tuple[Shard, ...] = ()
 
     @property

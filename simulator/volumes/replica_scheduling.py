@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
 
 from app.kube.resources import LONGHORN_REPLICAS
 from scheduler_core.longhorn.new_volume_placement import (
@@ -17,6 +18,7 @@ from scheduler_core.longhorn.placement import Reasons, schedule_replica
 from scheduler_core.longhorn.replenish import replenishments
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import STRICT_LOCAL
+from scheduler_core.values import replace
 from simulator.actions import Action, AfterDelay, Replacement, ReplaceObjects, RequeueAfter
 from simulator.objects import Json, condition
 from simulator.volumes.manifests import place
@@ -34,8 +36,7 @@ PLACEMENT = "place"
 FAILED_WITHOUT_REASON = "replica scheduling failed"
 
 
-@dataclass(frozen=True, slots=True)
-class _SchedulingFailure:
+class _SchedulingFailure(Struct, frozen=True):
     """Why a replica could not be placed."""
 
     local: bool

@@ -1,11 +1,11 @@
 """Both IP families: one listener for all addresses, and one for a single address of either family."""
 
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from scheduler_core.values import replace
 from tests.worlds.abuse import FITTING, abused_service
 
 pytestmark = [

@@ -21,7 +21,9 @@ Imports = Mapping[str, set[str]]
 def imports() -> Imports:
     """Which packages and modules of the core's root each of them imports."""
     graph = grimp.build_graph("scheduler_core", cache_dir=None)
-    members = {name: {name} | graph.find_descendants(name) for name in graph.find_children("scheduler_core")}
+    # `values` stands for the standard library's dataclasses.
+    packages = graph.find_children("scheduler_core") - {"scheduler_core.values"}
+    members = {name: {name} | graph.find_descendants(name) for name in packages}
     package_of = {module: name for name, modules in members.items() for module in modules}
     return {
         name: {

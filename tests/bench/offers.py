@@ -9,7 +9,6 @@ cluster: it stays near 1 where the cost follows the changes, and not where it fo
 import gc
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import cycle, islice
 from statistics import median, quantiles
 
@@ -23,6 +22,7 @@ from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Event, ObservedPod, Offered, Tick
+from scheduler_core.values import replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import resolve
 from tests.bench.offers_cluster import NOW, PendingObjects, make_ledger, make_view, new_pod, read

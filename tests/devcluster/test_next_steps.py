@@ -1,12 +1,12 @@
 """The text that a user reads once the stack has started."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from devcluster import next_steps
 from devcluster.next_steps import StackFacts
+from scheduler_core.values import replace
 
 FACTS = StackFacts(
     kubeconfig=Path("/c/kubeconfig"),

@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from scheduler_core.decide.settings import GuardMode
 from scheduler_core.errors import CoreError
+from scheduler_core.values import replace
 from tests.e2e import plan
 from tests.e2e.plan import Result
 from tests.e2e.rig import PROPOSAL, RECOMMENDED_MANAGED, Rig

@@ -11,7 +11,7 @@ What happened is counted from API objects and watches alone (`placement_audit.py
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -22,6 +22,7 @@ from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.settings import GuardMode
 from scheduler_core.longhorn.placement import DiskCandidate, possible_choices
 from scheduler_core.model import longhorn
+from scheduler_core.values import replace
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.placement_latency import PlacementLatency

@@ -6,9 +6,10 @@ pods on them, so that one cluster serves all goals.
 
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
+from scheduler_core.values import replace
 from tests.e2e.objects import statefulset
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.rig import Rig

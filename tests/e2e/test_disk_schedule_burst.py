@@ -1,11 +1,10 @@
 """A burst that exactly fits, with the extender and with DiskSchedules."""
 
-from dataclasses import replace
-
 import pytest
 
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model.quantity import parse_bytes
+from scheduler_core.values import replace
 from tests.e2e import disk_schedule_burst
 from tests.e2e.burst import APP, EXACT, SIZE, Burst
 from tests.e2e.disk_schedule_burst import WITH, WITHOUT

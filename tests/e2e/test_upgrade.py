@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from app.kube.resources import LEASES
 from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.stack import ROOT
+from scheduler_core.values import replace
 from tests.control_plane import ControlPlane
 from tests.e2e import hand_over
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig

@@ -1,10 +1,9 @@
 """The names of claims do not matter: a decision is the same after its claims have been renamed."""
 
-from dataclasses import replace
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from scheduler_core.values import replace
 from tests.builders import disk
 from tests.examples import examples
 from tests.worlds.claim_clusters import CLAIM_VALUES, DISK_VALUES, FREE_VALUES, NODE_TAGS, Claim, Cluster

@@ -1,7 +1,6 @@
 """Decisions about pods that compete with demand and offers, compared with trying every assignment."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -15,6 +14,7 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.examples import examples

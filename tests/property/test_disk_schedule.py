@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from scheduler_core.model.disk_schedule import (
     RequestKind,
 )
 from scheduler_core.model.longhorn import Disk, Replica
+from scheduler_core.values import replace
 
 names = st.sampled_from("abcde")
 sizes = st.integers(0, 12)

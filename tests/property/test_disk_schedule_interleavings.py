@@ -7,13 +7,13 @@ their bytes, and at rest every held byte belongs to one replica or copy on one d
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from random import Random
 
 import pytest
 
 from scheduler_core.disk_schedule.writes import gone_disk, set_requirement
 from scheduler_core.model import disk_schedule as ds
+from scheduler_core.values import replace
 from tests.worlds.disk_schedule_interleaving import (
     CONTROLLERS,
     GI,

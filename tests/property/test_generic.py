@@ -1,7 +1,6 @@
 """The generic scheduler holds to these rules for every cluster, pod and policy."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -18,6 +17,7 @@ from scheduler_core.model.constraints import NO_CONSTRAINTS, Cloud, CloudDisk, L
 from scheduler_core.model.generic import Node, Service
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
+from scheduler_core.values import replace
 from tests.examples import examples
 
 NAMES = ("a", "b", "c", "d", "e")

@@ -8,7 +8,7 @@ was observed since, and evaluates all of it again after every event.
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from random import Random
 
@@ -34,6 +34,7 @@ from scheduler_core.offers.outstanding_offer import (
     Tick,
     Withdrawn,
 )
+from scheduler_core.values import replace
 from tests.examples import examples
 
 LETTERS = "abcde"

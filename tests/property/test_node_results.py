@@ -1,7 +1,5 @@
 """Results that are kept for later pods change no decision."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +8,7 @@ from scheduler_core.generic.cycle_state import NO_FACTS
 from scheduler_core.generic.policy import Policy
 from scheduler_core.model.generic import Node, Service
 from scheduler_core.model.kube import Pod
+from scheduler_core.values import replace
 from tests.examples import examples
 from tests.property import test_generic as worlds
 

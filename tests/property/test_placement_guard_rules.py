@@ -7,7 +7,7 @@ no other node than the one that Longhorn chose.
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -20,6 +20,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.longhorn import Placement
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import GI, NOW, Object
 from tests.worlds.engines import engines

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from scheduler_core.predict.predicted_replicas import Choose, next_step
 from scheduler_core.predict.rebalance_goals import Baseline, LargestVolumeGoal, LargestVolumes, WaitingPodsGoal
 from scheduler_core.predict.replica_moves import ReplicaMove, apply_move, replica_moves
 from scheduler_core.predict.situation import Situation
+from scheduler_core.values import replace
 from tests.builders import GI
 from tests.examples import examples
 from tests.property.test_what_if import workload, worlds

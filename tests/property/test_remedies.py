@@ -1,6 +1,5 @@
 """Every remedy works, and no cheaper one exists, by brute force on random clusters."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,6 +10,7 @@ from scheduler_core.predict.pod_decision import PodDecider, PodDecision
 from scheduler_core.predict.remedies import Trials
 from scheduler_core.predict.remedy import Intervention, Step, move_step, step_changes
 from scheduler_core.predict.replica_moves import replica_moves
+from scheduler_core.values import replace
 from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS
 from tests.worlds.remedies import World, draw_world, every_step, full_worlds, waiting, worlds

@@ -1,6 +1,5 @@
 """Every replica move leaves each volume complete, on random clusters. Its targets are what Longhorn may choose."""
 
-from dataclasses import replace
 from functools import partial
 
 from hypothesis import given
@@ -8,6 +7,7 @@ from hypothesis import given
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.predict.predicted_replicas import holds_data, next_step
 from scheduler_core.predict.replica_moves import apply_move, replica_moves
+from scheduler_core.values import replace
 from tests.property.test_what_if import World, worlds
 from tests.worlds.predicted_clusters import after
 

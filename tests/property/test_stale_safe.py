@@ -1,6 +1,6 @@
 """Stale safety, compared with a model of Longhorn placing volumes with arbitrarily old status."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Self
 
@@ -20,6 +20,7 @@ from scheduler_core.packing.order_safe import (
     missing_bytes,
     order_safe,
 )
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.examples import examples
 

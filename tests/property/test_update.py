@@ -1,7 +1,6 @@
 """A state updated change by change equals one built from scratch, and so do the decisions made from it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.packing.budget import Budget
+from scheduler_core.values import replace
 from scheduler_core.volumes.requirements import VolumeClasses, requirements
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
@@ -126,13 +126,13 @@ changed_objects = st.one_of(
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Snapshot):
-        return {name: dict(getattr(value, name) or {}) for name in Snapshot.__dataclass_fields__}
+        return {name: dict(getattr(value, name) or {}) for name in Snapshot.__match_args__}
     return dict(value) if hasattr(value, "items") else value
 
 
 def _contents(view: View) -> dict[str, Any]:
-    cluster = {name: _plain(getattr(view.cluster, name)) for name in type(view.cluster).__dataclass_fields__}
-    values = {name: getattr(view.indexes, name) for name in type(view.indexes).__dataclass_fields__}
+    cluster: dict[str, Any] = {name: _plain(getattr(view.cluster, name)) for name in type(view.cluster).__match_args__}
+    values = {name: getattr(view.indexes, name) for name in type(view.indexes).__match_args__}
     indexes = {name: _plain(value) for name, value in values.items()}
     cluster["settings"] = repr(cluster["settings"])  # faults are exceptions, which equal only themselves
     return {**cluster, **indexes, "class": view.default_storage_class, "order": list(view.cluster.nodes)}
@@ -156,7 +156,7 @@ BASE_VIEW = update(build_view(empty_snapshot(), NOW, 0), BASE_OBJECTS, NOW).view
 
 
 def _snapshot(objects: Mapping[tuple[str, Key], object]) -> Snapshot:
-    by_field: dict[str, dict[Key, object]] = {name: {} for name in Snapshot.__dataclass_fields__}
+    by_field: dict[str, dict[Key, object]] = {name: {} for name in Snapshot.__match_args__}
     for (field, key), value in objects.items():
         by_field[field][key] = value
     return replace(empty_snapshot(), **by_field)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ An actor is a generator that pauses before each call. A killed controller is an 
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Self
@@ -32,6 +32,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleSpec, RequestKind
 from scheduler_core.model.longhorn import FILESYSTEM, BackingImage, Disk, Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 from tests.worlds.disk_schedules import READY
 
 GI = 1024**3

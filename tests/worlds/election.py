@@ -5,9 +5,10 @@ applied and answered as separate moments, in any order, late or never; an answer
 and a write may be applied long after its sender gave up, was stopped, or died. Users edit the Lease.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from scheduler_core.leadership import election
+from scheduler_core.values import replace
 
 TIMING = election.ElectionTiming()
 IDENTITY = "me"

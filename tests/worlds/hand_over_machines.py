@@ -4,7 +4,6 @@ The election runs in steps of 7.5 seconds, the ledger's clock stands still, and 
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +15,7 @@ from scheduler_core.offers import ledger as offers
 from scheduler_core.offers.handover_record import RecordHead, decode_record, encode_record
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Event, OffersRestored
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.worlds.offers import with_offer
 from tests.worlds.placements import NODE, decide, node_with_disks, placement, state_of, waiting_volume

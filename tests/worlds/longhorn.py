@@ -45,7 +45,7 @@ def node(name: str = "n1", *disks: lh.Disk, **fields: Any) -> lh.Node:
 
 
 def _with_uuid(node_name: str, entry: lh.Disk) -> lh.Disk:
-    fields = {field: getattr(entry, field) for field in entry.__dataclass_fields__}
+    fields = {field: getattr(entry, field) for field in type(entry).__match_args__}
     return lh.Disk(**{**fields, "uuid": entry.uuid or f"{node_name}-{entry.name}"})
 
 

@@ -20,7 +20,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, log
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from scheduler_core.decide.settings import ExtenderSettings, GuardMode
 from scheduler_core.guard.placement_guard import GuardOutcome, GuardState, Observation
 from scheduler_core.longhorn.placement import schedule_replica
 from scheduler_core.model.longhorn import Placement, Replica
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.placements import leader_context, placement_review

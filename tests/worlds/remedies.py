@@ -9,7 +9,7 @@ import json
 import random
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from scheduler_core.predict.predicted_cluster import PredictedCluster, with_sche
 from scheduler_core.predict.remedies import find_remedies
 from scheduler_core.predict.remedy import RemedyKind, Step
 from scheduler_core.predict.replica_moves import DiskPlace
+from scheduler_core.values import replace
 from tests.builders import Object, claim, condition, disk, kube_node, longhorn_node, pod, setting, storage_class
 from tests.worlds.predicted_clusters import OPTIONS, running, situation
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from urllib.parse import quote
 
 from fastapi import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from msgspec import Struct
 
 from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.model.quantity import format_age, format_count, natural_key
@@ -126,8 +126,7 @@ UNKNOWN: Final = "n/a"
 _WORDS: Final = {"warn": "look at this", "bad": "act on this"}
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """One number."""
 
     label: str
@@ -235,8 +234,7 @@ _DISKS_PER_PAGE: Final = 120
 _MIN_DISKS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class UseBar:
+class UseBar(Struct, frozen=True):
     """Two tracks, in per cent of their length."""
 
     scheduled: float  # of the scheduling limit
@@ -247,8 +245,7 @@ class UseBar:
     label: str  # all numbers as a sentence
 
 
-@dataclass(frozen=True, slots=True)
-class DiskLine:
+class DiskLine(Struct, frozen=True):
     """A disk of a row with its bar."""
 
     usage: DiskUsage

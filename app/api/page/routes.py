@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 
 from app.api.dependencies import AppState, RequestLease, state_of
@@ -32,8 +32,7 @@ _MAX_DECISIONS: Final = 10
 _MAX_REASONS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateLine:
+class CandidateLine(Struct, frozen=True):
     """What is said about one node."""
 
     name: str

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from fastapi import Request
+from msgspec import Struct, field
 
 from app.api.dependencies import AppState
 from app.api.errors import RequestError
@@ -24,6 +24,7 @@ from scheduler_core.monitor import node_rows
 from scheduler_core.monitor.report import StatusReport, WaitingRow, pods_on_node
 from scheduler_core.predict.node_loss import NodeLossOutcome
 from scheduler_core.predict.prediction import Prediction
+from scheduler_core.values import replace
 
 Context = Mapping[str, Any]
 BADGES: Final = {
@@ -43,8 +44,7 @@ SOON_SECONDS: Final = 1
 _MAX_LISTED: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """What every page is made of."""
 
     state: AppState
@@ -58,8 +58,7 @@ class Site:
         return cls(state, state.status, state.lifecycle.state() if state.lifecycle else None)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheLine:
+class CacheLine(Struct, frozen=True):
     """One cache of the live cluster: its kind, by how many seconds it may be behind, and its problem."""
 
     kind: str
@@ -100,8 +99,7 @@ def _guard_problem(guard: PlacementGuardState) -> str:
     return "; ".join(filter(None, notes))
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLine:
+class NodeLine(Struct, frozen=True):
     """A node of a page, its worst disks, the number of others."""
 
     row: node_rows.NodeRow
@@ -110,8 +108,7 @@ class NodeLine:
     loss: NodeLossOutcome | None
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneLines:
+class ZoneLines(Struct, frozen=True):
     """The nodes that a page shows, of one zone or all."""
 
     zone: str
@@ -323,8 +320,7 @@ _MAX_PAGE: Final = 1_000_000
 _PARAMETERS: Final = frozenset({"q", "page", "group", "zone"})
 
 
-@dataclass(frozen=True, slots=True)
-class PageQuery:
+class PageQuery(Struct, frozen=True):
     """Which rows of a page are shown."""
 
     path: str = "/"

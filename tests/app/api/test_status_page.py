@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.monitor.placement_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.node_loss import NodeLossOutcome
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.service import application, by_names, db_pod, http_client, small_cluster

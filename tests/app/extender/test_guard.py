@@ -5,7 +5,6 @@ Disk a has space for volume x alone, disk b for either x or the older volume y. 
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from scheduler_core.decide.settings import ExtenderSettings, GuardMode
 from scheduler_core.guard.placement_guard import GuardState
 from scheduler_core.model.longhorn import REVIEWED, Placement, Replica
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.engines import engines

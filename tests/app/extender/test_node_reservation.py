@@ -1,7 +1,6 @@
 """Step 5 of the proposal, sentence by sentence, in virtual time."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from app.runtime.probes import PREFIX, UnavailableError
 from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.worlds.node_reservation import NodeReservationWorld
 from tests.worlds.state_source import caller_hung_up, fitting_nodes

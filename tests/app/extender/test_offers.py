@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord, RecordHead, decode_record, encode_record
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.state_source import FakeStateSource, SlowSource, caller_waits, fitting_nodes

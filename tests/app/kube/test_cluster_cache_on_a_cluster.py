@@ -139,13 +139,13 @@ async def test_catching_up_delivers_everything_written_before(cluster: DevCluste
 
 def comparable(value: Any) -> Any:
     if isinstance(value, Snapshot):
-        return {name: comparable(getattr(value, name)) for name in Snapshot.__dataclass_fields__}
+        return {name: comparable(getattr(value, name)) for name in Snapshot.__match_args__}
     return dict(value) if hasattr(value, "items") else value
 
 
 def contents(view: View) -> dict[str, Any]:
-    values = {name: comparable(getattr(view.cluster, name)) for name in type(view.cluster).__dataclass_fields__}
-    values |= {name: comparable(getattr(view.indexes, name)) for name in type(view.indexes).__dataclass_fields__}
+    parts: tuple[Any, Any] = (view.cluster, view.indexes)
+    values = {name: comparable(getattr(part, name)) for part in parts for name in type(part).__match_args__}
     values["settings"] = repr(values["settings"])
     return values
 

@@ -1,7 +1,6 @@
 """What is logged: one JSON object a line, with the pod and the decision, and no secret of the pod."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from app.policy import PolicyInForce
 from app.runtime.logs import configure, flush
 from app.settings import LogFormat, Settings
 from scheduler_core.cluster.view import View
+from scheduler_core.values import replace
 from tests.builders import NOW, Object, pod, snapshot
 from tests.worlds.service import application, by_names, db_pod, http_client
 

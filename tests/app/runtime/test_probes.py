@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from fastapi import FastAPI
@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from app.bootstrap import plain_probes
 from app.runtime.probes import Health, UnavailableError, install_metrics, probe_application
+from scheduler_core.values import replace
 from tests.worlds.service import application, http_client
 
 

@@ -1,7 +1,6 @@
 """The cache of the stand-alone scheduler: assumed pods, late watch events, and a state that follows every change."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 from hypothesis import given
@@ -15,6 +14,7 @@ from scheduler_core.generic.rule_registry import SERVICES
 from scheduler_core.model.constraints import PodScheduling
 from scheduler_core.model.generic import Node, PodKey, Service
 from scheduler_core.model.kube import Pod
+from scheduler_core.values import replace
 from tests.worlds.scheduler import RecordingQueueHandler, unwatched_cache
 from tests.worlds.scheduling_api import SCHEDULER_NAME
 

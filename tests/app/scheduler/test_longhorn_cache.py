@@ -3,7 +3,6 @@
 import copy
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -19,6 +18,7 @@ from app.scheduler.cache import LONGHORN, LonghornCache, SchedulerCache
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model import kube
+from scheduler_core.values import replace
 from tests.builders import NOW
 from tests.worlds.cluster_cache import path_of
 from tests.worlds.fake_api import Object, until

@@ -4,7 +4,6 @@ import json
 from base64 import b64decode
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from scheduler_core.convert import admission
 from scheduler_core.convert.installed_objects import is_answered, probe_replica
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.longhorn import REVIEWED, Placement
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.placements import placement_review
@@ -233,4 +233,4 @@ def test_a_replica_is_read_with_its_labels_and_generation() -> None:
     raw = make.replica("r1", "vol-a", "n")
     raw["metadata"] |= {"labels": {"longhornnode": "n", "longhorndiskuuid": "n-disk-1"}, "generation": 2}
     replica = make.snapshot(raw).replicas["r1"]
-    assert (replica.node_label, replica.disk_label, replica.generation) == ("n", "n-disk-1", 2)
+    assert (replica.node_label, replica.disk_label, replica.spec_is_original) == ("n", "n-disk-1", False)

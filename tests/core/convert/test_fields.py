@@ -1,29 +1,26 @@
 """Models are read by the paths that their fields carry."""
 
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import msgspec
 import pytest
+from msgspec import Struct
 
 from scheduler_core.convert.fields import Fields
 from scheduler_core.errors import ObjectError, OversizeError
 from scheduler_core.model.quantity import read_size
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     name: Annotated[str, "name"]
     zone: Annotated[str, "where.zone"] = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class _Whole:
+class _Whole(Struct, frozen=True):
     mode: Annotated[str, "spec.mode"] = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
+class _Model(Struct, frozen=True):
     name: Annotated[str, "metadata.name"]
     label: Annotated[str, "metadata.labels[a.b/c]"] = ""
     generation: Annotated[int, "metadata.generation"] = 0
@@ -33,11 +30,10 @@ class _Model:
     part: Annotated[_Part | None, "spec.part"] = None
     whole: Annotated[_Whole | None, ""] = None
     unread: int = 7
-    counts: Annotated[dict[str, int], "spec.counts"] = field(default_factory=dict[str, int])
+    counts: Annotated[dict[str, int], "spec.counts"] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Extended:
+class _Extended(Struct, frozen=True):
     name: Annotated[str, "metadata.name"]
     whole: _Whole = _Whole()
 

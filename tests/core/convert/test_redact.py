@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from scheduler_core.longhorn.csi_driver import DRIVER, Provisioning, volume_for_
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.generic import Node
 from scheduler_core.model.kube import ClaimSpec, Pod
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.predicted_clusters import disruption_budget, stateful_set

@@ -1,7 +1,6 @@
 """Which of the fitting nodes are offered: those with plenty of room, then a share of the others."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.offer import MANY_NODES, MAX_OF_MANY_NODES, choose_nodes, choose_one_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.offers import with_offer

@@ -1,7 +1,6 @@
 """DiskSchedules: allocation, conditions, and which objects exist."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +34,7 @@ from scheduler_core.model.disk_schedule import (
 )
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
+from scheduler_core.values import replace
 from tests.worlds.disk_schedules import READY, grant, rejection
 
 GI = 1024**3

@@ -1,7 +1,6 @@
 """Replicas and copies that are on a disk before they request space: nobody takes their bytes."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from scheduler_core.model.disk_schedule import (
     DiskScheduleStatus,
 )
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
+from scheduler_core.values import replace
 from tests.worlds.disk_schedules import READY, grant, rejection
 
 NOW = "2026-01-01T00:00:00Z"

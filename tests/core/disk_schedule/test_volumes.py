@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +31,7 @@ from scheduler_core.model import disk_schedule as ds
 from scheduler_core.model import longhorn as lh
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.values import replace
 from tests.worlds.disk_schedules import READY, grant, rejection
 
 NOW = "2026-01-01T00:00:00Z"

@@ -1,9 +1,8 @@
 """The state of the cluster, change by change."""
 
-from dataclasses import replace
-
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import CycleState
+from scheduler_core.values import replace
 from tests.worlds.policy_rules import GI, decide, node, pod, service, state, web
 
 

@@ -1,6 +1,5 @@
 """Today's predicates as tables: what each decides, and with which reason."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from scheduler_core.generic.policy import parse_policy
 from scheduler_core.generic.scheduler import NOT_READY
 from scheduler_core.model.generic import Node
 from scheduler_core.model.kube import Pod
+from scheduler_core.values import replace
 from tests.worlds.policy_rules import decide, failed
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

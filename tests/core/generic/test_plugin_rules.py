@@ -170,7 +170,7 @@ def test_a_predicate_that_fails_is_named(check: Check, problem: str) -> None:
     assert decision.error.startswith(f"plugin rule Mine failed: {problem}")
 
 
-class Computed(PredicatePlugin):
+class Computed(PredicatePlugin, frozen=True):
     """A predicate that computes its fields."""
 
 

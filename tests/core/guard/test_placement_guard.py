@@ -4,7 +4,6 @@ In most examples the replica of volume x is placed while the older volume y of a
 alone, disk b for either. Longhorn chooses b for x.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.guard.placement_guard import GuardDecision, GuardOutcome, guards_every_node
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.disk_schedules import disk_schedule

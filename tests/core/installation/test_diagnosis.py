@@ -1,7 +1,6 @@
 """Every check of an installation reports its mistake. A sound installation has no finding."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from inspect import signature
 from typing import Any
@@ -30,6 +29,7 @@ from scheduler_core.model.installation import HeldLease, InstalledPod, Permissio
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.verdict import Reason
+from scheduler_core.values import replace
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMESPACE = "longhorn-system"

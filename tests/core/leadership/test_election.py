@@ -1,7 +1,5 @@
 """The election's rules one by one: the planned actions, the fence, and what counts as one's own Lease."""
 
-from dataclasses import replace
-
 import pytest
 
 from scheduler_core.convert.leadership import lease, new_lease, update_lease
@@ -25,6 +23,7 @@ from scheduler_core.leadership.election import (
     WriteConflicted,
     step,
 )
+from scheduler_core.values import replace
 from tests.worlds.election import IDENTITY, OTHER_LEASE, OWN_LEASE, TIMESTAMP, candidate_after, leader, next_action
 
 

@@ -1,6 +1,5 @@
 """FindDiskCandidates and ScheduleReplica: reasons, what counts as used, preconditions, and data locality."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.stages import DISABLE_V2_LABEL
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
+from scheduler_core.values import replace
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, node, places, replica, volume
 
 CLOSED = conditions(Schedulable="False")

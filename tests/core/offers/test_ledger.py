@@ -1,7 +1,6 @@
 """Offers, rule by rule: how they begin, narrow and end, which events are ignored, and how wide they are."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from scheduler_core.offers.outstanding_offer import (
     Tick,
     Withdrawn,
 )
+from scheduler_core.values import replace
 
 POD = ObservedPod("u", "default", "web-0", version=10)
 ABC = frozenset("abc")

@@ -3,14 +3,13 @@
 The limits of the search are tested, too.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from scheduler_core.convert.kubectl import allow_scheduling_on_disk, allow_scheduling_on_node, set_node_tags
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.predict.remedies import find_remedies
 from scheduler_core.predict.remedy import Cost, Intervention, RemedyKind, Step, exact_bytes
+from scheduler_core.values import replace
 from tests.builders import GI, Object, claim, disk, flat, kube_node, longhorn_node, pod, setting, storage_class
 from tests.worlds.predicted_clusters import OPTIONS, running, situation
 from tests.worlds.remedies import World, cluster_of, waiting

@@ -1,7 +1,6 @@
 """Strategies: what each of them leads to on clusters where they differ."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -14,6 +13,7 @@ from scheduler_core.predict.paced_timeline import Pace
 from scheduler_core.predict.predicted_cluster import StatusChange, hide_changes, list_replica, show_change, with_disk
 from scheduler_core.predict.predicted_replicas import Choose, move_replica, next_step
 from scheduler_core.predict.strategies import Spread, StrategyName, StrategyRun, compare_strategies, summarize_runs
+from scheduler_core.values import replace
 from tests.builders import claim, persistent_volume, replica, storage_class, volume
 from tests.worlds.generated_cluster import (
     AT_ONCE,
