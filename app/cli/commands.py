@@ -137,7 +137,7 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
     options: list[Parameter] = []
     for parameter in signature(command, eval_str=True).parameters.values():
         group = parameter.annotation
-        if not hasattr(group, "__struct_fields__"):
+        if not hasattr(group, "__match_args__"):  # no struct and no dataclass
             options.append(parameter)
             continue
         groups[parameter.name] = group
@@ -154,7 +154,7 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def call(**values: Any) -> None:
         for name, group in groups.items():
-            values[name] = group(**{field: values.pop(field) for field in group.__struct_fields__})
+            values[name] = group(**{field: values.pop(field) for field in group.__match_args__})
         command(**values)
 
     single = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
