@@ -1,9 +1,7 @@
 """Runs the test tiers of the Makefile one after the other, and says what is running, how far it is and how long each tier took.
 
 Data flow: a tier is a list of commands. A tier of tests that failed runs its failed tests once more, alone. What passes then is printed as
-`flaky: NAME` at the end; what fails again fails the run. End-to-end tests leave the processors idle for a third of their time, so the unit
-tests before them run beside them, with lower priority, and are printed afterwards. `soak` repeats the campaigns with other seeds until its
-minutes are over.
+`flaky: NAME` at the end; what fails again fails the run. `soak` repeats the campaigns with other seeds until its minutes are over.
 """
 
 import argparse
@@ -20,12 +18,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 KNOWN_FLAKY: Final = ROOT / "tests/flaky.txt"
-# Two runs of pytest at the same time would overwrite each other's failures.
-_CACHE_VARIABLE: Final = "TIERS_CACHE"
-_CACHE: Final = os.environ.get(_CACHE_VARIABLE, ".pytest_cache")
-_OUTPUT_BESIDE: Final = ".pytest_cache/beside/output.txt"
+_LAST_FAILED: Final = ".pytest_cache/v/cache/lastfailed"
 _BIN: Final = Path(sys.executable).parent
-PYTEST: Final = (str(_BIN / "pytest"), "-o", f"cache_dir={_CACHE}")
+PYTEST: Final = (str(_BIN / "pytest"),)
 _TESTS_FAILED: Final = 1
 _STALLED: Final = -1
 # More failures than these are no chance: running them again, one at a time, would only take long.
@@ -76,7 +71,6 @@ TIERS: Final[Mapping[str, Tier]] = {
     "unit": Tier(
         proves="rules, parts, documents and recorded answers",
         commands=[[*PYTEST, "-n", _UNIT_WORKERS, "-q", *_STACKS, "-m", "not e2e"]],
-        limit=1500,
     ),
     "smoke": Tier(
         proves="each program, and each class of fault, on the real control plane",
@@ -101,13 +95,9 @@ def run(names: Sequence[str]) -> int:
     seconds: dict[str, float] = {}
     flaky: list[str] = []
     failed = ""
-    beside: subprocess.Popen[bytes] | None = None
     for number, name in enumerate(names, start=1):
         _say(f"{number} of {len(names)}: {name}: {TIERS[name].proves}")
         started = time.monotonic()
-        if name == "unit" and names[number:]:
-            beside = _start_beside(name)
-            continue
         if name == "unit":
             _compile_tests()
         passed = all(_run_command(command, TIERS[name].limit, flaky) for command in TIERS[name].commands)
@@ -115,11 +105,6 @@ def run(names: Sequence[str]) -> int:
         if not passed:
             failed = name
             break
-    if beside is not None:
-        _say("unit: what it printed")
-        if beside.wait():
-            failed = failed or "unit"
-        print((ROOT / _OUTPUT_BESIDE).read_text(), flush=True)
     _say(", ".join(f"{name} {_minutes(each)}" for name, each in seconds.items()))
     for name in flaky:
         print(f"flaky: {name}{' (known)' if name in known_flaky() else ''}", flush=True)
@@ -181,15 +166,6 @@ def _compile_tests() -> None:
         _COMPILED.touch()
 
 
-def _start_beside(name: str) -> subprocess.Popen[bytes]:
-    path = ROOT / _OUTPUT_BESIDE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    command = ["nice", sys.executable, "-m", "tests.tiers", name]
-    environment = {**os.environ, _CACHE_VARIABLE: str(path.parent)}
-    with path.open("wb") as output:
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)  # no shell
-
-
 def _run_command(command: Sequence[str], limit: float, flaky: list[str]) -> bool:
     code = _run(command, limit)
     if code == _STALLED:
@@ -221,7 +197,7 @@ def _run(command: Sequence[str], limit: float) -> int:
 
 def _last_failed() -> set[str]:
     try:
-        return set(json.loads((ROOT / _CACHE / "v/cache/lastfailed").read_text()))
+        return set(json.loads((ROOT / _LAST_FAILED).read_text()))
     except FileNotFoundError:
         return set()
 

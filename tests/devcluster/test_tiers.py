@@ -79,21 +79,6 @@ def test_a_test_that_fails_twice_fails_the_run(project: Path, capfd: pytest.Capt
     assert capfd.readouterr().out.splitlines()[-2:] == ["flaky: tests/test_once.py::test_once", "== toy failed"]
 
 
-@pytest.mark.parametrize(("body", "code"), [("pass", 0), ("raise SystemExit('it failed')", 1)])
-def test_unit_tests_run_beside_the_next_tier(
-    project: Path, capfd: pytest.CaptureFixture[str], body: str, code: int
-) -> None:
-    """They fail the run, and are printed after the others."""
-    (project / "tests" / "__init__.py").touch()
-    (project / "tests" / "tiers.py").write_text(f"import sys\nprint('ran', sys.argv[1], flush=True)\n{body}\n")
-    add(project, "never", NEVER)
-    tiers.TIERS["unit"] = tiers.Tier(proves="rules", commands=[])  # type: ignore[index] # the project's own
-    assert tiers.run(["unit", "toy"]) == code
-    output = capfd.readouterr().out
-    assert output.index("1 passed") < output.index("ran unit")
-    assert output.splitlines()[-1].startswith("== unit failed" if code else "== toy 0 min")
-
-
 def test_a_run_that_stands_still_begins_once_more(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
