@@ -3,8 +3,8 @@ it overbooks.
 
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
-    four times a second while pods are followed, but for at most a tenth of the time → those are checked that changed, or whose node did
-    every second → a new report on all demand (`scheduler_core/monitor/placement_monitor.py`)
+    every second → those pods are checked that changed, or whose node did
+                 → a new report on all demand (`scheduler_core/monitor/placement_monitor.py`)
     a watch delivers a replica with its disk → the moment is noted → with the next report on demand comes one on overbooked disks
                                                                      (`scheduler_core/monitor/overbooking_monitor.py`)
 
@@ -27,7 +27,6 @@ from msgspec import Struct
 
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
-from app.runtime import wait_at_most
 from app.runtime.decision_thread import Turns
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
@@ -44,10 +43,8 @@ from scheduler_core.volumes.existing_replicas import decided_node, unlisted_volu
 
 log = structlog.get_logger("placements")
 
-REPORT_INTERVAL: Final = 1.0
-FOLLOW_INTERVAL: Final = 0.25
-# Seconds of pause for each second of work: with many followed pods, decisions need the processor.
-_PAUSE_PER_SECOND: Final = 9.0
+# In a burst demand changes all the time, and each round makes a state of the cluster and evaluates every changed node.
+INTERVAL: Final = 1.0
 # Longhorn tries again every 30 s to place a replica that did not fit.
 MAX_PLACEMENT_SECONDS: Final = 300.0
 # A log line names this many volumes; their number is logged too.
@@ -115,7 +112,6 @@ class Placements:
         self._followed_pods: dict[str, _FollowedPod] = {}
         self._checked: tuple[ChangeLog, ...] = (ChangeLog(), ChangeLog())  # of the state that was checked last
         self._leads = False
-        self._wake = asyncio.Event()
 
     @property
     def followed(self) -> int:
@@ -141,7 +137,6 @@ class Placements:
     def adopt(self) -> None:
         """Starts: this process leads, and its state is filled."""
         self._leads = True
-        self._wake.set()
 
     def clear(self) -> None:
         """Forgets everything: another process leads."""
@@ -161,7 +156,6 @@ class Placements:
             self._end_following(earlier, _FollowEnd.ELSEWHERE)
         if earlier is None or earlier.node != node:
             self._followed_pods[pod.uid] = _FollowedPod(pod, node, offered_at, self._clock())
-            self._wake.set()
 
     def note_delivery(self, _before: object | None, replica: object | None) -> None:
         """Notes when a watch first delivers a replica with its disk; called for every change of a replica."""
@@ -170,25 +164,12 @@ class Placements:
 
     async def run(self) -> None:
         """Checks and reports until cancelled."""
-        reported_at = -math.inf
         while True:
-            began = self._clock()
             if self._leads:
                 await self._check_followed_pods()
-                # In a burst demand changes all the time, and each report evaluates every changed node.
-                if began - reported_at >= REPORT_INTERVAL:
-                    reported_at = began
-                    await self._update_report()
-                    await self.update_overbookings()
-            await self._wait(self._clock() - began)
-
-    async def _wait(self, spent: float) -> None:
-        """Returns when the next round is due; the last one took `spent` seconds."""
-        self._wake.clear()
-        if self._followed_pods:
-            await asyncio.sleep(min(REPORT_INTERVAL, max(FOLLOW_INTERVAL, _PAUSE_PER_SECOND * spent)))
-        else:
-            await wait_at_most(self._wake, REPORT_INTERVAL)
+                await self._update_report()
+                await self.update_overbookings()
+            await asyncio.sleep(INTERVAL)
 
     async def _check_followed_pods(self) -> None:
         if not self._followed_pods:
