@@ -1,6 +1,9 @@
 """What is logged: one JSON object a line, with the pod and the decision, and no secret of the pod."""
 
 import json
+import logging
+import os
+import threading
 from typing import Any
 
 import pytest
@@ -9,7 +12,8 @@ import structlog
 from app.evaluator import Evaluator, SnapshotState, no_contenders
 from app.extender.verbs import Verbs
 from app.policy import PolicyInForce
-from app.runtime.logs import configure, flush
+from app.runtime import logs
+from app.runtime.logs import QueuedLogHandler, configure, flush
 from app.settings import LogFormat, Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.values import replace
@@ -123,3 +127,55 @@ async def test_readable_lines_leave_the_terminal_alone(capsys: pytest.CaptureFix
     text = capsys.readouterr().out
     assert {letter for letter in text if not letter.isprintable()} == {"\n"}
     assert "pwn" in text
+
+
+class _Pipe:
+    """A handler that writes into a pipe which nothing has read yet."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe()
+        self.stream = os.fdopen(self._writer, "w")
+        self.handler = QueuedLogHandler(self.stream)
+
+    def write(self, *lines: str) -> None:
+        for line in lines:
+            self.handler.emit(logging.makeLogRecord({"msg": line}))
+
+    def lines(self) -> list[str]:
+        """Everything that was written."""
+        with os.fdopen(self.reader) as reader:
+            # At the end of the log the reader sees the end of the pipe.
+            threading.Thread(target=self._end).start()
+            return reader.read().splitlines()
+
+    def _end(self) -> None:
+        self.handler.flush()
+        self.handler.close()
+        self.stream.close()
+
+
+def test_a_line_is_written_when_the_call_returns() -> None:
+    """A process that is killed then has lost none."""
+    pipe = _Pipe()
+    pipe.write("decided")
+    os.set_blocking(pipe.reader, False)
+    assert os.read(pipe.reader, 100) == b"decided\n"
+    assert pipe.lines() == []
+
+
+def test_a_reader_that_stalls_delays_lines_and_loses_none() -> None:
+    pipe = _Pipe()
+    lines = [f"{number} {'x' * (9000 if number == 58 else 1000)}" for number in range(200)]
+    pipe.write(*lines)
+    assert pipe.lines() == lines
+    assert pipe.handler.dropped == 0
+
+
+def test_lines_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_QUEUED_BYTES", 50_000)
+    pipe = _Pipe()
+    lines = [f"{number} {'x' * 1000}" for number in range(200)]
+    pipe.write(*lines)
+    written = pipe.lines()
+    assert written == lines[: len(written)]
+    assert 0 < pipe.handler.dropped == len(lines) - len(written)
