@@ -19,8 +19,8 @@ from scheduler_core.model import generic
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.strategies import Spread, StrategyComparison, compare_strategies
 from tests.worlds.generated_cluster import AddPods, draw_cluster, draw_volume_sizes
+from tests.worlds.strategies import Spread, StrategyComparison, compare_strategies
 
 ROOT: Final = Path(__file__).parents[2]
 GOAL_1: Final = ROOT / "examples/goal-1-burst"

@@ -9,13 +9,13 @@ from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.predict.paced_timeline import Pace
 from scheduler_core.predict.predicted_cluster import WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.strategies import STRATEGIES, StrategyName, StrategyRun, run_strategy
 from tests.builders import Object, disk, kube_node, longhorn_node
+from tests.worlds.paced_timeline import Pace
 from tests.worlds.predicted_clusters import after, situation
+from tests.worlds.strategies import STRATEGIES, StrategyName, StrategyRun, run_strategy
 
 GIBIBYTE: Final = 2**30
 STORAGE_CLASS: Final = "longhorn"

@@ -9,10 +9,8 @@ from scheduler_core.errors import CoreError
 from scheduler_core.model import kube
 from scheduler_core.model.verdict import Reason
 from scheduler_core.predict.cluster_additions import Scale, Workload
-from scheduler_core.predict.paced_timeline import Pace
 from scheduler_core.predict.predicted_cluster import StatusChange, hide_changes, list_replica, show_change, with_disk
-from scheduler_core.predict.predicted_replicas import Choose, move_replica, next_step
-from scheduler_core.predict.strategies import Spread, StrategyName, StrategyRun, compare_strategies, summarize_runs
+from scheduler_core.predict.predicted_replicas import Choose, next_step
 from scheduler_core.values import replace
 from tests.builders import claim, persistent_volume, replica, storage_class, volume
 from tests.worlds.generated_cluster import (
@@ -27,7 +25,9 @@ from tests.worlds.generated_cluster import (
     play_strategy,
     with_pods,
 )
+from tests.worlds.paced_timeline import Pace
 from tests.worlds.predicted_clusters import after, node, owned_pod, running, situation
+from tests.worlds.strategies import Spread, StrategyName, StrategyRun, compare_strategies, move_replica, summarize_runs
 
 NONE = StrategyName.NONE
 PROPOSAL = StrategyName.PROPOSAL
