@@ -221,20 +221,12 @@ def _choose(seed: str, node: str) -> Choose:
 
 
 def _order_data(order: DrainOrder, rate: int | None) -> dict[str, Any]:
-    blocked = [
-        {"node": node, "blocked": True, "problems": texts, "firstProblems": texts}
-        for node, texts in order.blocked.items()
-    ]
-    failed = [
-        {"node": entry.node, "blocked": False, "problems": entry.problems, "firstProblems": entry.first_problems}
-        for entry in order.failed
-    ]
     return {
         "succeeds": order.complete,
         "exhaustive": order.exhaustive,
         "tries": order.dead_ends,
         "steps": [_step_data(step, rate) for step in order.steps],
-        "failed": [*blocked, *failed],
+        "failed": order.failed,
     }
 
 
@@ -276,16 +268,14 @@ def _step_cells(step: DrainStep, rate: int | None) -> list[str]:
 
 
 def _failed_rows(order: DrainOrder) -> Iterator[tuple[str, str, str]]:
-    for node, texts in order.blocked.items():
-        yield node, "in any order", shorten(texts, _MAX_PROBLEMS, "; ")
     for entry in order.failed:
         after = "after these, and even first" if entry.first_problems else "after these"
-        problems = shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
-        yield entry.node, after if order.steps else "first", problems
+        when = "in any order" if entry.blocked else after if order.steps else "first"
+        yield entry.node, when, shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
 
 
 def _order_summary(order: DrainOrder) -> str:
-    total = format_count(len(order.steps) + len(order.failed) + len(order.blocked), "node")
+    total = format_count(len(order.steps) + len(order.failed), "node")
     drained = f"{len(order.steps)} of {total} can be drained"
     orders = format_count(order.courses, "order")
     if order.complete:
@@ -293,6 +283,6 @@ def _order_summary(order: DrainOrder) -> str:
     longest = f"{drained} one after the other, in {orders} of events"
     if order.exhaustive:
         return f"{longest}; every order was tried, so that no other one drains more"
-    if order.blocked:
+    if any(entry.blocked for entry in order.failed):
         longest = f"{longest}; there is no order of all nodes"
     return f"{longest}; no longer order was found in {format_count(order.dead_ends, 'try', 'tries')}"

@@ -1,4 +1,4 @@
-"""Changes that take something away or alter it: drain, lose, set, expand; and whether a drain can finish."""
+"""Changes that take something away or alter it: drain and return, lose, set, expand; and whether a drain can finish."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
+from scheduler_core.longhorn.cluster import DEGRADED
 from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
+from scheduler_core.longhorn.replenish import HEALTHY, is_usable
 from scheduler_core.longhorn.settings import check_new_value
 from scheduler_core.longhorn.volume_validation import ExpansionResult, check_expansion
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
+from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.predict.pod_decision import detach_volumes
 from scheduler_core.predict.predicted_cluster import (
@@ -30,6 +33,8 @@ ALWAYS_ALLOW = "always-allow"
 ALLOW_STOPPED = "allow-if-replica-is-stopped"
 BLOCK_FOR_EVICTION = "block-for-eviction"
 EVICT_LAST_REPLICA = "block-for-eviction-if-contains-last-replica"
+# With these policies, a node may be drained although it holds a last replica, or the replica is moved first.
+_LAST_REPLICA_MAY_GO = frozenset({ALWAYS_ALLOW, ALLOW_STOPPED, BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA})
 # Who refuses a claim's update at the API server.
 _RESIZE_PLUGIN = "PersistentVolumeClaimResize"
 _LONGHORN_WEBHOOK = "validator.longhorn.io"
@@ -91,6 +96,45 @@ def _request_evictions(cluster: PredictedCluster, nodes: Collection[str]) -> tup
                 changes["replicas", replica.name] = replace(replica, eviction_requested=True)
     volumes = {replica.volume for replica in changes.values() if isinstance(replica, longhorn.Replica)}
     return cluster.update(changes), frozenset(volumes)
+
+
+def return_node(before: PredictedCluster, after: PredictedCluster, name: str) -> PredictedCluster:
+    """Returns the cluster with a drained node as it was before, and with the replicas that stayed on it."""
+    changes: ChangesByObject = {("nodes", name): before.snapshot.nodes.get(name)}
+    node = after.snapshot.longhorn_nodes.get(name)
+    if node is not None:
+        changes["longhorn_nodes", name] = replace(node, conditions=before.snapshot.longhorn_nodes[name].conditions)
+    restored: set[str] = set()
+    for replica in replicas_on_node(after, name):
+        earlier = before.snapshot.replicas.get(replica.name, replica)
+        if earlier is replica or not earlier.failed_at:
+            requested = earlier.eviction_requested
+            changes["replicas", replica.name] = replace(
+                replica, failed_at="", current_state=earlier.current_state, eviction_requested=requested
+            )
+            restored.add(replica.volume)
+    cluster = after.update(changes)
+    if name in before.scheduling.nodes:
+        scheduling = cluster.scheduling.with_node(before.scheduling.nodes[name].node)
+        cluster = cluster.with_scheduling(scheduling)
+    volumes: ChangesByObject = {
+        ("volumes", volume): _restore_robustness(before, cluster, volume) for volume in sorted(restored)
+    }
+    return cluster.update({key: volume for key, volume in volumes.items() if volume is not None})
+
+
+def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, name: str) -> longhorn.Volume | None:
+    """Returns a volume that has all of its replicas again, None if there is no such volume."""
+    volume = cluster.snapshot.volumes.get(name)
+    if volume is None:
+        return None
+    usable = sum(1 for replica in cluster.state.view.replicas_of(name) if is_usable(volume, replica))
+    if usable < volume.number_of_replicas or volume.robustness != DEGRADED:
+        return volume
+    earlier = before.snapshot.volumes.get(name)
+    detached = earlier is not None and not volume.node_id and earlier.robustness != DEGRADED
+    robustness = earlier.robustness if earlier is not None and detached else HEALTHY
+    return replace(volume, robustness=robustness, last_degraded_at="")
 
 
 class LoseNodes(Struct, frozen=True):
@@ -297,6 +341,40 @@ def is_last_replica(cluster: PredictedCluster, replica: longhorn.Replica, gone: 
         return False
     others = (other for other in cluster.state.view.replicas_of(replica.volume) if other.node_id != replica.node_id)
     return not any(is_healthy(other) and other.node_id not in gone for other in others)
+
+
+def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
+    """Returns what holds up a node's drain whatever happens to other nodes.
+
+    A pod without a controller stays on its node. So does the last healthy replica of a volume if nothing rebuilds or
+    moves it: the volume has only one and need not follow its pod, or no pod attaches it; and neither the
+    node-drain-policy nor an eviction moves it.
+    """
+    pods = [f"pod {pod.key} has no controller" for pod in live_pods(cluster, (node,))[0] if not pod.owner]
+    if cluster.state.view.settings.node_drain_policy in _LAST_REPLICA_MAY_GO:
+        return pods
+    return pods + [
+        f"{node} holds the last healthy replica of volume {replica.volume}"
+        for replica in replicas_on_node(cluster, node)
+        if _stays(cluster, replica)
+    ]
+
+
+def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
+    """Whether a replica is and stays its volume's last healthy one, whatever other node is drained."""
+    volume = cluster.snapshot.volumes.get(replica.volume)
+    if volume is None or not is_usable(volume, replica) or replica.eviction_requested:
+        return False
+    alone = volume.number_of_replicas <= 1 and volume.data_locality != BEST_EFFORT
+    return (alone or _has_no_user(cluster, volume)) and is_last_replica(cluster, replica, ())
+
+
+def _has_no_user(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
+    view = cluster.state.view
+    names = view.indexes.volumes_by_handle.get(volume.name) or ()
+    claims = [cluster.snapshot.persistent_volumes[name].claim for name in names]
+    users = (pod for claim in claims if claim is not None for pod in view.pods_of(claim[0], claim[1]))
+    return not volume.node_id and not any(pod.live for pod in users)
 
 
 def _runs(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:

@@ -16,7 +16,7 @@ from scheduler_core.predict.prediction import predict
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import run_order
 from tests.builders import Object, pod
-from tests.core.predict.test_drain_order import NONE, choose, names, order_of
+from tests.core.predict.test_drain_order import NONE, blocked, choose, names, order_of
 from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS, after, node, owned_pod, replica_name, running, situation
 
@@ -89,8 +89,8 @@ def test_the_search_finds_what_every_permutation_finds(world: World) -> None:
     assert order.exhaustive
     assert len(order.steps) == best
     assert order.complete == (best == len(world.nodes))
-    assert {*names(order), *order.blocked, *(entry.node for entry in order.failed)} == {*world.nodes}
-    for name in order.blocked:
+    assert {*names(order), *(entry.node for entry in order.failed)} == {*world.nodes}
+    for name in blocked(order):
         assert not any(count((*each, name)) > len(each) for each in permutations(names(order)))
 
 
