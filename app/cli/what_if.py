@@ -119,13 +119,10 @@ class WhatIf(Struct, frozen=True):
             "orders": prediction.orders,
             "seed": self.seed,
             "succeeds": prediction.succeeds,
-            "pods": [_pod_data(pod) for pod in prediction.pods],
+            "pods": prediction.pods,
             "gonePods": prediction.gone_pods,
-            "drains": [
-                {"node": entry.node, "outcome": entry.certainty, "finished": entry.finished, "blockers": entry.blockers}
-                for entry in prediction.drains
-            ],
-            "expansions": [_expansion_data(entry) for entry in prediction.expansions],
+            "drains": prediction.drains,
+            "expansions": prediction.expansions,
             "rebuilds": self._rebuild_data(),
             "disks": prediction.disks,
             "volumes": prediction.volumes,
@@ -145,30 +142,6 @@ class WhatIf(Struct, frozen=True):
             "leastSeconds": None if self.rate is None else least / self.rate,
             "mostSeconds": None if self.rate is None else most / self.rate,
         }
-
-
-def _pod_data(pod: PodOutcome) -> dict[str, Any]:
-    return {
-        "pod": pod_name(pod),
-        "origin": pod.entry.origin,
-        "left": pod.entry.left,
-        "outcome": pod.certainty,
-        "placed": pod.placed,
-        "notRunning": pod.not_running,
-        "nodes": pod.nodes,
-        "reasons": pod.reasons,
-        "unluckyOrder": [{"pod": name, "node": node} for name, node in pod.unlucky_order],
-    }
-
-
-def _expansion_data(entry: ExpansionOutcome) -> dict[str, Any]:
-    return {
-        "claim": entry.claim,
-        "size": entry.size,
-        "fits": not entry.refusals,
-        "refusals": entry.refusals,
-        "refusedBy": entry.refused_by,
-    }
 
 
 def what_if(
@@ -310,11 +283,13 @@ def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
     """Prints what becomes of pods, drains, volumes and disks, without parts that have no entries."""
     prediction = answer.prediction
     orders = prediction.orders
-    console.section(("POD", "FROM", "PLACED", "NODES", "OTHERWISE"), (_pod_cells(pod) for pod in prediction.pods))
+    console.section(
+        ("POD", "FROM", "PLACED", "NODES", "OTHERWISE"), (_pod_cells(pod, orders) for pod in prediction.pods)
+    )
     for pod in prediction.pods:
         if pod.unlucky_order:
             order = ", ".join(f"{name} to {node}" for name, node in pod.unlucky_order)
-            console.write(f"{pod_name(pod)} waits if pods are placed in this order: {order}")
+            console.write(f"{pod.pod} waits if pods are placed in this order: {order}")
             console.print()
     for entry in answer.order.remedies:
         console.write(f"{entry.pod} would fit after this: {entry.remedy.text}")
@@ -323,7 +298,7 @@ def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
     for name in prediction.gone_pods:
         console.write(f"pod {name} is gone: nothing creates it again")
     drains = (
-        (entry.node, outcome_text(entry.certainty, entry.finished, orders), _shorten_reasons(entry.blockers))
+        (entry.node, outcome_text(entry.outcome, entry.finished, orders), _shorten_reasons(entry.blockers))
         for entry in prediction.drains
     )
     console.section(("DRAIN", "FINISHES", "HELD UP BY"), drains)
@@ -337,10 +312,6 @@ def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
     console.end(answer.notes, summary(prediction))
 
 
-def pod_name(pod: PodOutcome) -> str:
-    return "/".join(pod.entry.key)
-
-
 def expansion_text(expansion: ExpansionOutcome) -> str:
     if not expansion.refusals:
         return "fits"
@@ -352,23 +323,22 @@ def outcome_text(certainty: Certainty, count: int, orders: int) -> str:
     return f"{certainty} ({count} of {orders})" if certainty is Certainty.USUALLY else certainty
 
 
-def pod_outcome_text(pod: PodOutcome) -> str:
+def pod_outcome_text(pod: PodOutcome, orders: int) -> str:
     """Returns in how many orders a pod is placed, and whether it then runs."""
-    text = outcome_text(pod.certainty, pod.placed, pod.orders)
+    text = outcome_text(pod.outcome, pod.placed, orders)
     if not pod.not_running:
         return text
-    return (
-        "bound, never runs" if pod.not_running == pod.orders else f"{text}, bound without running ({pod.not_running})"
-    )
+    return "bound, never runs" if pod.not_running == orders else f"{text}, bound without running ({pod.not_running})"
 
 
 def _shorten_reasons(reasons: Mapping[str, int]) -> str:
     return shorten([*reasons], _MAX_REASONS, "; ")
 
 
-def _pod_cells(pod: PodOutcome) -> Sequence[str]:
-    left = pod.entry.left or pod.entry.origin
-    return pod_name(pod), left, pod_outcome_text(pod), shorten([*pod.nodes], _MAX_NODES), _shorten_reasons(pod.reasons)
+def _pod_cells(pod: PodOutcome, orders: int) -> Sequence[str]:
+    nodes = shorten([*pod.nodes], _MAX_NODES)
+    left = pod.left or pod.origin
+    return pod.pod, left, pod_outcome_text(pod, orders), nodes, _shorten_reasons(pod.reasons)
 
 
 def _volume_cells(volume: FewerReplicas, orders: int) -> Sequence[str]:
@@ -415,11 +385,11 @@ def rebuild_lines(answer: WhatIf) -> Iterator[str]:
 
 def summary(prediction: Prediction) -> str:
     """Returns the last line: what always succeeds, and whatever fails."""
-    always = sum(pod.certainty is Certainty.ALWAYS for pod in prediction.pods)
+    always = sum(pod.outcome is Certainty.ALWAYS for pod in prediction.pods)
     pods = format_count(len(prediction.pods), "pod is", "pods are")
     parts = [f"{always} of {pods} always placed, in {format_count(prediction.orders, 'order')}"]
     if prediction.drains:
-        finished = sum(drain.certainty is Certainty.ALWAYS for drain in prediction.drains)
+        finished = sum(drain.outcome is Certainty.ALWAYS for drain in prediction.drains)
         drains = format_count(len(prediction.drains), "drain always finishes", "drains always finish")
         parts.append(f"{finished} of {drains}")
     faulted = sum(volume.problem == NO_DATA for volume in prediction.volumes)

@@ -73,20 +73,19 @@ def render_report(answer: what_if.WhatIf, head: ReportHead) -> str:
     """Returns the report of a prediction as HTML."""
     prediction = answer.prediction
     certainties = list(Certainty)
-    pods = sorted(prediction.pods, key=lambda pod: certainties.index(pod.certainty), reverse=True)
+    pods = sorted(prediction.pods, key=lambda pod: certainties.index(pod.outcome), reverse=True)
     context: Mapping[str, object] = {
         "answer": answer,
         "prediction": prediction,
         "capitalize": _capitalize,
         "exact_bytes": format_bytes,
         "outcome": what_if.outcome_text,
-        "pod_name": what_if.pod_name,
         "pod_outcome": what_if.pod_outcome_text,
         "head": head,
         "title": f"What-if: {', '.join(head.verbs)}" if head.verbs else "What-if: the pods that wait",
         "summary": what_if.summary(prediction),
-        "changed_pods": [pod for pod in pods if pod.entry.origin is not Origin.WAITING],
-        "waiting_pods": [pod for pod in pods if pod.entry.origin is Origin.WAITING],
+        "changed_pods": [pod for pod in pods if pod.origin is not Origin.WAITING],
+        "waiting_pods": [pod for pod in pods if pod.origin is Origin.WAITING],
         "unlucky_pods": [pod for pod in pods if pod.unlucky_order],
         "disks": _disk_bars(prediction),
         "plots": step_plots(answer.order.steps),

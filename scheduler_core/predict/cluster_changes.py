@@ -275,7 +275,7 @@ class Expand(Struct, frozen=True):
             refused_by = _LONGHORN_WEBHOOK
         if not refusals:
             cluster = _grow(cluster, claim, volume, self.size)
-        entry = ExpansionOutcome(name, self.size, refusals, refused_by if refusals else "")
+        entry = ExpansionOutcome(name, self.size, not refusals, refusals, refused_by if refusals else "")
         return replace(situation, cluster=cluster, expansions=(*situation.expansions, entry))
 
 

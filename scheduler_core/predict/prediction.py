@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Volume
 from scheduler_core.model.quantity import format_count, natural_key
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import healthy_replicas
-from scheduler_core.predict.situation import ExpansionOutcome, PodToPlace, Situation
+from scheduler_core.predict.situation import ExpansionOutcome, Origin, PodToPlace, Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
 
 _MAX_POINTS: Final = 128
@@ -39,34 +39,35 @@ class Certainty(StrEnum):
         return cls.USUALLY if count else cls.NEVER
 
 
+class PodOnNode(NamedTuple):
+    """A pod and its node; the fields of outcomes are keys of the JSON."""
+
+    pod: str
+    node: str
+
+
 class PodOutcome(Struct, frozen=True):
     """What becomes of one pod."""
 
-    entry: PodToPlace
+    pod: str
+    origin: Origin
+    left: str  # the node that it ran on, "" for none
+    outcome: Certainty  # whether it is placed
     placed: int  # in how many orders it gets a node and its volumes
-    orders: int
+    not_running: int  # in how many orders it is bound to a node and does not run, because its volumes are not ready
     nodes: Mapping[str, int]  # in how many orders it gets each node
     reasons: Mapping[str, int]  # why it waits, with the number of orders, most frequent first
-    not_running: int = 0  # in how many orders it is bound to a node and does not run, because its volumes are not ready
     # The pods with their nodes in the first order in which it waits, as decided; empty if there is none.
-    unlucky_order: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def certainty(self) -> Certainty:
-        return Certainty.of(self.placed, self.orders)
+    unlucky_order: tuple[PodOnNode, ...]
 
 
 class DrainOutcome(Struct, frozen=True):
     """Whether a node's drain can finish."""
 
     node: str
+    outcome: Certainty
     finished: int  # in how many orders it does
-    orders: int
     blockers: Mapping[str, int]  # what holds it up, with the number of orders
-
-    @property
-    def certainty(self) -> Certainty:
-        return Certainty.of(self.finished, self.orders)
 
 
 class DiskOutcome(Struct, frozen=True):
@@ -81,7 +82,7 @@ class DiskOutcome(Struct, frozen=True):
 
 
 class FewerReplicas(Struct, frozen=True):
-    """A volume that has fewer replicas than it should; the fields are keys of the JSON."""
+    """A volume that has fewer replicas than it should."""
 
     name: str
     replicas: int  # how many it should have
@@ -114,7 +115,7 @@ class Prediction(Struct, frozen=True):
     def succeeds(self) -> bool:
         """Whether every pod, drain and expansion always succeeds, and no volume lacks a replica in the end."""
         outcomes: tuple[PodOutcome | DrainOutcome, ...] = (*self.pods, *self.drains)
-        certain = all(outcome.certainty is Certainty.ALWAYS for outcome in outcomes)
+        certain = all(each.outcome is Certainty.ALWAYS for each in outcomes)
         complete = all(not volume.incomplete for volume in self.volumes)
         return certain and complete and not self.gone_pods and not any(entry.refusals for entry in self.expansions)
 
@@ -155,13 +156,15 @@ def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcom
     waiting = [result for result in results if key not in result.nodes or key in result.stuck]
     unlucky = waiting[0].nodes if waiting and placed else {}
     return PodOutcome(
-        entry=entry,
+        pod="/".join(key),
+        origin=entry.origin,
+        left=entry.left,
+        outcome=Certainty.of(len(placed), len(results)),
         placed=len(placed),
-        orders=len(results),
+        not_running=sum(key in result.stuck for result in results),
         nodes=sort_by_count(result.nodes[key] for result in results if key in result.nodes),
         reasons=sort_by_count(_reason(key, result) for result in waiting),
-        not_running=sum(key in result.stuck for result in results),
-        unlucky_order=tuple(("/".join(key), node) for key, node in unlucky.items()),
+        unlucky_order=tuple(PodOnNode("/".join(key), node) for key, node in unlucky.items()),
     )
 
 
@@ -185,7 +188,8 @@ def sort_by_count(values: Iterable[str]) -> dict[str, int]:
 def _drain_outcome(node: str, results: Sequence[OrderResult]) -> DrainOutcome:
     blocked = [result.blockers[node] for result in results if node in result.blockers]
     blockers = sort_by_count(text for texts in blocked for text in texts)
-    return DrainOutcome(node, len(results) - len(blocked), len(results), blockers)
+    finished = len(results) - len(blocked)
+    return DrainOutcome(node, Certainty.of(finished, len(results)), finished, blockers)
 
 
 def _disks(nodes: Mapping[str, longhorn.Node], names: Iterable[str]) -> Disks:

@@ -162,13 +162,14 @@ class PodToPlace(Struct, frozen=True):
 
 
 class ExpansionOutcome(Struct, frozen=True):
-    """Whether a volume may grow."""
+    """Whether a volume may grow; the fields are keys of the JSON."""
 
     claim: str
     size: int  # bytes that are asked for
+    fits: bool
     # The StorageClass, or every reason that Longhorn may give, with the disk; empty if the volume grows.
-    refusals: tuple[str, ...] = ()
-    refused_by: str = ""  # which admission refuses the claim's update, so that the claim keeps its size; "" if it grows
+    refusals: tuple[str, ...]
+    refused_by: str  # which admission refuses the claim's update, so that the claim keeps its size; "" if it grows
 
 
 class Situation(Struct, frozen=True, dict=True):

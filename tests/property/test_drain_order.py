@@ -107,7 +107,7 @@ def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> No
             result = run_order(drained, OPTIONS, choose(course, name))
             prediction = predict(start, drained, [result])
             assert [outcome.finished for outcome in prediction.drains] == [1]
-            assert all(outcome.placed for outcome in prediction.pods if outcome.entry.left == name)
+            assert all(outcome.placed for outcome in prediction.pods if outcome.left == name)
             cluster = maintain_node(cluster, name, NONE, OPTIONS, choose(course, name)).cluster
 
 

@@ -248,8 +248,8 @@ def test_the_order_does_not_matter_where_there_is_plenty_of_room(world: World) -
     """Every pod is always placed, and the drain always finishes."""
     changed = after(world.start, *world.changes)
     result = predict(world.start, changed, play(changed, 4))
-    assert {outcome.certainty for outcome in (*result.pods,)} <= {Certainty.ALWAYS}
-    assert [outcome.certainty for outcome in result.drains] == [Certainty.ALWAYS]
+    assert {outcome.outcome for outcome in (*result.pods,)} <= {Certainty.ALWAYS}
+    assert [outcome.outcome for outcome in result.drains] == [Certainty.ALWAYS]
 
 
 @examples(50)
@@ -261,6 +261,6 @@ def test_one_waiting_pod_goes_where_the_extender_lets_it(world: World) -> None:
     pod = state.view.snapshot.pods["default", "web-0"]
     contenders = Competing.without_offers(state)
     decision = filter_nodes(pod, start.cluster.node_names, state, OPTIONS, contenders)
-    outcome = next(each for each in predict(world.start, start, play(start, 5)).pods if each.entry.key[1] == "web-0")
+    outcome = next(each for each in predict(world.start, start, play(start, 5)).pods if each.pod == "default/web-0")
     assert {*outcome.nodes} <= {*decision.fitting_nodes}
-    assert outcome.certainty is (Certainty.ALWAYS if decision.fits else Certainty.NEVER)
+    assert outcome.outcome is (Certainty.ALWAYS if decision.fits else Certainty.NEVER)

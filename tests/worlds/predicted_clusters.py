@@ -151,7 +151,7 @@ def prediction(start: Situation, *changes: Change, orders: int = 10) -> Predicti
 
 
 def outcome_of(result: Prediction, name: str) -> PodOutcome:
-    return next(outcome for outcome in result.pods if outcome.entry.key == ("default", name))
+    return next(outcome for outcome in result.pods if outcome.pod == f"default/{name}")
 
 
 def gibibytes(gib: float) -> int:

@@ -59,5 +59,5 @@ def test_the_prediction_of_a_loss_is_as_recorded() -> None:
         for name, others in (("one-3", []), ("two-2", []), ("three-1", [NODES[0]]))
     ]
     result = prediction(situation(*(node(name, 400) for name in NODES), *pods), LoseNodes((LOST,)))
-    outcomes = {outcome.entry.key[1]: outcome.certainty for outcome in result.pods}
+    outcomes = {outcome.pod.partition("/")[2]: outcome.outcome for outcome in result.pods}
     assert outcomes == {"one-3": Certainty.NEVER, "two-2": Certainty.NEVER, "three-1": Certainty.ALWAYS}

@@ -167,9 +167,9 @@ def two_nodes(count: int = 2, size: float = 100) -> tuple[list[Object], list[Obj
 def test_a_drain_goes_on_one_pod_at_a_time() -> None:
     cluster = web_cluster(*two_nodes(3), on="aaa", maxUnavailable=1)
     result = prediction(cluster, Drain(("a",)))
-    assert {outcome.certainty for outcome in result.pods} == {Certainty.ALWAYS}
-    assert [outcome.entry.left for outcome in result.pods] == ["a", "a", "a"]
-    assert result.drains[0].certainty is Certainty.ALWAYS
+    assert {outcome.outcome for outcome in result.pods} == {Certainty.ALWAYS}
+    assert [outcome.left for outcome in result.pods] == ["a", "a", "a"]
+    assert result.drains[0].outcome is Certainty.ALWAYS
     assert result.succeeds
 
 
@@ -179,7 +179,7 @@ def test_a_budget_that_never_allows_holds_up_the_drain(spec: Object) -> None:
     refused = "PodDisruptionBudget default/web needs 2 healthy pods and has 2"
     assert list(result.drains[0].blockers) == [f"pod default/web-{number} stays on a: {refused}" for number in (0, 1)]
     assert list(outcome_of(result, "web-0").reasons) == [f"stays on a: {refused}"]
-    assert result.drains[0].certainty is Certainty.NEVER
+    assert result.drains[0].outcome is Certainty.NEVER
     (end,) = play(after(web_cluster(*two_nodes(), **spec), Drain(("a",))), 1)
     assert {pod.node_name for pod in end.cluster.snapshot.pods.values()} == {"a"}
 
@@ -187,7 +187,7 @@ def test_a_budget_that_never_allows_holds_up_the_drain(spec: Object) -> None:
 def test_a_moved_pod_that_never_runs_again_holds_up_the_drain() -> None:
     cluster = web_cluster(*two_nodes(size=15), maxUnavailable=1)
     result = prediction(cluster, Drain(("a",)), orders=20)
-    assert result.drains[0].certainty is Certainty.NEVER
+    assert result.drains[0].outcome is Certainty.NEVER
     assert all("PodDisruptionBudget" in text or "last healthy" in text for text in result.drains[0].blockers)
     assert sum(outcome.placed for outcome in result.pods) == 20
 
@@ -202,8 +202,8 @@ def test_other_pods_do_not_wait_for_a_budget() -> None:
         disruption_budget(maxUnavailable=0),
     )
     result = prediction(cluster, Drain(("a",)))
-    assert outcome_of(result, "db-0").certainty is Certainty.ALWAYS
-    assert outcome_of(result, "web-0").certainty is Certainty.NEVER
+    assert outcome_of(result, "db-0").outcome is Certainty.ALWAYS
+    assert outcome_of(result, "web-0").outcome is Certainty.NEVER
     assert list(result.drains[0].blockers) == [
         "pod default/web-0 stays on a: PodDisruptionBudget default/web needs 1 healthy pods and has 1"
     ]
@@ -214,14 +214,14 @@ def test_pods_of_two_drained_nodes_share_a_budget() -> None:
         node("a", listed={"web-0-a": 10}), node("b", listed={"web-1-b": 10}), node("c"), on="ab", maxUnavailable=1
     )
     result = prediction(cluster, Drain(("a", "b")))
-    assert [drain.certainty for drain in result.drains] == [Certainty.ALWAYS, Certainty.ALWAYS]
+    assert [drain.outcome for drain in result.drains] == [Certainty.ALWAYS, Certainty.ALWAYS]
     assert {name for outcome in result.pods for name in outcome.nodes} == {"c"}
 
 
 def test_no_budget_protects_a_pod_from_the_loss_of_its_node() -> None:
     cluster = web_cluster(*two_nodes(), maxUnavailable=0)
     result = prediction(cluster, Drain(("a",)), LoseNodes(("a",)))
-    assert [outcome.entry.origin for outcome in result.pods] == ["moved", "moved"]
+    assert [outcome.origin for outcome in result.pods] == ["moved", "moved"]
     assert {text for outcome in result.pods for text in outcome.reasons} & {"stays on a"} == set()
 
 
@@ -245,14 +245,14 @@ def test_scaling_changes_how_many_pods_are_expected() -> None:
         kube.Pod("default", "web-0", scheduling=PodScheduling(frozenset({("app", "web")}))),
     )
     cluster = web_cluster(*two_nodes(), minAvailable="60%", status={"expectedPods": 2})
-    assert prediction(cluster, Drain(("a",))).drains[0].certainty is Certainty.NEVER
-    assert prediction(cluster, Scale(template, 3), Drain(("a",))).drains[0].certainty is Certainty.ALWAYS
+    assert prediction(cluster, Drain(("a",))).drains[0].outcome is Certainty.NEVER
+    assert prediction(cluster, Scale(template, 3), Drain(("a",))).drains[0].outcome is Certainty.ALWAYS
 
 
 def test_a_drain_that_a_rebuild_lets_go_on_finishes() -> None:
     cluster = web_cluster(*two_nodes(), maxUnavailable=1)
     result = prediction(cluster, AddNodes("b"), SetSetting("node-drain-policy", "always-allow"), Drain(("a", "b")))
-    assert [drain.certainty for drain in result.drains] == [Certainty.ALWAYS, Certainty.ALWAYS]
+    assert [drain.outcome for drain in result.drains] == [Certainty.ALWAYS, Certainty.ALWAYS]
 
 
 def test_a_volume_of_an_evicted_pod_is_not_rebuilt_while_it_is_detached() -> None:

@@ -66,12 +66,12 @@ def test_the_data_moves_with_the_replica() -> None:
 def test_a_pod_without_room_waits_and_holds_up_the_drain() -> None:
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b", 20), running("db-0", "a"))
     result = prediction(cluster, Drain(("a",)))
-    assert outcome_of(result, "db-0").certainty is Certainty.NEVER
+    assert outcome_of(result, "db-0").outcome is Certainty.NEVER
     assert list(outcome_of(result, "db-0").reasons) == [
         "Longhorn disks have too little available space (1 node), node is unschedulable (1 node)"
     ]
     (drain,) = result.drains
-    assert drain.certainty is Certainty.NEVER
+    assert drain.outcome is Certainty.NEVER
     assert list(drain.blockers) == ["a holds the last healthy replica of volume vol-data-db-0"]
 
 
@@ -80,7 +80,7 @@ def test_the_order_decides_who_waits() -> None:
     listed = {"db-0-a": 30.0, "cache-0-a": 30.0}
     result = prediction(situation(node("a", listed=listed), node("b", 50), *objects), Drain(("a",)), orders=20)
     outcomes = [outcome_of(result, name) for name in ("db-0", "cache-0")]
-    assert [outcome.certainty for outcome in outcomes] == [Certainty.USUALLY, Certainty.USUALLY]
+    assert [outcome.outcome for outcome in outcomes] == [Certainty.USUALLY, Certainty.USUALLY]
     assert sum(outcome.placed for outcome in outcomes) == 20
     assert outcomes[0].unlucky_order == (("default/cache-0", "b"),)
 
@@ -104,7 +104,7 @@ def test_the_drain_policy_decides_about_the_last_replica(policy: str, finishes: 
     detached = [entry for entry in objects if entry["kind"] != "Pod"]
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), detached, setting(POLICY, policy))
     result = prediction(cluster, Drain(("a",)))
-    assert (result.drains[0].certainty is Certainty.ALWAYS) is finishes
+    assert (result.drains[0].outcome is Certainty.ALWAYS) is finishes
     moved = policy.startswith("block-for-eviction")
     assert result.copied_bytes[0] == (gibibytes(30) if moved else 0)
 
@@ -118,7 +118,7 @@ def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
         running("db-0", "b", replicas=["a", "b"], locality="disabled"),
     )
     result = prediction(cluster, Drain(("a",)))
-    assert result.drains[0].certainty is Certainty.ALWAYS
+    assert result.drains[0].outcome is Certainty.ALWAYS
     assert [(entry.least_healthy, entry.incomplete, entry.rebuild_after_seconds) for entry in result.volumes] == [
         (1, 0, 601)
     ]
@@ -171,7 +171,7 @@ def test_the_status_of_a_lost_node_stays_as_it_was() -> None:
 def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
     cluster = situation(node("a", listed={"db-0-a": 30.0}), node("b"), running("db-0", "a"))
     outcome = outcome_of(prediction(cluster, LoseNodes(("a",))), "db-0")
-    assert (outcome.certainty, dict(outcome.nodes)) == (Certainty.NEVER, {})
+    assert (outcome.outcome, dict(outcome.nodes)) == (Certainty.NEVER, {})
     assert list(outcome.reasons) == ["volume vol-data-db-0 is faulted and has no replica to salvage"]
 
 
@@ -179,7 +179,7 @@ def test_a_pod_whose_volume_is_lost_later_is_bound_without_running() -> None:
     remote = running("db-0", "a", locality="disabled")
     cluster = situation(node("a", listed={"db-0-a": 30.0}), node("b"), remote, setting(POLICY, "always-allow"))
     outcome = outcome_of(prediction(cluster, Drain(("a",))), "db-0")
-    assert (outcome.certainty, outcome.not_running, dict(outcome.nodes)) == (Certainty.NEVER, 10, {"b": 10})
+    assert (outcome.outcome, outcome.not_running, dict(outcome.nodes)) == (Certainty.NEVER, 10, {"b": 10})
     assert list(outcome.reasons) == ["volume vol-data-db-0 is faulted: no replica with its data is left"]
 
 
@@ -188,17 +188,17 @@ def test_a_pod_waits_for_its_volumes_where_longhorns_csi_driver_is_not_registere
         node("a"), node("b"), csi_node("a", "driver.longhorn.io"), running("db-0", "a"), running("db-1", "b")
     )
     outcome = outcome_of(prediction(cluster, Drain(("a",))), "db-0")
-    assert (outcome.certainty, dict(outcome.nodes)) == (Certainty.NEVER, {"b": 10})
+    assert (outcome.outcome, dict(outcome.nodes)) == (Certainty.NEVER, {"b": 10})
     assert list(outcome.reasons) == ["Longhorn's CSI driver is not registered on the node (b)"]
-    assert outcome_of(prediction(cluster, Drain(("b",))), "db-1").certainty is Certainty.ALWAYS
+    assert outcome_of(prediction(cluster, Drain(("b",))), "db-1").outcome is Certainty.ALWAYS
     added = prediction(cluster, AddNodes("a"), Drain(("a", "b")))
-    assert {outcome_of(added, name).certainty for name in ("db-0", "db-1")} == {Certainty.ALWAYS}
+    assert {outcome_of(added, name).outcome for name in ("db-0", "db-1")} == {Certainty.ALWAYS}
 
 
 def test_where_no_csi_node_is_known_one_that_is_applied_changes_nothing() -> None:
     cluster = situation(node("a"), node("b"), running("db-0", "a"))
     apply = ApplyObjects({("csi_nodes", "a"): frozenset({"driver.longhorn.io"})})
-    assert outcome_of(prediction(cluster, apply, Drain(("a",))), "db-0").certainty is Certainty.ALWAYS
+    assert outcome_of(prediction(cluster, apply, Drain(("a",))), "db-0").outcome is Certainty.ALWAYS
 
 
 @pytest.mark.parametrize("change", [Drain(("a",)), LoseNodes(("a",))])
@@ -236,7 +236,7 @@ def test_pods_leave_a_node_that_only_longhorn_knows(change: Change) -> None:
 
 def test_no_pod_is_placed_once_every_node_is_lost() -> None:
     result = prediction(situation(node("a"), owned_pod(name="web-0", node="a")), LoseNodes(("a",)))
-    assert outcome_of(result, "web-0").certainty is Certainty.NEVER
+    assert outcome_of(result, "web-0").outcome is Certainty.NEVER
 
 
 @pytest.mark.parametrize("owner", ["DaemonSet", "Node", "InstanceManager"])
@@ -251,7 +251,7 @@ def test_pods_that_belong_to_a_node_stay_there(owner: str) -> None:
 def test_a_volume_is_lost_with_its_only_replica(change: Change) -> None:
     cluster = situation(node("a", zone="z1", listed={"db-0-a": 30}), node("b", zone="z2"), running("db-0", "a"))
     result = prediction(cluster, change)
-    assert outcome_of(result, "db-0").certainty is Certainty.NEVER
+    assert outcome_of(result, "db-0").outcome is Certainty.NEVER
     assert [(entry.name, entry.incomplete, entry.problem) for entry in result.volumes] == [
         ("vol-data-db-0", 10, "no replica with its data is left")
     ]
@@ -355,8 +355,8 @@ def test_pods_of_a_stateful_set_move_in_order(in_order: bool, reasons: dict[str,
     start = situation(nodes, running("web-0", "a"), running("web-1", "b"))
     scale = Scale(_workload(size=30, in_order=in_order), 3)
     result = prediction(start, LoseNodes(("a",)), Drain(("b",)), scale)
-    waiting = [outcome for outcome in result.pods if outcome.entry.key[1] != "web-0" and not outcome.placed]
-    assert {outcome.entry.key[1]: next(iter(outcome.reasons)) for outcome in waiting} == reasons
+    waiting = [outcome for outcome in result.pods if outcome.pod != "default/web-0" and not outcome.placed]
+    assert {outcome.pod.partition("/")[2]: next(iter(outcome.reasons)) for outcome in waiting} == reasons
 
 
 def test_scaling_down_frees_no_claims() -> None:
@@ -472,7 +472,7 @@ def test_a_share_manager_takes_its_volume_along() -> None:
     share_manager = owned_pod(name="share-manager-vol-data-db-0", node="a", owner="ShareManager")
     nodes = [*node("a"), *node("b", listed={"db-0-b": 30}), *node("c", listed={"db-0-c": 30})]
     result = prediction(situation(nodes, objects, share_manager), Drain(("a",)))
-    assert result.drains[0].certainty is Certainty.ALWAYS
+    assert result.drains[0].outcome is Certainty.ALWAYS
 
 
 @pytest.mark.parametrize(("changes", "incomplete"), [((), 10), ((AddNodes("a"),), 0)])
