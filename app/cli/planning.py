@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.cli.options import namespace_option
 from app.cli.query import (
     CHANCE,
     ClusterSource,
@@ -25,12 +26,11 @@ from app.cli.query import (
 from app.cli.render import (
     Output,
     OutputOption,
-    document,
     format_duration,
     format_range,
     progress_of,
     shorten,
-    show,
+    show_answer,
     show_progress,
 )
 from app.cli.what_if_changes import pod_template
@@ -49,7 +49,6 @@ from scheduler_core.values import replace
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
 
-FAILS: Final = 1
 _DEFAULT_LIMIT: Final = 1_000
 _MAX_LIMIT: Final = 100_000
 _MAX_REFUSALS: Final = 2
@@ -68,9 +67,7 @@ def headroom(
     output: OutputOption = Output.TABLE,
     rules: Rules,
     query: Query,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the workload or pod.")
-    ] = None,
+    namespace: Annotated[str | None, namespace_option("Namespace of the workload or pod.")] = None,
 ) -> None:
     """Say how many more pods of a template fit.
 
@@ -97,9 +94,7 @@ def headroom(
         _print_headroom(result, closest, console)
         console.end(notes, _headroom_summary(result, template))
 
-    show(document("Headroom", data), output, table)
-    if not succeeds:
-        raise typer.Exit(FAILS)
+    show_answer("Headroom", data, output, table, succeeds=succeeds)
 
 
 def _predict(
@@ -207,9 +202,7 @@ def maintenance(
         _print_order(order, rate, console)
         console.end(notes, _order_summary(order))
 
-    show(document("Maintenance", data), output, table)
-    if not order.complete:
-        raise typer.Exit(FAILS)
+    show_answer("Maintenance", data, output, table, succeeds=order.complete)
 
 
 def _all_nodes(source: ClusterSource) -> list[str]:

@@ -10,7 +10,7 @@ import typer
 from msgspec import Struct
 
 from app.cli.query import ClusterSource, Orders, Query, Rules, positive_bytes, predicted_cluster, seeded_choice
-from app.cli.render import Output, OutputOption, document, shorten, show, show_status
+from app.cli.render import Output, OutputOption, shorten, show_answer, show_status
 from app.schemas.remedies_answer import move_commands
 from scheduler_core.convert.kubectl import Command
 from scheduler_core.errors import CoreError
@@ -34,7 +34,6 @@ from scheduler_core.predict.situation import Situation
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
 
-NO_PLAN: Final = 1
 _MAX_MOVES: Final = 10
 _MAX_TARGETS: Final = 3
 _STATUS_IS_CURRENT: Final = "Longhorn's status counts as current; meanwhile no other volume may be created or grow"
@@ -98,14 +97,14 @@ def rebalance(
         result = find_moves(objective, baseline, max_moves)
     steps = _steps(result, situation.cluster, query.longhorn_namespace)
     notes = _notes(baseline)
+    succeeds = result.plan is not None or result.reached
 
     def table(console: EscapingConsole) -> None:
         _print_steps(steps, console)
         console.end(notes, _summary(result, storage_class))
 
-    show(document("Rebalance", {**_data(result, name, storage_class, steps), "notes": notes}), output, table)
-    if result.plan is None and not result.reached:
-        raise typer.Exit(NO_PLAN)
+    data = {"succeeds": succeeds, **_data(result, name, storage_class, steps), "notes": notes}
+    show_answer("Rebalance", data, output, table, succeeds=succeeds)
 
 
 def _goal_name(text: str | None, situation: Situation, source: ClusterSource) -> tuple[str, str]:
@@ -139,7 +138,6 @@ def _steps(result: Rebalance, cluster: PredictedCluster, namespace: str) -> list
 
 def _data(result: Rebalance, name: str, storage_class: str, steps: Sequence[_Step]) -> dict[str, Any]:
     return {
-        "succeeds": result.plan is not None or result.reached,
         "goal": {
             "name": name,
             "storageClass": storage_class or None,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from app.cli.options import namespace_option
 from app.cli.query import ClusterSource, ExplainedPod, Query, Rules, predicted_cluster, select_pod
-from app.cli.render import Output, OutputOption, document, show, show_status
+from app.cli.render import Output, OutputOption, show_answer, show_status
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from scheduler_core.decide.decision import FilterOptions, check_existing_volumes, resolve_candidates
 from scheduler_core.errors import CoreError
@@ -24,7 +25,6 @@ from scheduler_core.volumes.volume_binding import merge_resolutions
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
 
-DOES_NOT_FIT: Final = 1
 _MAX_REMEDIES: Final = 100
 _DEFAULT_LIMIT: Final = 5
 # Each takes about 1 ms in a cluster of 100 nodes. `explain` is asked why a pod waits, so its remedy must not take long.
@@ -49,9 +49,7 @@ def remedies(
     output: OutputOption = Output.TABLE,
     rules: Rules,
     query: Query,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pod.")
-    ] = None,
+    namespace: Annotated[str | None, namespace_option("Namespace of the pod.")] = None,
 ) -> None:
     """Find the cheapest changes of the cluster that make a pod fit.
 
@@ -80,9 +78,7 @@ def remedies(
         else:
             _print_remedies(pod.pod.key, answers, console, complete=complete)
 
-    show(document("Remedies", data), output, table)
-    if search is not None:
-        raise typer.Exit(DOES_NOT_FIT)
+    show_answer("Remedies", data, output, table, succeeds=search is None)
 
 
 def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: int) -> RemedySearch | None:

@@ -15,7 +15,7 @@ import typer
 from msgspec import Struct
 from typer.core import TyperCommand
 
-from app.cli.options import now
+from app.cli.options import namespace_option, now
 from app.cli.query import (
     CHANCE,
     Orders,
@@ -27,7 +27,7 @@ from app.cli.query import (
     seeded_choice,
     wait_line,
 )
-from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show, show_progress
+from app.cli.render import Output, OutputOption, format_duration, format_range, shorten, show_answer, show_progress
 from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.quantity import format_bytes, format_count
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
     from app.schemas.remedies_answer import RemedyAnswer
 
-FAILS: Final = 1
 _ORDERS: Final = Orders(20)
 # Each is searched for about a tenth of a second.
 _MAX_REMEDIES: Final = 3
@@ -59,18 +58,6 @@ _MAX_REASONS: Final = 2
 _ORDER_KEY: Final = "app.cli.what_if.order"
 # The other parameters are named as their options.
 _OPTIONS: Final = {"setting": "set"}
-
-_Lose = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
-]
-_AddNode = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="like=NODE,count=N,disks=SIZE,SIZE",
-        help="Add nodes with empty disks, otherwise like another one; each part may be left out.",
-    ),
-]
 
 
 class CommandWithOrder(TyperCommand):
@@ -81,6 +68,46 @@ class CommandWithOrder(TyperCommand):
         _, _, parameters = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[_ORDER_KEY] = [parameter.name for parameter in parameters]
         return super().parse_args(ctx, args)
+
+
+class Changes(Struct, frozen=True):
+    """What is changed in the cluster, in the order of the options."""
+
+    drain: Annotated[
+        list[str] | None, typer.Option(metavar="NODE[,NODE]", help="Drain nodes as `kubectl drain` does.")
+    ] = None
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
+    ] = None
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(metavar="sts/NAME=N", help="Scale a StatefulSet, Deployment (deploy/) or ReplicaSet (rs/)."),
+    ] = None
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SETTING=VALUE", help="Give a Longhorn setting another value.")
+    ] = None
+    expand: Annotated[list[str] | None, typer.Option(metavar="CLAIM=SIZE", help="Expand a PersistentVolumeClaim.")] = (
+        None
+    )
+    add_node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="like=NODE,count=N,disks=SIZE,SIZE",
+            help="Add nodes with empty disks, otherwise like another one; each part may be left out.",
+        ),
+    ] = None
+    add_disk: Annotated[
+        list[str] | None, typer.Option(metavar="NODE=SIZE", help="Add an empty disk to a Longhorn node.")
+    ] = None
+    apply: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Apply the objects of a file; - for standard input.")
+    ] = None
+
+    def in_order(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Returns each option with its text; `names` are the options in the order in which they were given."""
+        texts = {name: iter(getattr(self, name) or ()) for name in self.__struct_fields__}
+        return [(name, next(texts[name])) for name in names if name in texts]
 
 
 COMMAND_CLASS: Final = CommandWithOrder
@@ -115,7 +142,7 @@ class WhatIf(Struct, frozen=True):
     def data(self) -> dict[str, Any]:
         """Returns what JSON has."""
         prediction = self.prediction
-        data = {
+        return {
             "orders": prediction.orders,
             "seed": self.seed,
             "succeeds": prediction.succeeds,
@@ -129,7 +156,6 @@ class WhatIf(Struct, frozen=True):
             "shownOrder": self.order,
             "notes": self.notes,
         }
-        return document("WhatIf", data)
 
     def _rebuild_data(self) -> dict[str, Any]:
         least, most = self.prediction.copied_bytes
@@ -147,27 +173,7 @@ class WhatIf(Struct, frozen=True):
 def what_if(
     *,
     invocation: typer.Context,
-    drain: Annotated[
-        list[str] | None, typer.Option(metavar="NODE[,NODE]", help="Drain nodes as `kubectl drain` does.")
-    ] = None,
-    lose: _Lose = None,
-    scale: Annotated[
-        list[str] | None,
-        typer.Option(metavar="sts/NAME=N", help="Scale a StatefulSet, Deployment (deploy/) or ReplicaSet (rs/)."),
-    ] = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SETTING=VALUE", help="Give a Longhorn setting another value.")
-    ] = None,
-    expand: Annotated[
-        list[str] | None, typer.Option(metavar="CLAIM=SIZE", help="Expand a PersistentVolumeClaim.")
-    ] = None,
-    add_node: _AddNode = None,
-    add_disk: Annotated[
-        list[str] | None, typer.Option(metavar="NODE=SIZE", help="Add an empty disk to a Longhorn node.")
-    ] = None,
-    apply: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Apply the objects of a file; - for standard input.")
-    ] = None,
+    changes: Changes,
     orders: Orders = _ORDERS,
     rebuild_rate: RebuildRateOption = None,
     output: OutputOption = Output.TABLE,
@@ -176,9 +182,7 @@ def what_if(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a report with plots, one HTML file.")
     ] = None,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of claims and workloads.")
-    ] = None,
+    namespace: Annotated[str | None, namespace_option("Namespace of claims and workloads.")] = None,
 ) -> None:
     """Predict what changes of the cluster lead to.
 
@@ -189,40 +193,29 @@ def what_if(
 
     Exit code 0: everything always gets its place. 1: something does not. 2: bad input.
     """
-    texts = {
-        "drain": drain,
-        "lose": lose,
-        "scale": scale,
-        "setting": setting,
-        "expand": expand,
-        "add_node": add_node,
-        "add_disk": add_disk,
-        "apply": apply,
-    }
-    query.check_standard_input(*(apply or ()))
+    query.check_standard_input(*(changes.apply or ()))
     rate = read_rate(rebuild_rate)
-    verbs = _in_order(invocation.meta[_ORDER_KEY], texts)
+    verbs = changes.in_order(invocation.meta[_ORDER_KEY])
     _check_place(html)
     # The nodes may be those of --apply.
-    source = query.read(needs_nodes=not apply)
+    source = query.read(needs_nodes=not changes.apply)
     reader = ChangeReader(source, namespace)
-    changes = reader.read(verbs)
     before = Situation(predicted_cluster(source), parallel=source.parallel_sets)
-    after = reduce(lambda situation, change: change.apply(situation), changes, before)
+    after = reduce(lambda situation, change: change.apply(situation), reader.read(verbs), before)
     # A table has no steps.
     with_steps = output is not Output.TABLE or html is not None
     prediction, order = _predict(
         before, after, rules.options, orders.seeds, query.longhorn_namespace, with_steps=with_steps
     )
     notes = (CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
-    answer = WhatIf(prediction, order, orders.seed, rate, notes)
+    result = WhatIf(prediction, order, orders.seed, rate, notes)
     if html is not None:
         from app.cli.what_if_report import ReportHead, write_report
 
-        write_report(html, answer, ReportHead(_command_line(verbs), query.snapshot or "the live cluster", now()))
-    show(answer.data(), output, lambda console: print_prediction(answer, console))
-    if not prediction.succeeds:
-        raise typer.Exit(FAILS)
+        write_report(html, result, ReportHead(_command_line(verbs), query.snapshot or "the live cluster", now()))
+    show_answer(
+        "WhatIf", result.data(), output, lambda console: print_prediction(result, console), succeeds=prediction.succeeds
+    )
 
 
 def _check_place(html: Path | None) -> None:
@@ -231,12 +224,6 @@ def _check_place(html: Path | None) -> None:
         from app.cli.what_if_report import check_place
 
         check_place(html)
-
-
-def _in_order(names: Sequence[str], texts: Mapping[str, list[str] | None]) -> list[tuple[str, str]]:
-    """Returns verbs with their texts, as ordered on the command line."""
-    texts_by_verb = {name: iter(values or ()) for name, values in texts.items()}
-    return [(name, next(texts_by_verb[name])) for name in names if name in texts_by_verb]
 
 
 def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
