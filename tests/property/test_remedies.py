@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision
-from scheduler_core.predict.remedies import Trials
 from scheduler_core.predict.remedy import Intervention, Step, move_step, step_changes
 from scheduler_core.predict.replica_moves import replica_moves
+from scheduler_core.predict.trials import Trials
 from scheduler_core.values import replace
 from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS
