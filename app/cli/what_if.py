@@ -201,7 +201,7 @@ def what_if(
     source = query.read(needs_nodes=not changes.apply)
     reader = ChangeReader(source, namespace)
     before = Situation(predicted_cluster(source), parallel=source.parallel_sets)
-    after = reduce(lambda situation, change: change.apply(situation), reader.read(verbs), before)
+    after = reduce(lambda situation, change: change(situation), reader.read(verbs), before)
     # A table has no steps.
     with_steps = output is not Output.TABLE or html is not None
     prediction, order = _predict(

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.snapshot import NamespacedName
-from scheduler_core.predict.cluster_changes import Drain, check_node, permanent_blockers, return_node
+from scheduler_core.predict.cluster_changes import check_node, drain, permanent_blockers, return_node
 from scheduler_core.predict.node_loss import pod_problem
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, replicas_on_node
@@ -56,7 +56,7 @@ def maintain_node(
     Raises:
         WhatIfError: there is no such node
     """
-    drained = Drain((node,)).apply(Situation(cluster, parallel=parallel))
+    drained = drain(Situation(cluster, parallel=parallel), (node,))
     result = run_order(drained, options, choose)
     problems = _problems(cluster, drained, result, node)
     if problems:

@@ -1,6 +1,6 @@
 """Whether a node can be lost for good.
 
-It can if its pods find other nodes, and no volume loses its data. One order: the node is gone (`LoseNodes`), its pods
+It can if its pods find other nodes, and no volume loses its data. One order: the node is gone (`lose_nodes`), its pods
 are decided about by the production decision, and Longhorn rebuilds the missing replicas (`run_order`). The node is safe
 to lose if nothing goes wrong in any order. A detached volume that keeps a replica is fine: Longhorn rebuilds it once it
 is attached.
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.generic import PodKey
-from scheduler_core.predict.cluster_changes import LoseNodes
+from scheduler_core.predict.cluster_changes import lose_nodes
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas
 from scheduler_core.predict.prediction import refusal_text, sort_by_count
@@ -56,7 +56,7 @@ def predict_node_loss(
     Raises:
         WhatIfError: there is no such node
     """
-    lost = LoseNodes((node,)).apply(Situation(cluster))
+    lost = lose_nodes(Situation(cluster), (node,))
     lost = _with_claims(lost)
     pods = [entry for entry in lost.pods if cluster.volumes_of(cluster.snapshot.pods[entry.key])]
     problems: list[str] = []

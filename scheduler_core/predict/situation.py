@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -286,15 +286,8 @@ class Situation(Struct, frozen=True, dict=True):
         return replace(self, cluster=self.cluster.with_pod(pod), pods=(*self.pods, entry))
 
 
-class Change(Protocol):
-    """One verb of the command, with its arguments."""
-
-    def apply(self, situation: Situation) -> Situation:
-        """Returns the situation after the change.
-
-        Raises:
-            WhatIfError: it names something that does not exist
-        """
+Change = Callable[[Situation], Situation]
+"""One verb of the command, with its arguments; raises a WhatIfError if it names something that does not exist."""
 
 
 def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> tuple[list[kube.Pod], tuple[PodKey, ...]]:

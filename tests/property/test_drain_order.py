@@ -3,13 +3,13 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import permutations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.predict.cluster_changes import Drain, SetSetting
+from scheduler_core.predict.cluster_changes import drain, set_setting
 from scheduler_core.predict.drain_order import maintain_node
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.prediction import predict
@@ -55,7 +55,12 @@ def worlds(draw: st.DrawFn) -> World:
     if chance.random() < 0.3:
         objects.append(owned_pod(name="web-0", node=chance.choice(nodes), owner="ReplicaSet"))
     listed = [entry for name in nodes for entry in node(name, sizes[name], listed=booked[name])]
-    return World(after(situation(listed, objects), SetSetting("node-drain-policy", chance.choice(POLICIES))), nodes)
+    return World(
+        after(
+            situation(listed, objects), partial(set_setting, name="node-drain-policy", value=chance.choice(POLICIES))
+        ),
+        nodes,
+    )
 
 
 def _drain_counts(world: World) -> Callable[[tuple[str, ...]], int]:
@@ -103,7 +108,7 @@ def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> No
         cluster: PredictedCluster = run_order(Situation(world.start.cluster), OPTIONS, choose(course, "")).cluster
         for name in names(order):
             start = Situation(cluster)
-            drained = Drain((name,)).apply(start)
+            drained = drain(start, nodes=(name,))
             result = run_order(drained, OPTIONS, choose(course, name))
             prediction = predict(start, drained, [result])
             assert [outcome.finished for outcome in prediction.drains] == [1]

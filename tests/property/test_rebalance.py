@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.generic import PodKey
 from scheduler_core.monitor.capacity_report import CapacityReport
-from scheduler_core.predict.cluster_additions import Scale
+from scheduler_core.predict.cluster_additions import scale
 from scheduler_core.predict.move_search import Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, next_step
@@ -35,7 +36,7 @@ def situations(draw: st.DrawFn, *, pods: int = 0) -> Situation:
     if not pods:
         return start
     size = largest_volume(start.cluster) // GI + draw(st.sampled_from((-10, 1, 5, 10, 20)))
-    return after(start, Scale(workload(max(1, size)), pods))
+    return after(start, partial(scale, workload=workload(max(1, size)), count=pods))
 
 
 def choices() -> list[Choose]:

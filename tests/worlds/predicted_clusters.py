@@ -131,7 +131,7 @@ def situation(*objects: Object | Iterable[Object]) -> Situation:
 
 def after(start: Situation, *changes: Change) -> Situation:
     for change in changes:
-        start = change.apply(start)
+        start = change(start)
     return start
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from scheduler_core.predict.cluster_changes import Drain, SetSetting, permanent_blockers
+from scheduler_core.predict.cluster_changes import drain, permanent_blockers, set_setting
 from scheduler_core.predict.drain_order import (
     DrainOrder,
     Maintenance,
@@ -90,7 +90,7 @@ def test_a_replica_comes_back_with_its_node() -> None:
 def test_a_cordoned_node_stays_cordoned(cordoned: bool) -> None:
     start = situation(node("a"), node("b"))
     if cordoned:
-        start = Situation(after(start, Drain(("a",))).cluster)
+        start = Situation(after(start, partial(drain, nodes=("a",))).cluster)
     result = maintain(start, "a")
     assert result.cluster.snapshot.nodes["a"].unschedulable is cordoned
     assert result.cluster.snapshot.nodes == start.cluster.snapshot.nodes
@@ -110,7 +110,7 @@ def test_a_volume_with_one_replica_blocks_its_node_in_any_order() -> None:
         node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "b", replicas=["a"], locality="disabled")
     )
     assert blocked(order_of(start, "a", "b")) == {"a": ("a holds the last healthy replica of volume vol-data-db-0",)}
-    moved = after(start, SetSetting("node-drain-policy", "block-for-eviction"))
+    moved = after(start, partial(set_setting, name="node-drain-policy", value="block-for-eviction"))
     assert order_of(moved, "a", "b").complete
 
 
@@ -121,7 +121,9 @@ def test_a_step_says_what_it_copies_at_least_and_at_most() -> None:
         node("c"),
         running("db-0", "c", replicas=["a"], locality="disabled"),
     )
-    order = order_of(after(start, SetSetting("node-drain-policy", "block-for-eviction")), "a", "b", courses=6)
+    order = order_of(
+        after(start, partial(set_setting, name="node-drain-policy", value="block-for-eviction")), "a", "b", courses=6
+    )
     assert [(step.node, step.copied_bytes) for step in order.steps] == [("a", (30 * GI, 30 * GI)), ("b", (0, 30 * GI))]
 
 
@@ -147,7 +149,7 @@ def test_a_pod_waits_for_room_that_another_drain_makes() -> None:
         running("db-0", "a", 40),
         running("db-1", "b", 30),
     )
-    start = after(start, SetSetting("node-drain-policy", "block-for-eviction"))
+    start = after(start, partial(set_setting, name="node-drain-policy", value="block-for-eviction"))
     order = order_of(start, "a", "b")
     assert (names(order), order.complete) == (["b", "a"], True)
 
