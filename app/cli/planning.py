@@ -4,7 +4,7 @@ drain fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,7 +13,6 @@ import typer
 from app.cli.options import namespace_option
 from app.cli.query import (
     CHANCE,
-    ClusterSource,
     Orders,
     Query,
     RebuildRateOption,
@@ -34,13 +33,10 @@ from app.cli.render import (
     show_progress,
 )
 from app.cli.what_if_changes import pod_template
-from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.predict.cluster_additions import Workload
 from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
 from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom
-from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.prediction import refusal_text
 from scheduler_core.predict.situation import Situation
@@ -84,9 +80,18 @@ def headroom(
     source = query.read(needs_nodes=True)
     workload, objects = pod_template(template, namespace, source)
     cluster = predicted_cluster(replace(source, snapshot=objects))
-    result, closest = _predict(cluster, workload, rules.options, orders.seeds, limit)
+    results = [
+        fill_with_pods(cluster, workload, rules.options, seeded_choice(seed), limit)
+        for seed in show_progress(orders.seeds, "Playing orders")
+    ]
+    result = summarize_headroom(results, limit)
+    refused = result.tightest.refused
+    closest = None if refused is None else closest_node(refused, rules.options)
     succeeds = result.least >= at_least
-    notes = [*_notes(cluster), *source.notes(drains=False)]
+    notes = source.notes(drains=False)
+    waiting = len(Situation(cluster).all_pods())
+    if waiting:
+        notes.insert(0, f"pods that wait already: {waiting}; they are placed first where they fit")
     asked = {"template": template, "orders": orders.orders, "seed": orders.seed, "limit": limit, "atLeast": at_least}
     data = {**asked, **_headroom_data(result, closest, succeeds=succeeds), "notes": notes}
 
@@ -95,23 +100,6 @@ def headroom(
         console.end(notes, _headroom_summary(result, template))
 
     show_answer("Headroom", data, output, table, succeeds=succeeds)
-
-
-def _predict(
-    cluster: PredictedCluster, template: Workload, options: FilterOptions, seeds: Sequence[str], limit: int
-) -> tuple[Headroom, ClosestNode | None]:
-    results = [
-        fill_with_pods(cluster, template, options, seeded_choice(seed), limit)
-        for seed in show_progress(seeds, "Playing orders")
-    ]
-    result = summarize_headroom(results, limit)
-    refused = result.tightest.refused
-    return result, None if refused is None else closest_node(refused, options)
-
-
-def _notes(cluster: PredictedCluster) -> list[str]:
-    waiting = len(Situation(cluster).all_pods())
-    return [f"pods that wait already: {waiting}; they are placed first where they fit"] if waiting else []
 
 
 def _headroom_data(result: Headroom, closest: ClosestNode | None, *, succeeds: bool) -> dict[str, Any]:
@@ -183,7 +171,8 @@ def maintenance(
     """
     rate = read_rate(rebuild_rate)
     source = query.read(needs_nodes=True)
-    names = tuple(dict.fromkeys(nodes or _all_nodes(source)))
+    snapshot = source.snapshot
+    names = tuple(dict.fromkeys(nodes or sorted(snapshot.nodes or snapshot.longhorn_nodes)))
     with progress_of(len(names), "Draining nodes") as report:
         request = MaintenanceRequest(
             cluster=predicted_cluster(source),
@@ -203,10 +192,6 @@ def maintenance(
         console.end(notes, _order_summary(order))
 
     show_answer("Maintenance", data, output, table, succeeds=order.complete)
-
-
-def _all_nodes(source: ClusterSource) -> list[str]:
-    return sorted(source.snapshot.nodes or source.snapshot.longhorn_nodes)
 
 
 def _choose(seed: str, node: str) -> Choose:

@@ -14,11 +14,9 @@ from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from scheduler_core.decide.decision import FilterOptions, check_existing_volumes, resolve_candidates
 from scheduler_core.errors import CoreError
 from scheduler_core.model.generic import PodKey
-from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
-from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.remedies import MAX_DECISIONS, RemedySearch, find_remedies
+from scheduler_core.predict.remedies import MAX_DECISIONS, find_remedies
 from scheduler_core.values import replace
 from scheduler_core.volumes.volume_binding import merge_resolutions
 
@@ -67,27 +65,19 @@ def remedies(
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")
     cluster = _cluster_of_pod(pod, source)
     with show_status("Searching for remedies"):
-        search = _search(pod.pod, cluster, rules.options, limit)
-    answers = [remedy_answer(cluster, remedy, query.longhorn_namespace) for remedy in search.remedies] if search else []
-    complete = search is None or search.complete
-    data = {"pod": pod.pod.key, "fits": search is None, "remedies": answers, "complete": complete}
+        parts = resolve_candidates(pod.pod, cluster.node_names, cluster.state.view, rules.options)
+        check_existing_volumes(merge_resolutions(parts))
+        search = find_remedies(pod.pod, cluster, rules.options, limit)
+    answers = [remedy_answer(cluster, remedy, query.longhorn_namespace) for remedy in search.remedies]
+    data = {"pod": pod.pod.key, "fits": search.fits, "remedies": answers, "complete": search.complete}
 
     def table(console: EscapingConsole) -> None:
-        if search is None:
+        if search.fits:
             console.write(f"pod {pod.pod.key} fits as it is")
         else:
-            _print_remedies(pod.pod.key, answers, console, complete=complete)
+            _print_remedies(pod.pod.key, answers, console, complete=search.complete)
 
-    show_answer("Remedies", data, output, table, succeeds=search is None)
-
-
-def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: int) -> RemedySearch | None:
-    """Returns the search, None for a pod that fits."""
-    parts = resolve_candidates(pod, cluster.node_names, cluster.state.view, options)
-    check_existing_volumes(merge_resolutions(parts))
-    if PodDecider(options).decide(pod, cluster, lambda _: 0).node:
-        return None
-    return find_remedies(pod, cluster, options, limit)
+    show_answer("Remedies", data, output, table, succeeds=search.fits)
 
 
 def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: EscapingConsole, *, complete: bool) -> None:

@@ -45,6 +45,7 @@ class RemedySearch(Struct, frozen=True):
 
     remedies: tuple[Step, ...] = ()  # the cheapest first
     complete: bool = True  # whether it ended by itself; otherwise there may be cheaper remedies
+    fits: bool = False  # whether the pod fits as it is
 
 
 def find_remedies(
@@ -63,7 +64,7 @@ def find_remedies(
     trials = Trials(pod, cluster, options, max_decisions)
     decision = trials.decide(())
     if decision.node or limit <= 0:
-        return RemedySearch()
+        return RemedySearch(fits=bool(decision.node))
     remedies = _Search(trials, decision, limit).remedies()
     return RemedySearch(tuple(remedies), not trials.exhausted)
 
