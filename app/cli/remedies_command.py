@@ -63,7 +63,7 @@ def remedies(
     pod = select_pod(subject, namespace, source)
     if pod.snapshot.disk_schedules:
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")
-    cluster = _cluster_of_pod(pod, source)
+    cluster = predicted_cluster(replace(source, snapshot=pod.snapshot))
     with show_status("Searching for remedies"):
         parts = resolve_candidates(pod.pod, cluster.node_names, cluster.state.view, rules.options)
         check_existing_volumes(merge_resolutions(parts))
@@ -95,11 +95,6 @@ def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: Escapi
     console.write(f"pod {pod} fits nowhere; {shown}", "bold")
 
 
-def _cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:
-    """Returns the cluster that a pod is decided in, with the other objects of the pod's file."""
-    return predicted_cluster(replace(source, snapshot=pod.snapshot))
-
-
 def remedy_after(
     cluster: PredictedCluster, key: PodKey, avoided: Collection[str], options: FilterOptions, longhorn_namespace: str
 ) -> RemedyAnswer | None:
@@ -120,7 +115,7 @@ def cheapest_remedies(
     """Returns the cheapest remedies, none in a cluster that cannot be predicted. The search for one is short."""
     if pod.snapshot.disk_schedules:
         return ()
-    cluster = _cluster_of_pod(pod, source)
+    cluster = predicted_cluster(replace(source, snapshot=pod.snapshot))
     decisions = _EXPLAIN_DECISIONS if limit == 1 else MAX_DECISIONS
     remedies = find_remedies(pod.pod, cluster, options, limit, decisions).remedies
     return tuple(remedy_answer(cluster, remedy, source.query.longhorn_namespace) for remedy in remedies)

@@ -15,7 +15,7 @@ import typer
 from msgspec import Struct
 from typer.core import TyperCommand
 
-from app.cli.options import namespace_option, now
+from app.cli.options import namespace_option
 from app.cli.query import (
     CHANCE,
     Orders,
@@ -30,6 +30,7 @@ from app.cli.query import (
 from app.cli.render import Output, OutputOption, format_duration, format_range, shorten, show_answer, show_progress
 from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.predicted_replicas import NO_DATA
 from scheduler_core.predict.prediction import (
@@ -41,7 +42,6 @@ from scheduler_core.predict.prediction import (
     PodOutcome,
     Prediction,
     predict,
-    unlucky_order,
 )
 from scheduler_core.predict.situation import ExpansionOutcome, Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
@@ -196,59 +196,50 @@ def what_if(
     query.check_standard_input(*(changes.apply or ()))
     rate = read_rate(rebuild_rate)
     verbs = changes.in_order(invocation.meta[_ORDER_KEY])
-    _check_place(html)
+    if html is not None:
+        _check_place(html)
     # The nodes may be those of --apply.
     source = query.read(needs_nodes=not changes.apply)
     reader = ChangeReader(source, namespace)
     before = Situation(predicted_cluster(source), parallel=source.parallel_sets)
     after = reduce(lambda situation, change: change(situation), reader.read(verbs), before)
+    options = rules.options
+    seeds = orders.seeds
+    results = [run_order(after, options, seeded_choice(seed)) for seed in show_progress(seeds, "Playing orders")]
+    prediction = predict(before, after, results)
+    unlucky = next((number for number, result in enumerate(results) if result.fails), None)
+    number = unlucky or 0
+    history = OrderHistory(after.cluster)
     # A table has no steps.
-    with_steps = output is not Output.TABLE or html is not None
-    prediction, order = _predict(
-        before, after, rules.options, orders.seeds, query.longhorn_namespace, with_steps=with_steps
-    )
+    if output is not Output.TABLE or html is not None:
+        # The order that is shown is played again.
+        run_order(after, options, seeded_choice(seeds[number]), history.observe)
+    remedies = [] if unlucky is None else _remedies(results[number], after, options, query.longhorn_namespace)
+    order = ShownOrder(number, unlucky is not None, tuple(history.points()), remedies)
     notes = (CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
-    result = WhatIf(prediction, order, orders.seed, rate, notes)
-    if html is not None:
-        from app.cli.what_if_report import ReportHead, write_report
-
-        write_report(html, result, ReportHead(_command_line(verbs), query.snapshot or "the live cluster", now()))
-    show_answer(
-        "WhatIf", result.data(), output, lambda console: print_prediction(result, console), succeeds=prediction.succeeds
-    )
-
-
-def _check_place(html: Path | None) -> None:
+    answer = WhatIf(prediction, order, orders.seed, rate, notes)
     if html is not None:
         # Its import brings the template engine, which no other output needs.
-        from app.cli.what_if_report import check_place
+        from app.cli.what_if_report import write_report
 
-        check_place(html)
+        write_report(html, answer, _command_line(verbs), query.snapshot or "the live cluster")
+    succeeds = prediction.succeeds
+    show_answer("WhatIf", answer.data(), output, lambda console: print_prediction(answer, console), succeeds=succeeds)
+
+
+def _check_place(file: Path) -> None:
+    """Raises a CoreError if no report can be written to a file, before anything is predicted."""
+    try:
+        problem = "it is a folder" if file.is_dir() else ""
+        problem = problem or ("" if file.parent.is_dir() else f"there is no folder {file.parent}")
+    except OSError as error:
+        problem = str(error.strerror)
+    if problem:
+        raise CoreError(f"--html {file}: cannot be written: {problem}")
 
 
 def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
-
-
-def _predict(
-    before: Situation,
-    after: Situation,
-    options: FilterOptions,
-    seeds: Sequence[str],
-    longhorn_namespace: str,
-    *,
-    with_steps: bool,
-) -> tuple[Prediction, ShownOrder]:
-    results = [run_order(after, options, seeded_choice(seed)) for seed in show_progress(seeds, "Playing orders")]
-    unlucky = unlucky_order(results)
-    number = unlucky or 0
-    history = OrderHistory(after.cluster)
-    if with_steps:
-        # The order that is shown is played again.
-        run_order(after, options, seeded_choice(seeds[number]), history.observe)
-    remedies = [] if unlucky is None else _remedies(results[number], after, options, longhorn_namespace)
-    order = ShownOrder(number, unlucky is not None, tuple(history.points()), remedies)
-    return predict(before, after, results), order
 
 
 def _remedies(

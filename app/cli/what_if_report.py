@@ -6,7 +6,6 @@ escaped there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from msgspec import Struct
 
 from app.api.page.rendering import environment
 from app.cli import what_if
+from app.cli.options import now
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.predict.prediction import Certainty, OrderPoint
@@ -33,35 +33,10 @@ _NICE: Final = (1, 2, 5)
 Values = Sequence[tuple[int, int]]
 
 
-class ReportHead(Struct, frozen=True):
-    """What the prediction was asked."""
-
-    verbs: Sequence[str]  # the options that change the cluster, as on the command line
-    source: str  # the snapshot file, or the cluster
-    time: datetime
-
-
-def check_place(file: Path) -> None:
-    """Raises a CoreError if no report can be written to a file, before anything is predicted."""
-    try:
-        problem = "it is a folder" if file.is_dir() else ""
-        problem = problem or ("" if file.parent.is_dir() else f"there is no folder {file.parent}")
-    except OSError as error:
-        problem = str(error.strerror)
-    if problem:
-        raise CoreError(f"--html {file}: cannot be written: {problem}")
-
-
-def write_report(file: Path, answer: what_if.WhatIf, head: ReportHead) -> None:
-    """Writes the report of a prediction, or raises a CoreError if the file cannot be written."""
-    try:
-        file.write_text(render_report(answer, head), encoding="utf-8")
-    except OSError as error:
-        raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
-
-
-def render_report(answer: what_if.WhatIf, head: ReportHead) -> str:
-    """Returns the report of a prediction as HTML."""
+def write_report(file: Path, answer: what_if.WhatIf, verbs: Sequence[str], source: str) -> None:
+    """Writes the report of a prediction, or raises a CoreError if the file cannot be written. `verbs` are the options that
+    change the cluster, as on the command line; `source` is the snapshot file, or the cluster.
+    """
     prediction = answer.prediction
     certainties = list(Certainty)
     pods = sorted(prediction.pods, key=lambda pod: certainties.index(pod.outcome), reverse=True)
@@ -72,8 +47,9 @@ def render_report(answer: what_if.WhatIf, head: ReportHead) -> str:
         "exact_bytes": format_bytes,
         "outcome": what_if.outcome_text,
         "pod_outcome": what_if.pod_outcome_text,
-        "head": head,
-        "title": f"What-if: {', '.join(head.verbs)}" if head.verbs else "What-if: the pods that wait",
+        "source": source,
+        "time": now(),
+        "title": f"What-if: {', '.join(verbs)}" if verbs else "What-if: the pods that wait",
         "summary": what_if.summary(prediction),
         "changed_pods": [pod for pod in pods if pod.origin is not Origin.WAITING],
         "waiting_pods": [pod for pod in pods if pod.origin is Origin.WAITING],
@@ -85,7 +61,10 @@ def render_report(answer: what_if.WhatIf, head: ReportHead) -> str:
         "rebuild_start": what_if.rebuild_start,
         "expansion_text": what_if.expansion_text,
     }
-    return environment().get_template(_TEMPLATE).render(context)
+    try:
+        file.write_text(environment().get_template(_TEMPLATE).render(context), encoding="utf-8")
+    except OSError as error:
+        raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
 
 
 def _capitalize(text: str) -> str:

@@ -57,21 +57,16 @@ def predict_node_loss(
         WhatIfError: there is no such node
     """
     lost = lose_nodes(Situation(cluster), (node,))
-    lost = _with_claims(lost)
+    # Pods without claims change nothing for volumes or for pods with claims.
+    own = lost.cluster.snapshot.pods
+    waiting = tuple(key for key in lost.waiting or () if own[key].volumes)
+    lost = replace(lost, pods=tuple(entry for entry in lost.pods if own[entry.key].volumes), waiting=waiting)
     pods = [entry for entry in lost.pods if cluster.volumes_of(cluster.snapshot.pods[entry.key])]
     problems: list[str] = []
     for choose in orders:
         result = run_order(lost, options, choose)
         problems += dict.fromkeys(_problems(cluster, lost, result))
     return NodeLossOutcome(node, len(orders), len(pods), len(lost.degraded), sort_by_count(problems))
-
-
-def _with_claims(lost: Situation) -> Situation:
-    """Returns the situation without the pods that have no claims."""
-    # They change nothing for volumes or for pods with claims.
-    pods = lost.cluster.snapshot.pods
-    waiting = tuple(key for key in lost.waiting or () if pods[key].volumes)
-    return replace(lost, pods=tuple(entry for entry in lost.pods if pods[entry.key].volumes), waiting=waiting)
 
 
 def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> list[str]:

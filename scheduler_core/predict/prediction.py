@@ -136,16 +136,6 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
     )
 
 
-def unlucky_order(results: Sequence[OrderResult]) -> int | None:
-    """Returns the number of the first order in which something does not get its place, None without one."""
-    failures = (
-        number
-        for number, result in enumerate(results)
-        if result.refusals or result.stuck or result.blockers or result.incomplete
-    )
-    return next(failures, None)
-
-
 def _natural_keys(names: Iterable[str]) -> tuple[object, ...]:
     return tuple(map(natural_key, names))
 

@@ -66,6 +66,11 @@ class OrderResult(Struct, frozen=True):
     waits: Mapping[str, timedelta] = {}
 
     @property
+    def fails(self) -> bool:
+        """Whether something does not get its place."""
+        return bool(self.refusals or self.stuck or self.blockers or self.incomplete)
+
+    @property
     def unplaced_pods(self) -> frozenset[PodKey]:
         """The decided pods that no node fits, and that wait for one."""
         pods = self.cluster.snapshot.pods
