@@ -142,6 +142,7 @@ class WhatIf(Struct, frozen=True):
     def data(self) -> dict[str, Any]:
         """Returns what JSON has."""
         prediction = self.prediction
+        least, most = prediction.copied_bytes
         return {
             "orders": prediction.orders,
             "seed": self.seed,
@@ -150,23 +151,19 @@ class WhatIf(Struct, frozen=True):
             "gonePods": prediction.gone_pods,
             "drains": prediction.drains,
             "expansions": prediction.expansions,
-            "rebuilds": self._rebuild_data(),
+            "rebuilds": {
+                "leastBytes": least,
+                "mostBytes": most,
+                "waitSeconds": prediction.rebuild_wait,
+                "rate": self.rate,
+                # One rebuild after the other.
+                "leastSeconds": None if self.rate is None else least / self.rate,
+                "mostSeconds": None if self.rate is None else most / self.rate,
+            },
             "disks": prediction.disks,
             "volumes": prediction.volumes,
             "shownOrder": self.order,
             "notes": self.notes,
-        }
-
-    def _rebuild_data(self) -> dict[str, Any]:
-        least, most = self.prediction.copied_bytes
-        return {
-            "leastBytes": least,
-            "mostBytes": most,
-            "waitSeconds": self.prediction.rebuild_wait,
-            "rate": self.rate,
-            # One rebuild after the other.
-            "leastSeconds": None if self.rate is None else least / self.rate,
-            "mostSeconds": None if self.rate is None else most / self.rate,
         }
 
 
@@ -320,14 +317,12 @@ def _pod_cells(pod: PodOutcome, orders: int) -> Sequence[str]:
 
 
 def _volume_cells(volume: FewerReplicas, orders: int) -> Sequence[str]:
-    complete = orders - volume.incomplete
-    end = (
-        f"incomplete in {volume.incomplete} of {format_count(orders, 'order')}: {volume.problem}"
-        if volume.incomplete
-        else "complete"
-    )
-    end = f"incomplete: {volume.problem}" if not complete else end
-    end = f"{end}, {rebuild_start(volume)}" if complete and volume.rebuild_after_seconds else end
+    end = "complete"
+    if volume.incomplete:
+        part = "" if volume.incomplete == orders else f" in {volume.incomplete} of {format_count(orders, 'order')}"
+        end = f"incomplete{part}: {volume.problem}"
+    if volume.rebuild_after_seconds and volume.incomplete < orders:
+        end = f"{end}, {rebuild_start(volume)}"
     return volume.name, str(volume.replicas), str(volume.least_healthy), end, ", ".join(volume.pods)
 
 

@@ -205,6 +205,7 @@ def _has_other_user(cluster: PredictedCluster, pod: kube.Pod, claim: kube.Claim)
     return any(user.live and user.node_name and user.name != pod.name for user in users)
 
 
-def waiting_pod(pod: kube.Pod) -> kube.Pod:
+def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
+    """Returns the cluster in which the pod waits."""
     waiting = replace(pod, node_name="", nominated_node="", unschedulable="", phase="Pending", deleting=False)
-    return replace(waiting, scheduling=replace(pod.scheduling, ready=True))
+    return detach_volumes(cluster, pod).with_pod(replace(waiting, scheduling=replace(pod.scheduling, ready=True)))

@@ -29,7 +29,7 @@ from scheduler_core.predict.possible_steps import (
 )
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.remedy import Step, move_step
-from scheduler_core.predict.replica_moves import ReplicaMove, replica_moves
+from scheduler_core.predict.replica_moves import replica_moves
 from scheduler_core.predict.trials import Trials
 from scheduler_core.values import replace
 
@@ -134,12 +134,12 @@ class _Search(Struct, frozen=True):
             for move in replica_moves(cluster, (volume.name,)):
                 if len(remedies) == limit or self.trials.exhausted:
                     return remedies
-                if move.replica in movable and self._fits_after(move):
+                # Longhorn may choose any of the targets.
+                if move.replica in movable and all(
+                    self.trials.decide_move(move, target).node for target in move.targets
+                ):
                     remedies.append(move_step(move))
         return remedies
-
-    def _fits_after(self, move: ReplicaMove) -> bool:
-        return all(self.trials.decide_move(move, target).node for target in move.targets)
 
     def _least_size(self, question: SpaceQuestion) -> int:
         """Returns the least bytes with which the pod fits, else 0; with one byte less it was decided not to fit."""

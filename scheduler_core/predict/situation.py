@@ -21,7 +21,7 @@ from msgspec import Struct
 from scheduler_core.model import kube
 from scheduler_core.model.generic import DisruptionBudget, PodKey
 from scheduler_core.model.snapshot import NamespacedName
-from scheduler_core.predict.pod_decision import detach_volumes, waiting_pod
+from scheduler_core.predict.pod_decision import take_away
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
 from scheduler_core.values import replace
 
@@ -277,7 +277,3 @@ def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> tuple[list[kub
     pods = [pod for pod in cluster.snapshot.pods.values() if pod.node_name in nodes and pod.live]
     on_nodes = sorted((pod for pod in pods if pod.node_name), key=lambda pod: pod.key)
     return on_nodes, tuple(pod.namespaced_name for pod in pods if not pod.node_name)
-
-
-def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    return detach_volumes(cluster, pod).with_pod(waiting_pod(pod))

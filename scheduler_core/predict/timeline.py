@@ -25,7 +25,7 @@ from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.packing.budget import give_way
 from scheduler_core.predict.cluster_changes import drain_blockers
-from scheduler_core.predict.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod
+from scheduler_core.predict.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod, take_away
 from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange, hide_changes, show_change
 from scheduler_core.predict.predicted_replicas import (
     NO_DATA,
@@ -36,7 +36,7 @@ from scheduler_core.predict.predicted_replicas import (
     next_step,
     replicas_on_node,
 )
-from scheduler_core.predict.situation import Origin, PodToPlace, Situation, take_away
+from scheduler_core.predict.situation import Origin, PodToPlace, Situation
 from scheduler_core.values import replace
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
