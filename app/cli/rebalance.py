@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
 _MAX_MOVES: Final = 10
 _MAX_TARGETS: Final = 3
-_STATUS_IS_CURRENT: Final = "Longhorn's status counts as current; meanwhile no other volume may be created or grow"
-_UNSETTLED: Final = "volumes of which Longhorn has to place replicas: {count}; no move changes whether it can"
-_AUTO_BALANCE: Final = "replica-auto-balance is on: Longhorn may move replicas of other volumes, too"
-_BUSY: Final = "nodes where volumes of bound pods are still to be placed: {count}; no replica is moved there"
 
 
 class _Step(Struct, frozen=True):
@@ -167,13 +163,15 @@ def _data(result: Rebalance, name: str, storage_class: str, steps: Sequence[_Ste
 
 
 def _notes(baseline: Baseline) -> list[str]:
-    notes = [_STATUS_IS_CURRENT]
+    notes = ["Longhorn's status counts as current; meanwhile no other volume may be created or grow"]
     if baseline.unsettled:
-        notes.append(_UNSETTLED.format(count=len(baseline.unsettled)))
+        count = len(baseline.unsettled)
+        notes.append(f"volumes of which Longhorn has to place replicas: {count}; no move changes whether it can")
     if baseline.cluster.state.view.settings.replica_auto_balance != AUTO_BALANCE_DISABLED:
-        notes.append(_AUTO_BALANCE)
+        notes.append("replica-auto-balance is on: Longhorn may move replicas of other volumes, too")
     if baseline.busy_nodes:
-        notes.append(_BUSY.format(count=len(baseline.busy_nodes)))
+        count = len(baseline.busy_nodes)
+        notes.append(f"nodes where volumes of bound pods are still to be placed: {count}; no replica is moved there")
     return notes
 
 

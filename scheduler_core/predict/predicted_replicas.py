@@ -225,12 +225,8 @@ def fail_replicas(cluster: PredictedCluster, replicas: Iterable[longhorn.Replica
         ("replicas", replica.name): replace(replica, failed_at=now, current_state="stopped") for replica in failing
     }
     cluster = cluster.update(changes)
-    return cluster.update(_robustness_changes(cluster, {replica.volume for replica in failing}, now))
-
-
-def _robustness_changes(cluster: PredictedCluster, names: Iterable[str], now: str) -> ChangesByObject:
-    changes: ChangesByObject = {}
-    for name in names:
+    changes = {}
+    for name in {replica.volume for replica in failing}:
         volume = cluster.snapshot.volumes.get(name)
         if volume is None:
             continue
@@ -238,7 +234,7 @@ def _robustness_changes(cluster: PredictedCluster, names: Iterable[str], now: st
             changes["volumes", name] = replace(volume, robustness=FAULTED)
         elif volume.robustness != DEGRADED:
             changes["volumes", name] = replace(volume, robustness=DEGRADED, last_degraded_at=now)
-    return changes
+    return cluster.update(changes)
 
 
 def replicas_on_node(cluster: PredictedCluster, name: str) -> list[longhorn.Replica]:
