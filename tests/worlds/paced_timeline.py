@@ -1,4 +1,4 @@
-"""The same events when they take time, which is counted in steps: a step is one decision of kube-scheduler. Pods are
+"""The events of `Timeline` when they take time, which is counted in steps: a step is one decision of kube-scheduler. Pods are
 decided in the order of arrival. One that no node fits backs off, and is tried again once something has changed since.
 A pod with a node is bound some steps later; then its volumes are attached, and Longhorn places their replicas on the
 status of that moment, which shows them later still. Pods are not evicted.
