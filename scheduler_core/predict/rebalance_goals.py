@@ -136,6 +136,7 @@ class WaitingPodsGoal:
         return self.target
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> int:  # noqa: ARG002
+        """Returns the number of pods that are placed, as in the other goal."""
         least = self.target
         for cluster in clusters:
             if not self.before and not any(_fits(self.pods, cluster, self._options)):

@@ -100,8 +100,8 @@ class _Search(Struct, frozen=True):
 
     def _space_remedies(self, limit: int) -> list[Step]:
         trials = self.trials
-        found = space_questions(trials.cluster, self.decision, proven=trials.monotone)
-        questions = sorted(found, key=lambda question: question.order)
+        questions = space_questions(trials.cluster, self.decision, proven=trials.monotone)
+        questions.sort(key=lambda question: question.order)
         most_space: dict[str, list[Step]] = {}
         for question in questions:
             give_way()
