@@ -187,7 +187,7 @@ class _Search:
         """
         moves: list[ReplicaMove] = []
         for cluster in sequence.clusters:
-            of_volume = replica_moves(cluster, [replica.volume])
+            of_volume = replica_moves(cluster, replica.volume)
             move = next((each for each in of_volume if each.replica == replica.name), None)
             if move is None or any(target.node in self._baseline.busy_nodes for target in move.targets):
                 return None

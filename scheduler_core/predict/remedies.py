@@ -131,7 +131,7 @@ class _Search(Struct, frozen=True):
         movable = {replica.name for replica in replicas}
         for volume in sorted(volumes, key=lambda volume: (volume.actual_size, volume.name)):
             self.trials.decisions_left -= 1
-            for move in replica_moves(cluster, (volume.name,)):
+            for move in replica_moves(cluster, volume.name):
                 if len(remedies) == limit or self.trials.exhausted:
                     return remedies
                 # Longhorn may choose any of the targets.

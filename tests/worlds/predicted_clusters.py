@@ -10,6 +10,7 @@ from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
 from scheduler_core.predict.prediction import PodOutcome, Prediction, predict
+from scheduler_core.predict.replica_moves import ReplicaMove, replica_moves
 from scheduler_core.predict.situation import Change, Situation
 from scheduler_core.predict.timeline import Observe, OrderResult, run_order
 from tests.builders import (
@@ -152,6 +153,11 @@ def prediction(start: Situation, *changes: Change, orders: int = 10) -> Predicti
 
 def outcome_of(result: Prediction, name: str) -> PodOutcome:
     return next(outcome for outcome in result.pods if outcome.pod == f"default/{name}")
+
+
+def every_move(cluster: PredictedCluster) -> list[ReplicaMove]:
+    """Every move that is possible now, by volume and replica."""
+    return [move for name in sorted(cluster.snapshot.volumes) for move in replica_moves(cluster, name)]
 
 
 def gibibytes(gib: float) -> int:
