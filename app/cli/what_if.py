@@ -32,13 +32,12 @@ from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.order_history import OrderHistory, OrderPoint
 from scheduler_core.predict.predicted_replicas import NO_DATA
 from scheduler_core.predict.prediction import (
     Certainty,
     DiskOutcome,
     FewerReplicas,
-    OrderHistory,
-    OrderPoint,
     PodOutcome,
     Prediction,
     predict,
