@@ -13,9 +13,7 @@ from app.cli.render import Output, OutputOption, show_answer, show_status
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from scheduler_core.decide.decision import FilterOptions, check_existing_volumes, resolve_candidates
 from scheduler_core.errors import CoreError
-from scheduler_core.model.generic import PodKey
 from scheduler_core.model.quantity import format_count
-from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.remedies import MAX_DECISIONS, find_remedies
 from scheduler_core.values import replace
 from scheduler_core.volumes.volume_binding import merge_resolutions
@@ -26,9 +24,7 @@ if TYPE_CHECKING:
 _MAX_REMEDIES: Final = 100
 _DEFAULT_LIMIT: Final = 5
 # Each takes about 1 ms in a cluster of 100 nodes. `explain` is asked why a pod waits, so its remedy must not take long.
-_EXPLAIN_DECISIONS: Final = 100
-# More remedies of nodes that must not be changed are not passed over.
-_MAX_AVOIDED: Final = 10
+EXPLAIN_DECISIONS: Final = 100
 
 
 def remedies(
@@ -95,20 +91,6 @@ def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: Escapi
     console.write(f"pod {pod} fits nowhere; {shown}", "bold")
 
 
-def remedy_after(
-    cluster: PredictedCluster, key: PodKey, avoided: Collection[str], options: FilterOptions, longhorn_namespace: str
-) -> RemedyAnswer | None:
-    """Returns the cheapest remedy of a short search for a pod of a predicted cluster that changes no node of `avoided`,
-    None without one.
-    """
-    pod = cluster.snapshot.pods[key]
-    limit = 1 + min(len(avoided), _MAX_AVOIDED)
-    remedies = find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS).remedies
-    # A node that is drained is not to be uncordoned.
-    remedy = next((remedy for remedy in remedies if remedy.node not in avoided), None)
-    return None if remedy is None else remedy_answer(cluster, remedy, longhorn_namespace)
-
-
 def cheapest_remedies(
     pod: ExplainedPod, source: ClusterSource, options: FilterOptions, limit: int
 ) -> tuple[RemedyAnswer, ...]:
@@ -116,6 +98,6 @@ def cheapest_remedies(
     if pod.snapshot.disk_schedules:
         return ()
     cluster = predicted_cluster(replace(source, snapshot=pod.snapshot))
-    decisions = _EXPLAIN_DECISIONS if limit == 1 else MAX_DECISIONS
+    decisions = EXPLAIN_DECISIONS if limit == 1 else MAX_DECISIONS
     remedies = find_remedies(pod.pod, cluster, options, limit, decisions).remedies
     return tuple(remedy_answer(cluster, remedy, source.query.longhorn_namespace) for remedy in remedies)

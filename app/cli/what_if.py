@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 _ORDERS: Final = Orders(20)
 # Each is searched for about a tenth of a second.
 _MAX_REMEDIES: Final = 3
+# More remedies of nodes that must not be changed are not passed over.
+_MAX_AVOIDED: Final = 10
 _MAX_NODES: Final = 3
 _MAX_REASONS: Final = 2
 _ORDER_KEY: Final = "app.cli.what_if.order"
@@ -241,15 +243,23 @@ def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
 def _remedies(
     result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
 ) -> list[PodRemedy]:
-    """Returns what would help the first pods that no node fits at the end of an order."""
-    from app.cli.remedies_command import remedy_after
+    """Returns what would help the first pods that no node fits at the end of an order, by a short search that changes no node
+    which is drained or lost.
+    """
+    from app.cli.remedies_command import EXPLAIN_DECISIONS
+    from app.schemas.remedies_answer import remedy_answer
+    from scheduler_core.predict.remedies import find_remedies
 
     avoided = {*after.drained, *after.lost}
+    limit = 1 + min(len(avoided), _MAX_AVOIDED)
     answers: list[PodRemedy] = []
     for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
-        remedy = remedy_after(result.cluster, key, avoided, options, longhorn_namespace)
+        pod = result.cluster.snapshot.pods[key]
+        remedies = find_remedies(pod, result.cluster, options, limit, EXPLAIN_DECISIONS).remedies
+        remedy = next((remedy for remedy in remedies if remedy.node not in avoided), None)
         if remedy is not None:
-            answers.append(PodRemedy("/".join(key), remedy))
+            answer = remedy_answer(result.cluster, remedy, longhorn_namespace)
+            answers.append(PodRemedy("/".join(key), answer))
     return answers
 
 
