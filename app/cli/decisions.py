@@ -16,7 +16,15 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url, now
+from app.cli.options import (
+    ContextOption,
+    KubeconfigOption,
+    LeaderUrlOption,
+    LonghornNamespaceOption,
+    check_url,
+    namespace_option,
+    now,
+)
 from app.cli.query import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
 from app.cli.render import Cell, ListOutput, Refreshing, Table, document, shorten, show, show_progress
 from app.settings import DEFAULT_NAMESPACE
@@ -88,9 +96,7 @@ def waiting(
     ] = ListOutput.TABLE,
     rules: Rules,
     query: Query,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pods; default: all.")
-    ] = None,
+    namespace: Annotated[str | None, namespace_option("Namespace of the pods; default: all.")] = None,
 ) -> None:
     """Show the pods with claims that wait for a node.
 
@@ -286,9 +292,7 @@ def decisions(
     ] = ListOutput.TABLE,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pods; default: all.")
-    ] = None,
+    namespace: Annotated[str | None, namespace_option("Namespace of the pods; default: all.")] = None,
     longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Show what the extender decided lately.

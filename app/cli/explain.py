@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from msgspec import Struct
 
-from app.cli.options import now
+from app.cli.options import namespace_option, now
 from app.cli.query import NO_RESOURCES, ClusterSource, ExplainedPod, Query, Rules, claim_pod, select_pod, waiting_pods
 from app.cli.render import NO, YES, Cell, ExplainOutput, document, plain_data, show, warn
 from app.schemas.decision import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
@@ -189,9 +189,7 @@ def explain(
         bool, typer.Option("--alone", help="Leave out the space that other pods' volumes in the snapshot will take.")
     ] = False,
     query: Query,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pod or claim.")
-    ] = None,
+    namespace: Annotated[str | None, namespace_option("Namespace of the pod or claim.")] = None,
 ) -> None:
     """Tell on which nodes a pod can run, and why not elsewhere.
 

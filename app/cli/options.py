@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -49,6 +49,13 @@ NamespaceOption = Annotated[
 LonghornNamespaceOption = Annotated[
     str, typer.Option("--longhorn-namespace", envvar="POD_NAMESPACE", metavar="NAME", help="Where Longhorn is.")
 ]
+
+
+def namespace_option(text: str) -> Any:
+    """Returns the option of the namespace of what is asked about; `text` is its help."""
+    return typer.Option("--namespace", "-n", metavar="NAME", help=text)
+
+
 LeaderUrlOption = Annotated[
     str,
     typer.Option(

@@ -4,15 +4,15 @@ drain fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.cli.options import namespace_option
 from app.cli.query import (
     CHANCE,
-    ClusterSource,
     Orders,
     Query,
     RebuildRateOption,
@@ -25,22 +25,18 @@ from app.cli.query import (
 from app.cli.render import (
     Output,
     OutputOption,
-    document,
     format_duration,
     format_range,
     progress_of,
     shorten,
-    show,
+    show_answer,
     show_progress,
 )
 from app.cli.what_if_changes import pod_template
-from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.predict.cluster_additions import Workload
 from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
 from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom
-from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.prediction import refusal_text
 from scheduler_core.predict.situation import Situation
@@ -49,7 +45,6 @@ from scheduler_core.values import replace
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
 
-FAILS: Final = 1
 _DEFAULT_LIMIT: Final = 1_000
 _MAX_LIMIT: Final = 100_000
 _MAX_REFUSALS: Final = 2
@@ -68,9 +63,7 @@ def headroom(
     output: OutputOption = Output.TABLE,
     rules: Rules,
     query: Query,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the workload or pod.")
-    ] = None,
+    namespace: Annotated[str | None, namespace_option("Namespace of the workload or pod.")] = None,
 ) -> None:
     """Say how many more pods of a template fit.
 
@@ -87,9 +80,18 @@ def headroom(
     source = query.read(needs_nodes=True)
     workload, objects = pod_template(template, namespace, source)
     cluster = predicted_cluster(replace(source, snapshot=objects))
-    result, closest = _predict(cluster, workload, rules.options, orders.seeds, limit)
+    results = [
+        fill_with_pods(cluster, workload, rules.options, seeded_choice(seed), limit)
+        for seed in show_progress(orders.seeds, "Playing orders")
+    ]
+    result = summarize_headroom(results, limit)
+    refused = result.tightest.refused
+    closest = None if refused is None else closest_node(refused, rules.options)
     succeeds = result.least >= at_least
-    notes = [*_notes(cluster), *source.notes(drains=False)]
+    notes = source.notes(drains=False)
+    waiting = len(Situation(cluster).all_pods())
+    if waiting:
+        notes.insert(0, f"pods that wait already: {waiting}; they are placed first where they fit")
     asked = {"template": template, "orders": orders.orders, "seed": orders.seed, "limit": limit, "atLeast": at_least}
     data = {**asked, **_headroom_data(result, closest, succeeds=succeeds), "notes": notes}
 
@@ -97,26 +99,7 @@ def headroom(
         _print_headroom(result, closest, console)
         console.end(notes, _headroom_summary(result, template))
 
-    show(document("Headroom", data), output, table)
-    if not succeeds:
-        raise typer.Exit(FAILS)
-
-
-def _predict(
-    cluster: PredictedCluster, template: Workload, options: FilterOptions, seeds: Sequence[str], limit: int
-) -> tuple[Headroom, ClosestNode | None]:
-    results = [
-        fill_with_pods(cluster, template, options, seeded_choice(seed), limit)
-        for seed in show_progress(seeds, "Playing orders")
-    ]
-    result = summarize_headroom(results, limit)
-    refused = result.tightest.refused
-    return result, None if refused is None else closest_node(refused, options)
-
-
-def _notes(cluster: PredictedCluster) -> list[str]:
-    waiting = len(Situation(cluster).all_pods())
-    return [f"pods that wait already: {waiting}; they are placed first where they fit"] if waiting else []
+    show_answer("Headroom", data, output, table, succeeds=succeeds)
 
 
 def _headroom_data(result: Headroom, closest: ClosestNode | None, *, succeeds: bool) -> dict[str, Any]:
@@ -188,7 +171,8 @@ def maintenance(
     """
     rate = read_rate(rebuild_rate)
     source = query.read(needs_nodes=True)
-    names = tuple(dict.fromkeys(nodes or _all_nodes(source)))
+    snapshot = source.snapshot
+    names = tuple(dict.fromkeys(nodes or sorted(snapshot.nodes or snapshot.longhorn_nodes)))
     with progress_of(len(names), "Draining nodes") as report:
         request = MaintenanceRequest(
             cluster=predicted_cluster(source),
@@ -207,13 +191,7 @@ def maintenance(
         _print_order(order, rate, console)
         console.end(notes, _order_summary(order))
 
-    show(document("Maintenance", data), output, table)
-    if not order.complete:
-        raise typer.Exit(FAILS)
-
-
-def _all_nodes(source: ClusterSource) -> list[str]:
-    return sorted(source.snapshot.nodes or source.snapshot.longhorn_nodes)
+    show_answer("Maintenance", data, output, table, succeeds=order.complete)
 
 
 def _choose(seed: str, node: str) -> Choose:
@@ -221,20 +199,12 @@ def _choose(seed: str, node: str) -> Choose:
 
 
 def _order_data(order: DrainOrder, rate: int | None) -> dict[str, Any]:
-    blocked = [
-        {"node": node, "blocked": True, "problems": texts, "firstProblems": texts}
-        for node, texts in order.blocked.items()
-    ]
-    failed = [
-        {"node": entry.node, "blocked": False, "problems": entry.problems, "firstProblems": entry.first_problems}
-        for entry in order.failed
-    ]
     return {
         "succeeds": order.complete,
         "exhaustive": order.exhaustive,
         "tries": order.dead_ends,
         "steps": [_step_data(step, rate) for step in order.steps],
-        "failed": [*blocked, *failed],
+        "failed": order.failed,
     }
 
 
@@ -276,16 +246,14 @@ def _step_cells(step: DrainStep, rate: int | None) -> list[str]:
 
 
 def _failed_rows(order: DrainOrder) -> Iterator[tuple[str, str, str]]:
-    for node, texts in order.blocked.items():
-        yield node, "in any order", shorten(texts, _MAX_PROBLEMS, "; ")
     for entry in order.failed:
         after = "after these, and even first" if entry.first_problems else "after these"
-        problems = shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
-        yield entry.node, after if order.steps else "first", problems
+        when = "in any order" if entry.blocked else after if order.steps else "first"
+        yield entry.node, when, shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
 
 
 def _order_summary(order: DrainOrder) -> str:
-    total = format_count(len(order.steps) + len(order.failed) + len(order.blocked), "node")
+    total = format_count(len(order.steps) + len(order.failed), "node")
     drained = f"{len(order.steps)} of {total} can be drained"
     orders = format_count(order.courses, "order")
     if order.complete:
@@ -293,6 +261,6 @@ def _order_summary(order: DrainOrder) -> str:
     longest = f"{drained} one after the other, in {orders} of events"
     if order.exhaustive:
         return f"{longest}; every order was tried, so that no other one drains more"
-    if order.blocked:
+    if any(entry.blocked for entry in order.failed):
         longest = f"{longest}; there is no order of all nodes"
     return f"{longest}; no longer order was found in {format_count(order.dead_ends, 'try', 'tries')}"

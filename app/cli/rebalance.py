@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from msgspec import Struct
 
 from app.cli.query import ClusterSource, Orders, Query, Rules, positive_bytes, predicted_cluster, seeded_choice
-from app.cli.render import Output, OutputOption, document, shorten, show, show_status
-from scheduler_core.convert.kubectl import Command, replica_move_commands
-from scheduler_core.decide.decision import FilterOptions
+from app.cli.render import Output, OutputOption, shorten, show_answer, show_status
+from app.schemas.remedies_answer import move_commands
+from scheduler_core.convert.kubectl import Command
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.move_search import DEFAULT_MAX_MOVES, Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.prediction import pods_by_volume
 from scheduler_core.predict.rebalance_goals import (
     LARGEST_VOLUME,
@@ -29,19 +28,14 @@ from scheduler_core.predict.rebalance_goals import (
     LargestVolumeGoal,
     WaitingPodsGoal,
 )
-from scheduler_core.predict.replica_moves import ReplicaMove, is_auto_balanced
+from scheduler_core.predict.replica_moves import ReplicaMove
 from scheduler_core.predict.situation import Situation
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
 
-NO_PLAN: Final = 1
 _MAX_MOVES: Final = 10
 _MAX_TARGETS: Final = 3
-_STATUS_IS_CURRENT: Final = "Longhorn's status counts as current; meanwhile no other volume may be created or grow"
-_UNSETTLED: Final = "volumes of which Longhorn has to place replicas: {count}; no move changes whether it can"
-_AUTO_BALANCE: Final = "replica-auto-balance is on: Longhorn may move replicas of other volumes, too"
-_BUSY: Final = "nodes where volumes of bound pods are still to be placed: {count}; no replica is moved there"
 
 
 class _Step(Struct, frozen=True):
@@ -91,31 +85,22 @@ def rebalance(
         raise CoreError(f"--size is for --goal {LARGEST_VOLUME}")
     objective: Goal
     if name == WAITING_PODS:
-        objective = WaitingPodsGoal(situation, rules.options, lambda: _choices(orders.seeds))
+        objective = WaitingPodsGoal(situation, rules.options, lambda: map(seeded_choice, orders.seeds))
     else:
         objective = LargestVolumeGoal(situation.cluster, storage_class, least)
     with show_status("Trying moves"):
-        baseline, result = _find(situation, rules.options, objective, max_moves)
+        baseline = Baseline.of(situation, rules.options)
+        result = find_moves(objective, baseline, max_moves)
     steps = _steps(result, situation.cluster, query.longhorn_namespace)
     notes = _notes(baseline)
+    succeeds = result.plan is not None or result.reached
 
     def table(console: EscapingConsole) -> None:
         _print_steps(steps, console)
         console.end(notes, _summary(result, storage_class))
 
-    show(document("Rebalance", {**_data(result, name, storage_class, steps), "notes": notes}), output, table)
-    if result.plan is None and not result.reached:
-        raise typer.Exit(NO_PLAN)
-
-
-def _find(situation: Situation, options: FilterOptions, goal: Goal, max_moves: int) -> tuple[Baseline, Rebalance]:
-    baseline = Baseline.of(situation, options)
-    result = find_moves(goal, baseline, max_moves)
-    return baseline, result
-
-
-def _choices(seeds: Sequence[str]) -> Iterable[Choose]:
-    return [seeded_choice(seed) for seed in seeds]
+    data = {"succeeds": succeeds, **_data(result, name, storage_class, steps), "notes": notes}
+    show_answer("Rebalance", data, output, table, succeeds=succeeds)
 
 
 def _goal_name(text: str | None, situation: Situation, source: ClusterSource) -> tuple[str, str]:
@@ -143,18 +128,12 @@ def _default_class(situation: Situation, source: ClusterSource) -> str:
 
 def _steps(result: Rebalance, cluster: PredictedCluster, namespace: str) -> list[_Step]:
     users = pods_by_volume(cluster)
-    steps = []
-    for move in result.plan.moves if result.plan is not None else ():
-        volume = cluster.snapshot.volumes[move.volume]
-        balanced = is_auto_balanced(cluster, volume)
-        commands = replica_move_commands(volume, move.replica, namespace, auto_balanced=balanced)
-        steps.append(_Step(move, users.get(move.volume, ()), commands))
-    return steps
+    moves = result.plan.moves if result.plan is not None else ()
+    return [_Step(move, users.get(move.volume, ()), move_commands(cluster, move, namespace)) for move in moves]
 
 
 def _data(result: Rebalance, name: str, storage_class: str, steps: Sequence[_Step]) -> dict[str, Any]:
     return {
-        "succeeds": result.plan is not None or result.reached,
         "goal": {
             "name": name,
             "storageClass": storage_class or None,
@@ -184,13 +163,15 @@ def _data(result: Rebalance, name: str, storage_class: str, steps: Sequence[_Ste
 
 
 def _notes(baseline: Baseline) -> list[str]:
-    notes = [_STATUS_IS_CURRENT]
+    notes = ["Longhorn's status counts as current; meanwhile no other volume may be created or grow"]
     if baseline.unsettled:
-        notes.append(_UNSETTLED.format(count=len(baseline.unsettled)))
+        count = len(baseline.unsettled)
+        notes.append(f"volumes of which Longhorn has to place replicas: {count}; no move changes whether it can")
     if baseline.cluster.state.view.settings.replica_auto_balance != AUTO_BALANCE_DISABLED:
-        notes.append(_AUTO_BALANCE)
+        notes.append("replica-auto-balance is on: Longhorn may move replicas of other volumes, too")
     if baseline.busy_nodes:
-        notes.append(_BUSY.format(count=len(baseline.busy_nodes)))
+        count = len(baseline.busy_nodes)
+        notes.append(f"nodes where volumes of bound pods are still to be placed: {count}; no replica is moved there")
     return notes
 
 

@@ -7,30 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from app.cli.options import namespace_option
 from app.cli.query import ClusterSource, ExplainedPod, Query, Rules, predicted_cluster, select_pod
-from app.cli.render import Output, OutputOption, document, show, show_status
+from app.cli.render import Output, OutputOption, show_answer, show_status
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from scheduler_core.decide.decision import FilterOptions, check_existing_volumes, resolve_candidates
 from scheduler_core.errors import CoreError
-from scheduler_core.model.generic import PodKey
-from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
-from scheduler_core.predict.pod_decision import PodDecider
-from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.remedies import MAX_DECISIONS, RemedySearch, find_remedies
+from scheduler_core.predict.remedies import MAX_DECISIONS, find_remedies
 from scheduler_core.values import replace
 from scheduler_core.volumes.volume_binding import merge_resolutions
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
 
-DOES_NOT_FIT: Final = 1
 _MAX_REMEDIES: Final = 100
 _DEFAULT_LIMIT: Final = 5
 # Each takes about 1 ms in a cluster of 100 nodes. `explain` is asked why a pod waits, so its remedy must not take long.
-_EXPLAIN_DECISIONS: Final = 100
-# More remedies of nodes that must not be changed are not passed over.
-_MAX_AVOIDED: Final = 10
+EXPLAIN_DECISIONS: Final = 100
 
 
 def remedies(
@@ -49,9 +43,7 @@ def remedies(
     output: OutputOption = Output.TABLE,
     rules: Rules,
     query: Query,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pod.")
-    ] = None,
+    namespace: Annotated[str | None, namespace_option("Namespace of the pod.")] = None,
 ) -> None:
     """Find the cheapest changes of the cluster that make a pod fit.
 
@@ -67,31 +59,21 @@ def remedies(
     pod = select_pod(subject, namespace, source)
     if pod.snapshot.disk_schedules:
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")
-    cluster = _cluster_of_pod(pod, source)
+    cluster = predicted_cluster(replace(source, snapshot=pod.snapshot))
     with show_status("Searching for remedies"):
-        search = _search(pod.pod, cluster, rules.options, limit)
-    answers = [remedy_answer(cluster, remedy, query.longhorn_namespace) for remedy in search.remedies] if search else []
-    complete = search is None or search.complete
-    data = {"pod": pod.pod.key, "fits": search is None, "remedies": answers, "complete": complete}
+        parts = resolve_candidates(pod.pod, cluster.node_names, cluster.state.view, rules.options)
+        check_existing_volumes(merge_resolutions(parts))
+        search = find_remedies(pod.pod, cluster, rules.options, limit)
+    answers = [remedy_answer(cluster, remedy, query.longhorn_namespace) for remedy in search.remedies]
+    data = {"pod": pod.pod.key, "fits": search.fits, "remedies": answers, "complete": search.complete}
 
     def table(console: EscapingConsole) -> None:
-        if search is None:
+        if search.fits:
             console.write(f"pod {pod.pod.key} fits as it is")
         else:
-            _print_remedies(pod.pod.key, answers, console, complete=complete)
+            _print_remedies(pod.pod.key, answers, console, complete=search.complete)
 
-    show(document("Remedies", data), output, table)
-    if search is not None:
-        raise typer.Exit(DOES_NOT_FIT)
-
-
-def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: int) -> RemedySearch | None:
-    """Returns the search, None for a pod that fits."""
-    parts = resolve_candidates(pod, cluster.node_names, cluster.state.view, options)
-    check_existing_volumes(merge_resolutions(parts))
-    if PodDecider(options).decide(pod, cluster, lambda _: 0).node:
-        return None
-    return find_remedies(pod, cluster, options, limit)
+    show_answer("Remedies", data, output, table, succeeds=search.fits)
 
 
 def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: EscapingConsole, *, complete: bool) -> None:
@@ -109,32 +91,13 @@ def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: Escapi
     console.write(f"pod {pod} fits nowhere; {shown}", "bold")
 
 
-def _cluster_of_pod(pod: ExplainedPod, source: ClusterSource) -> PredictedCluster:
-    """Returns the cluster that a pod is decided in, with the other objects of the pod's file."""
-    return predicted_cluster(replace(source, snapshot=pod.snapshot))
-
-
-def remedy_after(
-    cluster: PredictedCluster, key: PodKey, avoided: Collection[str], options: FilterOptions, longhorn_namespace: str
-) -> RemedyAnswer | None:
-    """Returns the cheapest remedy of a short search for a pod of a predicted cluster that changes no node of `avoided`,
-    None without one.
-    """
-    pod = cluster.snapshot.pods[key]
-    limit = 1 + min(len(avoided), _MAX_AVOIDED)
-    remedies = find_remedies(pod, cluster, options, limit, _EXPLAIN_DECISIONS).remedies
-    # A node that is drained is not to be uncordoned.
-    remedy = next((remedy for remedy in remedies if remedy.node not in avoided), None)
-    return None if remedy is None else remedy_answer(cluster, remedy, longhorn_namespace)
-
-
 def cheapest_remedies(
     pod: ExplainedPod, source: ClusterSource, options: FilterOptions, limit: int
 ) -> tuple[RemedyAnswer, ...]:
     """Returns the cheapest remedies, none in a cluster that cannot be predicted. The search for one is short."""
     if pod.snapshot.disk_schedules:
         return ()
-    cluster = _cluster_of_pod(pod, source)
-    decisions = _EXPLAIN_DECISIONS if limit == 1 else MAX_DECISIONS
+    cluster = predicted_cluster(replace(source, snapshot=pod.snapshot))
+    decisions = EXPLAIN_DECISIONS if limit == 1 else MAX_DECISIONS
     remedies = find_remedies(pod.pod, cluster, options, limit, decisions).remedies
     return tuple(remedy_answer(cluster, remedy, source.query.longhorn_namespace) for remedy in remedies)

@@ -96,6 +96,7 @@ def show_status(text: str) -> Iterator[None]:
         yield
 
 
+FAILS: Final = 1
 _UNLIMITED_WIDTH: Final = 2**16
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 # What a table shows, perhaps with its style.
@@ -164,6 +165,13 @@ class Refreshing:
 def document(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an answer with its kind, as the objects of Kubernetes have it."""
     return {"apiVersion": API_VERSION, "kind": kind, **data}
+
+
+def show_answer(kind: str, data: Mapping[str, Any], output: Output, table: Table, *, succeeds: bool) -> None:
+    """Prints the answer of a plan; ends the program with exit code 1 if it does not succeed."""
+    show(document(kind, data), output, table)
+    if not succeeds:
+        raise typer.Exit(FAILS)
 
 
 def plain_data(value: Any) -> Any:

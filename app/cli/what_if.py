@@ -15,7 +15,7 @@ import typer
 from msgspec import Struct
 from typer.core import TyperCommand
 
-from app.cli.options import now
+from app.cli.options import namespace_option
 from app.cli.query import (
     CHANCE,
     Orders,
@@ -27,21 +27,20 @@ from app.cli.query import (
     seeded_choice,
     wait_line,
 )
-from app.cli.render import Output, OutputOption, document, format_duration, format_range, shorten, show, show_progress
+from app.cli.render import Output, OutputOption, format_duration, format_range, shorten, show_answer, show_progress
 from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict.order_history import OrderHistory, OrderPoint
 from scheduler_core.predict.predicted_replicas import NO_DATA
 from scheduler_core.predict.prediction import (
     Certainty,
     DiskOutcome,
     FewerReplicas,
-    OrderHistory,
-    OrderPoint,
     PodOutcome,
     Prediction,
     predict,
-    unlucky_order,
 )
 from scheduler_core.predict.situation import ExpansionOutcome, Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
@@ -50,27 +49,16 @@ if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
     from app.schemas.remedies_answer import RemedyAnswer
 
-FAILS: Final = 1
 _ORDERS: Final = Orders(20)
 # Each is searched for about a tenth of a second.
 _MAX_REMEDIES: Final = 3
+# More remedies of nodes that must not be changed are not passed over.
+_MAX_AVOIDED: Final = 10
 _MAX_NODES: Final = 3
 _MAX_REASONS: Final = 2
 _ORDER_KEY: Final = "app.cli.what_if.order"
 # The other parameters are named as their options.
 _OPTIONS: Final = {"setting": "set"}
-
-_Lose = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
-]
-_AddNode = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="like=NODE,count=N,disks=SIZE,SIZE",
-        help="Add nodes with empty disks, otherwise like another one; each part may be left out.",
-    ),
-]
 
 
 class CommandWithOrder(TyperCommand):
@@ -81,6 +69,46 @@ class CommandWithOrder(TyperCommand):
         _, _, parameters = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[_ORDER_KEY] = [parameter.name for parameter in parameters]
         return super().parse_args(ctx, args)
+
+
+class Changes(Struct, frozen=True):
+    """What is changed in the cluster, in the order of the options."""
+
+    drain: Annotated[
+        list[str] | None, typer.Option(metavar="NODE[,NODE]", help="Drain nodes as `kubectl drain` does.")
+    ] = None
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NODE|NODE/DISK|zone=NAME", help="Lose nodes, a disk, or all nodes of a zone for good."),
+    ] = None
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(metavar="sts/NAME=N", help="Scale a StatefulSet, Deployment (deploy/) or ReplicaSet (rs/)."),
+    ] = None
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SETTING=VALUE", help="Give a Longhorn setting another value.")
+    ] = None
+    expand: Annotated[list[str] | None, typer.Option(metavar="CLAIM=SIZE", help="Expand a PersistentVolumeClaim.")] = (
+        None
+    )
+    add_node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="like=NODE,count=N,disks=SIZE,SIZE",
+            help="Add nodes with empty disks, otherwise like another one; each part may be left out.",
+        ),
+    ] = None
+    add_disk: Annotated[
+        list[str] | None, typer.Option(metavar="NODE=SIZE", help="Add an empty disk to a Longhorn node.")
+    ] = None
+    apply: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Apply the objects of a file; - for standard input.")
+    ] = None
+
+    def in_order(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Returns each option with its text; `names` are the options in the order in which they were given."""
+        texts = {name: iter(getattr(self, name) or ()) for name in self.__struct_fields__}
+        return [(name, next(texts[name])) for name in names if name in texts]
 
 
 COMMAND_CLASS: Final = CommandWithOrder
@@ -115,86 +143,35 @@ class WhatIf(Struct, frozen=True):
     def data(self) -> dict[str, Any]:
         """Returns what JSON has."""
         prediction = self.prediction
-        data = {
+        least, most = prediction.copied_bytes
+        return {
             "orders": prediction.orders,
             "seed": self.seed,
             "succeeds": prediction.succeeds,
-            "pods": [_pod_data(pod) for pod in prediction.pods],
+            "pods": prediction.pods,
             "gonePods": prediction.gone_pods,
-            "drains": [
-                {"node": entry.node, "outcome": entry.certainty, "finished": entry.finished, "blockers": entry.blockers}
-                for entry in prediction.drains
-            ],
-            "expansions": [_expansion_data(entry) for entry in prediction.expansions],
-            "rebuilds": self._rebuild_data(),
+            "drains": prediction.drains,
+            "expansions": prediction.expansions,
+            "rebuilds": {
+                "leastBytes": least,
+                "mostBytes": most,
+                "waitSeconds": prediction.rebuild_wait,
+                "rate": self.rate,
+                # One rebuild after the other.
+                "leastSeconds": None if self.rate is None else least / self.rate,
+                "mostSeconds": None if self.rate is None else most / self.rate,
+            },
             "disks": prediction.disks,
             "volumes": prediction.volumes,
             "shownOrder": self.order,
             "notes": self.notes,
         }
-        return document("WhatIf", data)
-
-    def _rebuild_data(self) -> dict[str, Any]:
-        least, most = self.prediction.copied_bytes
-        return {
-            "leastBytes": least,
-            "mostBytes": most,
-            "waitSeconds": self.prediction.rebuild_wait,
-            "rate": self.rate,
-            # One rebuild after the other.
-            "leastSeconds": None if self.rate is None else least / self.rate,
-            "mostSeconds": None if self.rate is None else most / self.rate,
-        }
-
-
-def _pod_data(pod: PodOutcome) -> dict[str, Any]:
-    return {
-        "pod": pod_name(pod),
-        "origin": pod.entry.origin,
-        "left": pod.entry.left,
-        "outcome": pod.certainty,
-        "placed": pod.placed,
-        "notRunning": pod.not_running,
-        "nodes": pod.nodes,
-        "reasons": pod.reasons,
-        "unluckyOrder": [{"pod": name, "node": node} for name, node in pod.unlucky_order],
-    }
-
-
-def _expansion_data(entry: ExpansionOutcome) -> dict[str, Any]:
-    return {
-        "claim": entry.claim,
-        "size": entry.size,
-        "fits": not entry.refusals,
-        "refusals": entry.refusals,
-        "refusedBy": entry.refused_by,
-    }
 
 
 def what_if(
     *,
     invocation: typer.Context,
-    drain: Annotated[
-        list[str] | None, typer.Option(metavar="NODE[,NODE]", help="Drain nodes as `kubectl drain` does.")
-    ] = None,
-    lose: _Lose = None,
-    scale: Annotated[
-        list[str] | None,
-        typer.Option(metavar="sts/NAME=N", help="Scale a StatefulSet, Deployment (deploy/) or ReplicaSet (rs/)."),
-    ] = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SETTING=VALUE", help="Give a Longhorn setting another value.")
-    ] = None,
-    expand: Annotated[
-        list[str] | None, typer.Option(metavar="CLAIM=SIZE", help="Expand a PersistentVolumeClaim.")
-    ] = None,
-    add_node: _AddNode = None,
-    add_disk: Annotated[
-        list[str] | None, typer.Option(metavar="NODE=SIZE", help="Add an empty disk to a Longhorn node.")
-    ] = None,
-    apply: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Apply the objects of a file; - for standard input.")
-    ] = None,
+    changes: Changes,
     orders: Orders = _ORDERS,
     rebuild_rate: RebuildRateOption = None,
     output: OutputOption = Output.TABLE,
@@ -203,9 +180,7 @@ def what_if(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a report with plots, one HTML file.")
     ] = None,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of claims and workloads.")
-    ] = None,
+    namespace: Annotated[str | None, namespace_option("Namespace of claims and workloads.")] = None,
 ) -> None:
     """Predict what changes of the cluster lead to.
 
@@ -216,93 +191,75 @@ def what_if(
 
     Exit code 0: everything always gets its place. 1: something does not. 2: bad input.
     """
-    texts = {
-        "drain": drain,
-        "lose": lose,
-        "scale": scale,
-        "setting": setting,
-        "expand": expand,
-        "add_node": add_node,
-        "add_disk": add_disk,
-        "apply": apply,
-    }
-    query.check_standard_input(*(apply or ()))
+    query.check_standard_input(*(changes.apply or ()))
     rate = read_rate(rebuild_rate)
-    verbs = _in_order(invocation.meta[_ORDER_KEY], texts)
-    _check_place(html)
+    verbs = changes.in_order(invocation.meta[_ORDER_KEY])
+    if html is not None:
+        _check_place(html)
     # The nodes may be those of --apply.
-    source = query.read(needs_nodes=not apply)
+    source = query.read(needs_nodes=not changes.apply)
     reader = ChangeReader(source, namespace)
-    changes = reader.read(verbs)
     before = Situation(predicted_cluster(source), parallel=source.parallel_sets)
-    after = reduce(lambda situation, change: change.apply(situation), changes, before)
+    after = reduce(lambda situation, change: change(situation), reader.read(verbs), before)
+    options = rules.options
+    seeds = orders.seeds
+    results = [run_order(after, options, seeded_choice(seed)) for seed in show_progress(seeds, "Playing orders")]
+    prediction = predict(before, after, results)
+    unlucky = next((number for number, result in enumerate(results) if result.fails), None)
+    number = unlucky or 0
+    history = OrderHistory(after.cluster)
     # A table has no steps.
-    with_steps = output is not Output.TABLE or html is not None
-    prediction, order = _predict(
-        before, after, rules.options, orders.seeds, query.longhorn_namespace, with_steps=with_steps
-    )
+    if output is not Output.TABLE or html is not None:
+        # The order that is shown is played again.
+        run_order(after, options, seeded_choice(seeds[number]), history.observe)
+    remedies = [] if unlucky is None else _remedies(results[number], after, options, query.longhorn_namespace)
+    order = ShownOrder(number, unlucky is not None, tuple(history.points()), remedies)
     notes = (CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
     answer = WhatIf(prediction, order, orders.seed, rate, notes)
     if html is not None:
-        from app.cli.what_if_report import ReportHead, write_report
-
-        write_report(html, answer, ReportHead(_command_line(verbs), query.snapshot or "the live cluster", now()))
-    show(answer.data(), output, lambda console: print_prediction(answer, console))
-    if not prediction.succeeds:
-        raise typer.Exit(FAILS)
-
-
-def _check_place(html: Path | None) -> None:
-    if html is not None:
         # Its import brings the template engine, which no other output needs.
-        from app.cli.what_if_report import check_place
+        from app.cli.what_if_report import write_report
 
-        check_place(html)
+        write_report(html, answer, _command_line(verbs), query.snapshot or "the live cluster")
+    succeeds = prediction.succeeds
+    show_answer("WhatIf", answer.data(), output, lambda console: print_prediction(answer, console), succeeds=succeeds)
 
 
-def _in_order(names: Sequence[str], texts: Mapping[str, list[str] | None]) -> list[tuple[str, str]]:
-    """Returns verbs with their texts, as ordered on the command line."""
-    texts_by_verb = {name: iter(values or ()) for name, values in texts.items()}
-    return [(name, next(texts_by_verb[name])) for name in names if name in texts_by_verb]
+def _check_place(file: Path) -> None:
+    """Raises a CoreError if no report can be written to a file, before anything is predicted."""
+    try:
+        problem = "it is a folder" if file.is_dir() else ""
+        problem = problem or ("" if file.parent.is_dir() else f"there is no folder {file.parent}")
+    except OSError as error:
+        problem = str(error.strerror)
+    if problem:
+        raise CoreError(f"--html {file}: cannot be written: {problem}")
 
 
 def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
 
 
-def _predict(
-    before: Situation,
-    after: Situation,
-    options: FilterOptions,
-    seeds: Sequence[str],
-    longhorn_namespace: str,
-    *,
-    with_steps: bool,
-) -> tuple[Prediction, ShownOrder]:
-    results = [run_order(after, options, seeded_choice(seed)) for seed in show_progress(seeds, "Playing orders")]
-    unlucky = unlucky_order(results)
-    number = unlucky or 0
-    history = OrderHistory(after.cluster)
-    if with_steps:
-        # The order that is shown is played again.
-        run_order(after, options, seeded_choice(seeds[number]), history.observe)
-    remedies = [] if unlucky is None else _remedies(results[number], after, options, longhorn_namespace)
-    order = ShownOrder(number, unlucky is not None, tuple(history.points()), remedies)
-    return predict(before, after, results), order
-
-
 def _remedies(
     result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
 ) -> list[PodRemedy]:
-    """Returns what would help the first pods that no node fits at the end of an order."""
-    from app.cli.remedies_command import remedy_after
+    """Returns what would help the first pods that no node fits at the end of an order, by a short search that changes no node
+    which is drained or lost.
+    """
+    from app.cli.remedies_command import EXPLAIN_DECISIONS
+    from app.schemas.remedies_answer import remedy_answer
+    from scheduler_core.predict.remedies import find_remedies
 
     avoided = {*after.drained, *after.lost}
+    limit = 1 + min(len(avoided), _MAX_AVOIDED)
     answers: list[PodRemedy] = []
     for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
-        remedy = remedy_after(result.cluster, key, avoided, options, longhorn_namespace)
+        pod = result.cluster.snapshot.pods[key]
+        remedies = find_remedies(pod, result.cluster, options, limit, EXPLAIN_DECISIONS).remedies
+        remedy = next((remedy for remedy in remedies if remedy.node not in avoided), None)
         if remedy is not None:
-            answers.append(PodRemedy("/".join(key), remedy))
+            answer = remedy_answer(result.cluster, remedy, longhorn_namespace)
+            answers.append(PodRemedy("/".join(key), answer))
     return answers
 
 
@@ -310,11 +267,13 @@ def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
     """Prints what becomes of pods, drains, volumes and disks, without parts that have no entries."""
     prediction = answer.prediction
     orders = prediction.orders
-    console.section(("POD", "FROM", "PLACED", "NODES", "OTHERWISE"), (_pod_cells(pod) for pod in prediction.pods))
+    console.section(
+        ("POD", "FROM", "PLACED", "NODES", "OTHERWISE"), (_pod_cells(pod, orders) for pod in prediction.pods)
+    )
     for pod in prediction.pods:
         if pod.unlucky_order:
             order = ", ".join(f"{name} to {node}" for name, node in pod.unlucky_order)
-            console.write(f"{pod_name(pod)} waits if pods are placed in this order: {order}")
+            console.write(f"{pod.pod} waits if pods are placed in this order: {order}")
             console.print()
     for entry in answer.order.remedies:
         console.write(f"{entry.pod} would fit after this: {entry.remedy.text}")
@@ -323,7 +282,7 @@ def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
     for name in prediction.gone_pods:
         console.write(f"pod {name} is gone: nothing creates it again")
     drains = (
-        (entry.node, outcome_text(entry.certainty, entry.finished, orders), _shorten_reasons(entry.blockers))
+        (entry.node, outcome_text(entry.outcome, entry.finished, orders), _shorten_reasons(entry.blockers))
         for entry in prediction.drains
     )
     console.section(("DRAIN", "FINISHES", "HELD UP BY"), drains)
@@ -337,10 +296,6 @@ def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
     console.end(answer.notes, summary(prediction))
 
 
-def pod_name(pod: PodOutcome) -> str:
-    return "/".join(pod.entry.key)
-
-
 def expansion_text(expansion: ExpansionOutcome) -> str:
     if not expansion.refusals:
         return "fits"
@@ -352,34 +307,31 @@ def outcome_text(certainty: Certainty, count: int, orders: int) -> str:
     return f"{certainty} ({count} of {orders})" if certainty is Certainty.USUALLY else certainty
 
 
-def pod_outcome_text(pod: PodOutcome) -> str:
+def pod_outcome_text(pod: PodOutcome, orders: int) -> str:
     """Returns in how many orders a pod is placed, and whether it then runs."""
-    text = outcome_text(pod.certainty, pod.placed, pod.orders)
+    text = outcome_text(pod.outcome, pod.placed, orders)
     if not pod.not_running:
         return text
-    return (
-        "bound, never runs" if pod.not_running == pod.orders else f"{text}, bound without running ({pod.not_running})"
-    )
+    return "bound, never runs" if pod.not_running == orders else f"{text}, bound without running ({pod.not_running})"
 
 
 def _shorten_reasons(reasons: Mapping[str, int]) -> str:
     return shorten([*reasons], _MAX_REASONS, "; ")
 
 
-def _pod_cells(pod: PodOutcome) -> Sequence[str]:
-    left = pod.entry.left or pod.entry.origin
-    return pod_name(pod), left, pod_outcome_text(pod), shorten([*pod.nodes], _MAX_NODES), _shorten_reasons(pod.reasons)
+def _pod_cells(pod: PodOutcome, orders: int) -> Sequence[str]:
+    nodes = shorten([*pod.nodes], _MAX_NODES)
+    left = pod.left or pod.origin
+    return pod.pod, left, pod_outcome_text(pod, orders), nodes, _shorten_reasons(pod.reasons)
 
 
 def _volume_cells(volume: FewerReplicas, orders: int) -> Sequence[str]:
-    complete = orders - volume.incomplete
-    end = (
-        f"incomplete in {volume.incomplete} of {format_count(orders, 'order')}: {volume.problem}"
-        if volume.incomplete
-        else "complete"
-    )
-    end = f"incomplete: {volume.problem}" if not complete else end
-    end = f"{end}, {rebuild_start(volume)}" if complete and volume.rebuild_after_seconds else end
+    end = "complete"
+    if volume.incomplete:
+        part = "" if volume.incomplete == orders else f" in {volume.incomplete} of {format_count(orders, 'order')}"
+        end = f"incomplete{part}: {volume.problem}"
+    if volume.rebuild_after_seconds and volume.incomplete < orders:
+        end = f"{end}, {rebuild_start(volume)}"
     return volume.name, str(volume.replicas), str(volume.least_healthy), end, ", ".join(volume.pods)
 
 
@@ -415,11 +367,11 @@ def rebuild_lines(answer: WhatIf) -> Iterator[str]:
 
 def summary(prediction: Prediction) -> str:
     """Returns the last line: what always succeeds, and whatever fails."""
-    always = sum(pod.certainty is Certainty.ALWAYS for pod in prediction.pods)
+    always = sum(pod.outcome is Certainty.ALWAYS for pod in prediction.pods)
     pods = format_count(len(prediction.pods), "pod is", "pods are")
     parts = [f"{always} of {pods} always placed, in {format_count(prediction.orders, 'order')}"]
     if prediction.drains:
-        finished = sum(drain.certainty is Certainty.ALWAYS for drain in prediction.drains)
+        finished = sum(drain.outcome is Certainty.ALWAYS for drain in prediction.drains)
         drains = format_count(len(prediction.drains), "drain always finishes", "drains always finish")
         parts.append(f"{finished} of {drains}")
     faulted = sum(volume.problem == NO_DATA for volume in prediction.volumes)

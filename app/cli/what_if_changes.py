@@ -17,7 +17,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.model import generic, kube
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from scheduler_core.predict import cluster_additions
-from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, LoseZone, SetSetting
+from scheduler_core.predict.cluster_changes import drain, expand, lose_disk, lose_nodes, lose_zone, set_setting
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, STATEFUL_SET
 from scheduler_core.predict.situation import Change
 from scheduler_core.values import replace
@@ -61,24 +61,26 @@ class ChangeReader:
         return tuple(self._skipped)
 
     def _drain(self, text: str) -> Sequence[Change]:
-        return [Drain(tuple(_names(text, "--drain")))]
+        return [partial(drain, nodes=_names(text, "--drain"))]
 
     def _lose(self, text: str) -> Sequence[Change]:
         key, separator, zone = text.partition("=")
         if separator:
             if key != "zone" or not zone:
                 raise CoreError(f"--lose {text}: expected NODE, NODE/DISK or zone=NAME")
-            return [LoseZone(zone)]
+            return [partial(lose_zone, zone=zone)]
         node, slash, disk = text.partition("/")
-        return [LoseDisk(node, disk)] if slash else [LoseNodes(tuple(_names(text, "--lose")))]
+        if slash:
+            return [partial(lose_disk, node_name=node, disk_name=disk)]
+        return [partial(lose_nodes, nodes=_names(text, "--lose"))]
 
     def _set_setting(self, text: str) -> Sequence[Change]:
         name, value = _assignment(text, "--set", "SETTING=VALUE")
-        return [SetSetting(name, value)]
+        return [partial(set_setting, name=name, value=value)]
 
     def _expand(self, text: str) -> Sequence[Change]:
         name, size = _assignment(text, "--expand", "CLAIM=SIZE")
-        return [Expand(self._key(name), query.positive_bytes(size, f"--expand {text}"))]
+        return [partial(expand, key=self._key(name), size=query.positive_bytes(size, f"--expand {text}"))]
 
     def _key(self, name: str) -> NamespacedName:
         namespace, slash, own = name.partition("/")
@@ -86,7 +88,8 @@ class ChangeReader:
 
     def _add_disk(self, text: str) -> Sequence[Change]:
         node, size = _assignment(text, "--add-disk", "NODE=SIZE")
-        return [cluster_additions.AddDisk(node, query.positive_bytes(size, f"--add-disk {text}"))]
+        size_of_disk = query.positive_bytes(size, f"--add-disk {text}")
+        return [partial(cluster_additions.add_disk, node_name=node, size=size_of_disk)]
 
     def _add_node(self, text: str) -> Sequence[Change]:
         values: dict[str, list[str]] = {}
@@ -100,7 +103,8 @@ class ChangeReader:
         sizes = tuple(query.positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
         if values or len(like) != 1 or len(counts) != 1:
             raise CoreError(f"--add-node {text}: expected like=NODE, count=N and disks=SIZE,SIZE")
-        return [cluster_additions.AddNodes(like[0], _count(counts[0], f"--add-node {text}"), sizes)]
+        count = _count(counts[0], f"--add-node {text}")
+        return [partial(cluster_additions.add_nodes, like=like[0], count=count, disks=sizes)]
 
     def _open_node(self, text: str) -> str:
         nodes = self._source.snapshot.longhorn_nodes.values()
@@ -121,7 +125,7 @@ class ChangeReader:
         workload = self._applied.get(key)
         if workload is None:
             workload = named_workload(resource, own_name, namespace, self._source)
-        return [cluster_additions.Scale(workload, count)]
+        return [partial(cluster_additions.scale, workload=workload, count=count)]
 
     def _apply(self, text: str) -> Sequence[Change]:
         objects: dict[tuple[str, Any], object | None] = {}
@@ -144,14 +148,14 @@ class ChangeReader:
                 objects[entry.field, key] = value
             if (kind, group) == ("Node", ""):
                 nodes.append(read_from(text, partial(_node, raw)))
-        return [cluster_additions.ApplyObjects(objects, tuple(nodes), tuple(pods)), *scales]
+        return [partial(cluster_additions.apply_objects, objects=objects, nodes=nodes, pods=pods), *scales]
 
     def _apply_workload(self, kind: str, raw: Any) -> Change:
         workload = workload_of(kind, raw)
         self._applied[kind, workload.namespace, workload.name] = workload
         replicas = workload_replicas(kind, raw)
         count = None if replicas is None else _count(str(replicas), f"{kind} {workload.name}: spec.replicas")
-        return cluster_additions.Scale(workload, count)
+        return partial(cluster_additions.scale, workload=workload, count=count)
 
 
 def _node(raw: object) -> generic.Node:
@@ -166,8 +170,8 @@ def _pod(raw: object) -> kube.Pod:
     return replace(pod, owner="", scheduling=replace(pod.scheduling, ready=True))
 
 
-def _names(text: str, option: str) -> list[str]:
-    names = [name for name in text.split(",") if name]
+def _names(text: str, option: str) -> tuple[str, ...]:
+    names = tuple(name for name in text.split(",") if name)
     if not names:
         raise CoreError(f"{option}: the name of a node is missing")
     return names

@@ -6,7 +6,6 @@ escaped there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -15,9 +14,11 @@ from msgspec import Struct
 
 from app.api.page.rendering import environment
 from app.cli import what_if
+from app.cli.options import now
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes
-from scheduler_core.predict.prediction import Certainty, OrderPoint, Prediction
+from scheduler_core.predict.order_history import OrderPoint
+from scheduler_core.predict.prediction import Certainty
 from scheduler_core.predict.situation import Origin
 
 _TEMPLATE: Final = "what_if_report.html"
@@ -29,72 +30,42 @@ _TOP: Final = 14
 _BOTTOM: Final = 30
 _BAR_WIDTH: Final = 240
 _NICE: Final = (1, 2, 5)
+# Pairs of a step and the value, by step.
+Values = Sequence[tuple[int, int]]
 
 
-class ReportHead(Struct, frozen=True):
-    """What the prediction was asked."""
-
-    verbs: Sequence[str]  # the options that change the cluster, as on the command line
-    source: str  # the snapshot file, or the cluster
-    time: datetime
-
-
-class _DiskBars(Struct, frozen=True):
-    """A disk before and after, as bars of one scale."""
-
-    name: str
-    before: SizeBar | None
-    after: SizeBar
-    before_text: str
-    after_text: str
-    limit_text: str
-
-
-def check_place(file: Path) -> None:
-    """Raises a CoreError if no report can be written to a file, before anything is predicted."""
-    try:
-        problem = "it is a folder" if file.is_dir() else ""
-        problem = problem or ("" if file.parent.is_dir() else f"there is no folder {file.parent}")
-    except OSError as error:
-        problem = str(error.strerror)
-    if problem:
-        raise CoreError(f"--html {file}: cannot be written: {problem}")
-
-
-def write_report(file: Path, answer: what_if.WhatIf, head: ReportHead) -> None:
-    """Writes the report of a prediction, or raises a CoreError if the file cannot be written."""
-    try:
-        file.write_text(render_report(answer, head), encoding="utf-8")
-    except OSError as error:
-        raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
-
-
-def render_report(answer: what_if.WhatIf, head: ReportHead) -> str:
-    """Returns the report of a prediction as HTML."""
+def write_report(file: Path, answer: what_if.WhatIf, verbs: Sequence[str], source: str) -> None:
+    """Writes the report of a prediction, or raises a CoreError if the file cannot be written. `verbs` are the options that
+    change the cluster, as on the command line; `source` is the snapshot file, or the cluster.
+    """
     prediction = answer.prediction
     certainties = list(Certainty)
-    pods = sorted(prediction.pods, key=lambda pod: certainties.index(pod.certainty), reverse=True)
+    pods = sorted(prediction.pods, key=lambda pod: certainties.index(pod.outcome), reverse=True)
     context: Mapping[str, object] = {
         "answer": answer,
         "prediction": prediction,
         "capitalize": _capitalize,
         "exact_bytes": format_bytes,
         "outcome": what_if.outcome_text,
-        "pod_name": what_if.pod_name,
         "pod_outcome": what_if.pod_outcome_text,
-        "head": head,
-        "title": f"What-if: {', '.join(head.verbs)}" if head.verbs else "What-if: the pods that wait",
+        "source": source,
+        "time": now(),
+        "title": f"What-if: {', '.join(verbs)}" if verbs else "What-if: the pods that wait",
         "summary": what_if.summary(prediction),
-        "changed_pods": [pod for pod in pods if pod.entry.origin is not Origin.WAITING],
-        "waiting_pods": [pod for pod in pods if pod.entry.origin is Origin.WAITING],
+        "changed_pods": [pod for pod in pods if pod.origin is not Origin.WAITING],
+        "waiting_pods": [pod for pod in pods if pod.origin is Origin.WAITING],
         "unlucky_pods": [pod for pod in pods if pod.unlucky_order],
-        "disks": _disk_bars(prediction),
+        "size_bar": size_bar,
+        "scheduled_after": what_if.scheduled_after,
         "plots": step_plots(answer.order.steps),
         "rebuilds": list(what_if.rebuild_lines(answer)),
         "rebuild_start": what_if.rebuild_start,
         "expansion_text": what_if.expansion_text,
     }
-    return environment().get_template(_TEMPLATE).render(context)
+    try:
+        file.write_text(environment().get_template(_TEMPLATE).render(context), encoding="utf-8")
+    except OSError as error:
+        raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
 
 
 def _capitalize(text: str) -> str:
@@ -106,65 +77,28 @@ def step_plots(steps: Sequence[OrderPoint]) -> list[LinePlot]:
     if len(steps) < 2:  # one point is no course
         return []
 
-    def series(name: str, field: str) -> Series:
-        return Series(name, [(step.step, getattr(step, field)) for step in steps])
+    def values(field: str) -> Values:
+        return [(step.step, getattr(step, field)) for step in steps]
 
-    pods = [series("waiting", "waiting"), series("to be evicted", "to_evict")]
-    volumes = [series("misplaced volumes", "misplaced"), series("overbooked disks", "overbooked")]
+    pods = {"waiting": values("waiting"), "to be evicted": values("to_evict")}
+    volumes = {"misplaced volumes": values("misplaced"), "overbooked disks": values("overbooked")}
     return [
         line_plot("Pods that wait, and pods that are still to be evicted", pods),
         line_plot("Misplaced volumes and overbooked disks", volumes),
-        line_plot("Free space", [series("free bytes", "free_bytes")], format_bytes),
-        line_plot("Bytes that rebuilds have copied", [series("copied bytes", "copied_bytes")], format_bytes),
+        line_plot("Free space", {"free bytes": values("free_bytes")}, format_bytes),
+        line_plot("Bytes that rebuilds have copied", {"copied bytes": values("copied_bytes")}, format_bytes),
     ]
 
 
-def _disk_bars(prediction: Prediction) -> list[_DiskBars]:
-    rows = []
-    for disk in prediction.disks:
-        scale = max(disk.limit, disk.before or 0, disk.most)
-        rows.append(
-            _DiskBars(
-                name=f"{disk.node}/{disk.disk}",
-                before=None if disk.before is None else size_bar(disk.before, disk.before, disk.limit, scale),
-                after=size_bar(disk.least, disk.most, disk.limit, scale),
-                before_text="new" if disk.before is None else format_bytes(disk.before),
-                after_text=what_if.scheduled_after(disk),
-                limit_text=format_bytes(disk.limit),
-            )
-        )
-    return rows
-
-
-class Series(Struct, frozen=True):
-    """A quantity after each step."""
-
-    name: str
-    values: Sequence[tuple[int, int]]  # pairs of a step and the value, by step
-
-
-class AxisValue(Struct, frozen=True):
-    """A value of an axis, and where it lies."""
-
-    position: float
-    text: str
-
-
-class Line(Struct, frozen=True):
-    """A series as the points of a polyline."""
-
-    name: str
-    points: str
-
-
 class LinePlot(Struct, frozen=True):
-    """Several series over the same steps."""
+    """Several quantities over the same steps."""
 
     title: str
     description: str  # what it shows, in words
-    lines: tuple[Line, ...]
-    x_ticks: tuple[AxisValue, ...]  # of the horizontal and of the vertical axis
-    y_ticks: tuple[AxisValue, ...]  # of the horizontal and of the vertical axis
+    lines: list[tuple[str, str]]  # the name of each quantity, and the points of its polyline
+    # Where the values of the horizontal and of the vertical axis lie, and their texts.
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
     width: int = WIDTH
     height: int = HEIGHT
     left: int = _LEFT
@@ -182,12 +116,12 @@ class SizeBar(Struct, frozen=True):
     width: int = _BAR_WIDTH
 
 
-def line_plot(title: str, series: Sequence[Series], text: Callable[[int], str] = str) -> LinePlot:
-    """Returns the plot of at least one series, each with at least one value, which `text` prints. The vertical axis
-    begins at 0, or below the least value if that is more than half of the greatest.
+def line_plot(title: str, series: Mapping[str, Values], text: Callable[[int], str] = str) -> LinePlot:
+    """Returns the plot of at least one quantity by name, each with at least one value, which `text` prints. The vertical
+    axis begins at 0, or below the least value if that is more than half of the greatest.
     """
-    steps = [step for each in series for step, _ in each.values]
-    values = [value for each in series for _, value in each.values]
+    steps = [step for each in series.values() for step, _ in each]
+    values = [value for each in series.values() for _, value in each]
     floor, ceiling = _bounds(min(values), max(values))
     last = max(1, *steps)
 
@@ -200,10 +134,10 @@ def line_plot(title: str, series: Sequence[Series], text: Callable[[int], str] =
     y_values = sorted({floor, ceiling} | ({middle} if (ceiling - floor) % 2 == 0 else set()))
     return LinePlot(
         title=title,
-        description=" ".join(_describe(each, text) for each in series),
-        lines=tuple(Line(each.name, _polyline([place(*value) for value in each.values])) for each in series),
-        x_ticks=tuple(AxisValue(place(step, floor)[0], str(step)) for step in sorted({0, last // 2, last})),
-        y_ticks=tuple(AxisValue(place(0, value)[1], text(value)) for value in y_values),
+        description=" ".join(_describe(name, each, text) for name, each in series.items()),
+        lines=[(name, _polyline([place(*value) for value in each])) for name, each in series.items()],
+        x_ticks=[(place(step, floor)[0], str(step)) for step in sorted({0, last // 2, last})],
+        y_ticks=[(place(0, value)[1], text(value)) for value in y_values],
     )
 
 
@@ -217,10 +151,10 @@ def _polyline(points: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{across:g},{down:g}" for across, down in corners)
 
 
-def _describe(series: Series, text: Callable[[int], str]) -> str:
-    values = [value for _, value in series.values]
+def _describe(name: str, series: Values, text: Callable[[int], str]) -> str:
+    values = [value for _, value in series]
     return (
-        f"{series.name}: {text(values[0])} at first, {text(values[-1])} in the end, "
+        f"{name}: {text(values[0])} at first, {text(values[-1])} in the end, "
         f"at least {text(min(values))}, at most {text(max(values))}."
     )
 

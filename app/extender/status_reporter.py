@@ -39,7 +39,7 @@ from scheduler_core.monitor.report import (
     status_report,
     waiting_row,
 )
-from scheduler_core.predict.cluster_changes import Drain
+from scheduler_core.predict.cluster_changes import drain
 from scheduler_core.predict.predicted_cluster import cluster_without_scheduling
 from scheduler_core.predict.prediction import Prediction, predict
 from scheduler_core.predict.remedies import find_remedies
@@ -287,7 +287,7 @@ def _row(pod: Pod, state: ClusterState, options: FilterOptions, contenders: Cont
 
 def _predict_drain(state: ClusterState, node: str, options: FilterOptions) -> Prediction:
     before = Situation(cluster_without_scheduling(state))
-    after = Drain((node,)).apply(before)
+    after = drain(before, (node,))
     results: list[OrderResult] = []
     for number in range(_ORDERS):
         # A seed is reproducible, not secret.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 from msgspec import Struct
 
-from scheduler_core.convert import kubectl
-from scheduler_core.convert.kubectl import Command, replica_move_commands
-from scheduler_core.longhorn.replica_request import auto_balance_mode
-from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
+from scheduler_core.convert.kubectl import Command, patch_node, patch_setting, replica_move_commands
+from scheduler_core.model import longhorn
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.remedy import RemedyKind, Step
+from scheduler_core.predict.replica_moves import ReplicaMove, is_auto_balanced
 
 
 class RemedyStepAnswer(Struct, frozen=True):
@@ -63,28 +63,32 @@ def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tupl
         step: a remedy for this cluster
         namespace: Longhorn's
     """
-    name = step.node
     if step.setting:
-        return (kubectl.set_setting(step.setting, namespace, "true"),)
+        return (patch_setting(step.setting, namespace, "true"),)
     if step.kind is RemedyKind.UNCORDON:
-        return (kubectl.uncordon(name),)
+        return (("kubectl", "uncordon", step.node),)
     if step.move is not None:
-        volume = cluster.snapshot.volumes[step.move.volume]
-        balanced = auto_balance_mode(volume, cluster.state.view.settings) != AUTO_BALANCE_DISABLED
-        return replica_move_commands(volume, step.move.replica, namespace, auto_balanced=balanced)
-    node = cluster.snapshot.longhorn_nodes[name]
-    if step.kind is RemedyKind.ALLOW_NODE:
-        evicted = node.eviction_requested
-        return (kubectl.allow_scheduling_on_node(name, namespace, cancel_eviction=evicted),)
-    if step.kind is RemedyKind.TAG_NODE:
-        return (kubectl.set_node_tags(name, namespace, (*node.tags, *step.tags)),)
-    disk = next(disk for disk in node.disks if disk.name == step.disk)
-    if step.kind is RemedyKind.ALLOW_DISK:
-        evicted = disk.eviction_requested
-        return (kubectl.allow_scheduling_on_disk(name, disk.name, namespace, cancel_eviction=evicted),)
-    if step.kind is RemedyKind.TAG_DISK:
-        return (kubectl.set_disk_tags(name, disk.name, namespace, (*disk.tags, *step.tags)),)
-    if step.kind is RemedyKind.LOWER_RESERVE:
-        reserved = disk.storage_reserved - step.size
-        return (kubectl.set_storage_reserved(name, disk.name, namespace, reserved),)
-    return ()
+        return move_commands(cluster, step.move, namespace)
+    node = cluster.snapshot.longhorn_nodes[step.node]
+    fields = _patched_fields(next((disk for disk in node.disks if disk.name == step.disk), node), step)
+    if not fields:
+        return ()
+    return (patch_node(step.node, namespace, {"disks": {step.disk: fields}} if step.disk else fields),)
+
+
+def _patched_fields(stored: longhorn.Node | longhorn.Disk, step: Step) -> dict[str, Any]:
+    if step.kind in (RemedyKind.ALLOW_NODE, RemedyKind.ALLOW_DISK):
+        # Longhorn's admission webhook refuses what is evicted and allows scheduling.
+        eviction = {"evictionRequested": False} if stored.eviction_requested else {}
+        return {"allowScheduling": True, **eviction}
+    if step.tags:
+        return {"tags": [*stored.tags, *step.tags]}
+    if step.kind is RemedyKind.LOWER_RESERVE and isinstance(stored, longhorn.Disk):
+        return {"storageReserved": stored.storage_reserved - step.size}
+    return {}
+
+
+def move_commands(cluster: PredictedCluster, move: ReplicaMove, namespace: str) -> tuple[Command, ...]:
+    """Returns the commands of a replica's move, in order; each must succeed before the next one."""
+    volume = cluster.snapshot.volumes[move.volume]
+    return replica_move_commands(volume, move.replica, namespace, auto_balanced=is_auto_balanced(cluster, volume))

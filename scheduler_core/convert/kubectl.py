@@ -5,7 +5,7 @@ commands that carry out a remedy, in the order of their execution.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from scheduler_core.convert.generic import SCHEDULED_POD
@@ -140,43 +140,9 @@ def _wait(kubectl: Command, volume: Volume, robustness: str, timeout: str) -> Co
     return (*kubectl, "wait", f"{_VOLUMES}/{volume.name}", condition, f"--timeout={timeout}")
 
 
-def uncordon(name: str) -> Command:
-    return ("kubectl", "uncordon", name)
-
-
-def set_setting(name: str, namespace: str, value: str) -> Command:
+def patch_setting(name: str, namespace: str, value: str) -> Command:
     return _patch(namespace, "settings.longhorn.io", name, {"value": value})
 
 
-def allow_scheduling_on_node(name: str, namespace: str, *, cancel_eviction: bool) -> Command:
-    return _patch_node(name, namespace, _scheduling_fields(cancel_eviction=cancel_eviction))
-
-
-def allow_scheduling_on_disk(node: str, disk: str, namespace: str, *, cancel_eviction: bool) -> Command:
-    return _patch_disk(node, disk, namespace, _scheduling_fields(cancel_eviction=cancel_eviction))
-
-
-def _scheduling_fields(*, cancel_eviction: bool) -> dict[str, Any]:
-    # Longhorn's admission webhook refuses what is evicted and allows scheduling.
-    eviction = {"evictionRequested": False} if cancel_eviction else {}
-    return {"allowScheduling": True, **eviction}
-
-
-def set_node_tags(name: str, namespace: str, tags: Sequence[str]) -> Command:
-    return _patch_node(name, namespace, {"tags": list(tags)})
-
-
-def set_disk_tags(node: str, disk: str, namespace: str, tags: Sequence[str]) -> Command:
-    return _patch_disk(node, disk, namespace, {"tags": list(tags)})
-
-
-def set_storage_reserved(node: str, disk: str, namespace: str, size: int) -> Command:
-    return _patch_disk(node, disk, namespace, {"storageReserved": size})
-
-
-def _patch_disk(node: str, disk: str, namespace: str, fields: dict[str, Any]) -> Command:
-    return _patch_node(node, namespace, {"disks": {disk: fields}})
-
-
-def _patch_node(name: str, namespace: str, spec: dict[str, Any]) -> Command:
+def patch_node(name: str, namespace: str, spec: dict[str, Any]) -> Command:
     return _patch(namespace, "nodes.longhorn.io", name, {"spec": spec})

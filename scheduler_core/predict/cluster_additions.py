@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -98,56 +98,46 @@ def workload_members(kind: str, workload: NamespacedName, pods: Mapping[PodKey, 
     return sorted(members, key=lambda key: (not pods[key].node_name, key[1]))
 
 
-class Scale(Struct, frozen=True):
-    """A workload has another number of pods."""
-
-    workload: Workload
-    count: int | None  # None for as many as it has, or one if it has none
-
-    def apply(self, situation: Situation) -> Situation:
-        """Adds pods, or removes the last ones."""
-        workload = self.workload
-        own_key = (workload.namespace, workload.name)
-        pods = situation.cluster.snapshot.pods
-        members = workload_members(workload.kind, own_key, pods)
-        count = (len(members) or 1) if self.count is None else self.count
-        for key in members[count:]:
-            pod = situation.cluster.snapshot.pods[key]
-            cluster = detach_volumes(situation.cluster, pod).without_pod(key)
-            remaining = tuple(entry for entry in situation.pods if entry.key != key)
-            situation = replace(situation, cluster=cluster, pods=remaining)
-        taken = set(situation.cluster.snapshot.pods)
-        situation = replace(situation, cluster=without_expected_pods(situation.cluster, workload.pod))
-        if workload.kind == STATEFUL_SET:
-            parallel = situation.parallel - {own_key} if workload.in_order else situation.parallel | {own_key}
-            situation = replace(situation, parallel=parallel)
-        number = 0
-        for _ in range(count - len(members)):
-            while (workload.namespace, workload.pod_name(number)) in taken:
-                number += 1
-            pod = workload.new_pod(number)
-            situation = situation.with_new_pod(pod)
-            taken.add(pod.namespaced_name)
-        return situation
+def scale(situation: Situation, workload: Workload, count: int | None) -> Situation:
+    """Adds pods of a workload, or removes the last ones, until it has `count`; None for as many as it has, or one if it has
+    none.
+    """
+    own_key = (workload.namespace, workload.name)
+    pods = situation.cluster.snapshot.pods
+    members = workload_members(workload.kind, own_key, pods)
+    count = (len(members) or 1) if count is None else count
+    for key in members[count:]:
+        pod = situation.cluster.snapshot.pods[key]
+        cluster = detach_volumes(situation.cluster, pod).without_pod(key)
+        remaining = tuple(entry for entry in situation.pods if entry.key != key)
+        situation = replace(situation, cluster=cluster, pods=remaining)
+    taken = set(situation.cluster.snapshot.pods)
+    situation = replace(situation, cluster=without_expected_pods(situation.cluster, workload.pod))
+    if workload.kind == STATEFUL_SET:
+        parallel = situation.parallel - {own_key} if workload.in_order else situation.parallel | {own_key}
+        situation = replace(situation, parallel=parallel)
+    number = 0
+    for _ in range(count - len(members)):
+        while (workload.namespace, workload.pod_name(number)) in taken:
+            number += 1
+        pod = workload.new_pod(number)
+        situation = situation.with_new_pod(pod)
+        taken.add(pod.namespaced_name)
+    return situation
 
 
-class AddNodes(Struct, frozen=True):
-    """New nodes with empty disks, otherwise like an existing node."""
-
-    like: str
-    count: int = 1
-    disks: tuple[int, ...] = ()  # sizes in bytes; empty for disks of the existing node's sizes
-
-    def apply(self, situation: Situation) -> Situation:
-        """Adds the nodes, with the pods of DaemonSets that each node has."""
-        cluster = situation.cluster
-        if self.like not in cluster.snapshot.longhorn_nodes:
-            raise WhatIfError(f"there is no Longhorn node {self.like}")
-        for _ in range(self.count):
-            taken = {*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes}
-            name = next(each for index in range(len(taken) + 1) if (each := f"new-node-{index + 1}") not in taken)
-            cluster = _add_node(cluster, self.like, name, self.disks)
-        return replace(situation, cluster=cluster)
+def add_nodes(situation: Situation, like: str, count: int = 1, disks: tuple[int, ...] = ()) -> Situation:
+    """New nodes, each with the pods of DaemonSets, and with empty disks of these sizes in bytes; by default of the sizes of
+    the node that they are like.
+    """
+    cluster = situation.cluster
+    if like not in cluster.snapshot.longhorn_nodes:
+        raise WhatIfError(f"there is no Longhorn node {like}")
+    for _ in range(count):
+        taken = {*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes}
+        name = next(each for index in range(len(taken) + 1) if (each := f"new-node-{index + 1}") not in taken)
+        cluster = _add_node(cluster, like, name, disks)
+    return replace(situation, cluster=cluster)
 
 
 def _add_node(cluster: PredictedCluster, like: str, name: str, sizes: tuple[int, ...]) -> PredictedCluster:
@@ -210,42 +200,37 @@ def _empty_disk(disk: longhorn.Disk, uuid: str, size: int) -> longhorn.Disk:
     return with_conditions(empty, (Condition("Ready", "True"), Condition("Schedulable", "True")))
 
 
-class AddDisk(Struct, frozen=True):
+def add_disk(situation: Situation, node_name: str, size: int) -> Situation:
     """A new empty disk of a Longhorn node, with type and tags of the node's first disk, and nothing reserved."""
-
-    node: str
-    size: int
-
-    def apply(self, situation: Situation) -> Situation:
-        """Adds the disk."""
-        cluster = situation.cluster
-        node = cluster.snapshot.longhorn_nodes.get(self.node)
-        if node is None:
-            raise WhatIfError(f"there is no Longhorn node {self.node}")
-        if not node.disks:
-            raise WhatIfError(f"node {self.node} has no disk whose type and tags a new one could take")
-        taken = {disk.name for disk in node.disks}
-        name = next(each for index in range(len(taken) + 1) if (each := f"new-disk-{index + 1}") not in taken)
-        disk = replace(_empty_disk(node.disks[0], f"{node.name}-{name}", self.size), name=name, storage_reserved=0)
-        return replace(situation, cluster=cluster.update({("longhorn_nodes", node.name): with_disk(node, disk)}))
+    cluster = situation.cluster
+    node = cluster.snapshot.longhorn_nodes.get(node_name)
+    if node is None:
+        raise WhatIfError(f"there is no Longhorn node {node_name}")
+    if not node.disks:
+        raise WhatIfError(f"node {node_name} has no disk whose type and tags a new one could take")
+    taken = {disk.name for disk in node.disks}
+    name = next(each for index in range(len(taken) + 1) if (each := f"new-disk-{index + 1}") not in taken)
+    disk = replace(_empty_disk(node.disks[0], f"{node.name}-{name}", size), name=name, storage_reserved=0)
+    return replace(situation, cluster=cluster.update({("longhorn_nodes", node.name): with_disk(node, disk)}))
 
 
-class ApplyObjects(Struct, frozen=True):
-    """Objects of a file, as `kubectl apply` would write them."""
-
-    objects: Mapping[tuple[str, str | tuple[str, str]], object | None]  # by the snapshot's field and by key; no pods
-    nodes: tuple[generic.Node, ...] = ()  # the Kubernetes nodes among them, as kube-scheduler's filters read them
-    pods: tuple[kube.Pod, ...] = ()  # new pods; those that exist stay as they are
-
-    def apply(self, situation: Situation) -> Situation:
-        """Replaces or adds the objects."""
-        cluster = situation.cluster.update(self.objects)
-        scheduling = cluster.scheduling
-        for node in self.nodes:
-            scheduling = scheduling.with_node(node)
-        situation = replace(situation, cluster=cluster.with_scheduling(scheduling))
-        for pod in self.pods:
-            stored = situation.cluster.snapshot.pods.get(pod.namespaced_name)
-            if stored is None or not stored.live:
-                situation = situation.with_new_pod(pod)
-        return situation
+def apply_objects(
+    situation: Situation,
+    objects: Mapping[tuple[str, str | tuple[str, str]], object | None],
+    nodes: Iterable[generic.Node] = (),
+    pods: Iterable[kube.Pod] = (),
+) -> Situation:
+    """Replaces or adds objects of a file, as `kubectl apply` would write them: `objects` by the snapshot's field and by key,
+    `nodes` are the Kubernetes nodes among them, as kube-scheduler's filters read them, and `pods` those that are new where
+    they do not exist.
+    """
+    cluster = situation.cluster.update(objects)
+    scheduling = cluster.scheduling
+    for node in nodes:
+        scheduling = scheduling.with_node(node)
+    situation = replace(situation, cluster=cluster.with_scheduling(scheduling))
+    for pod in pods:
+        stored = situation.cluster.snapshot.pods.get(pod.namespaced_name)
+        if stored is None or not stored.live:
+            situation = situation.with_new_pod(pod)
+    return situation

@@ -1,16 +1,17 @@
-"""Changes that take something away or alter it: drain, lose, set, expand; and whether a drain can finish."""
+"""Changes that take something away or alter it: drain and return, lose, set, expand; and whether a drain can finish."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from msgspec import Struct
-
+from scheduler_core.longhorn.cluster import DEGRADED
 from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
+from scheduler_core.longhorn.replenish import HEALTHY, is_usable
 from scheduler_core.longhorn.settings import check_new_value
 from scheduler_core.longhorn.volume_validation import ExpansionResult, check_expansion
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
+from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.predict.pod_decision import detach_volumes
 from scheduler_core.predict.predicted_cluster import (
@@ -30,32 +31,30 @@ ALWAYS_ALLOW = "always-allow"
 ALLOW_STOPPED = "allow-if-replica-is-stopped"
 BLOCK_FOR_EVICTION = "block-for-eviction"
 EVICT_LAST_REPLICA = "block-for-eviction-if-contains-last-replica"
+# With these policies, a node may be drained although it holds a last replica, or the replica is moved first.
+_LAST_REPLICA_MAY_GO = frozenset({ALWAYS_ALLOW, ALLOW_STOPPED, BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA})
 # Who refuses a claim's update at the API server.
 _RESIZE_PLUGIN = "PersistentVolumeClaimResize"
 _LONGHORN_WEBHOOK = "validator.longhorn.io"
 
 
-class Drain(Struct, frozen=True):
-    """`kubectl drain --ignore-daemonsets --delete-emptydir-data` of nodes."""
+def drain(situation: Situation, nodes: tuple[str, ...]) -> Situation:
+    """`kubectl drain --ignore-daemonsets --delete-emptydir-data` of nodes: cordons them and evicts their pods, and the
+    replicas that the node-drain-policy evicts.
 
-    nodes: tuple[str, ...]
-
-    def apply(self, situation: Situation) -> Situation:
-        """Cordons the nodes and evicts their pods, and the replicas that the node-drain-policy evicts.
-
-        Raises:
-            WhatIfError: there is no such node
-        """
-        cluster = situation.cluster
-        for name in self.nodes:
-            check_node(cluster, name)
-            cluster = _cordon(cluster, name)
-        on_nodes, waiting = live_pods(cluster, self.nodes)
-        cluster, evicted = _request_evictions(cluster, self.nodes)
-        drained = tuple(dict.fromkeys((*situation.drained, *self.nodes)))
-        evicted |= situation.evicted
-        changed = replace(situation, cluster=cluster, drained=drained, evicted=evicted, waiting=waiting)
-        return changed.evict(on_nodes)
+    Raises:
+        WhatIfError: there is no such node
+    """
+    cluster = situation.cluster
+    for name in nodes:
+        check_node(cluster, name)
+        cluster = _cordon(cluster, name)
+    on_nodes, waiting = live_pods(cluster, nodes)
+    cluster, evicted = _request_evictions(cluster, nodes)
+    drained = tuple(dict.fromkeys((*situation.drained, *nodes)))
+    evicted |= situation.evicted
+    changed = replace(situation, cluster=cluster, drained=drained, evicted=evicted, waiting=waiting)
+    return changed.evict(on_nodes)
 
 
 def check_node(cluster: PredictedCluster, name: str) -> None:
@@ -93,41 +92,75 @@ def _request_evictions(cluster: PredictedCluster, nodes: Collection[str]) -> tup
     return cluster.update(changes), frozenset(volumes)
 
 
-class LoseNodes(Struct, frozen=True):
-    """Nodes are gone for good, with their disks."""
+def return_node(before: PredictedCluster, after: PredictedCluster, name: str) -> PredictedCluster:
+    """Returns the cluster with a drained node as it was before, and with the replicas that stayed on it."""
+    changes: ChangesByObject = {("nodes", name): before.snapshot.nodes.get(name)}
+    node = after.snapshot.longhorn_nodes.get(name)
+    if node is not None:
+        changes["longhorn_nodes", name] = replace(node, conditions=before.snapshot.longhorn_nodes[name].conditions)
+    restored: set[str] = set()
+    for replica in replicas_on_node(after, name):
+        earlier = before.snapshot.replicas.get(replica.name, replica)
+        if earlier is replica or not earlier.failed_at:
+            requested = earlier.eviction_requested
+            changes["replicas", replica.name] = replace(
+                replica, failed_at="", current_state=earlier.current_state, eviction_requested=requested
+            )
+            restored.add(replica.volume)
+    cluster = after.update(changes)
+    if name in before.scheduling.nodes:
+        scheduling = cluster.scheduling.with_node(before.scheduling.nodes[name].node)
+        cluster = cluster.with_scheduling(scheduling)
+    volumes: ChangesByObject = {
+        ("volumes", volume): _restore_robustness(before, cluster, volume) for volume in sorted(restored)
+    }
+    return cluster.update({key: volume for key, volume in volumes.items() if volume is not None})
 
-    nodes: tuple[str, ...]
 
-    def apply(self, situation: Situation) -> Situation:
-        """Fails the replicas of the nodes; controllers create their pods again.
+def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, name: str) -> longhorn.Volume | None:
+    """Returns a volume that has all of its replicas again, None if there is no such volume."""
+    volume = cluster.snapshot.volumes.get(name)
+    if volume is None:
+        return None
+    usable = sum(1 for replica in cluster.state.view.replicas_of(name) if is_usable(volume, replica))
+    if usable < volume.number_of_replicas or volume.robustness != DEGRADED:
+        return volume
+    earlier = before.snapshot.volumes.get(name)
+    detached = earlier is not None and not volume.node_id and earlier.robustness != DEGRADED
+    robustness = earlier.robustness if earlier is not None and detached else HEALTHY
+    return replace(volume, robustness=robustness, last_degraded_at="")
 
-        Raises:
-            WhatIfError: there is no such node
-        """
-        for name in self.nodes:
-            check_node(situation.cluster, name)
-        on_nodes, waiting = live_pods(situation.cluster, self.nodes)
-        managed = situation.evict(on_nodes, lost=True)
-        cluster = managed.cluster
-        already = len(situation.unmanaged)
-        for pod in on_nodes:
-            key = (pod.namespace, pod.name)
-            # The others wait again.
-            if cluster.snapshot.pods[key].node_name:
-                cluster = detach_volumes(cluster, pod).without_pod(key)
-        failed: list[longhorn.Replica] = []
-        for name in self.nodes:
-            failed += replicas_on_node(cluster, name)
-            cluster = _remove_node(cluster, name)
-        return replace(
-            managed,
-            cluster=fail_replicas(cluster, failed),
-            lost=situation.lost | set(self.nodes),
-            unmanaged=situation.unmanaged,
-            gone_pods=(*situation.gone_pods, *managed.unmanaged[already:]),
-            degraded=situation.degraded | {replica.volume for replica in failed},
-            waiting=waiting,
-        )
+
+def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
+    """Nodes are gone for good, with their disks: fails their replicas; controllers create their pods again.
+
+    Raises:
+        WhatIfError: there is no such node
+    """
+    for name in nodes:
+        check_node(situation.cluster, name)
+    on_nodes, waiting = live_pods(situation.cluster, nodes)
+    managed = situation.evict(on_nodes, lost=True)
+    cluster = managed.cluster
+    already = len(situation.unmanaged)
+    for pod in on_nodes:
+        key = (pod.namespace, pod.name)
+        # The others wait again.
+        if cluster.snapshot.pods[key].node_name:
+            cluster = detach_volumes(cluster, pod).without_pod(key)
+    failed: list[longhorn.Replica] = []
+    for name in nodes:
+        failed += replicas_on_node(cluster, name)
+        cluster = _remove_node(cluster, name)
+    return replace(
+        managed,
+        cluster=fail_replicas(cluster, failed),
+        lost=situation.lost | set(nodes),
+        unmanaged=situation.unmanaged,
+        gone_pods=(*situation.gone_pods, *managed.unmanaged[already:]),
+        degraded=situation.degraded | {replica.volume for replica in failed},
+        waiting=waiting,
+    )
 
 
 def _remove_node(cluster: PredictedCluster, name: str) -> PredictedCluster:
@@ -152,87 +185,67 @@ def nodes_in_zone(cluster: PredictedCluster, zone: str) -> tuple[str, ...]:
     return tuple(sorted(by_label | by_status))
 
 
-class LoseZone(Struct, frozen=True):
+def lose_zone(situation: Situation, zone: str) -> Situation:
     """All nodes of a zone are gone."""
-
-    zone: str
-
-    def apply(self, situation: Situation) -> Situation:
-        return LoseNodes(nodes_in_zone(situation.cluster, self.zone)).apply(situation)
+    return lose_nodes(situation, nodes_in_zone(situation.cluster, zone))
 
 
-class LoseDisk(Struct, frozen=True):
-    """A disk is gone with its replicas; its node stays."""
-
-    node: str
-    disk: str
-
-    def apply(self, situation: Situation) -> Situation:
-        """Fails the replicas of the disk."""
-        cluster = situation.cluster
-        node = cluster.snapshot.longhorn_nodes.get(self.node)
-        disk = next((entry for entry in node.disks if entry.name == self.disk), None) if node is not None else None
-        if node is None or disk is None:
-            raise WhatIfError(f"there is no Longhorn disk {self.node}/{self.disk}")
-        gone = tuple(Condition(kind, "False", "NoDiskInfo", "the disk is lost") for kind in ("Ready", "Schedulable"))
-        lost = replace(with_conditions(disk, gone), storage_maximum=0, storage_available=0)
-        failed = [replica for replica in replicas_on_node(cluster, self.node) if replica.disk_id == disk.uuid]
-        cluster = cluster.update({("longhorn_nodes", node.name): with_disk(node, lost)})
-        volumes = {replica.volume for replica in failed}
-        return replace(situation, cluster=fail_replicas(cluster, failed), degraded=situation.degraded | volumes)
+def lose_disk(situation: Situation, node_name: str, disk_name: str) -> Situation:
+    """A disk is gone with its replicas, which fail; its node stays."""
+    cluster = situation.cluster
+    node = cluster.snapshot.longhorn_nodes.get(node_name)
+    disk = next((entry for entry in node.disks if entry.name == disk_name), None) if node is not None else None
+    if node is None or disk is None:
+        raise WhatIfError(f"there is no Longhorn disk {node_name}/{disk_name}")
+    gone = tuple(Condition(kind, "False", "NoDiskInfo", "the disk is lost") for kind in ("Ready", "Schedulable"))
+    lost = replace(with_conditions(disk, gone), storage_maximum=0, storage_available=0)
+    failed = [replica for replica in replicas_on_node(cluster, node_name) if replica.disk_id == disk.uuid]
+    cluster = cluster.update({("longhorn_nodes", node.name): with_disk(node, lost)})
+    volumes = {replica.volume for replica in failed}
+    return replace(situation, cluster=fail_replicas(cluster, failed), degraded=situation.degraded | volumes)
 
 
-class SetSetting(Struct, frozen=True):
-    """A Longhorn setting has another value."""
+def set_setting(situation: Situation, name: str, value: str) -> Situation:
+    """A Longhorn setting has another value.
 
-    name: str
-    value: str
-
-    def apply(self, situation: Situation) -> Situation:
-        """Replaces the setting's value.
-
-        Raises:
-            SettingError: Longhorn refuses the value
-            WhatIfError: no decision reads the setting
-        """
-        try:
-            check_new_value(self.name, self.value)
-        except KeyError:
-            raise WhatIfError(f"{self.name} is no Longhorn setting that decisions read") from None
-        return replace(situation, cluster=situation.cluster.update({("settings", self.name): self.value}))
+    Raises:
+        SettingError: Longhorn refuses the value
+        WhatIfError: no decision reads the setting
+    """
+    try:
+        check_new_value(name, value)
+    except KeyError:
+        raise WhatIfError(f"{name} is no Longhorn setting that decisions read") from None
+    return replace(situation, cluster=situation.cluster.update({("settings", name): value}))
 
 
-class Expand(Struct, frozen=True):
-    """A claim requests another size, in bytes."""
-
-    claim: NamespacedName
-    size: int
-
-    def apply(self, situation: Situation) -> Situation:
-        """Grows the claim's volume if the API server admits the claim's update: its StorageClass and Longhorn let it."""
-        cluster = situation.cluster
-        claim = cluster.snapshot.claims.get(self.claim)
-        name = "/".join(self.claim)
-        if claim is None:
-            raise WhatIfError(f"there is no PersistentVolumeClaim {name}")
-        volume = cluster.volume_of_claim(claim)
-        if volume is None:
-            raise WhatIfError(f"PersistentVolumeClaim {name} is bound to no Longhorn volume")
-        if self.size < volume.size:
-            raise WhatIfError(f"PersistentVolumeClaim {name}: a volume cannot shrink")
-        view = cluster.state.view
-        refusals = _class_refusals(cluster, claim) if self.size > volume.size else ()
-        refused_by = _RESIZE_PLUGIN
-        if not refusals:
-            # As Longhorn's webhook, which compares the requests.
-            before = replace(volume, size=claim.spec.request or volume.size)
-            answers = check_expansion(view.cluster, before, view.replicas_of(volume.name), self.size)
-            refusals = tuple(sorted(_refusal_text(cluster, answer) for answer in answers if answer.reason))
-            refused_by = _LONGHORN_WEBHOOK
-        if not refusals:
-            cluster = _grow(cluster, claim, volume, self.size)
-        entry = ExpansionOutcome(name, self.size, refusals, refused_by if refusals else "")
-        return replace(situation, cluster=cluster, expansions=(*situation.expansions, entry))
+def expand(situation: Situation, key: NamespacedName, size: int) -> Situation:
+    """A claim requests another size, in bytes: grows its volume if the API server admits the claim's update, that is, its
+    StorageClass and Longhorn let it.
+    """
+    cluster = situation.cluster
+    claim = cluster.snapshot.claims.get(key)
+    name = "/".join(key)
+    if claim is None:
+        raise WhatIfError(f"there is no PersistentVolumeClaim {name}")
+    volume = cluster.volume_of_claim(claim)
+    if volume is None:
+        raise WhatIfError(f"PersistentVolumeClaim {name} is bound to no Longhorn volume")
+    if size < volume.size:
+        raise WhatIfError(f"PersistentVolumeClaim {name}: a volume cannot shrink")
+    view = cluster.state.view
+    refusals = _class_refusals(cluster, claim) if size > volume.size else ()
+    refused_by = _RESIZE_PLUGIN
+    if not refusals:
+        # As Longhorn's webhook, which compares the requests.
+        before = replace(volume, size=claim.spec.request or volume.size)
+        answers = check_expansion(view.cluster, before, view.replicas_of(volume.name), size)
+        refusals = tuple(sorted(_refusal_text(cluster, answer) for answer in answers if answer.reason))
+        refused_by = _LONGHORN_WEBHOOK
+    if not refusals:
+        cluster = _grow(cluster, claim, volume, size)
+    entry = ExpansionOutcome(name, size, not refusals, refusals, refused_by if refusals else "")
+    return replace(situation, cluster=cluster, expansions=(*situation.expansions, entry))
 
 
 def _class_refusals(cluster: PredictedCluster, claim: kube.Claim) -> tuple[str, ...]:
@@ -297,6 +310,40 @@ def is_last_replica(cluster: PredictedCluster, replica: longhorn.Replica, gone: 
         return False
     others = (other for other in cluster.state.view.replicas_of(replica.volume) if other.node_id != replica.node_id)
     return not any(is_healthy(other) and other.node_id not in gone for other in others)
+
+
+def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
+    """Returns what holds up a node's drain whatever happens to other nodes.
+
+    A pod without a controller stays on its node. So does the last healthy replica of a volume if nothing rebuilds or
+    moves it: the volume has only one and need not follow its pod, or no pod attaches it; and neither the
+    node-drain-policy nor an eviction moves it.
+    """
+    pods = [f"pod {pod.key} has no controller" for pod in live_pods(cluster, (node,))[0] if not pod.owner]
+    if cluster.state.view.settings.node_drain_policy in _LAST_REPLICA_MAY_GO:
+        return pods
+    return pods + [
+        f"{node} holds the last healthy replica of volume {replica.volume}"
+        for replica in replicas_on_node(cluster, node)
+        if _stays(cluster, replica)
+    ]
+
+
+def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
+    """Whether a replica is and stays its volume's last healthy one, whatever other node is drained."""
+    volume = cluster.snapshot.volumes.get(replica.volume)
+    if volume is None or not is_usable(volume, replica) or replica.eviction_requested:
+        return False
+    alone = volume.number_of_replicas <= 1 and volume.data_locality != BEST_EFFORT
+    return (alone or _has_no_user(cluster, volume)) and is_last_replica(cluster, replica, ())
+
+
+def _has_no_user(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
+    view = cluster.state.view
+    names = view.indexes.volumes_by_handle.get(volume.name) or ()
+    claims = [cluster.snapshot.persistent_volumes[name].claim for name in names]
+    users = (pod for claim in claims if claim is not None for pod in view.pods_of(claim[0], claim[1]))
+    return not volume.node_id and not any(pod.live for pod in users)
 
 
 def _runs(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:

@@ -14,40 +14,23 @@ was reached before is not searched again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.longhorn.cluster import DEGRADED
-from scheduler_core.longhorn.replenish import HEALTHY, is_usable
-from scheduler_core.model import longhorn
-from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.model.snapshot import NamespacedName
-from scheduler_core.predict.cluster_changes import (
-    ALLOW_STOPPED,
-    ALWAYS_ALLOW,
-    BLOCK_FOR_EVICTION,
-    EVICT_LAST_REPLICA,
-    Drain,
-    check_node,
-    is_last_replica,
-)
+from scheduler_core.predict.cluster_changes import check_node, drain, permanent_blockers, return_node
 from scheduler_core.predict.node_loss import pod_problem
-from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
+from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, replicas_on_node
 from scheduler_core.predict.prediction import longest_wait
-from scheduler_core.predict.situation import Situation, live_pods
+from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
-from scheduler_core.values import replace
 
 Clusters = tuple[PredictedCluster, ...]
 """One cluster for each course of events."""
-
-
-# With these policies, a node may be drained although it holds a last replica, or the replica is moved first.
-_LAST_REPLICA_MAY_GO = frozenset({ALWAYS_ALLOW, ALLOW_STOPPED, BLOCK_FOR_EVICTION, EVICT_LAST_REPLICA})
 
 
 class Maintenance(Struct, frozen=True):
@@ -73,12 +56,12 @@ def maintain_node(
     Raises:
         WhatIfError: there is no such node
     """
-    drained = Drain((node,)).apply(Situation(cluster, parallel=parallel))
+    drained = drain(Situation(cluster, parallel=parallel), (node,))
     result = run_order(drained, options, choose)
     problems = _problems(cluster, drained, result, node)
     if problems:
         return Maintenance(result.cluster, problems=problems)
-    returned = _return_node(cluster, result.cluster, node)
+    returned = return_node(cluster, result.cluster, node)
     settled = run_order(Situation(returned, parallel=parallel), options, choose)
     return Maintenance(
         cluster=settled.cluster,
@@ -109,79 +92,6 @@ def _problems(before: PredictedCluster, drained: Situation, result: OrderResult,
     return tuple(problems)
 
 
-def _return_node(before: PredictedCluster, after: PredictedCluster, name: str) -> PredictedCluster:
-    """Returns the cluster with a drained node as it was before, and with the replicas that stayed on it."""
-    changes: ChangesByObject = {("nodes", name): before.snapshot.nodes.get(name)}
-    node = after.snapshot.longhorn_nodes.get(name)
-    if node is not None:
-        changes["longhorn_nodes", name] = replace(node, conditions=before.snapshot.longhorn_nodes[name].conditions)
-    restored: set[str] = set()
-    for replica in replicas_on_node(after, name):
-        earlier = before.snapshot.replicas.get(replica.name, replica)
-        if earlier is replica or not earlier.failed_at:
-            requested = earlier.eviction_requested
-            changes["replicas", replica.name] = replace(
-                replica, failed_at="", current_state=earlier.current_state, eviction_requested=requested
-            )
-            restored.add(replica.volume)
-    cluster = after.update(changes)
-    if name in before.scheduling.nodes:
-        scheduling = cluster.scheduling.with_node(before.scheduling.nodes[name].node)
-        cluster = cluster.with_scheduling(scheduling)
-    volumes: ChangesByObject = {
-        ("volumes", volume): _restore_robustness(before, cluster, volume) for volume in sorted(restored)
-    }
-    return cluster.update({key: volume for key, volume in volumes.items() if volume is not None})
-
-
-def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, name: str) -> longhorn.Volume | None:
-    """Returns a volume that has all of its replicas again, None if there is no such volume."""
-    volume = cluster.snapshot.volumes.get(name)
-    if volume is None:
-        return None
-    usable = sum(1 for replica in cluster.state.view.replicas_of(name) if is_usable(volume, replica))
-    if usable < volume.number_of_replicas or volume.robustness != DEGRADED:
-        return volume
-    earlier = before.snapshot.volumes.get(name)
-    detached = earlier is not None and not volume.node_id and earlier.robustness != DEGRADED
-    robustness = earlier.robustness if earlier is not None and detached else HEALTHY
-    return replace(volume, robustness=robustness, last_degraded_at="")
-
-
-def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
-    """Returns what holds up a node's drain whatever happens to other nodes.
-
-    A pod without a controller stays on its node. So does the last healthy replica of a volume if nothing rebuilds or
-    moves it: the volume has only one and need not follow its pod, or no pod attaches it; and neither the
-    node-drain-policy nor an eviction moves it.
-    """
-    pods = [f"pod {pod.key} has no controller" for pod in live_pods(cluster, (node,))[0] if not pod.owner]
-    if cluster.state.view.settings.node_drain_policy in _LAST_REPLICA_MAY_GO:
-        return pods
-    return pods + [
-        f"{node} holds the last healthy replica of volume {replica.volume}"
-        for replica in replicas_on_node(cluster, node)
-        if _stays(cluster, replica)
-    ]
-
-
-def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
-    """Whether a replica is and stays its volume's last healthy one, whatever other node is drained."""
-    volume = cluster.snapshot.volumes.get(replica.volume)
-    if volume is None or not is_usable(volume, replica) or replica.eviction_requested:
-        return False
-    alone = volume.number_of_replicas <= 1 and volume.data_locality != BEST_EFFORT
-    return (alone or _has_no_user(cluster, volume)) and is_last_replica(cluster, replica, ())
-
-
-def _has_no_user(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    view = cluster.state.view
-    names = view.indexes.volumes_by_handle.get(volume.name) or ()
-    claims = [cluster.snapshot.persistent_volumes[name].claim for name in names]
-    users = (pod for claim in claims if claim is not None for pod in view.pods_of(claim[0], claim[1]))
-    return not volume.node_id and not any(pod.live for pod in users)
-
-
 class MaintenanceRequest(Struct, frozen=True):
     """The nodes that are to be maintained."""
 
@@ -207,9 +117,10 @@ class DrainStep(Struct, frozen=True):
 
 
 class FailedDrain(Struct, frozen=True):
-    """A node that the best order does not drain."""
+    """A node that the best order does not drain; the fields are keys of the JSON."""
 
     node: str
+    blocked: bool  # whether it cannot be drained in any order
     problems: tuple[str, ...]  # why not, after the nodes of the best order; empty if that was not tried
     first_problems: tuple[str, ...]  # why its drain fails even as the first one; empty if it does not
 
@@ -218,8 +129,7 @@ class DrainOrder(Struct, frozen=True):
     """The result of a search."""
 
     steps: tuple[DrainStep, ...]  # the longest order in which every drain fits
-    failed: tuple[FailedDrain, ...]  # the other nodes, apart from `blocked`
-    blocked: Mapping[str, tuple[str, ...]]  # nodes that cannot be drained in any order, with what holds them up
+    failed: tuple[FailedDrain, ...]  # the other nodes; first those that cannot be drained in any order
     courses: int  # how many courses of events were followed
     dead_ends: int  # how many orders ended where no other node can be drained, or in a state that was reached before
     exhaustive: bool  # whether every order was tried, so that there is none that drains more nodes
@@ -227,7 +137,7 @@ class DrainOrder(Struct, frozen=True):
     @property
     def complete(self) -> bool:
         """Whether every node can be drained in this order."""
-        return not self.failed and not self.blocked
+        return not self.failed
 
 
 def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
@@ -242,13 +152,15 @@ def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
     for course in request.courses:
         start = Situation(request.cluster, parallel=request.parallel)
         clusters.append(run_order(start, request.options, course("")).cluster)
-    blocked: dict[str, tuple[str, ...]] = {}
+    blocked: list[FailedDrain] = []
+    others: list[str] = []
     for name in request.nodes:
-        texts = dict.fromkeys(text for cluster in clusters for text in permanent_blockers(cluster, name))
+        texts = tuple(dict.fromkeys(text for cluster in clusters for text in permanent_blockers(cluster, name)))
         if texts:
-            blocked[name] = tuple(texts)
-    search = _Search(request, tuple(clusters), [name for name in request.nodes if name not in blocked])
-    return search.run(blocked)
+            blocked.append(FailedDrain(name, blocked=True, problems=texts, first_problems=texts))
+        else:
+            others.append(name)
+    return _Search(request, tuple(clusters), others).run(blocked)
 
 
 class _State(Struct):
@@ -272,7 +184,7 @@ class _Search:
         self._failures: Counter[str] = Counter()
         self._dead_ends = 0
 
-    def run(self, blocked: Mapping[str, tuple[str, ...]]) -> DrainOrder:
+    def run(self, blocked: Sequence[FailedDrain]) -> DrainOrder:
         while self._stack and self._best_state.remaining and self._dead_ends < self._request.tries:
             state = self._stack[-1]
             if state.untried:
@@ -281,15 +193,14 @@ class _Search:
             else:
                 self._dead_ends += len(state.failures) == len(state.remaining)
                 self._stack.pop()
-        failed = []
+        failed = [*blocked]
         for name in sorted(self._best_state.remaining):
             if name not in self._first.failures and name in self._first.untried:
                 self._drain(self._first, name)
-            failed.append(
-                FailedDrain(name, self._best_state.failures.get(name, ()), self._first.failures.get(name, ()))
-            )
+            problems, first_problems = (state.failures.get(name, ()) for state in (self._best_state, self._first))
+            failed.append(FailedDrain(name, blocked=False, problems=problems, first_problems=first_problems))
         exhaustive = not self._stack or not self._best_state.remaining
-        return DrainOrder(self._best, tuple(failed), blocked, len(self._request.courses), self._dead_ends, exhaustive)
+        return DrainOrder(self._best, tuple(failed), len(self._request.courses), self._dead_ends, exhaustive)
 
     def _try_node(self, state: _State) -> None:
         # The one that failed most often comes first.

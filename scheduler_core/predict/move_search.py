@@ -116,7 +116,7 @@ class _Search:
                 break
             size = len(level) * len(self._baseline.cluster.snapshot.replicas)
             exhaustive = exhaustive and size <= _MAX_EXHAUSTIVE
-            level = self._all_continuations(level) if exhaustive else self._beam(level, count)
+            level = self._continuations(level, count, exhaustive=exhaustive)
         goal = self._goal
         return Rebalance(goal.before, self._value, goal.target, self._best, self._max_moves, exhausted)
 
@@ -161,27 +161,23 @@ class _Search:
             self._value = value
             self._best = sequence
 
-    def _all_continuations(self, level: list[MoveSequence]) -> list[MoveSequence]:
-        """Returns every sequence that is one move longer, one for each set of clusters."""
-        longer: dict[object, MoveSequence] = {}
-        for sequence in level:
-            for candidate in self._candidates(sequence, 1):
-                extended = self._extend(sequence, candidate.replica, _CONTINUED_CLUSTERS)
-                if extended is not None:
-                    longer.setdefault(extended.key, extended)
-        return list(longer.values())
-
-    def _beam(self, level: list[MoveSequence], count: int) -> list[MoveSequence]:
-        """Returns the sequences, each one move longer, that may free most space on a disk."""
+    def _continuations(self, level: list[MoveSequence], count: int, *, exhaustive: bool) -> list[MoveSequence]:
+        """Returns sequences that are one move longer, one for each set of clusters: all of them, or those that may free most
+        space on a disk.
+        """
         left = self._max_moves - count + 1
         longer: dict[object, tuple[int, MoveSequence]] = {}
         for sequence in level:
-            candidates = [each for each in self._candidates(sequence, left) if each.free_later >= self._goal.least_free]
-            candidates.sort(key=lambda each: (-each.free_later, -each.free))
-            for candidate in candidates[:_MOVES_PER_SEQUENCE]:
+            candidates = self._candidates(sequence, left)
+            if not exhaustive:
+                useful = (each for each in candidates if each.free_later >= self._goal.least_free)
+                candidates = sorted(useful, key=lambda each: (-each.free_later, -each.free))[:_MOVES_PER_SEQUENCE]
+            for candidate in candidates:
                 extended = self._extend(sequence, candidate.replica, _CONTINUED_CLUSTERS)
                 if extended is not None:
                     longer.setdefault(extended.key, (candidate.free_later, extended))
+        if exhaustive:
+            return [sequence for _, sequence in longer.values()]
         ranked = sorted(longer.values(), key=lambda entry: (-entry[0], entry[1].copied_bytes))
         return [sequence for _, sequence in ranked[:_BEAM_WIDTH]]
 
@@ -191,7 +187,7 @@ class _Search:
         """
         moves: list[ReplicaMove] = []
         for cluster in sequence.clusters:
-            of_volume = replica_moves(cluster, [replica.volume])
+            of_volume = replica_moves(cluster, replica.volume)
             move = next((each for each in of_volume if each.replica == replica.name), None)
             if move is None or any(target.node in self._baseline.busy_nodes for target in move.targets):
                 return None

@@ -1,6 +1,6 @@
 """Whether a node can be lost for good.
 
-It can if its pods find other nodes, and no volume loses its data. One order: the node is gone (`LoseNodes`), its pods
+It can if its pods find other nodes, and no volume loses its data. One order: the node is gone (`lose_nodes`), its pods
 are decided about by the production decision, and Longhorn rebuilds the missing replicas (`run_order`). The node is safe
 to lose if nothing goes wrong in any order. A detached volume that keeps a replica is fine: Longhorn rebuilds it once it
 is attached.
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.generic import PodKey
-from scheduler_core.predict.cluster_changes import LoseNodes
+from scheduler_core.predict.cluster_changes import lose_nodes
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas
 from scheduler_core.predict.prediction import refusal_text, sort_by_count
@@ -56,22 +56,17 @@ def predict_node_loss(
     Raises:
         WhatIfError: there is no such node
     """
-    lost = LoseNodes((node,)).apply(Situation(cluster))
-    lost = _with_claims(lost)
+    lost = lose_nodes(Situation(cluster), (node,))
+    # Pods without claims change nothing for volumes or for pods with claims.
+    own = lost.cluster.snapshot.pods
+    waiting = tuple(key for key in lost.waiting or () if own[key].volumes)
+    lost = replace(lost, pods=tuple(entry for entry in lost.pods if own[entry.key].volumes), waiting=waiting)
     pods = [entry for entry in lost.pods if cluster.volumes_of(cluster.snapshot.pods[entry.key])]
     problems: list[str] = []
     for choose in orders:
         result = run_order(lost, options, choose)
         problems += dict.fromkeys(_problems(cluster, lost, result))
     return NodeLossOutcome(node, len(orders), len(pods), len(lost.degraded), sort_by_count(problems))
-
-
-def _with_claims(lost: Situation) -> Situation:
-    """Returns the situation without the pods that have no claims."""
-    # They change nothing for volumes or for pods with claims.
-    pods = lost.cluster.snapshot.pods
-    waiting = tuple(key for key in lost.waiting or () if pods[key].volumes)
-    return replace(lost, pods=tuple(entry for entry in lost.pods if pods[entry.key].volumes), waiting=waiting)
 
 
 def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> list[str]:

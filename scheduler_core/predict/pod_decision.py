@@ -4,7 +4,6 @@ node that is offered.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 
@@ -21,7 +20,6 @@ from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.volume_validation import CLONED
 from scheduler_core.model import kube, longhorn
-from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
@@ -41,16 +39,20 @@ class PodDecision(Struct, frozen=True):
     decision: Decision | None = None  # the extender's; None if it was not asked
 
 
-class Strategy(ABC):
-    """One way to choose the nodes that a pod is offered, with what it remembers of one run."""
+class PodDecider:
+    """The decision of `/filter` about the pods of one order, with caches that live as long as the order."""
 
-    waits_for_binding: bool = False
-    """Whether other pods wait until a pod is bound; they wait only for a pod that takes space."""
+    def __init__(self, options: FilterOptions) -> None:
+        self._options = options
+        self._contention = Contention()
+        self._equivalence = EquivalenceCache()
+        # There are no offers. One ledger for all decisions: the caches ask its change log what changed since the decision before.
+        self._ledger = Ledger()
 
     def decide(
         self, pod: kube.Pod, cluster: PredictedCluster, choose: Choose, names: Sequence[str] | None = None
     ) -> PodDecision:
-        """Returns one of the nodes that pass kube-scheduler's filters and the strategy's own, at random. The pod is
+        """Returns one of the nodes that pass kube-scheduler's filters and the extender's, at random. The pod is
         decided about on `names`, or on all nodes.
         """
         names = cluster.node_names if names is None else names
@@ -75,40 +77,13 @@ class Strategy(ABC):
             return PodDecision(reasons=reasons, decision=decision)
         return PodDecision(nodes[choose(len(nodes))], decision=decision)
 
-    @abstractmethod
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
-        """Returns the decision about the nodes that passed kube-scheduler's own filters.
+        """Returns the decision about the nodes that passed kube-scheduler's own filters, as `/filter` answers it, in which
+        the demand of pods bound before counts.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-
-    def on_binding(self, pod: kube.Pod, node: str) -> None:
-        """Notes that a pod that takes space has its node."""
-        del pod, node
-
-    def on_timeout(self, key: PodKey) -> None:
-        """Notes that the node-reservation time-out of a pod has run out."""
-        del key
-
-    def admit(self, before: PredictedCluster, after: PredictedCluster, volume: str) -> PredictedCluster:
-        """Returns the cluster after Longhorn's placement of a volume, as an admission webhook changes it."""
-        del before, volume
-        return after
-
-
-class PodDecider(Strategy):
-    """The decision of `/filter` about the pods of one order, with caches that live as long as the order."""
-
-    def __init__(self, options: FilterOptions) -> None:
-        self._options = options
-        self._contention = Contention()
-        self._equivalence = EquivalenceCache()
-        # There are no offers. One ledger for all decisions: the caches ask its change log what changed since the decision before.
-        self._ledger = Ledger()
-
-    def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
-        """Returns the decision as `/filter` answers it, in which the demand of pods bound before counts."""
         state = cluster.state
         contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
         decision = filter_nodes(pod, admitted, state, self._options, contenders)
@@ -230,6 +205,7 @@ def _has_other_user(cluster: PredictedCluster, pod: kube.Pod, claim: kube.Claim)
     return any(user.live and user.node_name and user.name != pod.name for user in users)
 
 
-def waiting_pod(pod: kube.Pod) -> kube.Pod:
+def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
+    """Returns the cluster in which the pod waits."""
     waiting = replace(pod, node_name="", nominated_node="", unschedulable="", phase="Pending", deleting=False)
-    return replace(waiting, scheduling=replace(pod.scheduling, ready=True))
+    return detach_volumes(cluster, pod).with_pod(replace(waiting, scheduling=replace(pod.scheduling, ready=True)))

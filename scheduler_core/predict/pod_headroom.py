@@ -19,7 +19,6 @@ from scheduler_core.decide.decision import Competing, FilterOptions
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
 from scheduler_core.model.generic import PodKey
-from scheduler_core.model.verdict import Verdict
 from scheduler_core.predict.cluster_additions import Workload
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster
@@ -130,10 +129,6 @@ def closest_node(refused: FirstRefusal, options: FilterOptions) -> ClosestNode |
     state = cluster.state
     explanation = explain_nodes(pod, admitted, state, options, Competing.without_offers(state))
     verdicts = dict(zip(admitted, explanation.verdicts, strict=True))
-    name = min(verdicts, key=lambda name: _distance(name, verdicts[name]))
+    name = min(verdicts, key=lambda name: (not verdicts[name].missing, verdicts[name].missing, name))
     verdict = verdicts[name]
     return ClosestNode(name, verdict.reason.text, verdict.detail, verdict.missing)
-
-
-def _distance(name: str, verdict: Verdict) -> tuple[bool, int, str]:
-    return not verdict.missing, verdict.missing, name

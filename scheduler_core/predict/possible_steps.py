@@ -4,14 +4,14 @@ one is proven.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.evaluation.replicas import DEGRADED_SETTING, DomainShortage
+from scheduler_core.evaluation.replicas import DEGRADED_SETTING, domain_shortage, replica_needs
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space
 from scheduler_core.longhorn.volume_validation import is_tag
@@ -19,11 +19,33 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import CORDONED
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.verdict import UNSAFE, Reason
+from scheduler_core.packing.budget import give_way
 from scheduler_core.packing.items import reachable_sums
+from scheduler_core.predict.pod_decision import PodDecision
 from scheduler_core.predict.predicted_cluster import PredictedCluster, with_schedulable_condition
 from scheduler_core.predict.remedy import RemedyKind, Step, exact_bytes, with_more_space
+from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import Resolution
 
+_NODE_ALLOWED: Final = frozenset({Reason.NODE_EVICTING, Reason.NODE_SCHEDULING_DISABLED})
+_CLOSED: Final = frozenset(
+    {Reason.NO_DISK, Reason.DISK_PRESSURE, Reason.DISK_TYPE, Reason.DISK_TAGS, Reason.VOLUME_TOO_LARGE}
+)
+_DISKS: Final = (
+    UNSAFE
+    | _CLOSED
+    | {
+        Reason.ANTI_AFFINITY,
+        Reason.LOW_AVAILABLE,
+        Reason.INSUFFICIENT_STORAGE,
+        Reason.NEVER_SAFE,
+        Reason.NOT_TOGETHER,
+        Reason.SPOKEN_FOR,
+        Reason.WAITING,
+        Reason.UNDECIDED,
+    }
+)
 # Floats are exact up to here, and no disk grows by more.
 _MOST_GROWTH: Final = 2**53
 # Of more volumes the sums are too many to try.
@@ -34,19 +56,7 @@ _MAX_COMBINED: Final = 3
 Tags = tuple[str, ...]
 
 
-def spread_steps(shortage: DomainShortage) -> list[Step]:
-    """Returns the steps by which replicas no longer need a node or zone each."""
-    degraded = _setting_step(RemedyKind.ALLOW_DEGRADED, DEGRADED_SETTING)
-    soft = _setting_step(RemedyKind.SOFTEN_ANTI_AFFINITY, shortage.setting)
-    return [degraded] if shortage.by_volume else [degraded, soft]
-
-
-def _setting_step(kind: RemedyKind, setting: str) -> Step:
-    return Step(kind, "", text=f"set Longhorn's {setting} to true", setting=setting)
-
-
-def uncordon_steps(cluster: PredictedCluster, name: str) -> list[Step]:
-    """Returns the step that uncordons a node, if it is cordoned."""
+def _uncordon_steps(cluster: PredictedCluster, name: str) -> list[Step]:
     kube_node = cluster.snapshot.nodes.get(name)
     node = cluster.snapshot.longhorn_nodes.get(name)
     cordoned = kube_node is not None and kube_node.unschedulable
@@ -54,45 +64,34 @@ def uncordon_steps(cluster: PredictedCluster, name: str) -> list[Step]:
     return [Step(RemedyKind.UNCORDON, name, text=f"uncordon node {name}")] if cordoned else []
 
 
-def allow_node_steps(node: longhorn.Node) -> list[Step]:
-    """Returns the step that allows scheduling on a Longhorn node, none if it is allowed."""
-    if node.allow_scheduling and not node.eviction_requested:
-        return []
-    return [Step(RemedyKind.ALLOW_NODE, node.name, text=_allow_text(f"Longhorn node {node.name}", node))]
+def _allow_steps(node: longhorn.Node, *, of_disks: bool = False) -> list[Step]:
+    """Returns the steps that allow scheduling on a node, or on those of its disks where it is not allowed."""
+    kind = RemedyKind.ALLOW_DISK if of_disks else RemedyKind.ALLOW_NODE
+    steps: list[Step] = []
+    for place, disk, stored in _places(node, of_disks=of_disks):
+        if not stored.allow_scheduling or stored.eviction_requested:
+            eviction = " and cancel its eviction" if stored.eviction_requested else ""
+            steps.append(Step(kind, node.name, disk, text=f"allow scheduling on {place}{eviction}"))
+    return steps
 
 
-def allow_disk_steps(node: longhorn.Node) -> list[Step]:
-    """Returns the steps that allow scheduling on those of a node's disks where it is not allowed."""
+def _tag_steps(cluster: PredictedCluster, candidate: _Candidate, *, of_disks: bool = False) -> list[Step]:
+    """Returns the steps that add to a node, or to its disks, tags that the pod's volumes select and it lacks."""
+    kind = RemedyKind.TAG_DISK if of_disks else RemedyKind.TAG_NODE
+    select = attrgetter("disk_selector" if of_disks else "node_selector")
+    selectors = _selectors(cluster, candidate.resolution, select)
+    name = candidate.node.name
     return [
-        Step(RemedyKind.ALLOW_DISK, node.name, disk.name, text=_allow_text(f"disk {node.name}/{disk.name}", disk))
-        for disk in node.disks
-        if disk.in_spec and (not disk.allow_scheduling or disk.eviction_requested)
+        Step(kind, name, disk, tags=tags, text=f"add {_tag_list(tags)} to {place}")
+        for place, disk, stored in _places(candidate.node, of_disks=of_disks)
+        for tags in _tags_to_add(selectors, stored.tags)
     ]
 
 
-def _allow_text(place: str, stored: longhorn.Node | longhorn.Disk) -> str:
-    return f"allow scheduling on {place}" + (" and cancel its eviction" if stored.eviction_requested else "")
-
-
-def tag_node_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> list[Step]:
-    """Returns the steps that add to a node tags that the pod's volumes select and the node lacks."""
-    selectors = _selectors(cluster, resolution, attrgetter("node_selector"))
-    place = f"Longhorn node {node.name}"
-    return [
-        Step(RemedyKind.TAG_NODE, node.name, tags=tags, text=f"add {_tag_list(tags)} to {place}")
-        for tags in _tags_to_add(selectors, node.tags)
-    ]
-
-
-def tag_disk_steps(cluster: PredictedCluster, resolution: Resolution, node: longhorn.Node) -> list[Step]:
-    """Returns the steps that add to a node's disks tags that the pod's volumes select and the disk lacks."""
-    selectors = _selectors(cluster, resolution, attrgetter("disk_selector"))
-    places = [(disk, f"disk {node.name}/{disk.name}") for disk in node.disks if disk.in_spec]
-    return [
-        Step(RemedyKind.TAG_DISK, node.name, disk.name, tags=tags, text=f"add {_tag_list(tags)} to {place}")
-        for disk, place in places
-        for tags in _tags_to_add(selectors, disk.tags)
-    ]
+def _places(node: longhorn.Node, *, of_disks: bool) -> list[tuple[str, str, longhorn.Node | longhorn.Disk]]:
+    if not of_disks:
+        return [(f"Longhorn node {node.name}", "", node)]
+    return [(f"disk {node.name}/{disk.name}", disk.name, disk) for disk in node.disks if disk.in_spec]
 
 
 def _selectors(
@@ -163,7 +162,7 @@ class SpaceQuestion(Struct, frozen=True):
         return Step(self.kind, self.node, self.disk.name, size, text=texts[self.kind])
 
 
-def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace]) -> dict[str, DiskNeeds]:
+def _needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace]) -> dict[str, DiskNeeds]:
     """Returns what volumes need of each disk if all of them go to the node, and only that disk has more space. The
     bounds ignore which disks are open to the volumes, and the volumes of other pods, which makes them lower.
     """
@@ -187,7 +186,7 @@ def needs_of_volumes(volumes: Collection[longhorn.Volume], spaces: Mapping[str, 
     return needs
 
 
-def needs_of_one_volume(
+def _needs_of_one_volume(
     volumes: Collection[longhorn.Volume], spaces: Mapping[str, DiskSpace], *, proven: bool
 ) -> dict[str, DiskNeeds]:
     """Returns the guess that a disk must take one more replica, of any one volume. `proven`: whether a disk that takes
@@ -206,7 +205,7 @@ def needs_of_one_volume(
     }
 
 
-def space_questions(
+def _questions_of_node(
     cluster: PredictedCluster, node: longhorn.Node, needs: Mapping[str, DiskNeeds]
 ) -> list[SpaceQuestion]:
     """Returns the questions about a node's disks."""
@@ -282,6 +281,11 @@ def _least_size(guess: int, suffices: Callable[[int], bool]) -> int:
         high = low
         low = max(0, low - width)
         width *= 2
+    return bisect_size(low, high, suffices)
+
+
+def bisect_size(low: int, high: int, suffices: Callable[[int], bool]) -> int:
+    """Returns the least size that suffices, where `low` does not, and `high` does."""
     while high - low > 1:
         middle = (low + high) // 2
         if suffices(middle):
@@ -289,3 +293,102 @@ def _least_size(guess: int, suffices: Callable[[int], bool]) -> int:
         else:
             low = middle
     return high
+
+
+def spread_steps(cluster: PredictedCluster, of_pod: PodDecision) -> list[Step]:
+    """Returns the steps by which replicas no longer need a node or zone each."""
+    decision = of_pod.decision
+    if decision is None or Reason.TOO_FEW_NODES not in decision.reasons:
+        return []
+    shortage = domain_shortage(cluster.state, replica_needs(decision.resolution, cluster.state.view))
+    if shortage is None:
+        return []
+    degraded = _setting_step(RemedyKind.ALLOW_DEGRADED, DEGRADED_SETTING)
+    soft = _setting_step(RemedyKind.SOFTEN_ANTI_AFFINITY, shortage.setting)
+    return [degraded] if shortage.by_volume else [degraded, soft]
+
+
+def _setting_step(kind: RemedyKind, setting: str) -> Step:
+    return Step(kind, "", text=f"set Longhorn's {setting} to true", setting=setting)
+
+
+def setting_steps(cluster: PredictedCluster, decision: PodDecision) -> list[Step]:
+    """Returns the steps that change settings of nodes and disks, and may help."""
+    names = sorted({*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes})
+    steps = [step for name in names for step in _uncordon_steps(cluster, name)]
+    for candidate in _candidates(cluster, decision):
+        reason = candidate.reason
+        if reason is None or reason in _NODE_ALLOWED:
+            steps += _allow_steps(candidate.node)
+        # Of volumes of several classes, one may lack a disk, and another one the node's tag.
+        if reason is None or reason is Reason.NODE_TAGS or reason in _DISKS:
+            steps += _tag_steps(cluster, candidate)
+        if reason is None or reason in _DISKS:
+            steps += _allow_steps(candidate.node, of_disks=True)
+            steps += _tag_steps(cluster, candidate, of_disks=True)
+    return steps
+
+
+class _Candidate(Struct, frozen=True):
+    node: longhorn.Node
+    reason: Reason | None  # None if steps of every kind may help
+    resolution: Resolution  # the pod's volumes there
+
+
+def _candidates(cluster: PredictedCluster, of_pod: PodDecision) -> Iterator[_Candidate]:
+    decision = of_pod.decision
+    if decision is None:
+        return
+    longhorn_nodes = cluster.snapshot.longhorn_nodes
+    if replica_needs(decision.resolution, cluster.state.view):
+        for name in sorted(longhorn_nodes):
+            give_way()
+            yield _Candidate(longhorn_nodes[name], None, decision.resolution_on(name))
+        return
+    for name, reason in zip(decision.candidates, decision.reasons, strict=True):
+        give_way()
+        node = longhorn_nodes.get(name)
+        if node is not None:
+            yield _Candidate(node, reason, decision.resolution_on(name))
+    if Reason.SPOKEN_FOR not in decision.reasons:
+        return
+    # A volume that does not fit on its pod's node counts on others until there is room for it, also on a node that kube-scheduler refuses.
+    for name in sorted(set(longhorn_nodes).difference(decision.candidates)):
+        if cluster.state.demand.by_node.get(name):
+            yield _Candidate(longhorn_nodes[name], None, decision.resolution)
+
+
+def space_questions(cluster: PredictedCluster, decision: PodDecision, *, proven: bool) -> list[SpaceQuestion]:
+    """Returns the questions about disks whose space may help. `proven`: whether a disk that takes no replica is of no use."""
+    questions: list[SpaceQuestion] = []
+    for candidate in _candidates(cluster, decision):
+        if candidate.reason is None or candidate.reason in _DISKS:
+            of_node = _questions_of_node(cluster, candidate.node, _needs(cluster, candidate, proven=proven))
+            # Where every disk is closed to some volume, space helps only if it opens a disk.
+            closed = candidate.reason in _CLOSED
+            questions += (question for question in of_node if not (closed and question.disk.schedulable))
+    return questions
+
+
+def replicas_in_the_way(cluster: PredictedCluster, decision: PodDecision, *, proven: bool) -> list[longhorn.Replica]:
+    """Returns the replicas whose disk may lack no more than their size; `proven` as for questions."""
+    replicas: list[longhorn.Replica] = []
+    by_disk = cluster.state.view.indexes.replicas_by_disk
+    for candidate in _candidates(cluster, decision):
+        if candidate.reason is not None and candidate.reason not in _DISKS:
+            continue
+        needs = _needs(cluster, candidate, proven=proven)
+        for disk in candidate.node.disks:
+            replicas += (each for each in by_disk.get(disk.uuid) or () if each.size >= needs[disk.name].least)
+    return replicas
+
+
+def _needs(cluster: PredictedCluster, candidate: _Candidate, *, proven: bool) -> Mapping[str, DiskNeeds]:
+    name = candidate.node.name
+    view = cluster.state.view
+    spaces = view.free_space(name)
+    if candidate.reason is None:
+        volumes = [entry.volume for entry in candidate.resolution.volumes]
+        return _needs_of_one_volume(volumes, spaces, proven=proven)
+    unplaced = [entry for entry in candidate.resolution.local if name not in nodes_with_replica(entry, view.cluster)]
+    return _needs_of_volumes([entry.volume for entry in unplaced], spaces)

@@ -267,17 +267,6 @@ class StatusChange(Struct, frozen=True):
     before: longhorn.Node
     after: longhorn.Node
 
-    @property
-    def frees_space(self) -> bool:
-        """Whether some disk has fewer bytes promised or written afterwards."""
-        earlier = {disk.name: disk for disk in self.before.disks}
-        return any(
-            disk.storage_scheduled < earlier[disk.name].storage_scheduled
-            or disk.storage_available > earlier[disk.name].storage_available
-            for disk in self.after.disks
-            if disk.name in earlier
-        )
-
 
 def hide_changes(
     before: PredictedCluster, after: PredictedCluster

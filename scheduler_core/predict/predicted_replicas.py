@@ -151,7 +151,7 @@ def rebuild_replica(
         healthy_at=view.cluster.now.isoformat(),
         current_state=RUNNING,
     )
-    written = _with_written_bytes(disk, volume.actual_size)
+    written = with_written_bytes(disk, volume.actual_size)
     node = list_replica(cluster, place.node, written, placed.name, placed.size)
     changes: ChangesByObject = {("replicas", placed.name): placed, ("longhorn_nodes", node.name): node}
     return ReplicaStep(cluster.update(changes), changed=True, copied_bytes=volume.actual_size)
@@ -173,7 +173,7 @@ def _unused_name(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) 
     return next(name for number in range(len(names) + 1) if (name := f"{volume.name}-what-if-{number}") not in names)
 
 
-def _with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
+def with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
     """Returns the disk with `count` fewer available bytes, more for a negative count, rounded as in Longhorn's status."""
     available = min(disk.storage_maximum, max(0, disk.storage_available - count)) if count else disk.storage_available
     rounding = available % ROUNDING if count and disk.spec_type == FILESYSTEM else 0
@@ -212,26 +212,9 @@ def remove_replica(cluster: PredictedCluster, replica: longhorn.Replica) -> Pred
         node, disk = place
         volume = cluster.snapshot.volumes.get(replica.volume)
         had_data = volume is not None and (replica.healthy_at or replica.failed_at) and disk.ready
-        freed = _with_written_bytes(disk, -volume.actual_size) if volume is not None and had_data else disk
+        freed = with_written_bytes(disk, -volume.actual_size) if volume is not None and had_data else disk
         changes["longhorn_nodes", node.name] = list_replica(cluster, node, freed, replica.name, 0)
     return cluster.update(changes)
-
-
-def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str) -> PredictedCluster:
-    """Returns the cluster with a replica and its data on another disk of the same node, by `uuid`; a node that lacks it
-    is not changed.
-    """
-    place = cluster.disk_of(replica)
-    target = next((disk for disk in place[0].disks if disk.uuid == uuid), None) if place is not None else None
-    if place is None or target is None:
-        return cluster
-    node, source = place
-    volume = cluster.snapshot.volumes.get(replica.volume)
-    written = volume.actual_size if volume is not None else 0
-    node = list_replica(cluster, node, _with_written_bytes(source, -written), replica.name, 0)
-    node = list_replica(cluster, node, _with_written_bytes(target, written), replica.name, replica.size)
-    moved = replace(replica, disk_id=target.uuid, disk_path=target.path)
-    return cluster.update({("replicas", replica.name): moved, ("longhorn_nodes", node.name): node})
 
 
 def fail_replicas(cluster: PredictedCluster, replicas: Iterable[longhorn.Replica]) -> PredictedCluster:
@@ -242,12 +225,8 @@ def fail_replicas(cluster: PredictedCluster, replicas: Iterable[longhorn.Replica
         ("replicas", replica.name): replace(replica, failed_at=now, current_state="stopped") for replica in failing
     }
     cluster = cluster.update(changes)
-    return cluster.update(_robustness_changes(cluster, {replica.volume for replica in failing}, now))
-
-
-def _robustness_changes(cluster: PredictedCluster, names: Iterable[str], now: str) -> ChangesByObject:
-    changes: ChangesByObject = {}
-    for name in names:
+    changes = {}
+    for name in {replica.volume for replica in failing}:
         volume = cluster.snapshot.volumes.get(name)
         if volume is None:
             continue
@@ -255,7 +234,7 @@ def _robustness_changes(cluster: PredictedCluster, names: Iterable[str], now: st
             changes["volumes", name] = replace(volume, robustness=FAULTED)
         elif volume.robustness != DEGRADED:
             changes["volumes", name] = replace(volume, robustness=DEGRADED, last_degraded_at=now)
-    return changes
+    return cluster.update(changes)
 
 
 def replicas_on_node(cluster: PredictedCluster, name: str) -> list[longhorn.Replica]:

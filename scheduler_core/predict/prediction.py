@@ -1,4 +1,4 @@
-"""What orders have in common, as always, usually or never; and how one order goes on, event by event."""
+"""What orders have in common, as always, usually or never."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
-from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Volume
 from scheduler_core.model.quantity import format_count, natural_key
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import healthy_replicas
-from scheduler_core.predict.situation import ExpansionOutcome, PodToPlace, Situation
-from scheduler_core.predict.timeline import OrderProgress, OrderResult
+from scheduler_core.predict.situation import ExpansionOutcome, Origin, PodToPlace, Situation
+from scheduler_core.predict.timeline import OrderResult
 
-_MAX_POINTS: Final = 128
 Disks = Mapping[tuple[str, str], longhorn.Disk]
 
 
@@ -39,34 +36,35 @@ class Certainty(StrEnum):
         return cls.USUALLY if count else cls.NEVER
 
 
+class PodOnNode(NamedTuple):
+    """A pod and its node; the fields of outcomes are keys of the JSON."""
+
+    pod: str
+    node: str
+
+
 class PodOutcome(Struct, frozen=True):
     """What becomes of one pod."""
 
-    entry: PodToPlace
+    pod: str
+    origin: Origin
+    left: str  # the node that it ran on, "" for none
+    outcome: Certainty  # whether it is placed
     placed: int  # in how many orders it gets a node and its volumes
-    orders: int
+    not_running: int  # in how many orders it is bound to a node and does not run, because its volumes are not ready
     nodes: Mapping[str, int]  # in how many orders it gets each node
     reasons: Mapping[str, int]  # why it waits, with the number of orders, most frequent first
-    not_running: int = 0  # in how many orders it is bound to a node and does not run, because its volumes are not ready
     # The pods with their nodes in the first order in which it waits, as decided; empty if there is none.
-    unlucky_order: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def certainty(self) -> Certainty:
-        return Certainty.of(self.placed, self.orders)
+    unlucky_order: tuple[PodOnNode, ...]
 
 
 class DrainOutcome(Struct, frozen=True):
     """Whether a node's drain can finish."""
 
     node: str
+    outcome: Certainty
     finished: int  # in how many orders it does
-    orders: int
     blockers: Mapping[str, int]  # what holds it up, with the number of orders
-
-    @property
-    def certainty(self) -> Certainty:
-        return Certainty.of(self.finished, self.orders)
 
 
 class DiskOutcome(Struct, frozen=True):
@@ -81,7 +79,7 @@ class DiskOutcome(Struct, frozen=True):
 
 
 class FewerReplicas(Struct, frozen=True):
-    """A volume that has fewer replicas than it should; the fields are keys of the JSON."""
+    """A volume that has fewer replicas than it should."""
 
     name: str
     replicas: int  # how many it should have
@@ -114,7 +112,7 @@ class Prediction(Struct, frozen=True):
     def succeeds(self) -> bool:
         """Whether every pod, drain and expansion always succeeds, and no volume lacks a replica in the end."""
         outcomes: tuple[PodOutcome | DrainOutcome, ...] = (*self.pods, *self.drains)
-        certain = all(outcome.certainty is Certainty.ALWAYS for outcome in outcomes)
+        certain = all(each.outcome is Certainty.ALWAYS for each in outcomes)
         complete = all(not volume.incomplete for volume in self.volumes)
         return certain and complete and not self.gone_pods and not any(entry.refusals for entry in self.expansions)
 
@@ -135,16 +133,6 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
     )
 
 
-def unlucky_order(results: Sequence[OrderResult]) -> int | None:
-    """Returns the number of the first order in which something does not get its place, None without one."""
-    failures = (
-        number
-        for number, result in enumerate(results)
-        if result.refusals or result.stuck or result.blockers or result.incomplete
-    )
-    return next(failures, None)
-
-
 def _natural_keys(names: Iterable[str]) -> tuple[object, ...]:
     return tuple(map(natural_key, names))
 
@@ -155,13 +143,15 @@ def _pod_outcome(entry: PodToPlace, results: Sequence[OrderResult]) -> PodOutcom
     waiting = [result for result in results if key not in result.nodes or key in result.stuck]
     unlucky = waiting[0].nodes if waiting and placed else {}
     return PodOutcome(
-        entry=entry,
+        pod="/".join(key),
+        origin=entry.origin,
+        left=entry.left,
+        outcome=Certainty.of(len(placed), len(results)),
         placed=len(placed),
-        orders=len(results),
+        not_running=sum(key in result.stuck for result in results),
         nodes=sort_by_count(result.nodes[key] for result in results if key in result.nodes),
         reasons=sort_by_count(_reason(key, result) for result in waiting),
-        not_running=sum(key in result.stuck for result in results),
-        unlucky_order=tuple(("/".join(key), node) for key, node in unlucky.items()),
+        unlucky_order=tuple(PodOnNode("/".join(key), node) for key, node in unlucky.items()),
     )
 
 
@@ -185,7 +175,8 @@ def sort_by_count(values: Iterable[str]) -> dict[str, int]:
 def _drain_outcome(node: str, results: Sequence[OrderResult]) -> DrainOutcome:
     blocked = [result.blockers[node] for result in results if node in result.blockers]
     blockers = sort_by_count(text for texts in blocked for text in texts)
-    return DrainOutcome(node, len(results) - len(blocked), len(results), blockers)
+    finished = len(results) - len(blocked)
+    return DrainOutcome(node, Certainty.of(finished, len(results)), finished, blockers)
 
 
 def _disks(nodes: Mapping[str, longhorn.Node], names: Iterable[str]) -> Disks:
@@ -240,94 +231,3 @@ def _volume_outcome(name: str, results: Sequence[OrderResult], pods: tuple[str, 
 def longest_wait(waits: Iterable[timedelta]) -> float:
     """Returns the longest of Longhorn's waits in seconds, 0 without one."""
     return max((wait.total_seconds() for wait in waits), default=0.0)
-
-
-class OrderPoint(Struct, frozen=True):
-    """The cluster after one of an order's steps."""
-
-    step: int  # its number; 0 is before the first one
-    waiting: int
-    to_evict: int
-    misplaced: int  # attached volumes that data locality wants a replica for on their node, and that have none there
-    overbooked: int  # disks whose replicas take more than Longhorn's scheduling limit
-    free_bytes: int  # what Longhorn's rules let the ready disks take in sum
-    copied_bytes: int
-
-
-class OrderHistory:
-    """The points of one order, at most `limit` of them; of longer orders every second, fourth or later step is kept."""
-
-    def __init__(self, start: PredictedCluster, limit: int = _MAX_POINTS) -> None:
-        self._limit = limit
-        self._misplaced: set[str] = set()
-        self._note_volumes(start, start.snapshot.volumes)
-        self._stride = 1
-        self._steps = -1
-        self._last: OrderProgress | None = None
-        self._points: list[OrderPoint] = []
-
-    def observe(self, progress: OrderProgress) -> None:
-        """Takes a step into account."""
-        self._note_volumes(progress.cluster, progress.volumes)
-        self._steps += 1
-        self._last = progress
-        if self._steps % self._stride:
-            return
-        self._points.append(self._point(progress))
-        if len(self._points) >= self._limit:
-            del self._points[1::2]
-            self._stride *= 2
-
-    def points(self) -> tuple[OrderPoint, ...]:
-        """Returns the points, in order; the last step is always among them."""
-        if self._last is None or self._points[-1].step == self._steps:
-            return tuple(self._points)
-        return (*self._points, self._point(self._last))
-
-    def _point(self, progress: OrderProgress) -> OrderPoint:
-        return OrderPoint(
-            step=self._steps,
-            waiting=progress.waiting,
-            to_evict=progress.to_evict,
-            misplaced=len(self._misplaced),
-            overbooked=_overbooked_disks(progress.cluster),
-            free_bytes=_free_bytes(progress.cluster),
-            copied_bytes=progress.copied_bytes,
-        )
-
-    def _note_volumes(self, cluster: PredictedCluster, names: Iterable[str]) -> None:
-        for name in names:
-            volume = cluster.snapshot.volumes.get(name)
-            if volume is not None and _lacks_local_replica(cluster, volume):
-                self._misplaced.add(name)
-            else:
-                self._misplaced.discard(name)
-
-
-def _lacks_local_replica(cluster: PredictedCluster, volume: Volume) -> bool:
-    node = volume.current_node_id
-    if not node or volume.data_locality not in (BEST_EFFORT, STRICT_LOCAL):
-        return False
-    replicas = cluster.state.view.replicas_of(volume.name)
-    return not any(replica.node_id == node and is_usable(volume, replica) for replica in replicas)
-
-
-def _free_bytes(cluster: PredictedCluster) -> int:
-    view = cluster.state.view
-    free_space = view.indexes.free_space
-    return sum(
-        max(0, free_space[node.name][disk.name].free)
-        for node in view.cluster.nodes.values()
-        if node.ready
-        for disk in node.disks
-        if disk.ready
-    )
-
-
-def _overbooked_disks(cluster: PredictedCluster) -> int:
-    view = cluster.state.view
-    return sum(
-        disk.ready and disk.storage_scheduled > scheduling_limit(disk, view.settings)
-        for node in view.cluster.nodes.values()
-        for disk in node.disks
-    )

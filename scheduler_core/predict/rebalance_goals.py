@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import compress
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -33,27 +33,6 @@ _NOT_ACCEPTABLE: Final = -1
 # The cost of an evaluation grows with the nodes.
 _EVALUATIONS_OF_ONE_NODE: Final = 100_000
 _LEAST_EVALUATIONS: Final = 50
-
-
-class Goal(Protocol):
-    """What is to rise."""
-
-    name: str  # LARGEST_VOLUME or WAITING_PODS
-    before: int  # its value without moves
-    target: int  # the value at which no more is wanted
-    reached_by_less: bool  # whether a rise below the target is worth something, too
-    least_free: int  # bytes that a disk must have free after the last move of a useful sequence
-    evaluations: int  # how many clusters may be evaluated beyond those of one move, or in all if evaluations are slow
-    slow: bool  # whether they are
-    max_clusters: int  # how many clusters a sequence of moves may lead to
-
-    def upper_bound(self, free: int) -> int:
-        """Returns the highest value that one last move can reach if it leaves a disk with so many free bytes."""
-
-    def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> int:
-        """Returns the least value of the clusters, which differ from the first one in some nodes; if it is less than
-        `needed`, it need not be exact.
-        """
 
 
 LARGEST_VOLUME: Final = "largest-volume"
@@ -97,35 +76,39 @@ class LargestVolumeGoal:
         WhatIfError: there is no such class of Longhorn
     """
 
-    name = LARGEST_VOLUME
-    reached_by_less = False
-    slow = False
-    max_clusters = 1024
+    reached_by_less = False  # whether a rise below the target is worth something, too
+    slow = False  # whether evaluations are slow
+    max_clusters = 1024  # how many clusters a sequence of moves may lead to
 
     def __init__(self, cluster: PredictedCluster, storage_class: str, size: int | None) -> None:
         self._largest = LargestVolumes(cluster.state.view)
-        self.storage_class = storage_class
+        self._class = storage_class
         sizes = self._largest.after(cluster.state.view, ())
         if storage_class not in sizes:
             raise WhatIfError(f"there is no StorageClass {storage_class} of Longhorn")
-        self.before = sizes[storage_class]
+        self.before = sizes[storage_class]  # without moves
+        # How many bytes a disk must have free after the last move of a useful sequence.
         self.least_free = self.before + SIZE_STEP if size is None else size
-        self.target = self.least_free
+        self.target = self.least_free  # the value at which no more is wanted
+        # How many clusters may be evaluated beyond those of one move, or in all if evaluations are slow.
         self.evaluations = _evaluations(cluster)
         self._limit = size
 
     def upper_bound(self, free: int) -> int:
+        """Returns the highest value that one last move can reach if it leaves a disk with so many free bytes."""
         return free if self._limit is None else min(free, self._limit)
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> int:  # noqa: ARG002
+        """Returns the least value of the clusters, which differ from the first one in some nodes; if it is less than
+        `needed`, it need not be exact.
+        """
         sizes = (self._largest.after(cluster.state.view, changed_nodes) for cluster in clusters)
-        return self.upper_bound(min(by_class[self.storage_class] for by_class in sizes))
+        return self.upper_bound(min(by_class[self._class] for by_class in sizes))
 
 
 class WaitingPodsGoal:
     """More of the pods that wait are placed, by the least number in any of the orders that are played."""
 
-    name = WAITING_PODS
     reached_by_less = True
     slow = True
     max_clusters = 128
@@ -153,7 +136,7 @@ class WaitingPodsGoal:
         return self.target
 
     def value(self, clusters: Clusters, changed_nodes: Collection[str], needed: int) -> int:  # noqa: ARG002
-        """See `Goal`: the number of pods that are placed."""
+        """Returns the number of pods that are placed, as in the other goal."""
         least = self.target
         for cluster in clusters:
             if not self.before and not any(_fits(self.pods, cluster, self._options)):
@@ -181,6 +164,10 @@ class WaitingPodsGoal:
             if least < needed:
                 break
         return least, always
+
+
+Goal = LargestVolumeGoal | WaitingPodsGoal
+"""What is to rise."""
 
 
 def _evaluations(cluster: PredictedCluster) -> int:

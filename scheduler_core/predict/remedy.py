@@ -129,18 +129,15 @@ def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> tuple[Chan
             if kube_node is not None:
                 objects["nodes", name] = replace(kube_node, unschedulable=False)
             if name in cluster.scheduling.nodes:
-                nodes.append(_uncordon(cluster.scheduling.nodes[name].node))
+                stored = cluster.scheduling.nodes[name].node
+                # The node lifecycle controller adds the taint to cordoned nodes.
+                taints = tuple(taint for taint in stored.taints if taint.key != _UNSCHEDULABLE_TAINT)
+                nodes.append(replace(stored, unschedulable=False, taints=taints))
         node = longhorn_nodes.get(name) or cluster.snapshot.longhorn_nodes.get(name)
         if node is not None:
             longhorn_nodes[name] = _change_node(cluster, node, step)
     objects |= {("longhorn_nodes", name): node for name, node in longhorn_nodes.items()}
     return objects, nodes
-
-
-def _uncordon(node: generic.Node) -> generic.Node:
-    # The node lifecycle controller adds the taint to cordoned nodes.
-    taints = tuple(taint for taint in node.taints if taint.key != _UNSCHEDULABLE_TAINT)
-    return replace(node, unschedulable=False, taints=taints)
 
 
 def _change_node(cluster: PredictedCluster, node: longhorn.Node, step: Step) -> longhorn.Node:

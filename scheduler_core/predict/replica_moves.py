@@ -17,7 +17,6 @@ The old replica still counts while Longhorn chooses, so the new one goes to anot
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -61,15 +60,6 @@ class ReplicaMove(Struct, frozen=True):
     targets: tuple[DiskPlace, ...]
     size: int  # bytes that it takes by Longhorn's scheduling rule (spec.volumeSize)
     copied_bytes: int  # the data that Longhorn copies (status.actualSize of the volume)
-
-
-def replica_moves(cluster: PredictedCluster, volumes: Iterable[str] | None = None) -> Iterable[ReplicaMove]:
-    """Returns every move that is possible now, by volume and replica, each once the caller takes it; `volumes` are the
-    names of the volumes to look at, all by default.
-    """
-    shared = _linked_clone_sources(cluster)
-    names = sorted(cluster.snapshot.volumes) if volumes is None else volumes
-    return chain.from_iterable(_moves_of_volume(cluster, name) for name in names if name not in shared)
 
 
 def movable_replicas(cluster: PredictedCluster, name: str) -> tuple[longhorn.Replica, ...]:
@@ -118,9 +108,10 @@ def _is_local(volume: longhorn.Volume, replica: longhorn.Replica) -> bool:
     return replica.node_id == volume.current_node_id
 
 
-def _moves_of_volume(cluster: PredictedCluster, name: str) -> Iterable[ReplicaMove]:
+def replica_moves(cluster: PredictedCluster, name: str) -> Iterable[ReplicaMove]:
+    """Returns every move of a volume's replicas that is possible now, each once the caller takes it."""
     replicas = movable_replicas(cluster, name)
-    if not replicas:
+    if not replicas or name in _linked_clone_sources(cluster):
         return ()
     volume = cluster.snapshot.volumes[name]
     choices = new_replica_placement(cluster, _volume_while_moving(volume)).choices

@@ -9,19 +9,19 @@ Source: pkg/registry/core/pod/storage/eviction.go, and pkg/controller/disruption
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.model import kube
 from scheduler_core.model.generic import DisruptionBudget, PodKey
 from scheduler_core.model.snapshot import NamespacedName
-from scheduler_core.predict.pod_decision import detach_volumes, waiting_pod
+from scheduler_core.predict.pod_decision import take_away
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
 from scheduler_core.values import replace
 
@@ -29,42 +29,6 @@ from scheduler_core.values import replace
 _UNSCALED_OWNERS: Final = frozenset({DAEMON_SET, "Node", "Job"})
 IsHealthy = Callable[[PodKey], bool]
 """Whether a pod is ready, and not being deleted."""
-
-
-class SelectedPods(Struct, frozen=True, dict=True):
-    """A budget with the live pods that it selects, by name."""
-
-    budget: DisruptionBudget
-    pods: tuple[PodKey, ...]
-    cluster: PredictedCluster
-
-    @cached_property
-    def sync_failure(self) -> str:
-        """Why the disruption controller cannot count pods, "" if it can; it then allows no eviction."""
-        if self.budget.sync_failure or not self.budget.counts_controllers:
-            return self.budget.sync_failure
-        pods = self.cluster.snapshot.pods
-        unscaled = (key for key in self.pods if pods[key].owner in _UNSCALED_OWNERS)
-        return next((f'found no controllers for pod "{name}"' for _, name in unscaled), "")
-
-    @cached_property
-    def expected_count(self) -> int:
-        """How many pods there should be (getExpectedPodCount)."""
-        if not self.budget.counts_controllers:
-            return len(self.pods)
-        if self.budget.expected_pods is not None:
-            return self.budget.expected_pods
-        return sum(bool(self.cluster.snapshot.pods[key].owner) for key in self.pods)
-
-    @cached_property
-    def desired_healthy(self) -> int:
-        return self.budget.desired_healthy(self.expected_count)
-
-    def disruptions_allowed(self, current_healthy: int) -> int:
-        """Returns how many pods may be evicted now (updatePdbStatus)."""
-        if self.sync_failure or self.expected_count <= 0:
-            return 0
-        return max(0, current_healthy - self.desired_healthy)
 
 
 class DisruptionBudgets:
@@ -76,7 +40,7 @@ class DisruptionBudgets:
         for _, budget in sorted(cluster.snapshot.disruption_budgets.items()):
             self._by_namespace.setdefault(budget.namespace, []).append(budget)
         self._budgets: dict[PodKey, tuple[DisruptionBudget, ...]] = {}
-        self._selected: dict[str, SelectedPods] = {}
+        self._selected: dict[str, tuple[PodKey, ...]] = {}
 
     def of(self, key: PodKey) -> tuple[DisruptionBudget, ...]:
         """Returns the budgets that select a pod, by name (getPodDisruptionBudgets)."""
@@ -86,13 +50,27 @@ class DisruptionBudgets:
             self._budgets[key] = () if pod is None else tuple(each for each in budgets if _selects(each, pod))
         return self._budgets[key]
 
-    def selected_pods(self, budget: DisruptionBudget) -> SelectedPods:
-        """Returns a budget with the live pods that it selects."""
+    def _selected_pods(self, budget: DisruptionBudget) -> tuple[PodKey, ...]:
         if budget.key not in self._selected:
             pods = self._pods_by_namespace.get(budget.namespace, ())
-            keys = tuple(pod.namespaced_name for pod in pods if _selects(budget, pod))
-            self._selected[budget.key] = SelectedPods(budget, keys, self._cluster)
+            self._selected[budget.key] = tuple(pod.namespaced_name for pod in pods if _selects(budget, pod))
         return self._selected[budget.key]
+
+    def _sync_failure(self, budget: DisruptionBudget, selected: Iterable[PodKey]) -> str:
+        """Returns why the disruption controller cannot count pods, "" if it can; it then allows no eviction."""
+        if budget.sync_failure or not budget.counts_controllers:
+            return budget.sync_failure
+        pods = self._cluster.snapshot.pods
+        unscaled = (key for key in selected if pods[key].owner in _UNSCALED_OWNERS)
+        return next((f'found no controllers for pod "{name}"' for _, name in unscaled), "")
+
+    def _expected_count(self, budget: DisruptionBudget, selected: Sequence[PodKey]) -> int:
+        """Returns how many pods there should be (getExpectedPodCount)."""
+        if not budget.counts_controllers:
+            return len(selected)
+        if budget.expected_pods is not None:
+            return budget.expected_pods
+        return sum(bool(self._cluster.snapshot.pods[key].owner) for key in selected)
 
     @cached_property
     def _pods_by_namespace(self) -> dict[str, list[kube.Pod]]:
@@ -112,14 +90,17 @@ class DisruptionBudgets:
             names = " and ".join(budget.key for budget in budgets)
             return f"PodDisruptionBudgets {names} select it, and the API server evicts no pod with more than one"
         (budget,) = budgets
-        selected = self.selected_pods(budget)
-        current = sum(map(is_healthy, selected.pods))
-        desired = selected.desired_healthy
+        selected = self._selected_pods(budget)
+        current = sum(map(is_healthy, selected))
+        expected = self._expected_count(budget, selected)
+        desired = budget.desired_healthy(expected)
         if not is_healthy(key) and (budget.evicts_unhealthy or current >= desired > 0):
             return ""
-        if selected.sync_failure:
-            return f"PodDisruptionBudget {budget.key} allows no eviction: {selected.sync_failure}"
-        if selected.disruptions_allowed(current):
+        failure = self._sync_failure(budget, selected)
+        if failure:
+            return f"PodDisruptionBudget {budget.key} allows no eviction: {failure}"
+        # updatePdbStatus
+        if expected > 0 and current > desired:
             return ""
         return f"PodDisruptionBudget {budget.key} needs {desired} healthy pods and has {current}"
 
@@ -162,13 +143,14 @@ class PodToPlace(Struct, frozen=True):
 
 
 class ExpansionOutcome(Struct, frozen=True):
-    """Whether a volume may grow."""
+    """Whether a volume may grow; the fields are keys of the JSON."""
 
     claim: str
     size: int  # bytes that are asked for
+    fits: bool
     # The StorageClass, or every reason that Longhorn may give, with the disk; empty if the volume grows.
-    refusals: tuple[str, ...] = ()
-    refused_by: str = ""  # which admission refuses the claim's update, so that the claim keeps its size; "" if it grows
+    refusals: tuple[str, ...]
+    refused_by: str  # which admission refuses the claim's update, so that the claim keeps its size; "" if it grows
 
 
 class Situation(Struct, frozen=True, dict=True):
@@ -285,15 +267,8 @@ class Situation(Struct, frozen=True, dict=True):
         return replace(self, cluster=self.cluster.with_pod(pod), pods=(*self.pods, entry))
 
 
-class Change(Protocol):
-    """One verb of the command, with its arguments."""
-
-    def apply(self, situation: Situation) -> Situation:
-        """Returns the situation after the change.
-
-        Raises:
-            WhatIfError: it names something that does not exist
-        """
+Change = Callable[[Situation], Situation]
+"""One verb of the command, with its arguments; raises a WhatIfError if it names something that does not exist."""
 
 
 def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> tuple[list[kube.Pod], tuple[PodKey, ...]]:
@@ -302,7 +277,3 @@ def live_pods(cluster: PredictedCluster, names: Iterable[str]) -> tuple[list[kub
     pods = [pod for pod in cluster.snapshot.pods.values() if pod.node_name in nodes and pod.live]
     on_nodes = sorted((pod for pod in pods if pod.node_name), key=lambda pod: pod.key)
     return on_nodes, tuple(pod.namespaced_name for pod in pods if not pod.node_name)
-
-
-def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
-    return detach_volumes(cluster, pod).with_pod(waiting_pod(pod))

@@ -1,12 +1,12 @@
 """One course of events in a predicted cluster.
 
 Data flow: a `Situation` → pods that wait, pods to evict, and volumes that lack a replica → one event after the other: a pod is decided
-(`Strategy.decide`) and bound, its volumes are attached, a pod is evicted, Longhorn takes its next step with a volume (`next_step`), and its
+(`PodDecider.decide`) and bound, its volumes are attached, a pod is evicted, Longhorn takes its next step with a volume (`next_step`), and its
 status shows an earlier step → when nothing is left to do, drains finish or not; the replicas of drained nodes then fail, Longhorn's wait
 runs out, and they are rebuilt → the `OrderResult`.
 
 Here chance determines which event comes next. Pods that no node fits, and evictions that a budget refuses, are tried again whenever
-something was placed since. In `paced_timeline.py` the same events take time.
+something was placed since.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.packing.budget import give_way
 from scheduler_core.predict.cluster_changes import drain_blockers
-from scheduler_core.predict.pod_decision import PodDecider, PodDecision, Strategy, attach_volumes, bind_pod
+from scheduler_core.predict.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod, take_away
 from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange, hide_changes, show_change
 from scheduler_core.predict.predicted_replicas import (
     NO_DATA,
@@ -36,7 +36,7 @@ from scheduler_core.predict.predicted_replicas import (
     next_step,
     replicas_on_node,
 )
-from scheduler_core.predict.situation import Origin, PodToPlace, Situation, take_away
+from scheduler_core.predict.situation import Origin, PodToPlace, Situation
 from scheduler_core.values import replace
 
 # Longhorn adds this to what remains of the wait (RequireNewReplica).
@@ -64,6 +64,11 @@ class OrderResult(Struct, frozen=True):
     incomplete: Mapping[str, str] = {}
     # By volume, how long Longhorn waited for a failed replica that it could reuse; no entry if it did not.
     waits: Mapping[str, timedelta] = {}
+
+    @property
+    def fails(self) -> bool:
+        """Whether something does not get its place."""
+        return bool(self.refusals or self.stuck or self.blockers or self.incomplete)
 
     @property
     def unplaced_pods(self) -> frozenset[PodKey]:
@@ -103,13 +108,13 @@ class Timeline:
     """The cluster while events happen in random order."""
 
     def __init__(
-        self, situation: Situation, strategy: Strategy, choose: Choose, observe: Observe = ignore_progress
+        self, situation: Situation, decider: PodDecider, choose: Choose, observe: Observe = ignore_progress
     ) -> None:
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
         scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=RuleResults())
         self.cluster = situation.cluster.with_scheduling(scheduling)
         self._situation = situation
-        self._strategy = strategy
+        self._decider = decider
         self._choose = choose
         self._observe = observe
         self._waiting: list[PodToPlace] = list(situation.all_pods())
@@ -225,7 +230,7 @@ class Timeline:
         if not self._predecessors_run(entry):
             self._refuse(entry, Counter({NOT_CREATED: 0}))
             return
-        decision = self._strategy.decide(pod, self.cluster, self._choose, self._situation.node_names)
+        decision = self._decider.decide(pod, self.cluster, self._choose, self._situation.node_names)
         if not decision.node:
             self._refuse(entry, decision.reasons)
             return
@@ -268,10 +273,7 @@ class Timeline:
     def _take_step(self, name: str) -> ReplicaStep:
         """Lets Longhorn take its next step with a volume; the status of nodes shows it later."""
         step = next_step(self.cluster, name, self._choose)
-        if step.changed:
-            self.cluster = self._hide(self._strategy.admit(self.cluster, step.cluster, name))
-        else:
-            self.cluster = step.cluster
+        self.cluster = self._hide(step.cluster) if step.changed else step.cluster
         self._changed.append(name)
         self._copied += step.copied_bytes
         self._placed_since = self._placed_since or step.changed

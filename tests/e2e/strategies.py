@@ -19,8 +19,8 @@ from scheduler_core.model import generic
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.strategies import Spread, StrategyComparison, compare_strategies
-from tests.worlds.generated_cluster import AddPods, draw_cluster, draw_volume_sizes
+from tests.worlds.generated_cluster import add_pods, draw_cluster, draw_volume_sizes
+from tests.worlds.strategies import Spread, StrategyComparison, compare_strategies
 
 ROOT: Final = Path(__file__).parents[2]
 GOAL_1: Final = ROOT / "examples/goal-1-burst"
@@ -42,7 +42,7 @@ class Generated:
         snapshot = draw_cluster(self.nodes, sum(map(sum, sizes)) * 100 // self.fill, choose)
         listed = [generic.Node(node.name, node.labels) for node in snapshot.nodes.values()]
         objects = SchedulingObjects(GenericClusterState.of(listed, (), ()), {}, {})
-        return AddPods(sizes).apply(Situation(predicted_cluster(ClusterSource(snapshot, objects))))
+        return add_pods(Situation(predicted_cluster(ClusterSource(snapshot, objects))), sizes)
 
 
 CLUSTERS: Final = (Generated(6, 30, 90), Generated(10, 60, 90))
@@ -58,7 +58,7 @@ def goal_1() -> Situation:
     source = Query(str(GOAL_1 / "snapshot.yaml")).read()
     situation = Situation(predicted_cluster(source), parallel=source.parallel_sets)
     for change in ChangeReader(source, None).read([("apply", str(GOAL_1 / "statefulset.yaml"))]):
-        situation = change.apply(situation)
+        situation = change(situation)
     return situation
 
 

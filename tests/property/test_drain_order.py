@@ -3,20 +3,20 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import permutations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.predict.cluster_changes import Drain, SetSetting
+from scheduler_core.predict.cluster_changes import drain, set_setting
 from scheduler_core.predict.drain_order import maintain_node
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.prediction import predict
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import run_order
 from tests.builders import Object, pod
-from tests.core.predict.test_drain_order import NONE, choose, names, order_of
+from tests.core.predict.test_drain_order import NONE, blocked, choose, names, order_of
 from tests.examples import examples
 from tests.worlds.predicted_clusters import OPTIONS, after, node, owned_pod, replica_name, running, situation
 
@@ -55,7 +55,12 @@ def worlds(draw: st.DrawFn) -> World:
     if chance.random() < 0.3:
         objects.append(owned_pod(name="web-0", node=chance.choice(nodes), owner="ReplicaSet"))
     listed = [entry for name in nodes for entry in node(name, sizes[name], listed=booked[name])]
-    return World(after(situation(listed, objects), SetSetting("node-drain-policy", chance.choice(POLICIES))), nodes)
+    return World(
+        after(
+            situation(listed, objects), partial(set_setting, name="node-drain-policy", value=chance.choice(POLICIES))
+        ),
+        nodes,
+    )
 
 
 def _drain_counts(world: World) -> Callable[[tuple[str, ...]], int]:
@@ -89,8 +94,8 @@ def test_the_search_finds_what_every_permutation_finds(world: World) -> None:
     assert order.exhaustive
     assert len(order.steps) == best
     assert order.complete == (best == len(world.nodes))
-    assert {*names(order), *order.blocked, *(entry.node for entry in order.failed)} == {*world.nodes}
-    for name in order.blocked:
+    assert {*names(order), *(entry.node for entry in order.failed)} == {*world.nodes}
+    for name in blocked(order):
         assert not any(count((*each, name)) > len(each) for each in permutations(names(order)))
 
 
@@ -103,11 +108,11 @@ def test_what_if_predicts_that_every_drain_of_the_order_fits(world: World) -> No
         cluster: PredictedCluster = run_order(Situation(world.start.cluster), OPTIONS, choose(course, "")).cluster
         for name in names(order):
             start = Situation(cluster)
-            drained = Drain((name,)).apply(start)
+            drained = drain(start, nodes=(name,))
             result = run_order(drained, OPTIONS, choose(course, name))
             prediction = predict(start, drained, [result])
             assert [outcome.finished for outcome in prediction.drains] == [1]
-            assert all(outcome.placed for outcome in prediction.pods if outcome.entry.left == name)
+            assert all(outcome.placed for outcome in prediction.pods if outcome.left == name)
             cluster = maintain_node(cluster, name, NONE, OPTIONS, choose(course, name)).cluster
 
 

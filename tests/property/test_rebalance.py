@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,18 +11,18 @@ from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.generic import PodKey
 from scheduler_core.monitor.capacity_report import CapacityReport
-from scheduler_core.predict.cluster_additions import Scale
+from scheduler_core.predict.cluster_additions import scale
 from scheduler_core.predict.move_search import Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, next_step
 from scheduler_core.predict.rebalance_goals import Baseline, LargestVolumeGoal, LargestVolumes, WaitingPodsGoal
-from scheduler_core.predict.replica_moves import ReplicaMove, apply_move, replica_moves
+from scheduler_core.predict.replica_moves import ReplicaMove, apply_move
 from scheduler_core.predict.situation import Situation
 from scheduler_core.values import replace
 from tests.builders import GI
 from tests.examples import examples
 from tests.property.test_what_if import workload, worlds
-from tests.worlds.predicted_clusters import OPTIONS, after, play
+from tests.worlds.predicted_clusters import OPTIONS, after, every_move, play
 
 CLASS = "longhorn"
 ORDERS = 3
@@ -35,7 +36,7 @@ def situations(draw: st.DrawFn, *, pods: int = 0) -> Situation:
     if not pods:
         return start
     size = largest_volume(start.cluster) // GI + draw(st.sampled_from((-10, 1, 5, 10, 20)))
-    return after(start, Scale(workload(max(1, size)), pods))
+    return after(start, partial(scale, workload=workload(max(1, size)), count=pods))
 
 
 def choices() -> list[Choose]:
@@ -70,7 +71,7 @@ def outcomes(start: PredictedCluster, result: Rebalance) -> list[PredictedCluste
     for move in result.plan.moves if result.plan is not None else ():
         following = []
         for cluster in clusters:
-            (current,) = (each for each in replica_moves(cluster) if each.replica == move.replica)
+            (current,) = (each for each in every_move(cluster) if each.replica == move.replica)
             assert {*current.targets} <= {*move.targets}
             following += [apply_move(cluster, current, target) for target in current.targets]
         clusters = following
@@ -83,7 +84,7 @@ def plans(start: PredictedCluster, length: int) -> Iterator[Plan]:
         yield (), (start,)
         return
     for moves, clusters in plans(start, length - 1):
-        offered = [{move.replica: move for move in replica_moves(cluster)} for cluster in clusters]
+        offered = [{move.replica: move for move in every_move(cluster)} for cluster in clusters]
         for name in sorted(start.snapshot.replicas):
             if all(name in by_name for by_name in offered):
                 following = tuple(
@@ -181,7 +182,7 @@ def test_no_single_move_makes_the_pod_fit_if_no_plan_says_so(start: Situation) -
 def test_the_sizes_after_a_move_are_those_of_the_whole_cluster(start: Situation) -> None:
     """Looking at the changed nodes alone is enough."""
     largest = LargestVolumes(start.cluster.state.view)
-    for move in replica_moves(start.cluster):
+    for move in every_move(start.cluster):
         for target in move.targets:
             cluster = apply_move(start.cluster, move, target)
             assert largest.after(cluster.state.view, {move.origin.node, target.node})[CLASS] == largest_volume(cluster)

@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision
-from scheduler_core.predict.remedies import Trials
 from scheduler_core.predict.remedy import Intervention, Step, move_step, step_changes
-from scheduler_core.predict.replica_moves import replica_moves
+from scheduler_core.predict.trials import Trials
 from scheduler_core.values import replace
 from tests.examples import examples
-from tests.worlds.predicted_clusters import OPTIONS
+from tests.worlds.predicted_clusters import OPTIONS, every_move
 from tests.worlds.remedies import World, draw_world, every_step, full_worlds, waiting, worlds
 
 
@@ -46,7 +45,7 @@ def test_no_single_step_is_cheaper_than_the_first_remedy(world: World) -> None:
     if cost is not None and cost.intervention is Intervention.SPACE:
         sizes = {cost.size - 1, cost.size * 2 // 3, cost.size // 3}
     steps = dict.fromkeys(step for size in sizes for step in every_step(world.cluster, size))
-    for step in (*steps, *map(move_step, replica_moves(world.cluster))):
+    for step in (*steps, *map(move_step, every_move(world.cluster))):
         if cost is None or step.cost < cost:
             assert not world.works(step), step
 

@@ -6,10 +6,10 @@ from hypothesis import given
 
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.predict.predicted_replicas import holds_data, next_step
-from scheduler_core.predict.replica_moves import apply_move, replica_moves
+from scheduler_core.predict.replica_moves import apply_move
 from scheduler_core.values import replace
 from tests.property.test_what_if import World, worlds
-from tests.worlds.predicted_clusters import after
+from tests.worlds.predicted_clusters import after, every_move
 
 
 def pick(number: int, count: int) -> int:
@@ -19,7 +19,7 @@ def pick(number: int, count: int) -> int:
 @given(worlds())
 def test_a_move_keeps_every_volume_complete_and_no_disk_too_full(world: World) -> None:
     cluster = after(world.start, *world.changes).cluster
-    for move in replica_moves(cluster):
+    for move in every_move(cluster):
         volume = cluster.snapshot.volumes[move.volume]
         for target in move.targets:
             moved = apply_move(cluster, move, target)
@@ -40,7 +40,7 @@ def test_a_move_keeps_every_volume_complete_and_no_disk_too_full(world: World) -
 def test_the_targets_are_what_longhorn_does_with_one_more_replica(world: World) -> None:
     """Some choices of Longhorn lead to each, and to nothing else. The number of replicas was raised before."""
     cluster = after(world.start, *world.changes).cluster
-    for move in replica_moves(cluster):
+    for move in every_move(cluster):
         volume = cluster.snapshot.volumes[move.volume]
         raised = replace(volume, number_of_replicas=volume.number_of_replicas + 1)
         during = cluster.update({("volumes", volume.name): raised})

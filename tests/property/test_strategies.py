@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.decide.decision import Packing
-from scheduler_core.predict.paced_timeline import Pace
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.strategies import StrategyName, StrategyRun
 from tests.examples import examples
 from tests.worlds.generated_cluster import play_strategy, with_pods
+from tests.worlds.paced_timeline import Pace
+from tests.worlds.strategies import StrategyName, StrategyRun
 
 _DISK_SIZES = (50, 100, 160)
 _VOLUME_SIZES = (10, 20, 40, 60)

@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import dataclass
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +14,8 @@ from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import kube
 from scheduler_core.model.generic import DisruptionBudget
-from scheduler_core.predict.cluster_additions import AddDisk, AddNodes, Scale, Workload
-from scheduler_core.predict.cluster_changes import Drain, Expand, LoseDisk, LoseNodes, SetSetting
+from scheduler_core.predict.cluster_additions import Workload, add_disk, add_nodes, scale
+from scheduler_core.predict.cluster_changes import drain, expand, lose_disk, lose_nodes, set_setting
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.prediction import Certainty, predict
@@ -70,20 +71,20 @@ def worlds(draw: st.DrawFn, *, plenty: bool = False) -> World:
         pods.append(pod)
     nodes = [entry for name in names for entry in node(name, sizes[name], listed=booked[name])]
     changes = () if plenty else _draw_changes(chance, names, pods)
-    return World(situation(nodes, objects), (*changes, Drain((names[0],))))
+    return World(situation(nodes, objects), (*changes, partial(drain, nodes=(names[0],))))
 
 
 def _draw_changes(chance: random.Random, names: list[str], pods: list[str]) -> tuple[Change, ...]:
     options: list[Change] = [
-        SetSetting("node-drain-policy", chance.choice(POLICIES)),
-        LoseDisk(chance.choice(names), "disk-1"),
-        LoseNodes((names[-1],)),
-        AddNodes(names[0], 1),
-        AddDisk(names[0], 50 * GI),
-        Scale(workload(chance.choice(SIZES)), chance.randint(1, 4)),
+        partial(set_setting, name="node-drain-policy", value=chance.choice(POLICIES)),
+        partial(lose_disk, node_name=chance.choice(names), disk_name="disk-1"),
+        partial(lose_nodes, nodes=(names[-1],)),
+        partial(add_nodes, like=names[0], count=1),
+        partial(add_disk, node_name=names[0], size=50 * GI),
+        partial(scale, workload=workload(chance.choice(SIZES)), count=chance.randint(1, 4)),
     ]
     if pods:
-        options.append(Expand(("default", f"data-{chance.choice(pods)}"), 45 * GI))
+        options.append(partial(expand, key=("default", f"data-{chance.choice(pods)}"), size=45 * GI))
     return tuple(chance.sample(options, chance.randint(0, 4)))
 
 
@@ -134,7 +135,9 @@ def guarded_worlds(draw: st.DrawFn) -> tuple[World, DisruptionBudget]:
     nodes = [entry for name in names for entry in node(name, sizes[name], listed=booked[name])]
     start = situation(nodes, objects, disruption_budget(**{field: count}))
     (budget,) = start.cluster.snapshot.disruption_budgets.values()
-    return World(start, (Drain(tuple(chance.sample(names, min(len(names), chance.randint(1, 2))))),)), budget
+    return World(
+        start, (partial(drain, nodes=tuple(chance.sample(names, min(len(names), chance.randint(1, 2))))),)
+    ), budget
 
 
 @examples(50)
@@ -248,19 +251,19 @@ def test_the_order_does_not_matter_where_there_is_plenty_of_room(world: World) -
     """Every pod is always placed, and the drain always finishes."""
     changed = after(world.start, *world.changes)
     result = predict(world.start, changed, play(changed, 4))
-    assert {outcome.certainty for outcome in (*result.pods,)} <= {Certainty.ALWAYS}
-    assert [outcome.certainty for outcome in result.drains] == [Certainty.ALWAYS]
+    assert {outcome.outcome for outcome in (*result.pods,)} <= {Certainty.ALWAYS}
+    assert [outcome.outcome for outcome in result.drains] == [Certainty.ALWAYS]
 
 
 @examples(50)
 @given(worlds())
 def test_one_waiting_pod_goes_where_the_extender_lets_it(world: World) -> None:
     """It is placed if /filter names a node, and there."""
-    start = after(world.start, Scale(workload(40), 1))
+    start = after(world.start, partial(scale, workload=workload(40), count=1))
     state = start.cluster.state
     pod = state.view.snapshot.pods["default", "web-0"]
     contenders = Competing.without_offers(state)
     decision = filter_nodes(pod, start.cluster.node_names, state, OPTIONS, contenders)
-    outcome = next(each for each in predict(world.start, start, play(start, 5)).pods if each.entry.key[1] == "web-0")
+    outcome = next(each for each in predict(world.start, start, play(start, 5)).pods if each.pod == "default/web-0")
     assert {*outcome.nodes} <= {*decision.fitting_nodes}
-    assert outcome.certainty is (Certainty.ALWAYS if decision.fits else Certainty.NEVER)
+    assert outcome.outcome is (Certainty.ALWAYS if decision.fits else Certainty.NEVER)

@@ -2,20 +2,19 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.predict.paced_timeline import Pace
 from scheduler_core.predict.predicted_cluster import WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.strategies import STRATEGIES, StrategyName, StrategyRun, run_strategy
 from tests.builders import Object, disk, kube_node, longhorn_node
-from tests.worlds.predicted_clusters import after, situation
+from tests.worlds.paced_timeline import Pace
+from tests.worlds.predicted_clusters import situation
+from tests.worlds.strategies import STRATEGIES, StrategyName, StrategyRun, run_strategy
 
 GIBIBYTE: Final = 2**30
 STORAGE_CLASS: Final = "longhorn"
@@ -73,21 +72,15 @@ def _disk(uuid: str, name: str, size: int) -> longhorn.Disk:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AddPods:
-    """New pods, each with new volumes."""
-
-    sizes: Sequence[Sequence[int]]  # of each pod's volumes, in bytes
-    # The name of their class; None for the cluster's default class, or else the first of Longhorn's by name.
-    storage_class: str | None = None
-
-    def apply(self, situation: Situation) -> Situation:
-        """Adds the pods."""
-        name = self.storage_class or _longhorn_class(situation)
-        digits = len(str(len(self.sizes)))
-        for number, sizes in enumerate(self.sizes, start=1):
-            situation = situation.with_new_pod(_pod(f"pod-{number:0{digits}}", sizes, name))
-        return situation
+def add_pods(situation: Situation, sizes: Sequence[Sequence[int]], storage_class: str | None = None) -> Situation:
+    """Adds pods, each with new volumes of these sizes in bytes. `storage_class` is the name of their class; None for the cluster's default
+    class, or else the first of Longhorn's by name.
+    """
+    name = storage_class or _longhorn_class(situation)
+    digits = len(str(len(sizes)))
+    for number, of_pod in enumerate(sizes, start=1):
+        situation = situation.with_new_pod(_pod(f"pod-{number:0{digits}}", of_pod, name))
+    return situation
 
 
 def _longhorn_class(situation: Situation) -> str:
@@ -124,7 +117,7 @@ def disks_of(name: str, *sizes: float) -> list[Object]:
 def with_pods(nodes: Mapping[str, Sequence[float]], *pods: Sequence[float]) -> Situation:
     """Nodes with disks, and pods with best-effort volumes. All sizes are in Gi."""
     start = situation(*(disks_of(name, *sizes) for name, sizes in nodes.items()))
-    return after(start, AddPods([[int(size * GIBIBYTE) for size in sizes] for sizes in pods]))
+    return add_pods(start, [[int(size * GIBIBYTE) for size in sizes] for sizes in pods])
 
 
 def play_strategy(

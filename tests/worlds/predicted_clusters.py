@@ -10,6 +10,7 @@ from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
 from scheduler_core.predict.prediction import PodOutcome, Prediction, predict
+from scheduler_core.predict.replica_moves import ReplicaMove, replica_moves
 from scheduler_core.predict.situation import Change, Situation
 from scheduler_core.predict.timeline import Observe, OrderResult, run_order
 from tests.builders import (
@@ -131,7 +132,7 @@ def situation(*objects: Object | Iterable[Object]) -> Situation:
 
 def after(start: Situation, *changes: Change) -> Situation:
     for change in changes:
-        start = change.apply(start)
+        start = change(start)
     return start
 
 
@@ -151,7 +152,12 @@ def prediction(start: Situation, *changes: Change, orders: int = 10) -> Predicti
 
 
 def outcome_of(result: Prediction, name: str) -> PodOutcome:
-    return next(outcome for outcome in result.pods if outcome.entry.key == ("default", name))
+    return next(outcome for outcome in result.pods if outcome.pod == f"default/{name}")
+
+
+def every_move(cluster: PredictedCluster) -> list[ReplicaMove]:
+    """Every move that is possible now, by volume and replica."""
+    return [move for name in sorted(cluster.snapshot.volumes) for move in replica_moves(cluster, name)]
 
 
 def gibibytes(gib: float) -> int:

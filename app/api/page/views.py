@@ -268,7 +268,7 @@ async def drain_view(site: Site, name: str) -> Context | None:
         "prediction": prediction,
         "problems": problems,
         "safe": not problems,
-        "moved": [] if prediction is None else [outcome for outcome in prediction.pods if outcome.entry.left],
+        "moved": [] if prediction is None else [outcome for outcome in prediction.pods if outcome.left],
         "compared": COMPARED,
         "not_compared": NOT_COMPARED,
         "command": f"longhorn-extender what-if {'' if site.service else '--snapshot FILE '}--drain {name}",
@@ -279,19 +279,20 @@ async def drain_view(site: Site, name: str) -> Context | None:
 
 def drain_problems(prediction: Prediction) -> list[str]:
     """Returns what goes wrong in a drain, as sentences, without pods that waited before."""
+    orders = prediction.orders
     problems = [
-        f"The drain is held up in {_part(drain.orders - drain.finished, drain.orders)}: {blocker}."
+        f"The drain is held up in {_part(orders - drain.finished, orders)}: {blocker}."
         for drain in prediction.drains
         for blocker in drain.blockers
     ]
     problems += [
-        f"Pod {'/'.join(pod.entry.key)} {what} in {_part(count, pod.orders)}."
+        f"Pod {pod.pod} {what} in {_part(count, orders)}."
         for pod in prediction.pods
         for what, count in (
-            ("finds no node", pod.orders - pod.placed - pod.not_running),
+            ("finds no node", orders - pod.placed - pod.not_running),
             ("is bound and does not run", pod.not_running),
         )
-        if pod.entry.left and count
+        if pod.left and count
     ]
     problems += [f"Pod {name} is gone: nothing creates it again." for name in prediction.gone_pods]
     problems += [

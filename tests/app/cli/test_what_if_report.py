@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.what_if_report import Series, line_plot, size_bar
+from app.cli.what_if_report import line_plot, size_bar
 from scheduler_core.model.quantity import format_bytes
 from tests.builders import pod, write_list
 from tests.worlds.command_line import Run
@@ -144,14 +144,14 @@ def test_a_file_that_cannot_be_written_is_bad_input(
 
 @given(st.lists(st.lists(st.integers(0, 2**60), min_size=1, max_size=40), min_size=1, max_size=3))
 def test_every_point_of_a_plot_is_within_its_axes(values: list[list[int]]) -> None:
-    plot = line_plot("plot", [Series(str(number), list(enumerate(each))) for number, each in enumerate(values)])
-    for line in plot.lines:
-        points = [tuple(map(float, pair.split(","))) for pair in line.points.split()]
+    plot = line_plot("plot", {str(number): list(enumerate(each)) for number, each in enumerate(values)})
+    for _, line in plot.lines:
+        points = [tuple(map(float, pair.split(","))) for pair in line.split()]
         assert all(plot.left <= across <= plot.right and plot.top <= down <= plot.bottom for across, down in points)
         assert points == sorted(points, key=lambda point: point[0])
-    ends = [int(tick.text) for tick in plot.y_ticks]
+    ends = [int(text) for _, text in plot.y_ticks]
     assert ends[0] <= min(map(min, values)) <= max(map(max, values)) <= ends[-1]
-    assert (plot.y_ticks[0].position, plot.y_ticks[-1].position) == (plot.bottom, plot.top)
+    assert (plot.y_ticks[0][0], plot.y_ticks[-1][0]) == (plot.bottom, plot.top)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_every_point_of_a_plot_is_within_its_axes(values: list[list[int]]) -> No
     ],
 )
 def test_the_axis_has_round_values(values: list[int], ticks: list[str]) -> None:
-    assert [tick.text for tick in line_plot("plot", [Series("a", list(enumerate(values)))]).y_ticks] == ticks
+    assert [text for _, text in line_plot("plot", {"a": list(enumerate(values))}).y_ticks] == ticks
 
 
 def test_bytes_have_round_values_of_their_unit() -> None:
-    plot = line_plot("plot", [Series("a", [(0, 0), (1, 178 * 1024**3)])], format_bytes)
-    assert [tick.text for tick in plot.y_ticks] == ["0", "100Gi", "200Gi"]
+    plot = line_plot("plot", {"a": [(0, 0), (1, 178 * 1024**3)]}, format_bytes)
+    assert [text for _, text in plot.y_ticks] == ["0", "100Gi", "200Gi"]
     assert plot.description == "a: 0 at first, 178Gi in the end, at least 0, at most 178Gi."
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_core.evaluation.competitors import CompetitorGroups
 from scheduler_core.model.kube import Pod
-from scheduler_core.predict.cluster_changes import Drain
+from scheduler_core.predict.cluster_changes import drain
 from tests import builders as make
 from tests.bench.offers_cluster import new_pod
 from tests.worlds.crowded_cluster import NODES, CrowdedCluster
@@ -65,4 +65,4 @@ def test_volumes_that_may_go_anywhere_are_added_once(cluster: CrowdedCluster, mo
 def test_a_drain_notes_which_pods_wait() -> None:
     """So that its orders do not look through all pods again."""
     before = situation(node("n1"), make.pod(name="waits"), make.pod(name="runs", node="n1"))
-    assert Drain(("n1",)).apply(before).waiting == (("default", "waits"),)
+    assert drain(before, nodes=("n1",)).waiting == (("default", "waits"),)

@@ -8,14 +8,13 @@ from functools import partial
 
 import pytest
 
-from scheduler_core.predict.cluster_changes import Drain, SetSetting
+from scheduler_core.predict.cluster_changes import drain, permanent_blockers, set_setting
 from scheduler_core.predict.drain_order import (
     DrainOrder,
     Maintenance,
     MaintenanceRequest,
     find_drain_order,
     maintain_node,
-    permanent_blockers,
 )
 from scheduler_core.predict.predicted_cluster import WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose
@@ -51,6 +50,10 @@ def maintain(start: Situation, name: str) -> Maintenance:
     return maintain_node(start.cluster, name, NONE, OPTIONS, choose(0, name))
 
 
+def blocked(order: DrainOrder) -> dict[str, tuple[str, ...]]:
+    return {entry.node: entry.problems for entry in order.failed if entry.blocked}
+
+
 def names(order: DrainOrder) -> list[str]:
     return [step.node for step in order.steps]
 
@@ -58,7 +61,7 @@ def names(order: DrainOrder) -> list[str]:
 def test_every_node_is_drained_where_there_is_room() -> None:
     start = situation(node("a", listed={"db-0-a": 30}), node("b"), node("c"), running("db-0", "a", replicas=["a", "b"]))
     order = order_of(start, "a", "b", "c")
-    assert (names(order), order.complete, order.failed, order.blocked) == (["a", "b", "c"], True, (), {})
+    assert (names(order), order.complete, order.failed) == (["a", "b", "c"], True, ())
     assert order.steps[0].pods == (1, 1)
     assert sum(step.pods[1] for step in order.steps) >= 2
 
@@ -87,7 +90,7 @@ def test_a_replica_comes_back_with_its_node() -> None:
 def test_a_cordoned_node_stays_cordoned(cordoned: bool) -> None:
     start = situation(node("a"), node("b"))
     if cordoned:
-        start = Situation(after(start, Drain(("a",))).cluster)
+        start = Situation(after(start, partial(drain, nodes=("a",))).cluster)
     result = maintain(start, "a")
     assert result.cluster.snapshot.nodes["a"].unschedulable is cordoned
     assert result.cluster.snapshot.nodes == start.cluster.snapshot.nodes
@@ -99,15 +102,15 @@ def test_pods_without_a_controller_block_a_node_in_any_order() -> None:
     start = situation(node("a"), node("b"), pod(name="bare", node="a", phase="Running"))
     order = order_of(start, "a", "b")
     assert (names(order), order.complete) == (["b"], False)
-    assert order.blocked == {"a": ("pod default/bare has no controller",)}
+    assert blocked(order) == {"a": ("pod default/bare has no controller",)}
 
 
 def test_a_volume_with_one_replica_blocks_its_node_in_any_order() -> None:
     start = situation(
         node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "b", replicas=["a"], locality="disabled")
     )
-    assert order_of(start, "a", "b").blocked == {"a": ("a holds the last healthy replica of volume vol-data-db-0",)}
-    moved = after(start, SetSetting("node-drain-policy", "block-for-eviction"))
+    assert blocked(order_of(start, "a", "b")) == {"a": ("a holds the last healthy replica of volume vol-data-db-0",)}
+    moved = after(start, partial(set_setting, name="node-drain-policy", value="block-for-eviction"))
     assert order_of(moved, "a", "b").complete
 
 
@@ -118,7 +121,9 @@ def test_a_step_says_what_it_copies_at_least_and_at_most() -> None:
         node("c"),
         running("db-0", "c", replicas=["a"], locality="disabled"),
     )
-    order = order_of(after(start, SetSetting("node-drain-policy", "block-for-eviction")), "a", "b", courses=6)
+    order = order_of(
+        after(start, partial(set_setting, name="node-drain-policy", value="block-for-eviction")), "a", "b", courses=6
+    )
     assert [(step.node, step.copied_bytes) for step in order.steps] == [("a", (30 * GI, 30 * GI)), ("b", (0, 30 * GI))]
 
 
@@ -144,7 +149,7 @@ def test_a_pod_waits_for_room_that_another_drain_makes() -> None:
         running("db-0", "a", 40),
         running("db-1", "b", 30),
     )
-    start = after(start, SetSetting("node-drain-policy", "block-for-eviction"))
+    start = after(start, partial(set_setting, name="node-drain-policy", value="block-for-eviction"))
     order = order_of(start, "a", "b")
     assert (names(order), order.complete) == (["b", "a"], True)
 

@@ -1,6 +1,7 @@
 """Replicas whose Kubernetes node is gone, before Longhorn's own objects say so."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.predict.cluster_changes import LoseNodes
+from scheduler_core.predict.cluster_changes import lose_nodes
 from scheduler_core.predict.prediction import Certainty
 from tests import builders as make
 from tests.builders import Object
@@ -58,6 +59,6 @@ def test_the_prediction_of_a_loss_is_as_recorded() -> None:
         running(name, LOST, 40, replicas=[LOST, *others])
         for name, others in (("one-3", []), ("two-2", []), ("three-1", [NODES[0]]))
     ]
-    result = prediction(situation(*(node(name, 400) for name in NODES), *pods), LoseNodes((LOST,)))
-    outcomes = {outcome.entry.key[1]: outcome.certainty for outcome in result.pods}
+    result = prediction(situation(*(node(name, 400) for name in NODES), *pods), partial(lose_nodes, nodes=(LOST,)))
+    outcomes = {outcome.pod.partition("/")[2]: outcome.outcome for outcome in result.pods}
     assert outcomes == {"one-3": Certainty.NEVER, "two-2": Certainty.NEVER, "three-1": Certainty.ALWAYS}

@@ -1,11 +1,12 @@
 """The history of an order: what it counts, and its size."""
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
-from scheduler_core.predict.cluster_changes import Drain, LoseNodes
-from scheduler_core.predict.prediction import OrderHistory, OrderPoint
+from scheduler_core.predict.cluster_changes import drain, lose_nodes
+from scheduler_core.predict.order_history import OrderHistory, OrderPoint
 from scheduler_core.predict.situation import Change, Situation
 from scheduler_core.predict.timeline import OrderProgress
 from tests.worlds.predicted_clusters import (
@@ -29,7 +30,7 @@ def history_of(start: Situation, *changes: Change) -> tuple[OrderPoint, ...]:
 
 def test_a_move_is_seen_step_by_step() -> None:
     cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
-    points = history_of(cluster, Drain(("a",)))
+    points = history_of(cluster, partial(drain, nodes=("a",)))
     assert [
         (point.waiting, point.misplaced, point.free_bytes // gibibytes(10), point.copied_bytes) for point in points
     ] == [
@@ -46,12 +47,12 @@ def test_a_move_is_seen_step_by_step() -> None:
 
 def test_a_disk_above_its_limit_is_overbooked() -> None:
     cluster = situation(node("a", 20, listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
-    points = history_of(cluster, Drain(("a",)))
+    points = history_of(cluster, partial(drain, nodes=("a",)))
     assert [points[0].overbooked, points[-1].overbooked] == [1, 0]
 
 
 def test_the_disks_of_a_lost_node_are_not_free() -> None:
-    points = history_of(situation(node("a"), node("b")), LoseNodes(("b",)))
+    points = history_of(situation(node("a"), node("b")), partial(lose_nodes, nodes=("b",)))
     assert points[-1].free_bytes == gibibytes(100)
 
 
@@ -59,7 +60,7 @@ def test_a_pod_that_a_budget_keeps_is_still_to_be_evicted() -> None:
     """It does not wait, because it runs."""
     pods = add_labels(running("web-0", "a"), app="web")
     cluster = situation(node("a", listed={"web-0-a": 30}), node("b"), pods, disruption_budget(maxUnavailable=0))
-    points = history_of(cluster, Drain(("a",)))
+    points = history_of(cluster, partial(drain, nodes=("a",)))
     assert {(point.waiting, point.to_evict) for point in points} == {(0, 1)}
 
 

@@ -1,13 +1,14 @@
 """Evictions: what PodDisruptionBudgets allow, and how a drain goes on under them."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from scheduler_core.model import kube
 from scheduler_core.model.constraints import PodScheduling
-from scheduler_core.predict.cluster_additions import AddNodes, Scale, Workload
-from scheduler_core.predict.cluster_changes import Drain, LoseNodes, SetSetting
+from scheduler_core.predict.cluster_additions import Workload, add_nodes, scale
+from scheduler_core.predict.cluster_changes import drain, lose_nodes, set_setting
 from scheduler_core.predict.prediction import Certainty
 from scheduler_core.predict.situation import DisruptionBudgets, Situation
 from scheduler_core.predict.timeline import run_order
@@ -166,28 +167,28 @@ def two_nodes(count: int = 2, size: float = 100) -> tuple[list[Object], list[Obj
 
 def test_a_drain_goes_on_one_pod_at_a_time() -> None:
     cluster = web_cluster(*two_nodes(3), on="aaa", maxUnavailable=1)
-    result = prediction(cluster, Drain(("a",)))
-    assert {outcome.certainty for outcome in result.pods} == {Certainty.ALWAYS}
-    assert [outcome.entry.left for outcome in result.pods] == ["a", "a", "a"]
-    assert result.drains[0].certainty is Certainty.ALWAYS
+    result = prediction(cluster, partial(drain, nodes=("a",)))
+    assert {outcome.outcome for outcome in result.pods} == {Certainty.ALWAYS}
+    assert [outcome.left for outcome in result.pods] == ["a", "a", "a"]
+    assert result.drains[0].outcome is Certainty.ALWAYS
     assert result.succeeds
 
 
 @pytest.mark.parametrize("spec", [{"maxUnavailable": 0}, {"minAvailable": "100%"}, {"minAvailable": 2}])
 def test_a_budget_that_never_allows_holds_up_the_drain(spec: Object) -> None:
-    result = prediction(web_cluster(*two_nodes(), **spec), Drain(("a",)))
+    result = prediction(web_cluster(*two_nodes(), **spec), partial(drain, nodes=("a",)))
     refused = "PodDisruptionBudget default/web needs 2 healthy pods and has 2"
     assert list(result.drains[0].blockers) == [f"pod default/web-{number} stays on a: {refused}" for number in (0, 1)]
     assert list(outcome_of(result, "web-0").reasons) == [f"stays on a: {refused}"]
-    assert result.drains[0].certainty is Certainty.NEVER
-    (end,) = play(after(web_cluster(*two_nodes(), **spec), Drain(("a",))), 1)
+    assert result.drains[0].outcome is Certainty.NEVER
+    (end,) = play(after(web_cluster(*two_nodes(), **spec), partial(drain, nodes=("a",))), 1)
     assert {pod.node_name for pod in end.cluster.snapshot.pods.values()} == {"a"}
 
 
 def test_a_moved_pod_that_never_runs_again_holds_up_the_drain() -> None:
     cluster = web_cluster(*two_nodes(size=15), maxUnavailable=1)
-    result = prediction(cluster, Drain(("a",)), orders=20)
-    assert result.drains[0].certainty is Certainty.NEVER
+    result = prediction(cluster, partial(drain, nodes=("a",)), orders=20)
+    assert result.drains[0].outcome is Certainty.NEVER
     assert all("PodDisruptionBudget" in text or "last healthy" in text for text in result.drains[0].blockers)
     assert sum(outcome.placed for outcome in result.pods) == 20
 
@@ -201,9 +202,9 @@ def test_other_pods_do_not_wait_for_a_budget() -> None:
         free,
         disruption_budget(maxUnavailable=0),
     )
-    result = prediction(cluster, Drain(("a",)))
-    assert outcome_of(result, "db-0").certainty is Certainty.ALWAYS
-    assert outcome_of(result, "web-0").certainty is Certainty.NEVER
+    result = prediction(cluster, partial(drain, nodes=("a",)))
+    assert outcome_of(result, "db-0").outcome is Certainty.ALWAYS
+    assert outcome_of(result, "web-0").outcome is Certainty.NEVER
     assert list(result.drains[0].blockers) == [
         "pod default/web-0 stays on a: PodDisruptionBudget default/web needs 1 healthy pods and has 1"
     ]
@@ -213,21 +214,21 @@ def test_pods_of_two_drained_nodes_share_a_budget() -> None:
     cluster = web_cluster(
         node("a", listed={"web-0-a": 10}), node("b", listed={"web-1-b": 10}), node("c"), on="ab", maxUnavailable=1
     )
-    result = prediction(cluster, Drain(("a", "b")))
-    assert [drain.certainty for drain in result.drains] == [Certainty.ALWAYS, Certainty.ALWAYS]
+    result = prediction(cluster, partial(drain, nodes=("a", "b")))
+    assert [drain.outcome for drain in result.drains] == [Certainty.ALWAYS, Certainty.ALWAYS]
     assert {name for outcome in result.pods for name in outcome.nodes} == {"c"}
 
 
 def test_no_budget_protects_a_pod_from_the_loss_of_its_node() -> None:
     cluster = web_cluster(*two_nodes(), maxUnavailable=0)
-    result = prediction(cluster, Drain(("a",)), LoseNodes(("a",)))
-    assert [outcome.entry.origin for outcome in result.pods] == ["moved", "moved"]
+    result = prediction(cluster, partial(drain, nodes=("a",)), partial(lose_nodes, nodes=("a",)))
+    assert [outcome.origin for outcome in result.pods] == ["moved", "moved"]
     assert {text for outcome in result.pods for text in outcome.reasons} & {"stays on a"} == set()
 
 
 def test_a_pod_that_waits_for_its_eviction_is_created_in_order() -> None:
     cluster = web_cluster(*two_nodes(3, size=5), on="aaa", maxUnavailable=3)
-    end = play(after(cluster, Drain(("a",))), 1)[0]
+    end = play(after(cluster, partial(drain, nodes=("a",))), 1)[0]
     assert {next(iter(end.refusals["default", f"web-{number}"])) for number in (1, 2)} == {
         "the pod before it does not run"
     }
@@ -245,30 +246,40 @@ def test_scaling_changes_how_many_pods_are_expected() -> None:
         kube.Pod("default", "web-0", scheduling=PodScheduling(frozenset({("app", "web")}))),
     )
     cluster = web_cluster(*two_nodes(), minAvailable="60%", status={"expectedPods": 2})
-    assert prediction(cluster, Drain(("a",))).drains[0].certainty is Certainty.NEVER
-    assert prediction(cluster, Scale(template, 3), Drain(("a",))).drains[0].certainty is Certainty.ALWAYS
+    assert prediction(cluster, partial(drain, nodes=("a",))).drains[0].outcome is Certainty.NEVER
+    assert (
+        prediction(cluster, partial(scale, workload=template, count=3), partial(drain, nodes=("a",))).drains[0].outcome
+        is Certainty.ALWAYS
+    )
 
 
 def test_a_drain_that_a_rebuild_lets_go_on_finishes() -> None:
     cluster = web_cluster(*two_nodes(), maxUnavailable=1)
-    result = prediction(cluster, AddNodes("b"), SetSetting("node-drain-policy", "always-allow"), Drain(("a", "b")))
-    assert [drain.certainty for drain in result.drains] == [Certainty.ALWAYS, Certainty.ALWAYS]
+    result = prediction(
+        cluster,
+        partial(add_nodes, like="b"),
+        partial(set_setting, name="node-drain-policy", value="always-allow"),
+        partial(drain, nodes=("a", "b")),
+    )
+    assert [drain.outcome for drain in result.drains] == [Certainty.ALWAYS, Certainty.ALWAYS]
 
 
 def test_a_volume_of_an_evicted_pod_is_not_rebuilt_while_it_is_detached() -> None:
     cluster = web_cluster(node("a", listed={"web-0-a": 10}), node("b"), node("c"), on="a", maxUnavailable=1)
-    for end in play(after(cluster, Drain(("a",))), 10):
+    for end in play(after(cluster, partial(drain, nodes=("a",))), 10):
         place = end.nodes[KEY]
         assert [each.node_id for each in end.cluster.state.view.replicas_of("vol-data-web-0")] == [place]
 
 
 def test_the_same_seed_gives_the_same_order_with_budgets() -> None:
-    changed = after(web_cluster(*two_nodes(3), on="aaa", maxUnavailable=2), Drain(("a",)))
+    changed = after(web_cluster(*two_nodes(3), on="aaa", maxUnavailable=2), partial(drain, nodes=("a",)))
     ends = [run_order(changed, OPTIONS, lambda count: count - 1) for _ in range(2)]
     assert ends[0].nodes == ends[1].nodes
 
 
 def test_a_pod_without_controller_is_not_evicted_and_not_refused() -> None:
     bare = add_labels([pod(name="web-9", node="a", phase="Running")], app="web")
-    result = prediction(situation(node("a"), node("b"), bare, disruption_budget(maxUnavailable=0)), Drain(("a",)))
+    result = prediction(
+        situation(node("a"), node("b"), bare, disruption_budget(maxUnavailable=0)), partial(drain, nodes=("a",))
+    )
     assert list(result.drains[0].blockers) == ["pod default/web-9 has no controller"]

@@ -5,7 +5,7 @@ The limits of the search are tested, too.
 
 import pytest
 
-from scheduler_core.convert.kubectl import allow_scheduling_on_disk, allow_scheduling_on_node, set_node_tags
+from app.schemas.remedies_answer import step_commands
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.predict.remedies import find_remedies
 from scheduler_core.predict.remedy import Cost, Intervention, RemedyKind, Step, exact_bytes
@@ -133,11 +133,17 @@ def test_the_search_ends_after_so_many_decisions() -> None:
 
 
 def test_a_patch_cancels_an_eviction_that_is_requested() -> None:
+    cluster = situation(longhorn_node("a", {"disk-1": disk(100)})).cluster
+    evicted = replace(cluster.snapshot.longhorn_nodes["a"], eviction_requested=True)
+    cluster = cluster.update({("longhorn_nodes", "a"): evicted})
     patch = '{"spec":{"allowScheduling":true,"evictionRequested":false}}'
-    assert allow_scheduling_on_node("a", "longhorn-system", cancel_eviction=True)[-1] == patch
+    (command,) = step_commands(cluster, Step(RemedyKind.ALLOW_NODE, "a"), "longhorn-system")
+    assert command[-1] == patch
     patch = '{"spec":{"disks":{"disk-1":{"allowScheduling":true}}}}'
-    assert allow_scheduling_on_disk("a", "disk-1", "longhorn-system", cancel_eviction=False)[-1] == patch
-    assert set_node_tags("a", "ns", ["x", "y"]) == (
+    (command,) = step_commands(cluster, Step(RemedyKind.ALLOW_DISK, "a", "disk-1"), "longhorn-system")
+    assert command[-1] == patch
+    (command,) = step_commands(cluster, Step(RemedyKind.TAG_NODE, "a", tags=("x", "y")), "ns")
+    assert command == (
         "kubectl", "-n", "ns", "patch", "nodes.longhorn.io", "a", "--type=merge", "-p", '{"spec":{"tags":["x","y"]}}',
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from scheduler_core.model import longhorn
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.replica_moves import DiskPlace, apply_move, replica_moves
 from tests.builders import GI, LONGHORN, Object, disk, longhorn_node, setting, volume
-from tests.worlds.predicted_clusters import gibibytes, node, replica_name, running, situation
+from tests.worlds.predicted_clusters import every_move, gibibytes, node, replica_name, running, situation
 
 
 def cluster_of(*objects: Any) -> PredictedCluster:
@@ -46,7 +46,7 @@ def replace_fields(objects: list[Object], kind: str, **fields: Any) -> list[Obje
 
 def test_a_replica_moves_to_another_node() -> None:
     cluster = cluster_of(one_replica())
-    (move,) = replica_moves(cluster)
+    (move,) = every_move(cluster)
     assert (move.volume, move.replica) == ("vol-data-db-0", "db-0-a")
     assert (move.origin, move.targets) == (DiskPlace("a", "disk-1"), (DiskPlace("b", "disk-1"),))
     assert (move.size, move.copied_bytes) == (30 * GI, 30 * GI)
@@ -61,7 +61,7 @@ def test_a_replica_moves_to_another_node() -> None:
 
 def test_where_longhorn_decides_by_chance_every_disk_is_a_target() -> None:
     cluster = cluster_of(one_replica(), node("c"))
-    (move,) = replica_moves(cluster)
+    (move,) = every_move(cluster)
     assert move.targets == (DiskPlace("b", "disk-1"), DiskPlace("c", "disk-1"))
 
 
@@ -69,17 +69,15 @@ def test_the_old_replica_counts_while_longhorn_chooses() -> None:
     """So another disk of its node is no target without soft anti-affinity."""
     disks = {"disk-1": disk(100, listed={"db-0-a": 30}, available=70), "disk-2": disk(100)}
     alone = [longhorn_node("a", disks), *running("db-0", "a", locality="disabled")]
-    assert list(replica_moves(cluster_of(alone))) == []
-    (move,) = replica_moves(cluster_of(alone, setting("replica-soft-anti-affinity", "true")))
+    assert every_move(cluster_of(alone)) == []
+    (move,) = every_move(cluster_of(alone, setting("replica-soft-anti-affinity", "true")))
     assert move.targets == (DiskPlace("a", "disk-2"),)
 
 
 def test_a_local_replica_stays_and_another_one_moves() -> None:
     nodes = [*node("a", listed={"db-0-a": 30}), *node("b", listed={"db-0-b": 30}), *node("c")]
     cluster = cluster_of(nodes, running("db-0", "a", replicas=["a", "b"]))
-    assert [(move.replica, move.targets) for move in replica_moves(cluster)] == [
-        ("db-0-b", (DiskPlace("c", "disk-1"),))
-    ]
+    assert [(move.replica, move.targets) for move in every_move(cluster)] == [("db-0-b", (DiskPlace("c", "disk-1"),))]
 
 
 @pytest.mark.parametrize(
@@ -102,26 +100,26 @@ def test_a_local_replica_stays_and_another_one_moves() -> None:
 )
 def test_only_steady_volumes_are_moved(kind: str, fields: dict[str, Any]) -> None:
     """Longhorn would refuse the additional replica, or do something else first."""
-    assert len(list(replica_moves(cluster_of(one_replica())))) == 1
-    assert list(replica_moves(cluster_of(replace_fields(one_replica(), kind, **fields)))) == []
+    assert len(every_move(cluster_of(one_replica()))) == 1
+    assert every_move(cluster_of(replace_fields(one_replica(), kind, **fields))) == []
 
 
 def test_no_move_where_longhorn_rebuilds_nothing() -> None:
     limit = setting("concurrent-replica-rebuild-per-node-limit", "0")
-    assert list(replica_moves(cluster_of(one_replica(), limit))) == []
+    assert every_move(cluster_of(one_replica(), limit)) == []
 
 
 def test_the_source_of_a_linked_clone_stays() -> None:
     clone = volume("clone", locality="disabled", cloneMode="linked-clone", dataSource="snap://vol-data-db-0/s1")
-    assert list(replica_moves(cluster_of(one_replica(), clone))) == []
+    assert every_move(cluster_of(one_replica(), clone)) == []
 
 
 def test_a_volume_with_a_backing_image_moves_only_where_its_image_is() -> None:
     """A copy of the image would take space, too."""
     objects = replace_fields(one_replica(), "Volume", spec={"backingImage": "debian"})
-    assert list(replica_moves(cluster_of(objects, backing_image("a-disk-1")))) == []
+    assert every_move(cluster_of(objects, backing_image("a-disk-1"))) == []
     copied = backing_image("a-disk-1", "b-disk-1")
-    assert len(list(replica_moves(cluster_of(objects, copied)))) == 1
+    assert len(every_move(cluster_of(objects, copied))) == 1
 
 
 def test_a_move_that_auto_balance_would_undo_is_not_offered() -> None:
@@ -132,21 +130,21 @@ def test_a_move_that_auto_balance_would_undo_is_not_offered() -> None:
     ]
     pod = running("db-0", "a", replicas=["a", "b"], locality="disabled")
     replace_fields(pod, "Replica", status={"currentState": "running"})
-    replicas = {move.replica for move in replica_moves(cluster_of(nodes, pod))}
+    replicas = {move.replica for move in every_move(cluster_of(nodes, pod))}
     assert replicas == {"db-0-a", "db-0-b"}
     balanced = cluster_of(nodes, pod, setting("replica-auto-balance", "least-effort"))
-    assert {move.replica for move in replica_moves(balanced)} == {"db-0-b"}
+    assert {move.replica for move in every_move(balanced)} == {"db-0-b"}
 
 
 def test_only_the_named_volumes_are_looked_at() -> None:
     cluster = cluster_of(one_replica())
-    assert list(replica_moves(cluster, ["vol-other"])) == []
-    assert len(list(replica_moves(cluster, ["vol-data-db-0"]))) == 1
+    assert list(replica_moves(cluster, "vol-other")) == []
+    assert len(list(replica_moves(cluster, "vol-data-db-0"))) == 1
 
 
 def test_a_move_to_a_disk_that_does_not_exist_is_refused() -> None:
     cluster = cluster_of(one_replica())
-    (move,) = replica_moves(cluster)
+    (move,) = every_move(cluster)
     with pytest.raises(WhatIfError, match="db-0-a of volume vol-data-db-0 cannot be moved to b/disk-9"):
         apply_move(cluster, move, DiskPlace("b", "disk-9"))
 

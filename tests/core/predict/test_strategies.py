@@ -1,6 +1,7 @@
 """Strategies: what each of them leads to on clusters where they differ."""
 
 import random
+from functools import partial
 
 import pytest
 
@@ -8,18 +9,16 @@ from scheduler_core.decide.decision import Packing
 from scheduler_core.errors import CoreError
 from scheduler_core.model import kube
 from scheduler_core.model.verdict import Reason
-from scheduler_core.predict.cluster_additions import Scale, Workload
-from scheduler_core.predict.paced_timeline import Pace
+from scheduler_core.predict.cluster_additions import Workload, scale
 from scheduler_core.predict.predicted_cluster import StatusChange, hide_changes, list_replica, show_change, with_disk
-from scheduler_core.predict.predicted_replicas import Choose, move_replica, next_step
-from scheduler_core.predict.strategies import Spread, StrategyName, StrategyRun, compare_strategies, summarize_runs
+from scheduler_core.predict.predicted_replicas import Choose, next_step
 from scheduler_core.values import replace
 from tests.builders import claim, persistent_volume, replica, storage_class, volume
 from tests.worlds.generated_cluster import (
     AT_ONCE,
     GIBIBYTE,
     VOLUME_SIZES,
-    AddPods,
+    add_pods,
     disks_of,
     draw_cluster,
     draw_volume_sizes,
@@ -27,7 +26,9 @@ from tests.worlds.generated_cluster import (
     play_strategy,
     with_pods,
 )
+from tests.worlds.paced_timeline import Pace
 from tests.worlds.predicted_clusters import after, node, owned_pod, running, situation
+from tests.worlds.strategies import Spread, StrategyName, StrategyRun, compare_strategies, move_replica, summarize_runs
 
 NONE = StrategyName.NONE
 PROPOSAL = StrategyName.PROPOSAL
@@ -187,7 +188,7 @@ def test_a_stateful_set_creates_one_pod_after_the_other(name: StrategyName) -> N
     template = kube.ClaimSpec("longhorn", 60 * GIBIBYTE, ("ReadWriteOnce",))
     first = kube.Pod("default", "web-0", volumes=(kube.ClaimVolume("data", "data-web-0", template),))
     workload = Workload("StatefulSet", "default", "web", first, in_order=True)
-    start = after(situation(disks_of("a", 100)), Scale(workload, 4))
+    start = after(situation(disks_of("a", 100)), partial(scale, workload=workload, count=4))
     result = play_strategy(start, name, pace=AT_ONCE)
     assert result.placed == 1
     assert "the pod before it does not run" in result.reasons
@@ -196,7 +197,7 @@ def test_a_stateful_set_creates_one_pod_after_the_other(name: StrategyName) -> N
 
 def test_a_new_volume_without_data_locality_is_never_misplaced() -> None:
     start = situation(node("a", 10), node("b"), storage_class("anywhere", dataLocality="disabled"))
-    start = after(start, AddPods([[30 * GIBIBYTE]], "anywhere"))
+    start = add_pods(start, [[30 * GIBIBYTE]], "anywhere")
     results = play_seeds(start, NONE)
     assert {tuple(nodes_of(result)) for result in results} == {("a",), ("b",)}
     assert not any(result.misplaced for result in results)
@@ -205,7 +206,7 @@ def test_a_new_volume_without_data_locality_is_never_misplaced() -> None:
 def test_disks_that_were_overbooked_before_do_not_count() -> None:
     full = node("a", 100, listed={"old-a": 150})
     start = situation(full, running("old", "a", 150))
-    start = after(start, AddPods([[1 * GIBIBYTE]]))
+    start = add_pods(start, [[1 * GIBIBYTE]])
     assert play_strategy(start, NONE).overbooked == {}
 
 
@@ -281,7 +282,7 @@ def test_generated_pods_need_a_class_of_longhorn() -> None:
     classes = start.cluster.snapshot.storage_classes
     gone = start.cluster.update({("storage_classes", name): None for name in classes})
     with pytest.raises(CoreError, match="there is no StorageClass of Longhorn"):
-        AddPods([[GIBIBYTE]]).apply(replace(start, cluster=gone))
+        add_pods(replace(start, cluster=gone), [[GIBIBYTE]])
 
 
 @EVERY

@@ -6,8 +6,8 @@ That they change no result is compared with the plain search in `tests/property/
 import pytest
 
 from scheduler_core.decide.decision import FilterOptions, Packing
-from scheduler_core.predict.remedies import Trials
 from scheduler_core.predict.remedy import RemedyKind, Step
+from scheduler_core.predict.trials import Trials
 from scheduler_core.values import replace
 from tests.builders import Object, claim, disk, flat, kube_node, longhorn_node, pod, setting, storage_class
 from tests.worlds.predicted_clusters import OPTIONS

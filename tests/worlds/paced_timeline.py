@@ -1,4 +1,4 @@
-"""The same events when they take time, which is counted in steps: a step is one decision of kube-scheduler. Pods are
+"""The events of `Timeline` when they take time, which is counted in steps: a step is one decision of kube-scheduler. Pods are
 decided in the order of arrival. One that no node fits backs off, and is tried again once something has changed since.
 A pod with a node is bound some steps later; then its volumes are attached, and Longhorn places their replicas on the
 status of that moment, which shows them later still. Pods are not evicted.
@@ -15,10 +15,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
-from scheduler_core.predict.pod_decision import Strategy
+from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange
-from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.predicted_replicas import Choose, ReplicaStep
 from scheduler_core.predict.situation import PodToPlace, Situation
 from scheduler_core.predict.timeline import NOT_CREATED, Observe, OrderResult, Timeline, ignore_progress
 
@@ -41,6 +42,24 @@ class Pace(Struct, frozen=True):
     longest_backoff: int = 10 * STEPS_PER_SECOND  # kube-scheduler's of a refused pod, 1 s doubling to 10 s
 
 
+class Strategy(PodDecider):
+    """One way to choose the nodes that a pod is offered, with what it remembers of one run: this extender's."""
+
+    waits_for_binding: bool = False
+    """Whether other pods wait until a pod is bound; they wait only for a pod that takes space."""
+
+    def on_binding(self, pod: kube.Pod, node: str) -> None:
+        """Notes that a pod that takes space has its node."""
+
+    def on_timeout(self, key: PodKey) -> None:
+        """Notes that the node-reservation time-out of a pod has run out."""
+
+    def admit(self, before: PredictedCluster, after: PredictedCluster, volume: str) -> PredictedCluster:
+        """Returns the cluster after Longhorn's placement of a volume, as an admission webhook changes it."""
+        del before, volume
+        return after
+
+
 class PacedTimeline(Timeline):
     """The cluster while events happen at a pace."""
 
@@ -50,6 +69,8 @@ class PacedTimeline(Timeline):
         super().__init__(situation, strategy, choose, observe)
         self.started: dict[PodKey, int] = {}
         """The step at which each pod began to run."""
+        self._strategy = strategy
+        self._placing = ""
         self._pace = pace
         self._lags = pace.lag > 0
         self._successors = {entry.after: entry for entry in self._waiting if entry.after is not None}
@@ -137,8 +158,12 @@ class PacedTimeline(Timeline):
         self._strategy.on_timeout(key)
         self._note_change()
 
+    def _take_step(self, name: str) -> ReplicaStep:
+        self._placing = name
+        return super()._take_step(name)
+
     def _hide(self, later: PredictedCluster) -> PredictedCluster:
-        hidden = super()._hide(later)
+        hidden = super()._hide(self._strategy.admit(self.cluster, later, self._placing))
         for change in self._unlisted:
             self._after(self._pace.lag, partial(self._show, change))
         self._unlisted.clear()
@@ -148,7 +173,7 @@ class PacedTimeline(Timeline):
         super()._show(change)
         self._note_change()
         # Longhorn tries volumes again at every change of a node; less space cannot help them.
-        if change.frees_space:
+        if _frees_space(change):
             self._volumes = self._volumes_to_retry()
 
     def _place_volumes(self) -> None:
@@ -172,3 +197,14 @@ class PacedTimeline(Timeline):
         for entry in self._successors.values():
             self._refusals[entry.key] = Counter({NOT_CREATED: 0})
         return super()._result()
+
+
+def _frees_space(change: StatusChange) -> bool:
+    """Whether some disk has fewer bytes promised or written afterwards."""
+    earlier = {disk.name: disk for disk in change.before.disks}
+    return any(
+        disk.storage_scheduled < earlier[disk.name].storage_scheduled
+        or disk.storage_available > earlier[disk.name].storage_available
+        for disk in change.after.disks
+        if disk.name in earlier
+    )

@@ -28,10 +28,8 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.monitor.overbooking_monitor import bytes_over
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
-from scheduler_core.predict.paced_timeline import Pace, PacedTimeline
-from scheduler_core.predict.pod_decision import PodDecider, Strategy
-from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose, move_replica
+from scheduler_core.predict.predicted_cluster import PredictedCluster, list_replica
+from scheduler_core.predict.predicted_replicas import Choose, with_written_bytes
 from scheduler_core.predict.prediction import sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
@@ -39,6 +37,7 @@ from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from scheduler_core.volumes.resolve import is_local
 from scheduler_core.volumes.volume_binding import merge_resolutions
+from tests.worlds.paced_timeline import Pace, PacedTimeline, Strategy
 
 
 class StrategyName(StrEnum):
@@ -58,9 +57,6 @@ class WithoutExtender(Strategy):
     """kube-scheduler alone: every node that passes its filters, whatever Longhorn's disks hold. CSIStorageCapacity is
     not compared, because Longhorn does not publish it by default.
     """
-
-    def __init__(self, options: FilterOptions) -> None:
-        self._options = options
 
     def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
         """Returns a decision that all nodes fit, with the pod's volumes."""
@@ -83,7 +79,7 @@ class NodeReservation(Strategy):
     waits_for_binding = True
 
     def __init__(self, options: FilterOptions) -> None:
-        self._options = replace(options, packing=Packing.EXACT)
+        super().__init__(replace(options, packing=Packing.EXACT))
         self._reservations: dict[PodKey, tuple[Pod, str]] = {}
 
     def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
@@ -113,7 +109,7 @@ class NodeReservation(Strategy):
         self._reservations.pop(key, None)
 
 
-class GuardedReservation(PodDecider):
+class GuardedReservation(Strategy):
     """This extender with the placement guard, which keeps Longhorn to the plan of every node."""
 
     def __init__(self, options: FilterOptions) -> None:
@@ -130,11 +126,28 @@ class GuardedReservation(PodDecider):
         return after
 
 
+def move_replica(cluster: PredictedCluster, replica: longhorn.Replica, uuid: str) -> PredictedCluster:
+    """Returns the cluster with a replica and its data on another disk of the same node, by `uuid`; a node that lacks it
+    is not changed.
+    """
+    place = cluster.disk_of(replica)
+    target = next((disk for disk in place[0].disks if disk.uuid == uuid), None) if place is not None else None
+    if place is None or target is None:
+        return cluster
+    node, source = place
+    volume = cluster.snapshot.volumes.get(replica.volume)
+    written = volume.actual_size if volume is not None else 0
+    node = list_replica(cluster, node, with_written_bytes(source, -written), replica.name, 0)
+    node = list_replica(cluster, node, with_written_bytes(target, written), replica.name, replica.size)
+    moved = replace(replica, disk_id=target.uuid, disk_path=target.path)
+    return cluster.update({("replicas", replica.name): moved, ("longhorn_nodes", node.name): node})
+
+
 STRATEGIES: Final[Mapping[StrategyName, Callable[[FilterOptions], Strategy]]] = MappingProxyType(
     {
         StrategyName.NONE: WithoutExtender,
         StrategyName.PROPOSAL: NodeReservation,
-        StrategyName.CAPACITY: PodDecider,
+        StrategyName.CAPACITY: Strategy,
         StrategyName.GUARDED: GuardedReservation,
     }
 )
