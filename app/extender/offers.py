@@ -406,9 +406,7 @@ class Offers:
     async def _watch_pods(self) -> None:
         while self._watched:
             # An offer that stands may be replaced by one that ends.
-            await self._watched.wait(
-                max(0.0, min(self._ledger.next_end - self._clock(), outstanding_offer.OFFER_LIFETIME))
-            )
+            await self._watched.wait(max(0.0, min(self._ledger.due - self._clock(), outstanding_offer.OFFER_LIFETIME)))
             self._observe_pods()
             await self._watched.gather_changes()
 
