@@ -66,8 +66,8 @@ def put(entries: HashTrieMap[_Key, _Value], key: _Key, value: _Value | None) -> 
 ClaimRef = tuple[str, str, str]
 
 
-class Indexes(Struct, frozen=True):
-    """Look-ups over a snapshot, all derived from it."""
+class Indexes(Struct):
+    """Look-ups over a snapshot, all derived from it. Those of a view never change: `update.py` changes a copy."""
 
     # By disk UUID, the placed replicas that the node's status does not list yet, or lists smaller.
     unlisted_replicas: HashTrieMap[str, Replicas]
