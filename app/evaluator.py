@@ -19,10 +19,9 @@ from scheduler_core.decide.decision import (
     Contenders,
     Decision,
     FilterOptions,
-    resolve_candidates,
 )
 from scheduler_core.decide.explain import Explanation, explain_nodes
-from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.filter import filter_nodes, resolve_candidates
 from scheduler_core.decide.longhorn_facts import PlanCache
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.contention import Contention

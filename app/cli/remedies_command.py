@@ -10,7 +10,8 @@ import typer
 from app.cli.query import ClusterSource, ExplainedPod, Query, Rules, predicted_cluster, select_pod
 from app.cli.render import Output, OutputOption, document, show, show_status
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
-from scheduler_core.decide.decision import FilterOptions, check_existing_volumes, resolve_candidates
+from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide.filter import check_existing_volumes, resolve_candidates
 from scheduler_core.errors import CoreError
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
@@ -19,7 +20,6 @@ from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.remedies import MAX_DECISIONS, RemedySearch, find_remedies
 from scheduler_core.values import replace
-from scheduler_core.volumes.volume_binding import merge_resolutions
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
@@ -87,8 +87,7 @@ def remedies(
 
 def _search(pod: Pod, cluster: PredictedCluster, options: FilterOptions, limit: int) -> RemedySearch | None:
     """Returns the search, None for a pod that fits."""
-    parts = resolve_candidates(pod, cluster.node_names, cluster.state.view, options)
-    check_existing_volumes(merge_resolutions(parts))
+    check_existing_volumes(resolve_candidates(pod, cluster.node_names, cluster.state.view, options).resolution)
     if PodDecider(options).decide(pod, cluster, lambda _: 0).node:
         return None
     return find_remedies(pod, cluster, options, limit)

@@ -19,11 +19,12 @@ The steps from the constrained nodes on are the stages of `filter_stages.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
     NO_CONTENDERS,
     Competing,
@@ -31,9 +32,6 @@ from scheduler_core.decide.decision import (
     Decision,
     FilterOptions,
     Packing,
-    check_existing_volumes,
-    node_constraints,
-    resolve_candidates,
     volumes_on_pod_node,
 )
 from scheduler_core.decide.filter_stages import (
@@ -41,22 +39,25 @@ from scheduler_core.decide.filter_stages import (
     evaluate_alone,
     evaluate_stages,
     home_names,
+    node_constraints,
     reason_of_node_with_replica,
     with_replica,
 )
+from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Competitors, Requester
 from scheduler_core.evaluation.contention import ContentionQuery
 from scheduler_core.evaluation.profile import Profile
 from scheduler_core.evaluation.results import NO_OPTIONAL_VOLUMES, NodeQuery, evaluate_jointly, optional_volumes
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.volume_validation import update_error
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.values import replace
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
-from scheduler_core.volumes.volume_binding import merge_resolutions
+from scheduler_core.volumes.volume_binding import CandidateVolumes, resolve_on_nodes
 
 # The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all
 # others. The others have the order of `Reason`: the order of the matches depends on the claims' names.
@@ -123,15 +124,15 @@ def filter_nodes(
     if exceeds_attach_limit(pod):
         return Decision(Resolution(), candidates, [Reason.TOO_MANY_VOLUMES] * len(candidates))
     offered = _volumes_offered_to_others(pod, contenders)
-    parts = resolve_candidates(pod, candidates, state.view, options, offered)
-    resolution = merge_resolutions(parts)
+    volumes = resolve_candidates(pod, candidates, state.view, options, offered)
+    resolution = volumes.resolution
     check_existing_volumes(resolution)
     if not resolution.volumes:
         return Decision(resolution, candidates, [Reason.NO_VOLUMES] * len(candidates))
     competing = isinstance(contenders, Competing)
     requester = Requester.of(pod.uid, resolution.volumes, pod.priority) if competing else NO_REQUESTER
     question = _Question(requester, state, options, contenders, Budget(options.steps))
-    if len(parts) == 1:
+    if len(volumes.parts) == 1:
         requests = [question.request(resolution, candidates)]
     else:
         # There may be as many parts as nodes. The homes are those among all candidates.
@@ -141,7 +142,7 @@ def filter_nodes(
                 part.resolution,
                 candidates if part.nodes is None else sorted(part.nodes, key=positions.__getitem__),
             )
-            for part in parts
+            for part in volumes.parts
         ]
         homes = _common_homes(requests)
         requests = [replace(request, homes=homes) for request in requests]
@@ -149,6 +150,23 @@ def filter_nodes(
     if len(evaluated) > 1:
         return _combine(evaluated, candidates, resolution, unsafe)
     return _with_profiles(evaluated[0], unsafe)
+
+
+def resolve_candidates(
+    pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
+) -> CandidateVolumes:
+    """Returns the pod's volumes on the candidates; `offered` are volumes that other pods may
+    take.
+    """
+    taken = offered if options.match_volumes else None
+    return resolve_on_nodes(pod, names, view, taken, require_best_effort=options.require_best_effort)
+
+
+def check_existing_volumes(resolution: Resolution) -> None:
+    for volume in resolution.volumes:
+        error = update_error(volume.volume) if volume.bound else ""
+        if error:
+            raise ResolutionError(f"Longhorn volume {volume.name}: {error}")
 
 
 class _Part(NamedTuple):

@@ -17,7 +17,6 @@ from scheduler_core.decide.decision import (
     Contenders,
     ExcludedNodes,
     FilterOptions,
-    node_constraints,
 )
 from scheduler_core.evaluation.competitors import Competitors, Volumes
 from scheduler_core.evaluation.contention import ContentionQuery
@@ -32,6 +31,7 @@ from scheduler_core.evaluation.results import (
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement
+from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.volumes.existing_replicas import home_nodes
@@ -135,6 +135,18 @@ def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated
             if name not in nodes:
                 reasons.setdefault(name, reason)
     return _Evaluated(reasons)
+
+
+def node_constraints(resolution: Resolution) -> list[tuple[frozenset[str], Reason]]:
+    """Returns sets of nodes that the pod is limited to, each with the reason of all other nodes."""
+    # An exclusive claim stays where another live pod uses it.
+    limits = [(volume.in_use_on, Reason.CLAIM_IN_USE) for volume in resolution.volumes if volume.in_use_on]
+    for volume in resolution.local:
+        placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
+        # A strict-local volume stays where its replica is.
+        if volume.volume.data_locality == STRICT_LOCAL and placed:
+            limits.append((placed, Reason.STRICT_LOCAL_ELSEWHERE))
+    return limits
 
 
 def _refusals_of_pod(request: FilterRequest, _decided: _Reasons) -> _Evaluated:

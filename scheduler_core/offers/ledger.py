@@ -49,7 +49,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.caches import ChangeLog
@@ -284,18 +284,8 @@ def _restored_offer(recorded: RecordedOffer, now: float) -> Offer:
 
 
 def _offer(offered: Offered, *, made_at: float, number: int, narrowed_at: float | None) -> Offer:
-    return Offer(
-        pod=offered.pod,
-        nodes=offered.nodes,
-        volumes=offered.volumes,
-        selected_node=offered.selected_node,
-        made_at=made_at,
-        number=number,
-        version=offered.pod.version,
-        narrowed_at=narrowed_at,
-        unplaced_volumes=offered.unplaced_volumes,
-        priority=offered.priority,
-    )
+    version = offered.pod.version
+    return Offer(**structs.asdict(offered), made_at=made_at, number=number, version=version, narrowed_at=narrowed_at)
 
 
 def _replace_offer(ledger: Ledger, before: Offer, after: Offer) -> Ledger:

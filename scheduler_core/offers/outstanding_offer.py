@@ -113,13 +113,11 @@ class OutcomeKind(Enum):
     NARROWED = "narrowed"
 
 
-class Offer(Struct, frozen=True):
-    """Nodes returned for a pod whose placement has not been observed yet."""
+class Offer(Offered, frozen=True, kw_only=True):
+    """Nodes returned for a pod whose placement has not been observed yet. It counts on each of them for its `volumes`, and on every node
+    of the cluster for its `unplaced_volumes`, because they may go anywhere. The ledger never looks inside them.
+    """
 
-    pod: ObservedPod  # the pod as known when the offer was made
-    nodes: frozenset[str]  # it counts on each of them
-    volumes: tuple[Hashable, ...]  # what it counts for on each of them; the ledger never looks inside
-    selected_node: str  # the node that the pod's claims had selected when the offer was made, "" for none
     made_at: float  # when, in the caller's seconds
     number: int  # which of the ledger's offers it is, for withdrawing exactly this one
     version: int  # the newest version of the pod that is accounted for; 0 if unknown
@@ -127,9 +125,6 @@ class Offer(Struct, frozen=True):
     # withdrawn; None if neither was.
     unschedulable_since: float | None = None
     narrowed_at: float | None = None  # when a nomination said which node it will be, None if none did
-    # What it counts for on every node of the cluster, because they may go anywhere.
-    unplaced_volumes: tuple[Hashable, ...] = ()
-    priority: int | None = None  # for a hold the priority of the pod, else None
 
     @property
     def narrowed(self) -> bool:
