@@ -374,7 +374,7 @@ class Nudger:
             return None
         turn.decisions_left -= 1
         try:
-            decision = await self._evaluator.filter(pod, refusal.candidates.names, self._contenders_with_nudges)
+            decision = await self._evaluator.decide(pod, refusal.candidates.names, self._contenders_with_nudges)
         except ResolutionError as error:
             log.debug("cannot decide about a refused pod", pod=pod.key, uid=pod.uid, problem=str(error))
             return None

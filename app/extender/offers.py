@@ -138,7 +138,7 @@ class Offers:
         """Returns no node: none is reserved as a whole."""
         return frozenset()
 
-    async def filter(
+    async def decide(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
         """Decides about a pod, and offers it some of the fitting nodes.
@@ -148,12 +148,12 @@ class Offers:
             CallerGoneError: the caller did not wait
         """
         if not pod.volumes:
-            return await self._evaluator.filter(pod, candidates)
+            return await self._evaluator.decide(pod, candidates)
         self._requests += 1
         self._no_request.clear()
         try:
             if not await self._evaluator.has_pod(pod):
-                return await self._evaluator.filter(pod, candidates, self.contenders)
+                return await self._evaluator.decide(pod, candidates, self.contenders)
             return await self._filter(pod, candidates, hung_up, scores)
         finally:
             self._requests -= 1
@@ -186,7 +186,7 @@ class Offers:
         names does not exist or contradicts it.
         """
         if not await self._evaluator.has_pod(pod):
-            return await self._evaluator.filter(pod, candidates, self.contenders)
+            return await self._evaluator.decide(pod, candidates, self.contenders)
         await self._evaluator.fetch_missing(pod)
         async with self._lock:
             generation = self._generation
@@ -351,7 +351,7 @@ class Offers:
         while True:
             contenders = self.contenders()
             before = (self._cache.state(), contenders)
-            decision = await self._evaluator.filter_without_fetch(pod, candidates, contenders)
+            decision = await self._evaluator.decide_without_fetch(pod, candidates, contenders)
             stale = stale_nodes(decision, before, (self._cache.state(), self.contenders()))
             tries += 1
             if not stale or tries == _MAX_TRIES:

@@ -51,7 +51,7 @@ from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, future_volume_name
 
 
-def await_allowed(decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget) -> Decision:
+def exclude_taken_nodes(decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget) -> Decision:
     """Returns the decision with nodes marked WAITING where the pod is not proven to fit with placements that no watch
     has shown yet.
 

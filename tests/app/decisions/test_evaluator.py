@@ -41,7 +41,7 @@ async def test_a_decision_in_the_middle_of_an_explanation_changes_neither(runner
     for number in range(5):
         await asyncio.sleep(0.002)
         source.put(longhorn_node(NODES[number], 5))
-        reasons = (await evaluator.filter(requested, NODES, contenders)).reasons
+        reasons = (await evaluator.decide(requested, NODES, contenders)).reasons
         ended.append("decision")
         assert [name for name, reason in zip(NODES, reasons, strict=True) if not reason.fits] == NODES[: number + 1]
     assert (await explaining).decision.reasons == expected
@@ -53,7 +53,7 @@ async def test_the_class_of_a_claim_that_was_fetched_is_fetched_too() -> None:
     """Without its class the claim would pass for one of another driver, and every node would fit."""
     source = FakeStateSource([raw for raw in two_nodes() if raw["kind"] != "StorageClass"])
     source.elsewhere = {"default/data-0": claim("data-0", 500), "longhorn": storage_class()}
-    decision = await Evaluator(source, FilterOptions()).filter(as_pod(database_pod(0)), ["a", "b"])
+    decision = await Evaluator(source, FilterOptions()).decide(as_pod(database_pod(0)), ["a", "b"])
     assert source.fetched == ["default/data-0", "longhorn"]
     assert not decision.fits
 

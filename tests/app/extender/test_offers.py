@@ -45,8 +45,8 @@ class InterruptedEvaluator(Evaluator):
         # Called one after the other, each at the end of one evaluation.
         self.interruptions: list[Callable[[], None]] = []
 
-    async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
-        decision = await super().filter_without_fetch(pod, candidates, contenders)
+    async def decide_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
+        decision = await super().decide_without_fetch(pod, candidates, contenders)
         if self.interruptions:
             self.interruptions.pop(0)()
         return decision
@@ -719,7 +719,7 @@ async def test_an_answer_that_is_refused_at_the_last_moment_leaves_no_offer() ->
         raise UnavailableError("not the leader any more")
 
     with pytest.raises(UnavailableError):
-        await world.offers.filter(make.as_pod(database_pod(0)), NODES, refuse)
+        await world.offers.decide(make.as_pod(database_pod(0)), NODES, refuse)
     await world.end()
 
 
@@ -777,7 +777,7 @@ async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> No
     journal: Any = Journal()
     world.offers.subscribe(journal, journal)
     world.create(0, 60)
-    decision = await world.offers.filter(make.as_pod(database_pod(0)), [], caller_waits)
+    decision = await world.offers.decide(make.as_pod(database_pod(0)), [], caller_waits)
     assert not decision.reasons
     assert journal.entries == ["db-0 requested"]
     await world.end()
