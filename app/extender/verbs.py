@@ -18,7 +18,7 @@ from app.runtime.probes import ALWAYS_AVAILABLE, Availability, HungUp, Unavailab
 from app.schemas.decision import PolicyAnswer
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.decide.explain import Explanation
-from scheduler_core.decide.offer import may_narrow
+from scheduler_core.decide.offered_nodes import may_narrow
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import NO_FACTS, UndecidableError
 from scheduler_core.generic.policy import priorities_read_longhorn

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.many_nodes import EquivalenceCache
 from scheduler_core.evaluation.profile import Profile
-from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.verdict import UNSAFE, Reason

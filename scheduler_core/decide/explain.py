@@ -22,9 +22,9 @@ from scheduler_core.decide.volume_sentences import (
 )
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
+from scheduler_core.evaluation.many_nodes import Optional, OptionalVolumes, optional_volumes
 from scheduler_core.evaluation.profile import refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.replicas import domain_shortage, replica_needs
-from scheduler_core.evaluation.results import Optional, OptionalVolumes, optional_volumes
 from scheduler_core.evaluation.single_node import (
     NodeEvaluation,
     closed_disks,

@@ -10,7 +10,7 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
                   → refused before any node is looked at? → no node
                   → reserved for another pod?        → refused
                   → nodes with a replica of the pod: one by one (`evaluation/single_node.py`)
-                  → all other nodes: by disk profile (`evaluation/results.py`)
+                  → all other nodes: by disk profile (`evaluation/many_nodes.py`)
 
 The steps from the constrained nodes on are the stages of `filter_stages.py`.
 
@@ -46,8 +46,8 @@ from scheduler_core.decide.filter_stages import (
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Competitors, Requester
 from scheduler_core.evaluation.contention import ContentionQuery
+from scheduler_core.evaluation.many_nodes import NO_OPTIONAL_VOLUMES, NodeQuery, evaluate_jointly, optional_volumes
 from scheduler_core.evaluation.profile import Profile
-from scheduler_core.evaluation.results import NO_OPTIONAL_VOLUMES, NodeQuery, evaluate_jointly, optional_volumes
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.volume_validation import update_error

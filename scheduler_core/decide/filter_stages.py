@@ -20,14 +20,14 @@ from scheduler_core.decide.decision import (
 )
 from scheduler_core.evaluation.competitors import Competitors, Volumes
 from scheduler_core.evaluation.contention import ContentionQuery
-from scheduler_core.evaluation.profile import attach_refusal, refusal_on_every_node, unready_volume
-from scheduler_core.evaluation.replicas import replica_needs
-from scheduler_core.evaluation.results import (
+from scheduler_core.evaluation.many_nodes import (
     NodeQuery,
     OptionalVolumes,
     attribute_to_competitors,
     evaluate_nodes,
 )
+from scheduler_core.evaluation.profile import attach_refusal, refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement

@@ -21,7 +21,7 @@ from msgspec import Struct
 from scheduler_core.backoff import Backoff, TokenBucket
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
-from scheduler_core.decide.offer import choose_one_node, make_offer
+from scheduler_core.decide.offered_nodes import choose_one_node, make_offer
 from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason

@@ -41,10 +41,10 @@ from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import CompetingVolumes, all_volumes, fitting_volumes, identity
+from scheduler_core.evaluation.competitors_anywhere import FITTING
 from scheduler_core.evaluation.fit import allowed_masks, plan
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.evaluation.volumes_anywhere import FITTING
 from scheduler_core.guard.steering import (
     Steering,
     VolumesToCome,

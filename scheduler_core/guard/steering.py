@@ -22,7 +22,7 @@ from msgspec import Struct
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
-from scheduler_core.decide.offer import exclude
+from scheduler_core.decide.offered_nodes import exclude
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     FittingVolumes,
@@ -33,9 +33,9 @@ from scheduler_core.evaluation.competitors import (
     fitting_volumes,
     without_matched_claims,
 )
+from scheduler_core.evaluation.competitors_anywhere import FITTING
 from scheduler_core.evaluation.profile import OpenDisk
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node, evaluate_requirements
-from scheduler_core.evaluation.volumes_anywhere import FITTING
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest

@@ -34,7 +34,7 @@ repeated, and ignored. The following cases cannot be distinguished, and are left
 
 Cost: O(log n), except for making, narrowing and ending an offer of up to `MAX_INDEXED_NODES` nodes, which are indexed one by
 one, and for looking at all offers once one of them may have to end by itself (`Ledger.due`). Wider offers are not indexed: indexing 5,000 nodes takes longer than deciding about them. They are a plain list, which
-is short: the n-th offer has about 1/n of the nodes (`decide/offer.py`), so of N nodes about N / `MAX_INDEXED_NODES`
+is short: the n-th offer has about 1/n of the nodes (`decide/offered_nodes.py`), so of N nodes about N / `MAX_INDEXED_NODES`
 offers are wide.
 
 Between two waves of a burst no offer may be outstanding for a moment. The next pod is not alone then, although it looks so: `RecentOffers`

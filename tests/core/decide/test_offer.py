@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.offer import make_offer, offers_on_node
+from scheduler_core.decide.offered_nodes import make_offer, offers_on_node
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, RecordedOffer
 from tests import builders as make

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.decide.offer import nodes_with_most_free_space
+from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
 from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, offer_width, step
 from scheduler_core.offers.outstanding_offer import (
     HOLD_LIFETIME,

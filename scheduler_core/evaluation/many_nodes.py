@@ -23,11 +23,11 @@ from msgspec import Struct
 from scheduler_core.caches import ChangeLog, NodeResults
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
+from scheduler_core.evaluation.competitors_anywhere import VolumesAnywhere, roaming_key
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.fit import new_volumes, stale_safe
 from scheduler_core.evaluation.profile import Profile
 from scheduler_core.evaluation.replicas import ReplicaNeed, domain_of, nodes_in_tiers, used_disks
-from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere, roaming_key
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.replica_request import balances_best_effort
