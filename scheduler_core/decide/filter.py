@@ -22,21 +22,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
     NO_CONTENDERS,
     Competing,
     Contenders,
     Decision,
+    ExcludedNodes,
     FilterOptions,
     Packing,
     volumes_on_pod_node,
 )
 from scheduler_core.decide.filter_stages import (
     FilterRequest,
-    evaluate_alone,
     evaluate_stages,
     home_names,
     node_constraints,
@@ -44,9 +42,15 @@ from scheduler_core.decide.filter_stages import (
     with_replica,
 )
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.competitors import NO_REQUESTER, Competitors, Requester
+from scheduler_core.evaluation.competitors import Competitors, Requester
 from scheduler_core.evaluation.contention import ContentionQuery
-from scheduler_core.evaluation.many_nodes import NO_OPTIONAL_VOLUMES, NodeQuery, evaluate_jointly, optional_volumes
+from scheduler_core.evaluation.many_nodes import (
+    NO_OPTIONAL_VOLUMES,
+    Competition,
+    evaluate_alone,
+    evaluate_jointly,
+    optional_volumes,
+)
 from scheduler_core.evaluation.profile import Profile
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
@@ -57,7 +61,7 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.values import replace
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
-from scheduler_core.volumes.volume_binding import CandidateVolumes, resolve_on_nodes
+from scheduler_core.volumes.volume_binding import CandidateVolumes, NodeResolution, resolve_on_nodes
 
 # The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all
 # others. The others have the order of `Reason`: the order of the matches depends on the claims' names.
@@ -81,38 +85,6 @@ _SEVERITY: Final = {
 _WORTH_WAITING: Final = UNSAFE | {Reason.SPOKEN_FOR}
 
 
-class _Question(Struct, frozen=True):
-    requester: Requester  # the pod with all volumes that it may have
-    state: ClusterState
-    options: FilterOptions
-    contenders: Contenders
-    budget: Budget
-
-    def request(self, resolution: Resolution, candidates: Sequence[str]) -> FilterRequest:
-        required = requirements(resolution.local, resolution.volumes)
-        examine_safety = self.options.examines_safety
-        optional = optional_volumes(self.state.view, resolution) if examine_safety else NO_OPTIONAL_VOLUMES
-        contenders = self.contenders
-        competition = None
-        query = None
-        if isinstance(contenders, Competing):
-            competition = ContentionQuery(self.state, contenders.demand, contenders.ledger, self.requester, self.budget)
-            if required.sizes:
-                query = NodeQuery(competition, contenders.contention, resolution, required, examine_safety, optional)
-        return FilterRequest(
-            state=self.state,
-            resolution=resolution,
-            required=required,
-            candidates=candidates,
-            options=self.options,
-            contenders=contenders,
-            budget=self.budget,
-            competition=competition,
-            query=query,
-            optional=optional,
-        )
-
-
 def filter_nodes(
     pod: Pod,
     candidates: Sequence[str],
@@ -129,23 +101,26 @@ def filter_nodes(
     check_existing_volumes(resolution)
     if not resolution.volumes:
         return Decision(resolution, candidates, [Reason.NO_VOLUMES] * len(candidates))
-    competing = isinstance(contenders, Competing)
-    requester = Requester.of(pod.uid, resolution.volumes, pod.priority) if competing else NO_REQUESTER
-    question = _Question(requester, state, options, contenders, Budget(options.steps))
-    if len(volumes.parts) == 1:
-        requests = [question.request(resolution, candidates)]
-    else:
-        # There may be as many parts as nodes. The homes are those among all candidates.
-        positions = {name: position for position, name in enumerate(candidates)}
-        requests = [
-            question.request(
-                part.resolution,
-                candidates if part.nodes is None else sorted(part.nodes, key=positions.__getitem__),
-            )
-            for part in volumes.parts
-        ]
-        homes = _common_homes(requests)
-        requests = [replace(request, homes=homes) for request in requests]
+    examine_safety = options.examines_safety
+    budget = Budget(options.steps)
+    competition = None
+    if isinstance(contenders, Competing):
+        requester = Requester.of(pod.uid, resolution.volumes, pod.priority)
+        query = ContentionQuery(state, contenders.demand, contenders.ledger, requester, budget)
+        competition = Competition(query, contenders.contention, contenders.equivalence)
+    request = FilterRequest(
+        state=state,
+        resolution=resolution,
+        required=requirements(resolution.local, resolution.volumes),
+        optional=optional_volumes(state.view, resolution) if examine_safety else NO_OPTIONAL_VOLUMES,
+        examine_safety=examine_safety,
+        budget=budget,
+        competition=competition,
+        candidates=candidates,
+        options=options,
+        excluded=contenders.names if isinstance(contenders, ExcludedNodes) else frozenset(),
+    )
+    requests = [request] if len(volumes.parts) == 1 else _requests_by_match(request, volumes.parts)
     evaluated, unsafe = _settle([_evaluate_part(request) for request in requests], options.packing)
     if len(evaluated) > 1:
         return _combine(evaluated, candidates, resolution, unsafe)
@@ -167,6 +142,21 @@ def check_existing_volumes(resolution: Resolution) -> None:
         error = update_error(volume.volume) if volume.bound else ""
         if error:
             raise ResolutionError(f"Longhorn volume {volume.name}: {error}")
+
+
+def _requests_by_match(request: FilterRequest, parts: Sequence[NodeResolution]) -> Sequence[FilterRequest]:
+    """Returns a request for each of the pod's possible volumes, with the nodes where it may have them."""
+    # There may be as many parts as nodes.
+    positions = {name: position for position, name in enumerate(request.candidates)}
+    requests: list[FilterRequest] = []
+    for resolution, nodes in ((part.resolution, part.nodes) for part in parts):
+        examined = optional_volumes(request.view, resolution) if request.examine_safety else NO_OPTIONAL_VOLUMES
+        names = request.candidates if nodes is None else sorted(nodes, key=positions.__getitem__)
+        required = requirements(resolution.local, resolution.volumes)
+        requests.append(replace(request, resolution=resolution, required=required, optional=examined, candidates=names))
+    # The homes are those among all candidates.
+    homes = _common_homes(requests)
+    return [replace(entry, homes=homes) for entry in requests]
 
 
 class _Part(NamedTuple):
@@ -221,7 +211,7 @@ def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterable[Pod
 def _mark_waiting(part: _Part) -> Sequence[Reason]:
     """Marks nodes WAITING where the pod would fit once the offered volumes went to other nodes, if no node fits."""
     request, reasons, competitors = part
-    if request.query is None or any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
+    if request.contested is None or any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
         return reasons
     groups: dict[int, list[str]] = {}
     for name, reason in zip(request.candidates, reasons, strict=True):
@@ -235,7 +225,7 @@ def _mark_waiting(part: _Part) -> Sequence[Reason]:
     waiting: set[str] = set()
     for names in groups.values():
         demanded = competitors[names[0]].demanded
-        results = evaluate_jointly(request.query, names, demanded, examine_safety=examine_safety)
+        results = evaluate_jointly(request, names, demanded, examine_safety=examine_safety)
         waiting |= {name for name, reason in results.items() if reason in accepted}
     return [
         Reason.WAITING if name in waiting else reason for name, reason in zip(request.candidates, reasons, strict=True)
@@ -282,8 +272,8 @@ def _with_profiles(part: _Part, unsafe: Mapping[str, Reason]) -> Decision:
     if decision.prefers_space:
         resolution = request.resolution
         classes = requirements(volumes_on_pod_node(resolution), resolution.volumes).classes
-        if isinstance(request.contenders, Competing) and not request.required.sizes:
-            competitors = request.contenders.contention.competitors(competition, request.candidates)
+        if not request.required.sizes:
+            competitors = competition.competitors(request.candidates)
     table = request.state.profiles.table(classes)
     return replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)
 

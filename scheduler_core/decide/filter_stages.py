@@ -9,27 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from msgspec import Struct
-
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
-    Competing,
-    Contenders,
-    ExcludedNodes,
     FilterOptions,
 )
 from scheduler_core.evaluation.competitors import Competitors, Volumes
-from scheduler_core.evaluation.contention import ContentionQuery
 from scheduler_core.evaluation.many_nodes import (
-    NodeQuery,
-    OptionalVolumes,
+    PodQuery,
     attribute_to_competitors,
+    evaluate_alone,
     evaluate_nodes,
 )
 from scheduler_core.evaluation.profile import attach_refusal, refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.evaluation.single_node import evaluate_node
-from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import UNSAFE, Reason
@@ -39,19 +32,12 @@ from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import Resolution
 
 
-class FilterRequest(Struct, frozen=True):
+class FilterRequest(PodQuery, frozen=True, kw_only=True):
     """What every stage of a request reads."""
 
-    state: ClusterState
-    resolution: Resolution
-    required: Requirements
     candidates: Sequence[str]
     options: FilterOptions
-    contenders: Contenders
-    budget: Budget
-    competition: ContentionQuery | None  # what other pods have; None if no pod competes
-    query: NodeQuery | None  # for nodes shared with competing pods; None if no pod competes or the pod needs no space
-    optional: OptionalVolumes  # the pod's volumes without data locality, as they matter to the safety of nodes
+    excluded: frozenset[str]  # nodes that take no new volumes now
     # The homes among all candidates of a pod whose volumes differ by node; None if they do not differ.
     homes: frozenset[str] | None = None
 
@@ -96,24 +82,10 @@ def _evaluate_others(
     if not names:
         # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
         return [], competitors
-    if request.query is None or not isinstance(request.contenders, Competing):
+    if request.contested is None:
         return evaluate_alone(request, names), competitors
-    reasons, by_node = evaluate_nodes(request.query, names, request.contenders.equivalence)
+    reasons, by_node = evaluate_nodes(request, request.contested, names)
     return reasons, {**by_node, **competitors}
-
-
-def evaluate_alone(request: FilterRequest, names: Sequence[str]) -> list[Reason]:
-    profiles = request.state.profiles
-    examine_safety = request.options.examines_safety
-    resolution = request.resolution
-    reasons: dict[str, Reason] = {}
-    for optional, members in request.optional.split(names):
-        required = requirements(resolution.local, resolution.volumes, optional) if optional else request.required
-        table = profiles.table(required.classes)
-        nodes = table.of(members)
-        results = profiles.evaluate(required, nodes, request.budget, examine_safety=examine_safety)
-        reasons |= {name: results[profile] for name, profile in zip(members, nodes, strict=True)}
-    return [reasons[name] for name in names]
 
 
 def _placeable(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
@@ -199,10 +171,9 @@ def _refusals_everywhere(request: FilterRequest, decided: _Reasons) -> _Evaluate
 
 
 def _excluded_nodes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
-    if not isinstance(request.contenders, ExcludedNodes) or not request.required.sizes:
+    if not request.excluded or not request.required.sizes:
         return _NOTHING
-    excluded = request.contenders.names
-    reserved = (name for name in request.candidates if name in excluded and name not in decided)
+    reserved = (name for name in request.candidates if name in request.excluded and name not in decided)
     return _Evaluated(dict.fromkeys(reserved, Reason.NODE_RESERVED))
 
 
@@ -210,8 +181,8 @@ def _nodes_with_replicas(request: FilterRequest, decided: _Reasons) -> _Evaluate
     """Evaluates nodes with a replica that matters to space one by one."""
     names = with_replica(request, decided, request.optional.nodes_with_replica)
     competitors: Mapping[str, Competitors] = {}
-    if request.query is not None and names:
-        competitors = request.query.contention.competitors(request.query.competition, names)
+    if request.contested is not None and names:
+        competitors = request.contested.competitors(names)
     reasons: dict[str, Reason] = {}
     shares = request.budget.shares(len(names) + 1)
     for name, share in zip(names, shares, strict=False):
@@ -230,7 +201,7 @@ def reason_of_node_with_replica(
         alone = evaluate_node(request.view, request.resolution, name)
         if alone.reason(budget).fits:
             reason = attribute_to_competitors(reason)
-    if reason is Reason.ROOM and request.options.examines_safety:
+    if reason is Reason.ROOM and request.examine_safety:
         if node.overbooking() is None:
             left_out = competitors.left_out if competitors is not None else ()
             return reason if _stale_safe_with(request, name, volumes, left_out) else Reason.STALE_UNSAFE
