@@ -293,6 +293,15 @@ def _update_volume(builder: _Builder, old: longhorn.Volume | None, new: longhorn
     builder.handles.update(volume.name for volume in (old, new) if volume is not None)
 
 
+def _update_attachment(builder: _Builder, old: kube.VolumeAttachment | None, new: kube.VolumeAttachment | None) -> None:
+    attachments = builder.indexes.attachments
+    if old is not None:
+        attachments = discard_member(attachments, old.persistent_volume, old)
+    if new is not None:
+        attachments = add_member(attachments, new.persistent_volume, new, _BY_NAME)
+    builder.indexes.attachments = attachments
+
+
 def _update_replica(builder: _Builder, old: longhorn.Replica | None, new: longhorn.Replica | None) -> None:
     builder.handles.update(replica.volume for replica in (old, new) if replica is not None)
     builder.disks.update(replica.disk_id for replica in (old, new) if replica is not None and replica.disk_id)
@@ -355,6 +364,7 @@ _EFFECTS: Final[Mapping[str, Callable[[_Builder, Any, Any], None]]] = {
     "claims": _update_claim,
     "volumes": _update_volume,
     "persistent_volumes": _update_persistent_volume,
+    "volume_attachments": _update_attachment,
     "replicas": _update_replica,
     "longhorn_nodes": _update_longhorn_node,
     "instance_managers": _update_instance_manager,

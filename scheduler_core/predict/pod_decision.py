@@ -197,7 +197,7 @@ def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster
         if claim is None or volume is None or _has_other_user(cluster, pod, claim):
             continue
         changes["volumes", volume.name] = _detach(volume)
-        for attachment in cluster.state.demand.attachments_of(claim.spec.volume_name):
+        for attachment in cluster.state.view.indexes.attachments.get(claim.spec.volume_name) or ():
             changes["volume_attachments", attachment.name] = None
     cluster = cluster.update(changes)
     for mount in pod.volumes:
