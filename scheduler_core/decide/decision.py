@@ -72,10 +72,6 @@ class FilterOptions(Struct, frozen=True):
         return self.rank_safety or self.packing is not Packing.EXACT
 
 
-class NoContenders(Struct, frozen=True):
-    """The pod is evaluated alone."""
-
-
 class ExcludedNodes(Struct, frozen=True):
     """Nodes that take no new volumes now, because they are reserved for other pods (the proposal's reservations). A pod
     whose replicas are already on such a node may still return to it.
@@ -97,8 +93,8 @@ class Competing(Struct, frozen=True):
         return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
 
 
-Contenders = NoContenders | ExcludedNodes | Competing
-NO_CONTENDERS: Final = NoContenders()
+Contenders = ExcludedNodes | Competing
+NO_CONTENDERS: Final = ExcludedNodes(frozenset())  # the pod is evaluated alone
 
 
 NO_SCORES: Final[Mapping[str, int]] = MappingProxyType({})
