@@ -12,6 +12,7 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.filter_stages import refusal_on_every_node, unready_volume
 from scheduler_core.decide.volume_sentences import (
     VolumeSentences,
     failing_order,
@@ -23,7 +24,6 @@ from scheduler_core.decide.volume_sentences import (
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
 from scheduler_core.evaluation.many_nodes import Optional, OptionalVolumes, optional_volumes
-from scheduler_core.evaluation.profile import refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.replicas import domain_shortage, replica_needs
 from scheduler_core.evaluation.single_node import (
     NodeEvaluation,

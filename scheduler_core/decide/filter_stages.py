@@ -6,7 +6,7 @@ only nodes that are still undecided. At last the nodes remain for which the whol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from scheduler_core.cluster.view import View
@@ -20,16 +20,19 @@ from scheduler_core.evaluation.many_nodes import (
     evaluate_alone,
     evaluate_nodes,
 )
-from scheduler_core.evaluation.profile import attach_refusal, refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.profile import Refused, attach_refusal, reason_of
 from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement
+from scheduler_core.longhorn.placement import cluster_refusal
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.volume_validation import readiness_refusal
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.volumes.existing_replicas import home_nodes
 from scheduler_core.volumes.requirements import Requirements, requirements
-from scheduler_core.volumes.resolve import Resolution
+from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
 class FilterRequest(PodQuery, frozen=True, kw_only=True):
@@ -126,6 +129,33 @@ def _refusals_of_pod(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
     if unready is not None:
         return _Evaluated(dict.fromkeys(request.candidates, unready.reason))
     return _room_in_cluster(request)
+
+
+def unready_volume(view: View, resolution: Resolution) -> Refused | None:
+    """Returns why Longhorn attaches one of the existing volumes on no node now."""
+    for volume in _in_order(volume for volume in resolution.volumes if volume.bound):
+        refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster)
+        if refusal is not None:
+            return reason_of(refusal)
+    return None
+
+
+def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
+    """Returns why Longhorn refuses a local volume on every node, before it looks at any node. Any setting that cannot
+    be read is such a reason: its default may be far from what was meant.
+    """
+    for name in sorted(view.settings.faults):
+        return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
+    for volume in _in_order(resolution.local):
+        refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
+        if refusal is not None:
+            return reason_of(refusal)
+    return None
+
+
+def _in_order(volumes: Iterable[PodVolume]) -> Sequence[PodVolume]:
+    # Which of several reasons is returned must not depend on the claims' names.
+    return requirements(volumes, ()).volumes
 
 
 def _room_in_cluster(request: FilterRequest) -> _Evaluated:

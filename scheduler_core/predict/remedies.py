@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from scheduler_core.caches import nodes_changed_since
 from scheduler_core.decide.decision import Decision, FilterOptions, Packing
-from scheduler_core.evaluation.profile import refusal_on_every_node, unready_volume
+from scheduler_core.decide.filter_stages import refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.replicas import DomainShortage, domain_shortage, replica_needs
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
