@@ -154,20 +154,20 @@ class Offers:
         try:
             if not await self._evaluator.has_pod(pod):
                 return await self._evaluator.decide(pod, candidates, self.contenders)
-            return await self._filter(pod, candidates, hung_up, scores)
+            return await self._decide_in_time(pod, candidates, hung_up, scores)
         finally:
             self._requests -= 1
             if not self._requests:
                 self._no_request.set()
 
-    async def _filter(
+    async def _decide_in_time(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
     ) -> Decision:
         if self._nudger is not None:
             self._nudger.note_request(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, MAX_WAIT)
         while True:
-            answer = await self._decide(pod, candidates, hung_up, scores)
+            answer = await self._decide_with_all_objects(pod, candidates, hung_up, scores)
             remaining = until - self._clock()
             if not answer.waiting or remaining <= 0:
                 break
@@ -304,13 +304,15 @@ class Offers:
             self._watcher.cancel()
             self._watcher = None
 
-    async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
+    async def _decide_with_all_objects(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
+    ) -> _Answer:
         """Answers from a state that has every object the pod names, and fetches again those that are deleted meanwhile."""
         await self._evaluator.fetch_storage_classes(pod)
         tries = 0
         while True:
             try:
-                return await self._answer(pod, candidates, hung_up, scores)
+                return await self._decide_and_offer(pod, candidates, hung_up, scores)
             except MissingObjectError:
                 tries += 1
                 if tries == _MAX_TRIES:
@@ -318,7 +320,9 @@ class Offers:
             # The answer holds the lock, under which nothing is fetched.
             await self._evaluator.fetch_missing(pod)
 
-    async def _answer(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
+    async def _decide_and_offer(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
+    ) -> _Answer:
         async with self._lock:
             generation = self._generation
             decision, contenders = await self._evaluate(pod, candidates)

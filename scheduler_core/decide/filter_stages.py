@@ -224,6 +224,7 @@ def _nodes_with_replicas(request: FilterRequest, decided: _Reasons) -> _Evaluate
 def reason_of_node_with_replica(
     request: FilterRequest, name: str, competitors: Competitors | None, budget: Budget
 ) -> Reason:
+    """Evaluates one node together with its competitors. A refusal that these alone cause says so."""
     volumes = competitors.volumes if competitors is not None else ()
     node = evaluate_node(request.view, request.resolution, name, volumes, request.optional.on(name))
     reason = node.reason(budget)
