@@ -42,7 +42,7 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import CompetingVolumes, all_volumes, fitting_volumes, identity
 from scheduler_core.evaluation.competitors_anywhere import FITTING
-from scheduler_core.evaluation.fit import allowed_masks, plan
+from scheduler_core.evaluation.fit import plan
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.guard.steering import (
@@ -217,7 +217,7 @@ class _Guard:
         if evaluation.refused is not None or key not in volumes:
             return None
         index = [identity(volume) for volume in evaluation.required.volumes].index(key)
-        open_disks = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)[index]
+        open_disks = evaluation.masks[index]
 
         def on(uuids: Collection[str]) -> NodeEvaluation | None:
             # The volume may use these disks alone.
