@@ -43,16 +43,16 @@ from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import CompetingVolumes, all_volumes, fitting_volumes, identity
 from scheduler_core.evaluation.competitors_anywhere import FITTING
 from scheduler_core.evaluation.fit import plan
-from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
+from scheduler_core.evaluation.single_node import NodeEvaluation
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.guard.steering import (
     Steering,
     VolumesToCome,
     disk_with_schedule,
+    evaluate_volumes,
     legal_disks,
     pending_allowances,
     placed_identities,
-    with_coming_copies,
     with_placements,
 )
 from scheduler_core.model import longhorn
@@ -62,7 +62,6 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.values import replace
-from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume
 
 # About 20 ms: the API server, and Longhorn behind it, wait for the answer.
@@ -209,10 +208,10 @@ class _Guard:
         return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
 
     def _fit(self, volumes: Sequence[PodVolume]) -> bool:
-        return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING
+        return not volumes or evaluate_volumes(self._view, volumes, self._node.name).reason(self._budget) in FITTING
 
     def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
-        evaluation = self._evaluate(list(volumes.values()))
+        evaluation = evaluate_volumes(self._view, list(volumes.values()), self._node.name)
         key = identity(self._volume)
         if evaluation.refused is not None or key not in volumes:
             return None
@@ -250,10 +249,6 @@ class _Guard:
     @cached_property
     def _legal(self) -> frozenset[str]:
         return legal_disks(self._view, self._placement, self._volume.volume)
-
-    def _evaluate(self, volumes: Sequence[PodVolume]) -> NodeEvaluation:
-        required = requirements(volumes, volumes)
-        return with_coming_copies(self._view, evaluate_requirements(self._view, required, self._node.name))
 
     def _no_plan(self, detail: str) -> GuardDecision:
         return GuardDecision(GuardOutcome.NO_PLAN, self._placement, detail=detail)

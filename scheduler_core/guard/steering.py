@@ -121,6 +121,11 @@ def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation
     return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
 
 
+def evaluate_volumes(view: View, volumes: Sequence[PodVolume], name: str) -> NodeEvaluation:
+    """Evaluates one node for volumes to come."""
+    return with_coming_copies(view, evaluate_requirements(view, requirements(volumes, volumes), name))
+
+
 def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
     coming: dict[str, int] = {}
     for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
@@ -275,17 +280,12 @@ class Steering:
             return Reason.ROOM
         # The other disks need steps, too.
         portion = self._budget.portion(self._budget.left // 2)
-        reason = self._evaluate(with_placements(self._view, [candidate]), name, promised, portion)
+        reason = evaluate_volumes(with_placements(self._view, [candidate]), promised, name).reason(portion)
         self._budget.take_back([portion])
         return reason
 
     def _fit(self, name: str, volumes: Sequence[PodVolume]) -> bool:
-        return not volumes or self._evaluate(self._view, name, volumes, self._budget) in FITTING
-
-    @staticmethod
-    def _evaluate(view: View, name: str, volumes: Sequence[PodVolume], budget: Budget) -> Reason:
-        evaluation = evaluate_requirements(view, requirements(volumes, volumes), name)
-        return with_coming_copies(view, evaluation).reason(budget)
+        return not volumes or evaluate_volumes(self._view, volumes, name).reason(self._budget) in FITTING
 
     def _candidates(self) -> Sequence[Placement]:
         view = self._view
