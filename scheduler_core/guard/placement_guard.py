@@ -237,7 +237,9 @@ class _Guard:
             detail = f"{everything} fits with volume {self._placement.volume} on disk {disk.name}"
             return GuardDecision(GuardOutcome.LEFT, self._placement, detail=detail)
         elsewhere = on(self._legal - {disk.uuid})
-        disks = elsewhere and plan(elsewhere.required, elsewhere.profile, self._budget, elsewhere.allowed)
+        if elsewhere is None:
+            return None
+        disks = plan(elsewhere.required, elsewhere.profile, self._budget, elsewhere.allowed)
         if disks is None:
             return None
         uuid = evaluation.disks[disks[index]].uuid
