@@ -270,7 +270,7 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
 
     def outstanding() -> OutstandingState:
         return OutstandingState(
-            cache.state().demand, offers.ledger, placements.report, placements.overbookings, nudger.waiting
+            cache.state().demand, offers.observed_ledger(), placements.report, placements.overbookings, nudger.waiting
         )
 
     tasks = (placements, nudger, store) if nudges else (placements, store)

@@ -118,8 +118,8 @@ class Offers:
         self._nudger = nudger
         self._placements = placements
 
-    @property
-    def ledger(self) -> Ledger:
+    def observed_ledger(self) -> Ledger:
+        """Ends the offers that the clock or a watch has ended, and returns the ledger."""
         self._observe_pods()
         return self._ledger
 
@@ -132,7 +132,7 @@ class Offers:
         """Returns demand and offers of other pods; none if reservations are switched off."""
         if self._settings().node_reservation_timeout <= 0:
             return NO_CONTENDERS
-        return Competing(self._cache.state().demand, self.ledger, self._contention, self._equivalence)
+        return Competing(self._cache.state().demand, self.observed_ledger(), self._contention, self._equivalence)
 
     def reserved_nodes(self) -> frozenset[str]:
         """Returns no node: none is reserved as a whole."""
@@ -287,13 +287,13 @@ class Offers:
         until = self._clock() + ANSWER_TIMEOUT + SETTLE_TIMEOUT
         await wait_at_most(self._no_request, ANSWER_TIMEOUT)
         self._closed = True
-        if self._store is not None and await self._store.write_final(self.ledger):
+        if self._store is not None and await self._store.write_final(self.observed_ledger()):
             log.info("offers handed over", offers=self._ledger.outstanding)
             return True
         until = min(until, self._clock() + SETTLE_TIMEOUT)
-        while self.ledger.outstanding and self._clock() < until:
+        while self.observed_ledger().outstanding and self._clock() < until:
             await self._wait_for_outcome(min(self._ledger.next_end, until) - self._clock())
-        return not self.ledger.outstanding
+        return not self.observed_ledger().outstanding
 
     def clear(self) -> None:
         """Forgets everything: another process leads."""

@@ -209,7 +209,7 @@ class World:
         return self.cache.fetched
 
     def offers_outstanding(self) -> int:
-        return self.offers.ledger.outstanding
+        return self.offers.observed_ledger().outstanding
 
     async def ask(self, number: int) -> list[bool]:
         """Sends /filter; returns for each node whether the pod fits."""
