@@ -203,13 +203,11 @@ class Offers:
         return decision
 
     async def _withdraw_without_caller(self, pod: Pod, number: int, hung_up: HungUp) -> None:
-        answered = False
         try:
             await check_caller(hung_up)
-            answered = True
-        finally:
-            if not answered:
-                self._apply(outstanding_offer.Withdrawn(pod.uid, number))
+        except BaseException:
+            self._apply(outstanding_offer.Withdrawn(pod.uid, number))
+            raise
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Restores the previous leader's offers; what it decided is demand. If the record may lack some offers, returns
