@@ -335,9 +335,7 @@ class Offers:
                     self._apply(outstanding_offer.Offered(observed_pod(pod), frozenset()))
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             view = self._cache.state().view
-            competing = self._ledger.competing_offers(pod.uid)
-            decision = replace(decision, scores=scores)
-            offered, answered = make_offer(pod, decision, view, competing, self._ledger.recent_offers)
+            offered, answered = make_offer(pod, replace(decision, scores=scores), view, self._ledger)
             self._apply(offered)
             offer = self._ledger.offer_of(pod.uid)
             if offer is not None:

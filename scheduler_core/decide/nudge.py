@@ -112,7 +112,7 @@ class PendingNudges:
     def add(self, pod: Pod, decision: Decision, view: View, now: float) -> None:
         """Counts a fitting pod as an offer of the node with most free space."""
         self.end(pod.uid)
-        offered, _ = make_offer(pod, decision, view, 0)
+        offered, _ = make_offer(pod, decision, view, Ledger())
         offered = replace(offered, nodes=choose_one_node(decision, view) if offered.nodes else offered.nodes)
         self._pending[pod.uid] = (offered, now)
         if self._cached is not None:

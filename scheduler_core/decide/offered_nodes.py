@@ -266,8 +266,8 @@ class Observation(Struct, frozen=True):
     seen: bool  # whether some view so far had the pod
 
 
-def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent: int = 0) -> tuple[Offered, Decision]:
-    """Returns a pod's offer, and the decision as answered; `competing` and `recent` as in `choose_nodes`."""
+def make_offer(pod: Pod, decision: Decision, view: View, ledger: Ledger) -> tuple[Offered, Decision]:
+    """Returns a pod's offer beside those of the ledger, and the decision as answered."""
     volumes = volumes_to_offer(decision.resolution)
     on_pod_node = volumes_on_pod_node(decision.resolution)
     offered = Offered(
@@ -280,7 +280,9 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent:
         return offered, decision
     fitting = decision.fitting_nodes
     takes_space = decision.takes_space or decision.prefers_space
-    nodes = choose_nodes(decision, view, competing, recent) if takes_space else frozenset(fitting)
+    nodes = frozenset(fitting)
+    if takes_space:
+        nodes = choose_nodes(decision, view, ledger.competing_offers(pod.uid), ledger.recent_offers)
     offered = replace(offered, nodes=nodes, volumes=volumes)
     if len(nodes) == len(fitting):
         return offered, decision

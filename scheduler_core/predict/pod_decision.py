@@ -112,7 +112,7 @@ class PodDecider(Strategy):
         state = cluster.state
         contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
         decision = filter_nodes(pod, admitted, state, self._options, contenders)
-        _, answered = make_offer(pod, decision, state.view, 0)
+        _, answered = make_offer(pod, decision, state.view, Ledger())
         return answered
 
 

@@ -45,7 +45,7 @@ class Requests:
         contenders = make.competing(self.state, self.ledger)
         decision = filter_nodes(pod, candidates, self.state, FilterOptions(), contenders)
         if decision.needs_offer:
-            offered, _ = make_offer(pod, decision, self.state.view, competing=0)
+            offered, _ = make_offer(pod, decision, self.state.view, Ledger())
             self.ledger, _ = step(self.ledger, offered, 0.0)
         return decision
 

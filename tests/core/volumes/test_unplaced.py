@@ -124,7 +124,7 @@ def test_a_pod_does_not_compete_with_its_own_unplaced_volume() -> None:
 def test_an_offer_counts_the_pod_s_unplaced_volumes() -> None:
     remote_pod = make.pod("x", name="remote", uid="uid-remote")
     view = view_at(0, unbound_remote(), remote_pod, make.claim("y", 80), make.pod("y", name="local", uid="uid-local"))
-    offered, answer = make_offer(make.as_pod(remote_pod), decide(view, "remote"), view, competing=3)
+    offered, answer = make_offer(make.as_pod(remote_pod), decide(view, "remote"), view, Ledger())
     assert reasons(answer) == ["ATTACHABLE", "ATTACHABLE"]
     ledger, _ = step(Ledger(), offered, 0.0)
     assert reasons(decide(view, "local", ledger)) == ["WAITING", "INSUFFICIENT_STORAGE"]
