@@ -12,7 +12,7 @@ A profile holds neither a name nor a volume's size, so a result for a profile ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -230,7 +230,7 @@ def _missing_images(view: View, classes: VolumeClasses, uuid: str) -> tuple[tupl
 
 
 class ProfileTable:
-    """The profile of every Longhorn node for one `VolumeClasses`."""
+    """The profile of every Longhorn node for one `VolumeClasses`; a new table has none."""
 
     __slots__ = ("_interned", "_not_longhorn", "classes", "profiles")
 
@@ -239,12 +239,6 @@ class ProfileTable:
         self.profiles: dict[str, Profile] = {}
         self._interned: dict[object, Profile] = {}
         self._not_longhorn = Profile(Reason.NOT_A_LONGHORN_NODE)
-
-    def fill(self, view: View) -> Mapping[str, Profile]:
-        for name in view.cluster.nodes:
-            give_way()
-            self.profiles[name] = self._intern(profile_node(view, self.classes, name))
-        return self.profiles
 
     def update(self, view: View, changed_nodes: Iterable[str]) -> ProfileTable:
         """Returns the table of a later view. Only the changed nodes may have another profile. Equal profiles stay one

@@ -104,8 +104,7 @@ class ProfileCache:
         latest = self._latest_tables.get(classes)
         changed = None if latest is None else self._changed_between(latest.changelog)
         if latest is None or changed is None or latest.table.profiles_seen > self._max_profiles:
-            table = ProfileTable(classes)
-            table.fill(self._view)
+            table = ProfileTable(classes).update(self._view, self._view.cluster.nodes)
         elif changed:
             table = latest.table.update(self._view, changed)
         else:
