@@ -19,18 +19,17 @@ from scheduler_core.decide.decision import (
     Contenders,
     Decision,
     FilterOptions,
-    resolve_candidates,
 )
 from scheduler_core.decide.explain import Explanation, explain_nodes
-from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.longhorn_facts import PlanCache
+from scheduler_core.decide.filter import filter_nodes, resolve_candidates
+from scheduler_core.decide.score_facts import PlanCache
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.many_nodes import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, guards_every_node
-from scheduler_core.guard.steering import await_allowed
+from scheduler_core.guard.steering import exclude_taken_nodes
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.packing.budget import Budget
@@ -141,7 +140,7 @@ class Evaluator:
     def view(self) -> View:
         return self._source.state().view
 
-    async def filter(
+    async def decide(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> Decision:
         """Decides which candidates can hold the pod's volumes. Raises a ResolutionError if an object the pod names does
@@ -151,13 +150,13 @@ class Evaluator:
             pod, lambda state: partial(filter_nodes, pod, candidates, state, self.options, contenders())
         )
 
-    async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
-        """Decides as `filter`, but fetches no missing objects. Allowed placements count where they are. There is no
+    async def decide_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
+        """Decides as `decide`, but fetches no missing objects. Allowed placements count where they are. There is no
         I/O, so a caller may hold a lock meanwhile. Placements that are allowed meanwhile count, too.
 
         Raises:
             MissingObjectError: the state lacks an object that the pod names; see `fetch_missing`
-            ResolutionError: as filter
+            ResolutionError: as decide
         """
         state = self._source.state()
         decision = await self.run(partial(filter_nodes, pod, candidates, state, self.options, contenders))
@@ -165,12 +164,12 @@ class Evaluator:
         while (allowances := self._allowances()) != counted:
             counted = allowances
             decision = await self.run(
-                partial(await_allowed, decision, state.view, counted, Budget(STEPS_PER_PLACEMENT))
+                partial(exclude_taken_nodes, decision, state.view, counted, Budget(STEPS_PER_PLACEMENT))
             )
         return decision
 
     async def fetch_missing(self, pod: Pod) -> None:
-        """Fetches what the pod names and the state lacks. Raises a ResolutionError as `filter` does."""
+        """Fetches what the pod names and the state lacks. Raises a ResolutionError as `decide` does."""
         await self._run(pod, lambda state: partial(_resolve, pod, state, self.options))
 
     async def has_pod(self, pod: Pod) -> bool:
@@ -196,8 +195,8 @@ class Evaluator:
     async def explain(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> Explanation:
-        """Decides as `filter`, with plans and numbers. Explanations run one at a time, and decisions go first, because
-        kube-scheduler waits for them. Raises a ResolutionError as `filter` does.
+        """Decides as `decide`, with plans and numbers. Explanations run one at a time, and decisions go first, because
+        kube-scheduler waits for them. Raises a ResolutionError as `decide` does.
         """
         self.explanations += 1
         try:
@@ -221,7 +220,7 @@ class Evaluator:
     async def facts(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> LonghornFacts:
-        """Decides as `filter`, in the form that a policy's Longhorn rules read. Raises a ResolutionError as `filter`
+        """Decides as `decide`, in the form that a policy's Longhorn rules read. Raises a ResolutionError as `decide`
         does.
         """
         return await self._run(

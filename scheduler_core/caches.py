@@ -7,7 +7,7 @@ results; the logs of a later version name the nodes that changed since, whose re
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, ItemsView, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -20,7 +20,7 @@ class LruMap(Generic[_Key, _Value]):
     """Maps keys to values and evicts the least recently used ones beyond its capacity.
 
     An entry's weight is measured whenever it is stored, so an entry that grew is stored again. cachetools does the same for
-    its LRUCache, but cannot be copied in order and refuses an entry heavier than the capacity; both are needed here.
+    its LRUCache, but refuses an entry heavier than the capacity.
 
     Args:
         capacity: the greatest sum of weights; the entry stored last stays whatever its weight
@@ -74,16 +74,9 @@ class LruMap(Generic[_Key, _Value]):
         self._weights.clear()
         self._total = 0
 
-    def copy(self) -> LruMap[_Key, _Value]:
-        """Returns an independent map with the same entries in the same order."""
-        twin = LruMap(self._capacity, self._weight, self._on_evict)
-        twin._entries = self._entries.copy()
-        twin._weights = self._weights.copy()
-        twin._total = self._total
-        return twin
-
-    def __iter__(self) -> Iterator[_Key]:
-        return iter(self._entries)
+    def items(self) -> ItemsView[_Key, _Value]:
+        """Returns the entries, the least recently used first, and marks none as used."""
+        return self._entries.items()
 
 
 # A reader that is further behind evaluates every node again.

@@ -128,9 +128,7 @@ class RecentCallers:
 
     def answers(self) -> list[CallerAnswer]:
         now = self._clock()
-        # Reading an entry marks it as used.
-        calls = self._calls.copy()
-        return [_answer(*key, calls.get(key) or (0, now), now) for key in sorted(calls)]
+        return [_answer(*key, calls, now) for key, calls in sorted(self._calls.items())]
 
 
 def _answer(address: str, form: str, calls: tuple[int, float], now: float) -> CallerAnswer:

@@ -44,7 +44,7 @@ from app.runtime.elector import Elector
 from app.schemas.state import OutstandingState
 from app.settings import LiveOptions, Reservation, Settings
 from scheduler_core.decide.decision import Competing, Contenders
-from scheduler_core.decide.offer import offers_on_node
+from scheduler_core.decide.offered_nodes import offers_on_node
 from scheduler_core.decide.settings import GuardMode
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.values import replace
@@ -270,7 +270,7 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
 
     def outstanding() -> OutstandingState:
         return OutstandingState(
-            cache.state().demand, offers.ledger, placements.report, placements.overbookings, nudger.waiting
+            cache.state().demand, offers.observed_ledger(), placements.report, placements.overbookings, nudger.waiting
         )
 
     tasks = (placements, nudger, store) if nudges else (placements, store)

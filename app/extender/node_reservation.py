@@ -73,7 +73,7 @@ class NodeReservations:
     def contenders(self) -> Contenders:
         return ExcludedNodes(self.reserved_nodes())
 
-    async def filter(
+    async def decide(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
         """Decides about a pod once the lock is free. If the pod takes space, the lock stays held until the pod is
@@ -91,14 +91,14 @@ class NodeReservations:
         """
         del scores
         if not pod.volumes:
-            return await self._evaluator.filter(pod, candidates)
+            return await self._evaluator.decide(pod, candidates)
         if not await self._evaluator.has_pod(pod):
-            return await self._evaluator.filter(pod, candidates, self.contenders)
+            return await self._evaluator.decide(pod, candidates, self.contenders)
         self._end_waits(pod)
         await self._lock.acquire()
         try:
             await check_caller(hung_up)
-            decision = await self._evaluator.filter(pod, candidates, self.contenders)
+            decision = await self._evaluator.decide(pod, candidates, self.contenders)
             waits = self._settings().pod_scheduling_timeout > 0 and decision.takes_space
             if waits:
                 await check_caller(hung_up)
@@ -112,10 +112,10 @@ class NodeReservations:
         return decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help; nothing is reserved until /filter. Raises a ResolutionError as `filter`
+        """Decides where preemption could help; nothing is reserved until /filter. Raises a ResolutionError as `decide`
         does.
         """
-        return await self._evaluator.filter(pod, candidates, self.contenders)
+        return await self._evaluator.decide(pod, candidates, self.contenders)
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Reserves the nodes that the cluster shows as the previous leader's decisions, longer than usual: after

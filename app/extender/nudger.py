@@ -33,10 +33,10 @@ from scheduler_core.convert.generic import nudge_patch
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.decide import nudge
 from scheduler_core.decide.decision import Competing, Contenders, Decision
-from scheduler_core.decide.offer import current_pod
+from scheduler_core.decide.offered_nodes import current_pod
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.many_nodes import EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.values import replace
@@ -374,7 +374,7 @@ class Nudger:
             return None
         turn.decisions_left -= 1
         try:
-            decision = await self._evaluator.filter(pod, refusal.candidates.names, self._contenders_with_nudges)
+            decision = await self._evaluator.decide(pod, refusal.candidates.names, self._contenders_with_nudges)
         except ResolutionError as error:
             log.debug("cannot decide about a refused pod", pod=pod.key, uid=pod.uid, problem=str(error))
             return None

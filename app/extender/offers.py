@@ -29,7 +29,7 @@ from app.extender.watched_pods import WatchedPods
 from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, UnavailableError, check_caller
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
-from scheduler_core.decide.offer import (
+from scheduler_core.decide.offered_nodes import (
     current_pod,
     exclude,
     make_hold,
@@ -44,7 +44,7 @@ from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
-from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.many_nodes import EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers import outstanding_offer
@@ -118,8 +118,8 @@ class Offers:
         self._nudger = nudger
         self._placements = placements
 
-    @property
-    def ledger(self) -> Ledger:
+    def observed_ledger(self) -> Ledger:
+        """Ends the offers that the clock or a watch has ended, and returns the ledger."""
         self._observe_pods()
         return self._ledger
 
@@ -132,13 +132,13 @@ class Offers:
         """Returns demand and offers of other pods; none if reservations are switched off."""
         if self._settings().node_reservation_timeout <= 0:
             return NO_CONTENDERS
-        return Competing(self._cache.state().demand, self.ledger, self._contention, self._equivalence)
+        return Competing(self._cache.state().demand, self.observed_ledger(), self._contention, self._equivalence)
 
     def reserved_nodes(self) -> frozenset[str]:
         """Returns no node: none is reserved as a whole."""
         return frozenset()
 
-    async def filter(
+    async def decide(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
         """Decides about a pod, and offers it some of the fitting nodes.
@@ -148,26 +148,26 @@ class Offers:
             CallerGoneError: the caller did not wait
         """
         if not pod.volumes:
-            return await self._evaluator.filter(pod, candidates)
+            return await self._evaluator.decide(pod, candidates)
         self._requests += 1
         self._no_request.clear()
         try:
             if not await self._evaluator.has_pod(pod):
-                return await self._evaluator.filter(pod, candidates, self.contenders)
-            return await self._filter(pod, candidates, hung_up, scores)
+                return await self._evaluator.decide(pod, candidates, self.contenders)
+            return await self._decide_in_time(pod, candidates, hung_up, scores)
         finally:
             self._requests -= 1
             if not self._requests:
                 self._no_request.set()
 
-    async def _filter(
+    async def _decide_in_time(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
     ) -> Decision:
         if self._nudger is not None:
             self._nudger.note_request(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, MAX_WAIT)
         while True:
-            answer = await self._decide(pod, candidates, hung_up, scores)
+            answer = await self._decide_with_all_objects(pod, candidates, hung_up, scores)
             remaining = until - self._clock()
             if not answer.waiting or remaining <= 0:
                 break
@@ -186,7 +186,7 @@ class Offers:
         names does not exist or contradicts it.
         """
         if not await self._evaluator.has_pod(pod):
-            return await self._evaluator.filter(pod, candidates, self.contenders)
+            return await self._evaluator.decide(pod, candidates, self.contenders)
         await self._evaluator.fetch_missing(pod)
         async with self._lock:
             generation = self._generation
@@ -203,13 +203,11 @@ class Offers:
         return decision
 
     async def _withdraw_without_caller(self, pod: Pod, number: int, hung_up: HungUp) -> None:
-        answered = False
         try:
             await check_caller(hung_up)
-            answered = True
-        finally:
-            if not answered:
-                self._apply(outstanding_offer.Withdrawn(pod.uid, number))
+        except BaseException:
+            self._apply(outstanding_offer.Withdrawn(pod.uid, number))
+            raise
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Restores the previous leader's offers; what it decided is demand. If the record may lack some offers, returns
@@ -287,13 +285,13 @@ class Offers:
         until = self._clock() + ANSWER_TIMEOUT + SETTLE_TIMEOUT
         await wait_at_most(self._no_request, ANSWER_TIMEOUT)
         self._closed = True
-        if self._store is not None and await self._store.write_final(self.ledger):
+        if self._store is not None and await self._store.write_final(self.observed_ledger()):
             log.info("offers handed over", offers=self._ledger.outstanding)
             return True
         until = min(until, self._clock() + SETTLE_TIMEOUT)
-        while self.ledger.outstanding and self._clock() < until:
+        while self.observed_ledger().outstanding and self._clock() < until:
             await self._wait_for_outcome(min(self._ledger.next_end, until) - self._clock())
-        return not self.ledger.outstanding
+        return not self.observed_ledger().outstanding
 
     def clear(self) -> None:
         """Forgets everything: another process leads."""
@@ -304,13 +302,15 @@ class Offers:
             self._watcher.cancel()
             self._watcher = None
 
-    async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
+    async def _decide_with_all_objects(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
+    ) -> _Answer:
         """Answers from a state that has every object the pod names, and fetches again those that are deleted meanwhile."""
         await self._evaluator.fetch_storage_classes(pod)
         tries = 0
         while True:
             try:
-                return await self._answer(pod, candidates, hung_up, scores)
+                return await self._decide_and_offer(pod, candidates, hung_up, scores)
             except MissingObjectError:
                 tries += 1
                 if tries == _MAX_TRIES:
@@ -318,7 +318,9 @@ class Offers:
             # The answer holds the lock, under which nothing is fetched.
             await self._evaluator.fetch_missing(pod)
 
-    async def _answer(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
+    async def _decide_and_offer(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
+    ) -> _Answer:
         async with self._lock:
             generation = self._generation
             decision, contenders = await self._evaluate(pod, candidates)
@@ -333,9 +335,7 @@ class Offers:
                     self._apply(outstanding_offer.Offered(observed_pod(pod), frozenset()))
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             view = self._cache.state().view
-            competing = self._ledger.competing_offers(pod.uid)
-            decision = replace(decision, scores=scores)
-            offered, answered = make_offer(pod, decision, view, competing, self._ledger.recent_offers)
+            offered, answered = make_offer(pod, replace(decision, scores=scores), view, self._ledger)
             self._apply(offered)
             offer = self._ledger.offer_of(pod.uid)
             if offer is not None:
@@ -351,7 +351,7 @@ class Offers:
         while True:
             contenders = self.contenders()
             before = (self._cache.state(), contenders)
-            decision = await self._evaluator.filter_without_fetch(pod, candidates, contenders)
+            decision = await self._evaluator.decide_without_fetch(pod, candidates, contenders)
             stale = stale_nodes(decision, before, (self._cache.state(), self.contenders()))
             tries += 1
             if not stale or tries == _MAX_TRIES:
@@ -406,9 +406,7 @@ class Offers:
     async def _watch_pods(self) -> None:
         while self._watched:
             # An offer that stands may be replaced by one that ends.
-            await self._watched.wait(
-                max(0.0, min(self._ledger.next_end - self._clock(), outstanding_offer.OFFER_LIFETIME))
-            )
+            await self._watched.wait(max(0.0, min(self._ledger.due - self._clock(), outstanding_offer.OFFER_LIFETIME)))
             self._observe_pods()
             await self._watched.gather_changes()
 

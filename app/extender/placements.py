@@ -31,7 +31,7 @@ from app.runtime.decision_thread import Turns
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Competing, Contenders
-from scheduler_core.decide.offer import current_pod
+from scheduler_core.decide.offered_nodes import current_pod
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.model.kube import Pod

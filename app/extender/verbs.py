@@ -18,7 +18,7 @@ from app.runtime.probes import ALWAYS_AVAILABLE, Availability, HungUp, Unavailab
 from app.schemas.decision import PolicyAnswer
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.decide.explain import Explanation
-from scheduler_core.decide.offer import may_narrow
+from scheduler_core.decide.offered_nodes import may_narrow
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import NO_FACTS, UndecidableError
 from scheduler_core.generic.policy import priorities_read_longhorn
@@ -40,7 +40,7 @@ class Decider(Protocol):
     def contenders(self) -> Contenders:
         """Returns what other pods have that counts for a pod that is evaluated now."""
 
-    async def filter(
+    async def decide(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
         """Decides about a pod, and reserves what it will take. `scores` says which of the nodes that fit are wanted
@@ -88,7 +88,7 @@ class WithoutReservations:
     def contenders(self) -> Contenders:
         return self._contenders
 
-    async def filter(
+    async def decide(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
         """Decides about a pod. Raises a ResolutionError if an object the pod names does not exist or contradicts it."""
@@ -96,8 +96,8 @@ class WithoutReservations:
         return await self.preempt(pod, candidates)
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides as `filter`. Raises a ResolutionError as `filter` does."""
-        return await self._evaluator.filter(pod, candidates, self.contenders)
+        """Decides as `decide`. Raises a ResolutionError as `decide` does."""
+        return await self._evaluator.decide(pod, candidates, self.contenders)
 
 
 class FilterAnswer(Struct, frozen=True):
@@ -177,7 +177,7 @@ class Verbs:
             return await hung_up()
 
         scores = await self._offer_scores(pod, candidates)
-        decision = await self._decider.filter(pod, candidates, poll_caller, scores)
+        decision = await self._decider.decide(pod, candidates, poll_caller, scores)
         check(self._late_availability)
         return FilterAnswer(decision, refusals)
 

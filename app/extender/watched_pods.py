@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from app.evaluator import LiveStateSource
 from app.runtime import wait_at_most
-from scheduler_core.decide.offer import current_pod
+from scheduler_core.decide.offered_nodes import current_pod
 from scheduler_core.model.kube import Claim, Pod
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.offers.outstanding_offer import OFFER_LIFETIME

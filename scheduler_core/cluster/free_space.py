@@ -13,7 +13,7 @@ space for it, also together with the other growth that counts, by volume name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -40,11 +40,24 @@ _NO_GROWTH: Final[Mapping[str, int]] = MappingProxyType({})
 class FreeSpace(dict[str, DiskSpace]):
     """The space left on a node's disks, by name."""
 
-    __slots__ = ("free",)
+    __slots__ = ("_limits", "free")
 
     def __init__(self, disks: Mapping[str, DiskSpace]) -> None:
         super().__init__(disks)
         self.free = sum(max(0, disk.free) for disk in disks.values())  # bytes that all disks can still take in sum
+        self._limits: tuple[tuple[int, ...], Sequence[int]] | None = None
+
+    def limits(self, node: longhorn.Node, settings: Settings) -> tuple[tuple[int, ...], Sequence[int]]:
+        """Returns the free bytes of the node's disks, the most first, and in this order the disks' scheduling limits; none where equal
+        free bytes do not tell which disk is which.
+        """
+        if self._limits is None:
+            disks = sorted(node.disks, key=lambda disk: -self[disk.name].free)
+            free = tuple(self[disk.name].free for disk in disks)
+            limits = [scheduling_limit(disk, settings) for disk in disks]
+            distinct = len(set(free)) == len(free) or len(set(limits)) == 1
+            self._limits = (free, limits if distinct else ())
+        return self._limits
 
 
 def free_space_of(

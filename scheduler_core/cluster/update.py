@@ -10,6 +10,7 @@ A change of Longhorn's settings or of a backing image concerns every disk. It is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -19,7 +20,6 @@ from rpds import HashTrieMap
 
 from scheduler_core.cluster.free_space import FreeSpace, Replicas, free_space_of, requested_size, unlisted_replicas
 from scheduler_core.cluster.view import (
-    Indexes,
     View,
     add_member,
     by_capacity,
@@ -112,23 +112,11 @@ def _with_changes(objects: Mapping[str, _Object], changed: Mapping[str, _Object 
 class _Builder:
     def __init__(self, view: View) -> None:
         cluster: Any = view.cluster
-        indexes = view.indexes
         self._view = view
         self._maps: dict[str, HashTrieMap[Any, Any]] = {}
         self._snapshot: Snapshot | None = view.snapshot
         self._changed = False
-        self.unlisted_replicas = indexes.unlisted_replicas
-        self.free_space = indexes.free_space
-        self.volumes_by_claim_ref = indexes.volumes_by_claim_ref
-        self.available_volumes = indexes.available_volumes
-        self.pods_by_claim = indexes.pods_by_claim
-        self.pods_to_schedule = indexes.pods_to_schedule
-        self.replicas_by_disk = indexes.replicas_by_disk
-        self.node_of_disk = indexes.node_of_disk
-        self.volumes_by_handle = indexes.volumes_by_handle
-        self.requested_sizes = indexes.requested_sizes
-        self.growing_volumes = indexes.growing_volumes
-        self.growth = indexes.growth
+        self.indexes = copy(view.indexes)  # changed here until the next view has it
         self.replicas_by_volume: HashTrieMap[str, Replicas] = cluster.replicas_by_volume
         self.instance_managers: HashTrieMap[Any, tuple[longhorn.InstanceManager, ...]] = cluster.instance_managers
         self.engine_images: HashTrieMap[str, tuple[longhorn.EngineImage, ...]] = cluster.engine_images
@@ -165,25 +153,26 @@ class _Builder:
     def finish(self, now: datetime) -> Update:
         nodes = self._nodes()
         for uuid in self.disks:
-            name = self.node_of_disk.get(uuid)
+            name = self.indexes.node_of_disk.get(uuid)
             if name is not None:
                 self.changed_nodes.add(name)
             else:
-                self.unlisted_replicas = self.unlisted_replicas.discard(uuid)
+                self.indexes.unlisted_replicas = self.indexes.unlisted_replicas.discard(uuid)
         for name in self.changed_nodes:
             for disk in nodes[name].disks if name in nodes else ():
-                unlisted = unlisted_replicas(disk, self.replicas_by_disk.get(disk.uuid) or ())
-                self.unlisted_replicas = put(self.unlisted_replicas, disk.uuid, unlisted or None)
+                unlisted = unlisted_replicas(disk, self.indexes.replicas_by_disk.get(disk.uuid) or ())
+                self.indexes.unlisted_replicas = put(self.indexes.unlisted_replicas, disk.uuid, unlisted or None)
         self._update_growth(nodes)
         if self.changed_nodes:
-            self.free_space = self._updated_free_space(nodes)
-        self.pods_to_schedule -= count_to_schedule(self.pods, self._view.snapshot)
-        self.pods_to_schedule += count_to_schedule(self.pods, self.snapshot)
+            self.indexes.free_space = self._updated_free_space(nodes)
+        self.indexes.pods_to_schedule -= count_to_schedule(self.pods, self._view.snapshot)
+        self.indexes.pods_to_schedule += count_to_schedule(self.pods, self.snapshot)
         return Update(self._assemble(nodes, now), frozenset(self.changed_nodes))
 
     def _updated_free_space(self, nodes: Mapping[str, longhorn.Node]) -> Mapping[str, FreeSpace]:
         # A plain copy, because every request reads all nodes, and updates are few.
-        free_space = dict(self.free_space)
+        indexes = self.indexes
+        free_space = dict(indexes.free_space)
         settings = self._view.settings
         schedules = self.snapshot.disk_schedules
         for name in self.changed_nodes:
@@ -192,30 +181,31 @@ class _Builder:
             if node is None:
                 free_space.pop(name, None)
             else:
-                free_space[name] = free_space_of(node, settings, self.unlisted_replicas, schedules, self.growth)
+                free_space[name] = free_space_of(node, settings, indexes.unlisted_replicas, schedules, indexes.growth)
         return free_space
 
     def _update_growth(self, nodes: Mapping[str, longhorn.Node]) -> None:
         snapshot = self.snapshot
+        indexes = self.indexes
         for handle in self.handles:
-            names = self.volumes_by_handle.get(handle) or ()
+            names = indexes.volumes_by_handle.get(handle) or ()
             size = requested_size(handle, names, self.replicas_by_volume.get(handle) or (), snapshot)
-            self.requested_sizes = put(self.requested_sizes, handle, size or None)
-        if not self.requested_sizes and not self.growing_volumes:
+            indexes.requested_sizes = put(indexes.requested_sizes, handle, size or None)
+        if not indexes.requested_sizes and not indexes.growing_volumes:
             return
         cluster = replace(
             self._view.cluster, snapshot=snapshot, nodes=nodes, replicas_by_volume=self.replicas_by_volume
         )
         # Whether one volume can grow depends on several disks, so all growth is counted again: it lasts for seconds, and is rare.
-        growth = count_growth(self.requested_sizes, cluster, self.unlisted_replicas, self.node_of_disk)
-        for uuid in {*self.growth, *growth.by_disk}:
-            if self.growth.get(uuid) != growth.by_disk.get(uuid):
-                self.growth = put(self.growth, uuid, growth.by_disk.get(uuid))
-                name = self.node_of_disk.get(uuid)
+        growth = count_growth(indexes.requested_sizes, cluster, indexes.unlisted_replicas, indexes.node_of_disk)
+        for uuid in {*indexes.growth, *growth.by_disk}:
+            if indexes.growth.get(uuid) != growth.by_disk.get(uuid):
+                indexes.growth = put(indexes.growth, uuid, growth.by_disk.get(uuid))
+                name = indexes.node_of_disk.get(uuid)
                 self.changed_nodes |= {name} if name is not None else set()
-        for name in {*self.growing_volumes, *growth.volumes}:
-            if self.growing_volumes.get(name) != growth.volumes.get(name):
-                self.growing_volumes = put(self.growing_volumes, name, growth.volumes.get(name))
+        for name in {*indexes.growing_volumes, *growth.volumes}:
+            if indexes.growing_volumes.get(name) != growth.volumes.get(name):
+                indexes.growing_volumes = put(indexes.growing_volumes, name, growth.volumes.get(name))
 
     def _nodes(self) -> Mapping[str, longhorn.Node]:
         before = self._view.cluster.nodes
@@ -242,20 +232,7 @@ class _Builder:
             snapshot=snapshot,
             cluster=cluster,
             default_storage_class=storage_class,
-            indexes=Indexes(
-                unlisted_replicas=self.unlisted_replicas,
-                free_space=self.free_space,
-                volumes_by_claim_ref=self.volumes_by_claim_ref,
-                available_volumes=self.available_volumes,
-                pods_by_claim=self.pods_by_claim,
-                pods_to_schedule=self.pods_to_schedule,
-                replicas_by_disk=self.replicas_by_disk,
-                node_of_disk=self.node_of_disk,
-                volumes_by_handle=self.volumes_by_handle,
-                requested_sizes=self.requested_sizes,
-                growing_volumes=self.growing_volumes,
-                growth=self.growth,
-            ),
+            indexes=self.indexes,
         )
 
 
@@ -268,44 +245,44 @@ def _update_kube_node(builder: _Builder, old: kube.Node | None, new: kube.Node |
 
 def _update_pod(builder: _Builder, old: kube.Pod | None, new: kube.Pod | None) -> None:
     builder.pods.update((pod.namespace, pod.name) for pod in (old, new) if pod is not None)
-    pods = builder.pods_by_claim
+    pods = builder.indexes.pods_by_claim
     if old is not None:
         for claim in claims_of(old):
             pods = discard_member(pods, claim, old)
     if new is not None:
         for claim in claims_of(new):
             pods = add_member(pods, claim, new, attrgetter("name", "uid"))
-    builder.pods_by_claim = pods
+    builder.indexes.pods_by_claim = pods
 
 
 def _update_persistent_volume(
     builder: _Builder, old: kube.PersistentVolume | None, new: kube.PersistentVolume | None
 ) -> None:
-    volumes = builder.volumes_by_claim_ref
+    volumes = builder.indexes.volumes_by_claim_ref
     if old is not None and old.claim:
         volumes = discard_member(volumes, old.claim, old.name)
     if new is not None and new.claim:
         volumes = add_member(volumes, new.claim, new.name, str)
-    builder.volumes_by_claim_ref = volumes
-    handles = builder.volumes_by_handle
+    builder.indexes.volumes_by_claim_ref = volumes
+    handles = builder.indexes.volumes_by_handle
     if old is not None and old.handle:
         handles = discard_member(handles, old.handle, old.name)
         builder.handles.add(old.handle)
     if new is not None and new.handle:
         handles = add_member(handles, new.handle, new.name, str)
         builder.handles.add(new.handle)
-    builder.volumes_by_handle = handles
-    available = builder.available_volumes
+    builder.indexes.volumes_by_handle = handles
+    available = builder.indexes.available_volumes
     if old is not None and old.available:
         available = discard_member(available, old.available.storage_class, old)
     if new is not None and new.available:
         available = add_member(available, new.available.storage_class, new, by_capacity)
-    builder.available_volumes = available
+    builder.indexes.available_volumes = available
 
 
 def _update_claim(builder: _Builder, old: kube.Claim | None, new: kube.Claim | None) -> None:
     for claim in filter(None, (old, new)):
-        users = builder.pods_by_claim.get((claim.namespace, claim.name)) or ()
+        users = builder.indexes.pods_by_claim.get((claim.namespace, claim.name)) or ()
         builder.pods.update((pod.namespace, pod.name) for pod in users)
         volume = builder.snapshot.persistent_volumes.get(claim.spec.volume_name)
         if volume is not None and volume.handle:
@@ -316,17 +293,26 @@ def _update_volume(builder: _Builder, old: longhorn.Volume | None, new: longhorn
     builder.handles.update(volume.name for volume in (old, new) if volume is not None)
 
 
+def _update_attachment(builder: _Builder, old: kube.VolumeAttachment | None, new: kube.VolumeAttachment | None) -> None:
+    attachments = builder.indexes.attachments
+    if old is not None:
+        attachments = discard_member(attachments, old.persistent_volume, old)
+    if new is not None:
+        attachments = add_member(attachments, new.persistent_volume, new, _BY_NAME)
+    builder.indexes.attachments = attachments
+
+
 def _update_replica(builder: _Builder, old: longhorn.Replica | None, new: longhorn.Replica | None) -> None:
     builder.handles.update(replica.volume for replica in (old, new) if replica is not None)
     builder.disks.update(replica.disk_id for replica in (old, new) if replica is not None and replica.disk_id)
     if old is not None:
         builder.replicas_by_volume = discard_member(builder.replicas_by_volume, old.volume, old)
         if old.disk_id:
-            builder.replicas_by_disk = discard_member(builder.replicas_by_disk, old.disk_id, old)
+            builder.indexes.replicas_by_disk = discard_member(builder.indexes.replicas_by_disk, old.disk_id, old)
     if new is not None:
         builder.replicas_by_volume = add_member(builder.replicas_by_volume, new.volume, new, _BY_NAME)
         if new.disk_id:
-            builder.replicas_by_disk = add_member(builder.replicas_by_disk, new.disk_id, new, _BY_NAME)
+            builder.indexes.replicas_by_disk = add_member(builder.indexes.replicas_by_disk, new.disk_id, new, _BY_NAME)
 
 
 def _update_longhorn_node(builder: _Builder, old: longhorn.Node | None, new: longhorn.Node | None) -> None:
@@ -336,12 +322,12 @@ def _update_longhorn_node(builder: _Builder, old: longhorn.Node | None, new: lon
     builder.longhorn_nodes[node.name] = new
     builder.changed_nodes.add(node.name)
     for disk in old.disks if old else ():
-        if disk.uuid and builder.node_of_disk.get(disk.uuid) == node.name:
-            builder.node_of_disk = builder.node_of_disk.discard(disk.uuid)
+        if disk.uuid and builder.indexes.node_of_disk.get(disk.uuid) == node.name:
+            builder.indexes.node_of_disk = builder.indexes.node_of_disk.discard(disk.uuid)
             builder.disks.add(disk.uuid)
     for disk in new.disks if new else ():
         if disk.uuid:
-            builder.node_of_disk = builder.node_of_disk.insert(disk.uuid, node.name)
+            builder.indexes.node_of_disk = builder.indexes.node_of_disk.insert(disk.uuid, node.name)
 
 
 def _update_instance_manager(
@@ -378,6 +364,7 @@ _EFFECTS: Final[Mapping[str, Callable[[_Builder, Any, Any], None]]] = {
     "claims": _update_claim,
     "volumes": _update_volume,
     "persistent_volumes": _update_persistent_volume,
+    "volume_attachments": _update_attachment,
     "replicas": _update_replica,
     "longhorn_nodes": _update_longhorn_node,
     "instance_managers": _update_instance_manager,

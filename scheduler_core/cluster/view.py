@@ -66,8 +66,8 @@ def put(entries: HashTrieMap[_Key, _Value], key: _Key, value: _Value | None) -> 
 ClaimRef = tuple[str, str, str]
 
 
-class Indexes(Struct, frozen=True):
-    """Look-ups over a snapshot, all derived from it."""
+class Indexes(Struct):
+    """Look-ups over a snapshot, all derived from it. Those of a view never change: `update.py` changes a copy."""
 
     # By disk UUID, the placed replicas that the node's status does not list yet, or lists smaller.
     unlisted_replicas: HashTrieMap[str, Replicas]
@@ -83,6 +83,8 @@ class Indexes(Struct, frozen=True):
     node_of_disk: HashTrieMap[str, str]  # by disk UUID, the Longhorn node that lists the disk
     # By Longhorn volume, the names of its PersistentVolumes, sorted.
     volumes_by_handle: HashTrieMap[str, tuple[str, ...]]
+    # By PersistentVolume, its VolumeAttachments, sorted by name.
+    attachments: HashTrieMap[str, tuple[kube.VolumeAttachment, ...]]
     requested_sizes: HashTrieMap[str, int]  # by Longhorn volume, the size that its claim requests beyond what it has
     growing_volumes: HashTrieMap[str, longhorn.Volume]  # by name, the volumes whose growth counts, with their new size
     growth: HashTrieMap[str, int]  # by disk UUID, the bytes that they grow by
@@ -114,6 +116,7 @@ class Indexes(Struct, frozen=True):
             node.name: free_space_of(node, cluster.settings, unlisted, snapshot.disk_schedules, growth.by_disk)
             for node in nodes
         }
+        attachments = ((entry.persistent_volume, entry) for entry in snapshot.volume_attachments.values())
         pods = ((claim, pod) for pod in snapshot.pods.values() for claim in claims_of(pod))
         return cls(
             unlisted_replicas=HashTrieMap(unlisted),
@@ -131,6 +134,7 @@ class Indexes(Struct, frozen=True):
             replicas_by_disk=HashTrieMap(by_disk),
             node_of_disk=HashTrieMap(node_of_disk),
             volumes_by_handle=HashTrieMap(by_handle),
+            attachments=HashTrieMap(group_by_key(attachments, attrgetter("name"))),
             requested_sizes=HashTrieMap(sizes),
             growing_volumes=HashTrieMap(growth.volumes),
             growth=HashTrieMap(dict(growth.by_disk)),
@@ -191,6 +195,10 @@ class View(Struct, frozen=True):
     def volume(self, name: str) -> longhorn.Volume | None:
         """Returns a Longhorn volume, with the size that it grows to."""
         return self.indexes.growing_volumes.get(name) or self.snapshot.volumes.get(name)
+
+    def persistent_volumes_of(self, handle: str) -> list[kube.PersistentVolume]:
+        """Returns a Longhorn volume's PersistentVolumes, sorted by name."""
+        return [self.snapshot.persistent_volumes[name] for name in self.indexes.volumes_by_handle.get(handle) or ()]
 
     def unlisted_replicas_on(self, disk: longhorn.Disk) -> Replicas:
         """Returns the replicas that Longhorn's status does not list on a disk, or lists with an outdated size."""

@@ -4,8 +4,8 @@ settings                the extender's own settings and the proposal's three, ea
 decision                options, contenders and the decision about one pod, and as the decision log keeps it
 filter                  which nodes can hold all of a pod's volumes, stage by stage (`filter_stages`)
 explain                 plans and numbers behind a decision; `volume_sentences` about many nodes
-offer                   what is offered of a decision, and how offers end; which nodes are offered
+offered_nodes           what is offered of a decision, and how offers end; which nodes are offered
 nudge                   when a refused pod is retried
-longhorn_facts          a decision as the classic scheduler's rules read it
+score_facts             a decision as the classic scheduler's rules read it
 kube_scheduler_filters  the nodes that kube-scheduler refuses before it calls the extender
 """

@@ -13,24 +13,18 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from scheduler_core.cluster.view import View
-from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.many_nodes import EquivalenceCache
 from scheduler_core.evaluation.profile import Profile
-from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.volume_validation import update_error
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import STEPS_PER_REQUEST
 from scheduler_core.values import replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local
-from scheduler_core.volumes.volume_binding import NodeResolution, resolve_on_nodes
 
 _TAKES_NO_SPACE: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
 
@@ -78,10 +72,6 @@ class FilterOptions(Struct, frozen=True):
         return self.rank_safety or self.packing is not Packing.EXACT
 
 
-class NoContenders(Struct, frozen=True):
-    """The pod is evaluated alone."""
-
-
 class ExcludedNodes(Struct, frozen=True):
     """Nodes that take no new volumes now, because they are reserved for other pods (the proposal's reservations). A pod
     whose replicas are already on such a node may still return to it.
@@ -103,8 +93,8 @@ class Competing(Struct, frozen=True):
         return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
 
 
-Contenders = NoContenders | ExcludedNodes | Competing
-NO_CONTENDERS: Final = NoContenders()
+Contenders = ExcludedNodes | Competing
+NO_CONTENDERS: Final = ExcludedNodes(frozenset())  # the pod is evaluated alone
 
 
 NO_SCORES: Final[Mapping[str, int]] = MappingProxyType({})
@@ -179,23 +169,6 @@ class Decision(Struct, frozen=True):
         return self.takes_space or self.prefers_space or takes_persistent_volume
 
 
-def resolve_candidates(
-    pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
-) -> tuple[NodeResolution, ...]:
-    """Returns the pod's volumes on the candidates, for each possible match; `offered` are volumes that other pods may
-    take.
-    """
-    taken = offered if options.match_volumes else None
-    return resolve_on_nodes(pod, names, view, taken, require_best_effort=options.require_best_effort)
-
-
-def check_existing_volumes(resolution: Resolution) -> None:
-    for volume in resolution.volumes:
-        error = update_error(volume.volume) if volume.bound else ""
-        if error:
-            raise ResolutionError(f"Longhorn volume {volume.name}: {error}")
-
-
 def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:
     """Returns the volumes that need or prefer space on the pod's node."""
     return tuple(volume for volume in resolution.volumes if is_local(volume.volume))
@@ -203,18 +176,6 @@ def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:
 
 def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
     return tuple(volume for volume in resolution.volumes if volume.persistent_volume or is_local(volume.volume))
-
-
-def node_constraints(resolution: Resolution) -> list[tuple[frozenset[str], Reason]]:
-    """Returns sets of nodes that the pod is limited to, each with the reason of all other nodes."""
-    # An exclusive claim stays where another live pod uses it.
-    limits = [(volume.in_use_on, Reason.CLAIM_IN_USE) for volume in resolution.volumes if volume.in_use_on]
-    for volume in resolution.local:
-        placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
-        # A strict-local volume stays where its replica is.
-        if volume.volume.data_locality == STRICT_LOCAL and placed:
-            limits.append((placed, Reason.STRICT_LOCAL_ELSEWHERE))
-    return limits
 
 
 # An ordinary entry takes 1.4 kB of memory, and recording it 13 µs. One whose texts all have their greatest length takes 8 kB, or 26 kB if

@@ -12,6 +12,7 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.filter_stages import refusal_on_every_node, unready_volume
 from scheduler_core.decide.volume_sentences import (
     VolumeSentences,
     failing_order,
@@ -21,10 +22,9 @@ from scheduler_core.decide.volume_sentences import (
     tied_domain,
 )
 from scheduler_core.evaluation.competitors import Volumes
-from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
-from scheduler_core.evaluation.profile import refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.fit import missing_bytes_alone
+from scheduler_core.evaluation.many_nodes import Optional, OptionalVolumes, optional_volumes
 from scheduler_core.evaluation.replicas import domain_shortage, replica_needs
-from scheduler_core.evaluation.results import Optional, OptionalVolumes, optional_volumes
 from scheduler_core.evaluation.single_node import (
     NodeEvaluation,
     closed_disks,
@@ -316,10 +316,10 @@ def _left_to_schedule(free: int) -> str:
 
 
 def _most_lacking_volume(evaluation: NodeEvaluation) -> int:
-    masks = _allowed_masks(evaluation)
     profile = evaluation.profile
     return -max(
-        (missing_bytes_alone(evaluation.required, profile, index, mask), -index) for index, mask in enumerate(masks)
+        (missing_bytes_alone(evaluation.required, profile, index, mask), -index)
+        for index, mask in enumerate(evaluation.masks)
     )[1]
 
 
@@ -332,14 +332,10 @@ def _disk_names(node: _Node) -> dict[str, str]:
     return {disk.uuid: disk.name for disk in node.view.snapshot.longhorn_nodes[node.name].disks}
 
 
-def _allowed_masks(evaluation: NodeEvaluation) -> tuple[int, ...]:
-    return allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)
-
-
 def _too_full(evaluation: NodeEvaluation, labels: list[str]) -> str:
     required = evaluation.required
     parts = []
-    for index, mask in enumerate(_allowed_masks(evaluation)):
+    for index, mask in enumerate(evaluation.masks):
         if not mask:
             spare = ", ".join(
                 f"disk {label} {format_bytes(disk.headroom)}"

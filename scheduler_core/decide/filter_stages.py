@@ -1,66 +1,46 @@
 """The stages of `filter.py`: each decides some nodes for one set of a pod's volumes.
 
-Data flow: a request → the functions of `_STAGES` in their order, each with what earlier ones decided → all other nodes by disk profile → `finish`,
-for what depends on the reasons of all nodes. `_refusals_of_pod` refuses all candidates, whatever `_constrained_nodes` decided. Every later stage decides
+Data flow: a request → the functions of `_STAGES` in their order, each with what earlier ones decided → all other nodes by disk profile. `_refusals_of_pod` refuses all candidates, whatever `_constrained_nodes` decided. Every later stage decides
 only nodes that are still undecided. At last the nodes remain for which the whole pod has a placement in the cluster (`evaluation/whole_pod.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
-
-from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
-    Competing,
-    Contenders,
-    Decision,
-    ExcludedNodes,
     FilterOptions,
-    Packing,
-    node_constraints,
-    volumes_on_pod_node,
 )
 from scheduler_core.evaluation.competitors import Competitors, Volumes
-from scheduler_core.evaluation.contention import ContentionQuery
-from scheduler_core.evaluation.profile import attach_refusal, refusal_on_every_node, unready_volume
-from scheduler_core.evaluation.replicas import replica_needs
-from scheduler_core.evaluation.results import (
-    NodeQuery,
-    OptionalVolumes,
+from scheduler_core.evaluation.many_nodes import (
+    PodQuery,
     attribute_to_competitors,
-    evaluate_jointly,
+    evaluate_alone,
     evaluate_nodes,
 )
+from scheduler_core.evaluation.profile import Refused, attach_refusal, reason_of
+from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.evaluation.single_node import evaluate_node
-from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement
+from scheduler_core.longhorn.placement import cluster_refusal
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.volume_validation import readiness_refusal
+from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
-from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import home_nodes
 from scheduler_core.volumes.requirements import Requirements, requirements
-from scheduler_core.volumes.resolve import Resolution
-
-# Reasons that may hold only because of what was offered to other pods.
-_WORTH_WAITING: Final = UNSAFE | {Reason.SPOKEN_FOR}
+from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
-class FilterRequest(Struct, frozen=True):
+class FilterRequest(PodQuery, frozen=True, kw_only=True):
     """What every stage of a request reads."""
 
-    state: ClusterState
-    resolution: Resolution
-    required: Requirements
     candidates: Sequence[str]
     options: FilterOptions
-    contenders: Contenders
-    budget: Budget
-    competition: ContentionQuery | None  # what other pods have; None if no pod competes
-    query: NodeQuery | None  # for nodes shared with competing pods; None if no pod competes or the pod needs no space
-    optional: OptionalVolumes  # the pod's volumes without data locality, as they matter to the safety of nodes
+    excluded: frozenset[str]  # nodes that take no new volumes now
     # The homes among all candidates of a pod whose volumes differ by node; None if they do not differ.
     homes: frozenset[str] | None = None
 
@@ -80,7 +60,7 @@ _NOTHING: Final = _Evaluated({})
 
 def evaluate_stages(request: FilterRequest) -> tuple[list[Reason], Mapping[str, Competitors]]:
     """Returns each candidate's reason, in order, and the competitors counted. Whether unsafe nodes are offered, and
-    which nodes are waited for, is not settled yet (`finish`).
+    which nodes are waited for, is not settled yet (`filter.py: _settle`).
     """
     candidates = request.candidates
     decided: dict[str, Reason] = {}
@@ -105,24 +85,10 @@ def _evaluate_others(
     if not names:
         # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
         return [], competitors
-    if request.query is None or not isinstance(request.contenders, Competing):
-        return _evaluate_alone(request, names), competitors
-    reasons, by_node = evaluate_nodes(request.query, names, request.contenders.equivalence)
+    if request.contested is None:
+        return evaluate_alone(request, names), competitors
+    reasons, by_node = evaluate_nodes(request, request.contested, names)
     return reasons, {**by_node, **competitors}
-
-
-def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> list[Reason]:
-    profiles = request.state.profiles
-    examine_safety = request.options.examines_safety
-    resolution = request.resolution
-    reasons: dict[str, Reason] = {}
-    for optional, members in request.optional.split(names):
-        required = requirements(resolution.local, resolution.volumes, optional) if optional else request.required
-        table = profiles.table(required.classes)
-        nodes = table.of(members)
-        results = profiles.evaluate(required, nodes, request.budget, examine_safety=examine_safety)
-        reasons |= {name: results[profile] for name, profile in zip(members, nodes, strict=True)}
-    return [reasons[name] for name in names]
 
 
 def _placeable(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
@@ -146,11 +112,50 @@ def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated
     return _Evaluated(reasons)
 
 
+def node_constraints(resolution: Resolution) -> list[tuple[frozenset[str], Reason]]:
+    """Returns sets of nodes that the pod is limited to, each with the reason of all other nodes."""
+    # An exclusive claim stays where another live pod uses it.
+    limits = [(volume.in_use_on, Reason.CLAIM_IN_USE) for volume in resolution.volumes if volume.in_use_on]
+    for volume in resolution.local:
+        placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
+        # A strict-local volume stays where its replica is.
+        if volume.volume.data_locality == STRICT_LOCAL and placed:
+            limits.append((placed, Reason.STRICT_LOCAL_ELSEWHERE))
+    return limits
+
+
 def _refusals_of_pod(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
     unready = unready_volume(request.view, request.resolution)
     if unready is not None:
         return _Evaluated(dict.fromkeys(request.candidates, unready.reason))
     return _room_in_cluster(request)
+
+
+def unready_volume(view: View, resolution: Resolution) -> Refused | None:
+    """Returns why Longhorn attaches one of the existing volumes on no node now."""
+    for volume in _in_order(volume for volume in resolution.volumes if volume.bound):
+        refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster)
+        if refusal is not None:
+            return reason_of(refusal)
+    return None
+
+
+def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
+    """Returns why Longhorn refuses a local volume on every node, before it looks at any node. Any setting that cannot
+    be read is such a reason: its default may be far from what was meant.
+    """
+    for name in sorted(view.settings.faults):
+        return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
+    for volume in _in_order(resolution.local):
+        refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
+        if refusal is not None:
+            return reason_of(refusal)
+    return None
+
+
+def _in_order(volumes: Iterable[PodVolume]) -> Sequence[PodVolume]:
+    # Which of several reasons is returned must not depend on the claims' names.
+    return requirements(volumes, ()).volumes
 
 
 def _room_in_cluster(request: FilterRequest) -> _Evaluated:
@@ -184,7 +189,7 @@ def _homes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
 def home_names(request: FilterRequest, decided: Collection[str]) -> frozenset[str]:
     view = request.view
     classes = request.required.classes
-    attachable = {name for name in _with_replica(request, decided) if attach_refusal(view, classes, name) is None}
+    attachable = {name for name in with_replica(request, decided) if attach_refusal(view, classes, name) is None}
     return home_nodes(request.resolution.local, attachable, view.cluster)
 
 
@@ -196,30 +201,30 @@ def _refusals_everywhere(request: FilterRequest, decided: _Reasons) -> _Evaluate
 
 
 def _excluded_nodes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
-    if not isinstance(request.contenders, ExcludedNodes) or not request.required.sizes:
+    if not request.excluded or not request.required.sizes:
         return _NOTHING
-    excluded = request.contenders.names
-    reserved = (name for name in request.candidates if name in excluded and name not in decided)
+    reserved = (name for name in request.candidates if name in request.excluded and name not in decided)
     return _Evaluated(dict.fromkeys(reserved, Reason.NODE_RESERVED))
 
 
 def _nodes_with_replicas(request: FilterRequest, decided: _Reasons) -> _Evaluated:
     """Evaluates nodes with a replica that matters to space one by one."""
-    names = _with_replica(request, decided, request.optional.nodes_with_replica)
+    names = with_replica(request, decided, request.optional.nodes_with_replica)
     competitors: Mapping[str, Competitors] = {}
-    if request.query is not None and names:
-        competitors = request.query.contention.competitors(request.query.competition, names)
+    if request.contested is not None and names:
+        competitors = request.contested.competitors(names)
     reasons: dict[str, Reason] = {}
     shares = request.budget.shares(len(names) + 1)
     for name, share in zip(names, shares, strict=False):
-        reasons[name] = _reason_of_node_with_replica(request, name, competitors.get(name), share)
+        reasons[name] = reason_of_node_with_replica(request, name, competitors.get(name), share)
     request.budget.take_back(shares)
     return _Evaluated(reasons, competitors)
 
 
-def _reason_of_node_with_replica(
+def reason_of_node_with_replica(
     request: FilterRequest, name: str, competitors: Competitors | None, budget: Budget
 ) -> Reason:
+    """Evaluates one node together with its competitors. A refusal that these alone cause says so."""
     volumes = competitors.volumes if competitors is not None else ()
     node = evaluate_node(request.view, request.resolution, name, volumes, request.optional.on(name))
     reason = node.reason(budget)
@@ -227,7 +232,7 @@ def _reason_of_node_with_replica(
         alone = evaluate_node(request.view, request.resolution, name)
         if alone.reason(budget).fits:
             reason = attribute_to_competitors(reason)
-    if reason is Reason.ROOM and request.options.examines_safety:
+    if reason is Reason.ROOM and request.examine_safety:
         if node.overbooking() is None:
             left_out = competitors.left_out if competitors is not None else ()
             return reason if _stale_safe_with(request, name, volumes, left_out) else Reason.STALE_UNSAFE
@@ -243,7 +248,7 @@ def _stale_safe_with(request: FilterRequest, name: str, volumes: Volumes, left_o
     return node.refused is None and node.overbooking() is None
 
 
-def _with_replica(request: FilterRequest, decided: Collection[str], others: frozenset[str] = frozenset()) -> list[str]:
+def with_replica(request: FilterRequest, decided: Collection[str], others: frozenset[str] = frozenset()) -> list[str]:
     """Returns undecided candidates with a local volume's replica, and the `others` that are undecided."""
     nodes = others.union(replica.node_id for volume in request.resolution.local for replica in volume.replicas)
     return [name for name in request.candidates if name in nodes and name not in decided] if nodes else []
@@ -258,90 +263,3 @@ _STAGES: Final[tuple[_Stage, ...]] = (
     _excluded_nodes,
     _nodes_with_replicas,
 )
-
-
-def accept(reasons: Sequence[Reason], accepted: frozenset[Reason]) -> list[Reason]:
-    return [Reason.ROOM if reason in accepted else reason for reason in reasons]
-
-
-def mark_waiting(
-    request: FilterRequest, query: NodeQuery, reasons: list[Reason], competitors: Mapping[str, Competitors]
-) -> list[Reason]:
-    """Marks nodes WAITING where the pod would fit once the offered volumes went to other nodes, if no node fits."""
-    if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
-        return reasons
-    groups: dict[int, list[str]] = {}
-    for name, reason in zip(request.candidates, reasons, strict=True):
-        on_node = competitors.get(name) if reason in _WORTH_WAITING else None
-        if on_node is not None and on_node.offered:
-            groups.setdefault(on_node.demand_group, []).append(name)
-    packing = request.options.packing
-    # With these modes no unsafe node is offered, so there is nothing to wait for on one.
-    examine_safety = packing in (Packing.ORDER_SAFE, Packing.STALE_SAFE)
-    accepted = packing.acceptable_reasons(()) | {Reason.ROOM}
-    waiting: set[str] = set()
-    for names in groups.values():
-        demanded = competitors[names[0]].demanded
-        results = evaluate_jointly(query, names, demanded, examine_safety=examine_safety)
-        waiting |= {name for name, reason in results.items() if reason in accepted}
-    return [
-        Reason.WAITING if name in waiting else reason for name, reason in zip(request.candidates, reasons, strict=True)
-    ]
-
-
-def mark_never_safe(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
-    """Marks nodes that this packing refuses whatever other pods do: they are unsafe for the pod's volumes alone."""
-    refused = UNSAFE - request.options.packing.acceptable_reasons(())
-    if refused.isdisjoint(reasons):
-        return reasons
-    names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason in refused]
-    table = request.state.profiles.table(request.required.classes)
-    profiles = zip(names, table.of(names), strict=True)
-    # Nothing is in flight on these nodes.
-    settled = [name for name, profile in profiles if profile.free == profile.reported]
-    apart = frozenset(_with_replica(request, (), request.optional.nodes_with_replica))
-    others = [name for name in settled if name not in apart]
-    alone = dict(zip(others, _evaluate_alone(request, others), strict=True))
-    for name in settled:
-        if name in apart:
-            alone[name] = _reason_of_node_with_replica(request, name, None, request.budget)
-    # What a search left open is not marked.
-    if request.budget.gave_up and Reason.STALE_UNSAFE not in refused:
-        return reasons
-    never = {name for name, reason in alone.items() if reason in refused}
-    return [
-        Reason.NEVER_SAFE if name in never else reason for name, reason in zip(request.candidates, reasons, strict=True)
-    ]
-
-
-def finish(
-    request: FilterRequest, reasons: list[Reason], competitors: Mapping[str, Competitors]
-) -> tuple[list[Reason], Mapping[str, Reason]]:
-    """Returns the reasons after what depends on all of them, and `Decision.unsafe`."""
-    unsafe: dict[str, Reason] = {}
-    if not UNSAFE.isdisjoint(reasons):
-        accepted = request.options.packing.acceptable_reasons(reasons)
-        pairs = zip(request.candidates, reasons, strict=True)
-        unsafe = {name: reason for name, reason in pairs if reason in accepted}
-        reasons = accept(reasons, accepted)
-    if request.query is not None:
-        reasons = mark_waiting(request, request.query, reasons, competitors)
-    return mark_never_safe(request, reasons), unsafe
-
-
-def add_profiles(request: FilterRequest, decision: Decision) -> Decision:
-    """Returns the decision with what an offer is made from."""
-    if request.budget.gave_up:
-        decision = replace(decision, gave_up=request.budget.gave_up)
-    competition = request.competition
-    if competition is None or not (decision.takes_space or decision.prefers_space):
-        return decision
-    classes = request.required.classes
-    competitors = decision.competitors
-    if decision.prefers_space:
-        resolution = request.resolution
-        classes = requirements(volumes_on_pod_node(resolution), resolution.volumes).classes
-        if isinstance(request.contenders, Competing) and not request.required.sizes:
-            competitors = request.contenders.contention.competitors(competition, request.candidates)
-    table = request.state.profiles.table(classes)
-    return replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)

@@ -21,7 +21,7 @@ from msgspec import Struct
 from scheduler_core.backoff import Backoff, TokenBucket
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
-from scheduler_core.decide.offer import choose_one_node, make_offer
+from scheduler_core.decide.offered_nodes import choose_one_node, make_offer
 from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
@@ -112,7 +112,7 @@ class PendingNudges:
     def add(self, pod: Pod, decision: Decision, view: View, now: float) -> None:
         """Counts a fitting pod as an offer of the node with most free space."""
         self.end(pod.uid)
-        offered, _ = make_offer(pod, decision, view, 0)
+        offered, _ = make_offer(pod, decision, view, Ledger())
         offered = replace(offered, nodes=choose_one_node(decision, view) if offered.nodes else offered.nodes)
         self._pending[pod.uid] = (offered, now)
         if self._cached is not None:

@@ -3,7 +3,7 @@
 Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`competitors.py`), demand before
 offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with
 older demand is *hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit cannot be
-used either: Longhorn's disks changed since it was made. Volumes that may go to any node count last (`volumes_anywhere.py`).
+used either: Longhorn's disks changed since it was made. Volumes that may go to any node count last (`competitors_anywhere.py`).
 
 Nothing is computed twice: a node is evaluated again when its demand, its offers or its disks change,
 and nodes with equal competitors and equal disks share one result.
@@ -31,8 +31,7 @@ from scheduler_core.evaluation.competitors import (
     identity,
     without_matched_claims,
 )
-from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.evaluation.volumes_anywhere import (
+from scheduler_core.evaluation.competitors_anywhere import (
     JointCompetitors,
     OwnCompetitors,
     RoamingVolumes,
@@ -44,6 +43,7 @@ from scheduler_core.evaluation.volumes_anywhere import (
     volumes_roaming_from,
     volumes_with_open_disk,
 )
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget, give_way

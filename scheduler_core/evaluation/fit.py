@@ -146,13 +146,32 @@ def _reason(
     return shortage_reason(required, profile, allowed)
 
 
-def order_safety_many(
-    required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches | None = None
-) -> list[PackingAnswer]:
-    """Returns whether each of these fitting profiles is order-safe; they share the budget fairly. `unfinished` is from
-    earlier calls with these requirements, and is updated.
+def mark_unsafe(
+    required: Requirements, results: dict[Profile, Reason], budget: Budget, unfinished: UnfinishedSearches
+) -> set[Profile]:
+    """Marks the profiles with ROOM that are not stale-safe, and returns those where it is undecided whether every order succeeds. They
+    share the budget fairly. `unfinished` is from earlier calls with these requirements, and is updated.
     """
-    unfinished = UnfinishedSearches() if unfinished is None else unfinished
+    fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
+    # Only profiles that are not stale-safe need a search.
+    if required.uniform and required.sizes:
+        new = new_volumes(required)
+        unsafe = [profile for profile in fitting if not new.stale_safe(profile.free, profile.reported)]
+    else:
+        unsafe = [profile for profile in fitting if not stale_safe(required, profile)]
+    if not unsafe:
+        return set()
+    answers = dict(zip(unsafe, _order_safety_many(required, unsafe, budget, unfinished), strict=True))
+    results.update(
+        (profile, Reason.STALE_UNSAFE if answer is PackingAnswer.YES else Reason.ORDER_UNSAFE)
+        for profile, answer in answers.items()
+    )
+    return {profile for profile, answer in answers.items() if answer is PackingAnswer.UNDECIDED}
+
+
+def _order_safety_many(
+    required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches
+) -> list[PackingAnswer]:
     if required.uniform and required.sizes and not required.optional:
         return order_safe_many(required.items, [profile.free for profile in profiles], budget, unfinished.orders)
     answers = share_fairly(
@@ -396,11 +415,3 @@ def _meeting_volumes(
         optional=len(indexes) - first,
     )
     return unplaced, disks, indexes
-
-
-def without_stale_safe(required: Requirements, profiles: Sequence[Profile]) -> list[Profile]:
-    """Returns the profiles that are not stale-safe, in order."""
-    new = new_volumes(required) if required.uniform and required.sizes else None
-    if new is not None:
-        return [profile for profile in profiles if not new.stale_safe(profile.free, profile.reported)]
-    return [profile for profile in profiles if not stale_safe(required, profile)]

@@ -12,23 +12,20 @@ A profile holds neither a name nor a volume's size, so a result for a profile ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn import stages
-from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
-from scheduler_core.longhorn.volume_validation import readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import give_way
-from scheduler_core.volumes.requirements import VolumeClasses, requirements
-from scheduler_core.volumes.resolve import PodVolume, Resolution
+from scheduler_core.volumes.requirements import VolumeClasses
 
 REASONS: Final = {
     Rule.SETTING_FAULT: Reason.BAD_SETTING,
@@ -99,33 +96,6 @@ def reason_of_disks(node: str, refusals: Iterable[Refusal]) -> Refused:
         return Refused(Reason.NO_DISK, f"Longhorn node {node} has no disks")
     closest = max(refusals, key=lambda refusal: closeness(refusal.rule))
     return Refused(REASONS[closest.rule], "; ".join(refusal.detail for refusal in refusals))
-
-
-def unready_volume(view: View, resolution: Resolution) -> Refused | None:
-    """Returns why Longhorn attaches one of the existing volumes on no node now."""
-    for volume in _in_order(volume for volume in resolution.volumes if volume.bound):
-        refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster)
-        if refusal is not None:
-            return reason_of(refusal)
-    return None
-
-
-def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
-    """Returns why Longhorn refuses a local volume on every node, before it looks at any node. Any setting that cannot
-    be read is such a reason: its default may be far from what was meant.
-    """
-    for name in sorted(view.settings.faults):
-        return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
-    for volume in _in_order(resolution.local):
-        refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
-        if refusal is not None:
-            return reason_of(refusal)
-    return None
-
-
-def _in_order(volumes: Iterable[PodVolume]) -> Sequence[PodVolume]:
-    # Which of several reasons is returned must not depend on the claims' names.
-    return requirements(volumes, ()).volumes
 
 
 def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | None:
@@ -260,7 +230,7 @@ def _missing_images(view: View, classes: VolumeClasses, uuid: str) -> tuple[tupl
 
 
 class ProfileTable:
-    """The profile of every Longhorn node for one `VolumeClasses`."""
+    """The profile of every Longhorn node for one `VolumeClasses`; a new table has none."""
 
     __slots__ = ("_interned", "_not_longhorn", "classes", "profiles")
 
@@ -269,12 +239,6 @@ class ProfileTable:
         self.profiles: dict[str, Profile] = {}
         self._interned: dict[object, Profile] = {}
         self._not_longhorn = Profile(Reason.NOT_A_LONGHORN_NODE)
-
-    def fill(self, view: View) -> Mapping[str, Profile]:
-        for name in view.cluster.nodes:
-            give_way()
-            self.profiles[name] = self._intern(profile_node(view, self.classes, name))
-        return self.profiles
 
     def update(self, view: View, changed_nodes: Iterable[str]) -> ProfileTable:
         """Returns the table of a later view. Only the changed nodes may have another profile. Equal profiles stay one

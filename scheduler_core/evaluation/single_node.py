@@ -23,7 +23,6 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit
 from scheduler_core.evaluation.competitors import Volumes
-from scheduler_core.evaluation.fit import allowed_masks
 from scheduler_core.evaluation.profile import OpenDisk, Profile, Refused, closeness, new_replica_refusal, profile_node
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.placement import disk_candidates, prefilter_disks
@@ -56,6 +55,11 @@ class NodeEvaluation(Struct, frozen=True):
     @property
     def profile(self) -> Profile:
         return Profile(self.refused.reason if self.refused else None, self.disks)
+
+    @property
+    def masks(self) -> fit.Masks:
+        """The disks that each required volume may use, sizes aside, as bit masks."""
+        return fit.allowed_masks(self.required, self.profile, self.allowed)
 
     def reason(self, budget: Budget) -> Reason:
         if self.refused is None and not self.required.sizes:
@@ -175,7 +179,7 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> MissingSpace:
     packing of all required volumes would exist, those of competitors included; with fewer bytes on any one disk there is none. Other rules
     stay as they are: a disk that a volume may not use does not help it. The node does not fit as it is, which the caller has proven.
     """
-    masks = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)
+    masks = evaluation.masks
     lower: int | None = None
     upper: int | None = None
     # Most disks are open to the same volumes.

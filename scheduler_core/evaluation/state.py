@@ -16,7 +16,7 @@ from msgspec import Struct
 from scheduler_core.caches import ChangeLog, LruMap
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.fit import UnfinishedSearches, fit_many, order_safety_many, without_stale_safe
+from scheduler_core.evaluation.fit import UnfinishedSearches, fit_many, mark_unsafe
 from scheduler_core.evaluation.profile import Profile, ProfileTable
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
@@ -104,8 +104,7 @@ class ProfileCache:
         latest = self._latest_tables.get(classes)
         changed = None if latest is None else self._changed_between(latest.changelog)
         if latest is None or changed is None or latest.table.profiles_seen > self._max_profiles:
-            table = ProfileTable(classes)
-            table.fill(self._view)
+            table = ProfileTable(classes).update(self._view, self._view.cluster.nodes)
         elif changed:
             table = latest.table.update(self._view, changed)
         else:
@@ -161,7 +160,7 @@ class ProfileCache:
         if Reason.UNDECIDED in reasons:
             undecided = {profile for profile, reason in results.items() if reason is Reason.UNDECIDED}
         if examine_safety and Reason.ROOM in reasons:
-            undecided |= _examine_safety(required, results, budget, unfinished)
+            undecided |= mark_unsafe(required, results, budget, unfinished)
         if unfinished:
             self._unfinished.put(required.key, unfinished)
         elif earlier is not None:
@@ -172,19 +171,3 @@ class ProfileCache:
             cached.update(results)
         self._results.put(key, cached)
         return {**cached, **results} if undecided else cached
-
-
-def _examine_safety(
-    required: Requirements, results: Results, budget: Budget, unfinished: UnfinishedSearches
-) -> set[Profile]:
-    # Only profiles that are not stale-safe need a search.
-    fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
-    unsafe = without_stale_safe(required, fitting)
-    if not unsafe:
-        return set()
-    answers = order_safety_many(required, unsafe, budget, unfinished)
-    results.update(
-        (profile, Reason.STALE_UNSAFE if answer is PackingAnswer.YES else Reason.ORDER_UNSAFE)
-        for profile, answer in zip(unsafe, answers, strict=True)
-    )
-    return {profile for profile, answer in zip(unsafe, answers, strict=True) if answer is PackingAnswer.UNDECIDED}

@@ -18,7 +18,6 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.fit import allowed_masks
 from scheduler_core.evaluation.replicas import (
     ReplicaNeed,
     copy_sizes,
@@ -270,10 +269,9 @@ def _problem(pod: WholePod, disks: _Disks, name: str) -> _Problem:
 def _local_disks(pod: WholePod, name: str) -> _Disks:
     node = evaluate_node(pod.view, pod.resolution, name)
     places = [(name, disk.uuid) for disk in node.disks]
-    masks = allowed_masks(node.required, node.profile, node.allowed)
     by_claim = {
         volume.claim: frozenset(place for index, place in enumerate(places) if mask >> index & 1)
-        for volume, mask in zip(node.required.volumes, masks, strict=True)
+        for volume, mask in zip(node.required.volumes, node.masks, strict=True)
     }
     return _Disks(dict(zip(places, (disk.free for disk in node.disks), strict=True)), by_claim, frozenset({name}))
 

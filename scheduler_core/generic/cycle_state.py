@@ -1,7 +1,7 @@
 """State of one scheduling cycle: the pod, the cluster, facts about its Longhorn volumes, and values that several rules share, each
 computed once.
 
-The facts are Longhorn's own decision about one pod, per node. `scheduler_core/decide/longhorn_facts.py` computes them: each node's
+The facts are Longhorn's own decision about one pod, per node. `scheduler_core/decide/score_facts.py` computes them: each node's
 reason, order safety and stale safety, the volumes that keep a replica there, and the bytes that the plan leaves free on each disk.
 This module does not know how.
 """

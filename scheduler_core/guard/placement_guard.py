@@ -41,18 +41,18 @@ from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import CompetingVolumes, all_volumes, fitting_volumes, identity
-from scheduler_core.evaluation.fit import allowed_masks, plan
-from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
+from scheduler_core.evaluation.competitors_anywhere import FITTING
+from scheduler_core.evaluation.fit import plan
+from scheduler_core.evaluation.single_node import NodeEvaluation
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.evaluation.volumes_anywhere import FITTING
 from scheduler_core.guard.steering import (
     Steering,
     VolumesToCome,
     disk_with_schedule,
+    evaluate_volumes,
     legal_disks,
     pending_allowances,
     placed_identities,
-    with_coming_copies,
     with_placements,
 )
 from scheduler_core.model import longhorn
@@ -62,7 +62,6 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.values import replace
-from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume
 
 # About 20 ms: the API server, and Longhorn behind it, wait for the answer.
@@ -184,32 +183,6 @@ def _disk_problem(placement: Placement, view: View) -> str:
     return ""
 
 
-class _Choice(Struct, frozen=True):
-    evaluation: NodeEvaluation
-    index: int  # of the volume among the required volumes
-
-    @classmethod
-    def of(cls, evaluation: NodeEvaluation, key: str) -> _Choice:
-        keys = [identity(volume) for volume in evaluation.required.volumes]
-        return cls(evaluation, keys.index(key))
-
-    def open_disks(self, uuids: Collection[str]) -> int:
-        evaluation = self.evaluation
-        mask = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)[self.index]
-        return mask & sum(1 << position for position, disk in enumerate(evaluation.disks) if disk.uuid in uuids)
-
-    def fits(self, disks: int, budget: Budget) -> bool:
-        return self._restrict(disks).reason(budget) is Reason.ROOM
-
-    def disk(self, disks: int, budget: Budget) -> str | None:
-        evaluation = self._restrict(disks)
-        assignment = plan(evaluation.required, evaluation.profile, budget, evaluation.allowed)
-        return None if assignment is None else evaluation.disks[assignment[self.index]].uuid
-
-    def _restrict(self, disks: int) -> NodeEvaluation:
-        return replace(self.evaluation, allowed={**self.evaluation.allowed, self.index: disks})
-
-
 class _Guard:
     def __init__(self, view: View, placement: Placement, volume: PodVolume, budget: Budget) -> None:
         self._view = view
@@ -235,29 +208,41 @@ class _Guard:
         return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
 
     def _fit(self, volumes: Sequence[PodVolume]) -> bool:
-        return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING
+        return not volumes or evaluate_volumes(self._view, volumes, self._node.name).reason(self._budget) in FITTING
 
     def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
-        evaluation = self._evaluate(list(volumes.values()))
+        evaluation = evaluate_volumes(self._view, list(volumes.values()), self._node.name)
         key = identity(self._volume)
         if evaluation.refused is not None or key not in volumes:
             return None
-        choice = _Choice.of(evaluation, key)
+        index = [identity(volume) for volume in evaluation.required.volumes].index(key)
+        open_disks = evaluation.masks[index]
+
+        def on(uuids: Collection[str]) -> NodeEvaluation | None:
+            # The volume may use these disks alone.
+            bits = (1 << position for position, disk in enumerate(evaluation.disks) if disk.uuid in uuids)
+            mask = open_disks & sum(bits)
+            return replace(evaluation, allowed={**evaluation.allowed, index: mask}) if mask else None
+
         disk = self._disk(self._placement.disk)
-        longhorns_disk = choice.open_disks({disk.uuid})
-        if not longhorns_disk:
+        on_longhorns_disk = on({disk.uuid})
+        if on_longhorns_disk is None:
             return self._no_plan(f"the watches show disk {disk.name} as closed to volume {self._placement.volume}")
         everything = self._sentence(volumes)
         # The other disks need steps, too.
         portion = self._budget.portion(self._budget.left // 2)
-        fits = choice.fits(longhorns_disk, portion)
+        fits = on_longhorns_disk.reason(portion) is Reason.ROOM
         self._budget.take_back([portion])
         if fits:
             detail = f"{everything} fits with volume {self._placement.volume} on disk {disk.name}"
             return GuardDecision(GuardOutcome.LEFT, self._placement, detail=detail)
-        uuid = choice.disk(choice.open_disks(self._legal - {disk.uuid}), self._budget)
-        if uuid is None:
+        elsewhere = on(self._legal - {disk.uuid})
+        if elsewhere is None:
             return None
+        disks = plan(elsewhere.required, elsewhere.profile, self._budget, elsewhere.allowed)
+        if disks is None:
+            return None
+        uuid = evaluation.disks[disks[index]].uuid
         other = self._disk(uuid)
         changed = replace(self._placement, disk=other.uuid, disk_path=other.path)
         fit = f"is proven to fit with volume {self._placement.volume} on disk {other.name}, not on disk {disk.name}"
@@ -266,10 +251,6 @@ class _Guard:
     @cached_property
     def _legal(self) -> frozenset[str]:
         return legal_disks(self._view, self._placement, self._volume.volume)
-
-    def _evaluate(self, volumes: Sequence[PodVolume]) -> NodeEvaluation:
-        required = requirements(volumes, volumes)
-        return with_coming_copies(self._view, evaluate_requirements(self._view, required, self._node.name))
 
     def _no_plan(self, detail: str) -> GuardDecision:
         return GuardDecision(GuardOutcome.NO_PLAN, self._placement, detail=detail)

@@ -22,7 +22,7 @@ from msgspec import Struct
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
-from scheduler_core.decide.offer import exclude
+from scheduler_core.decide.offered_nodes import exclude
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     FittingVolumes,
@@ -33,9 +33,9 @@ from scheduler_core.evaluation.competitors import (
     fitting_volumes,
     without_matched_claims,
 )
+from scheduler_core.evaluation.competitors_anywhere import FITTING
 from scheduler_core.evaluation.profile import OpenDisk
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node, evaluate_requirements
-from scheduler_core.evaluation.volumes_anywhere import FITTING
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
@@ -51,7 +51,7 @@ from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, future_volume_name
 
 
-def await_allowed(decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget) -> Decision:
+def exclude_taken_nodes(decision: Decision, view: View, allowances: Iterable[Placement], budget: Budget) -> Decision:
     """Returns the decision with nodes marked WAITING where the pod is not proven to fit with placements that no watch
     has shown yet.
 
@@ -119,6 +119,11 @@ def longhorn_names(volume: PodVolume, view: View) -> set[str]:
 
 def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation:
     return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
+
+
+def evaluate_volumes(view: View, volumes: Sequence[PodVolume], name: str) -> NodeEvaluation:
+    """Evaluates one node for volumes to come."""
+    return with_coming_copies(view, evaluate_requirements(view, requirements(volumes, volumes), name))
 
 
 def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
@@ -275,17 +280,12 @@ class Steering:
             return Reason.ROOM
         # The other disks need steps, too.
         portion = self._budget.portion(self._budget.left // 2)
-        reason = self._evaluate(with_placements(self._view, [candidate]), name, promised, portion)
+        reason = evaluate_volumes(with_placements(self._view, [candidate]), promised, name).reason(portion)
         self._budget.take_back([portion])
         return reason
 
     def _fit(self, name: str, volumes: Sequence[PodVolume]) -> bool:
-        return not volumes or self._evaluate(self._view, name, volumes, self._budget) in FITTING
-
-    @staticmethod
-    def _evaluate(view: View, name: str, volumes: Sequence[PodVolume], budget: Budget) -> Reason:
-        evaluation = evaluate_requirements(view, requirements(volumes, volumes), name)
-        return with_coming_copies(view, evaluation).reason(budget)
+        return not volumes or evaluate_volumes(self._view, volumes, name).reason(self._budget) in FITTING
 
     def _candidates(self) -> Sequence[Placement]:
         view = self._view

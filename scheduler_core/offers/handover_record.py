@@ -1,7 +1,7 @@
 """Offers as a leader records them for its successor: plain JSON, versioned and bounded.
 
 Data flow: ledger → `encode_record` → bytes, which the app stores in the cluster → `decode_record` → `HandoverRecord` → offers to restore
-(`offer_to_restore` in `decide/offer.py`).
+(`offer_to_restore` in `decide/offered_nodes.py`).
 
 The narrowest offers have the names of their nodes. Wider ones have "all": their pods may go to any node, which holds more room than was
 offered, never less. Volumes are not recorded, because the successor resolves them from its own view. Times are ages, so that no two

@@ -33,8 +33,8 @@ repeated, and ignored. The following cases cannot be distinguished, and are left
   the view shows as pending.
 
 Cost: O(log n), except for making, narrowing and ending an offer of up to `MAX_INDEXED_NODES` nodes, which are indexed one by
-one. Wider offers are not indexed: indexing 5,000 nodes takes longer than deciding about them. They are a plain list, which
-is short: the n-th offer has about 1/n of the nodes (`decide/offer.py`), so of N nodes about N / `MAX_INDEXED_NODES`
+one, and for looking at all offers once one of them may have to end by itself (`Ledger.due`). Wider offers are not indexed: indexing 5,000 nodes takes longer than deciding about them. They are a plain list, which
+is short: the n-th offer has about 1/n of the nodes (`decide/offered_nodes.py`), so of N nodes about N / `MAX_INDEXED_NODES`
 offers are wide.
 
 Between two waves of a burst no offer may be outstanding for a moment. The next pod is not alone then, although it looks so: `RecentOffers`
@@ -49,7 +49,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.caches import ChangeLog
@@ -64,7 +64,6 @@ from scheduler_core.offers.outstanding_offer import (
     OffersRestored,
     Outcome,
     OutcomeKind,
-    PersistentOrderedSet,
     PodGone,
     RecordedOffer,
     Withdrawn,
@@ -117,12 +116,7 @@ class Ledger:
     wide_offers: tuple[tuple[str, frozenset[str]], ...] = ()
     # The UIDs of the offers with volumes that may go anywhere, oldest first.
     uids_with_unplaced_volumes: tuple[str, ...] = ()
-    # The UIDs of offers that are not narrowed, oldest offer first.
-    by_age: PersistentOrderedSet = field(default_factory=PersistentOrderedSet)
-    # The UIDs of narrowed offers that end by themselves, narrowed first comes first.
-    by_narrowed_at: PersistentOrderedSet = field(default_factory=PersistentOrderedSet)
-    # The UIDs of offers with an `unschedulable_since`, earliest first.
-    by_unschedulable_since: PersistentOrderedSet = field(default_factory=PersistentOrderedSet)
+    due: float = field(default=NEVER, compare=False)  # no offer ends by itself before; see `next_end`
     narrowed: HashTrieSet[str] = field(default_factory=HashTrieSet)  # the UIDs of narrowed offers
     holds: HashTrieSet[str] = field(default_factory=HashTrieSet)  # the UIDs of holds
     recent: RecentOffers = field(default_factory=RecentOffers)  # how many offers were made lately while others competed
@@ -134,14 +128,8 @@ class Ledger:
 
     @property
     def next_end(self) -> float:
-        """When the next offer ends by itself, `NEVER` without offers."""
-        # Each set is in the order in which its kind of end is due, because each kind takes equally long for all.
-        return min((self.offers[uid].ends_at for uid in self.next_to_end), default=NEVER)
-
-    @property
-    def next_to_end(self) -> list[str]:
-        candidates = (self.by_age.first, self.by_narrowed_at.first, self.by_unschedulable_since.first)
-        return [uid for uid in candidates if uid]
+        """When the next offer ends by itself, `NEVER` without offers. Looks at every offer."""
+        return min((offer.ends_at for offer in self.offers.values()), default=NEVER)
 
     def offer_of(self, uid: str) -> Offer | None:
         return self.offers.get(uid)
@@ -189,12 +177,14 @@ def offer_width(fitting_nodes: int, competing_offers: int) -> int:
 
 
 def _expire(ledger: Ledger) -> tuple[Ledger, tuple[Outcome, ...]]:
-    outcomes: list[Outcome] = []
-    while (at := ledger.next_end) <= ledger.time:
-        offer = next(ledger.offers[uid] for uid in ledger.next_to_end if ledger.offers[uid].ends_at == at)
-        ledger, ended = _end_offer(ledger, offer.uid, offer.end_kind)
-        outcomes += ended
-    return ledger, tuple(sorted(outcomes, key=attrgetter("at", "offer.uid")))
+    if ledger.time < ledger.due:
+        return ledger, ()
+    outcomes: tuple[Outcome, ...] = ()
+    ended = [offer for offer in ledger.offers.values() if offer.ends_at <= ledger.time]
+    for offer in sorted(ended, key=attrgetter("ends_at", "uid")):
+        ledger, outcome = _end_offer(ledger, offer.uid, offer.end_kind)
+        outcomes += outcome
+    return replace(ledger, due=ledger.next_end), outcomes
 
 
 def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, tuple[Outcome, ...]]:
@@ -270,10 +260,7 @@ def _insert_offer(ledger: Ledger, offer: Offer) -> Ledger:
     ledger = replace(
         ledger,
         offers=ledger.offers.insert(uid, offer),
-        by_age=ledger.by_age if offer.narrowed else ledger.by_age.add(uid),
-        by_narrowed_at=ledger.by_narrowed_at.add(uid)
-        if offer.narrowed and offer.stands_for_preemption
-        else ledger.by_narrowed_at,
+        due=min(ledger.due, offer.ends_at),
         narrowed=ledger.narrowed.insert(uid) if offer.narrowed else ledger.narrowed,
         holds=ledger.holds if offer.priority is None else ledger.holds.insert(uid),
         uids_with_unplaced_volumes=(*ledger.uids_with_unplaced_volumes, *unplaced),
@@ -286,18 +273,7 @@ def _restore_offers(ledger: Ledger, event: OffersRestored) -> Ledger:
     offers = [_restored_offer(recorded, ledger.time) for recorded in event.offers]
     for offer in sorted(offers, key=lambda offer: (offer.made_at, offer.number)):
         ledger = _insert_offer(ledger, offer)
-    narrowed = sorted((offer.narrowed_at, uid) for uid, offer in ledger.offers.items() if offer.narrowed_at is not None)
-    declared = sorted(
-        (offer.unschedulable_since, uid)
-        for uid, offer in ledger.offers.items()
-        if offer.unschedulable_since is not None
-    )
-    return replace(
-        ledger,
-        offers_made=max(ledger.offers_made, event.offers_made),
-        by_narrowed_at=PersistentOrderedSet.of(uid for _, uid in narrowed if ledger.offers[uid].stands_for_preemption),
-        by_unschedulable_since=PersistentOrderedSet.of(uid for _, uid in declared),
-    )
+    return replace(ledger, offers_made=max(ledger.offers_made, event.offers_made))
 
 
 def _restored_offer(recorded: RecordedOffer, now: float) -> Offer:
@@ -308,40 +284,16 @@ def _restored_offer(recorded: RecordedOffer, now: float) -> Offer:
 
 
 def _offer(offered: Offered, *, made_at: float, number: int, narrowed_at: float | None) -> Offer:
-    return Offer(
-        pod=offered.pod,
-        nodes=offered.nodes,
-        volumes=offered.volumes,
-        selected_node=offered.selected_node,
-        made_at=made_at,
-        number=number,
-        version=offered.pod.version,
-        narrowed_at=narrowed_at,
-        unplaced_volumes=offered.unplaced_volumes,
-        priority=offered.priority,
-    )
+    version = offered.pod.version
+    return Offer(**structs.asdict(offered), made_at=made_at, number=number, version=version, narrowed_at=narrowed_at)
 
 
 def _replace_offer(ledger: Ledger, before: Offer, after: Offer) -> Ledger:
-    by_unschedulable_since = ledger.by_unschedulable_since
-    if after.unschedulable_since is None:
-        by_unschedulable_since = by_unschedulable_since.discard(after.uid)
-    elif before.unschedulable_since is None:
-        by_unschedulable_since = by_unschedulable_since.add(after.uid)
-    by_age = ledger.by_age
-    by_narrowed_at = ledger.by_narrowed_at
-    narrowed = ledger.narrowed
-    if after.narrowed and not before.narrowed:
-        narrowed = narrowed.insert(after.uid)
-        by_age = by_age.discard(after.uid)
-        by_narrowed_at = by_narrowed_at.add(after.uid) if after.stands_for_preemption else by_narrowed_at
     ledger = replace(
         ledger,
         offers=ledger.offers.insert(after.uid, after),
-        by_age=by_age,
-        by_narrowed_at=by_narrowed_at,
-        by_unschedulable_since=by_unschedulable_since,
-        narrowed=narrowed,
+        due=min(ledger.due, after.ends_at),
+        narrowed=ledger.narrowed.insert(after.uid) if after.narrowed else ledger.narrowed,
     )
     return _reindex(ledger, after.uid, before.nodes, after.nodes)
 
@@ -356,9 +308,6 @@ def _end_offer(ledger: Ledger, uid: str, kind: OutcomeKind, node: str = "") -> t
     ledger = replace(
         ledger,
         offers=ledger.offers.remove(uid),
-        by_age=ledger.by_age.discard(uid),
-        by_narrowed_at=ledger.by_narrowed_at.discard(uid),
-        by_unschedulable_since=ledger.by_unschedulable_since.discard(uid),
         narrowed=ledger.narrowed.discard(uid),
         holds=ledger.holds.discard(uid),
         uids_with_unplaced_volumes=uids_with_unplaced_volumes,

@@ -1,16 +1,15 @@
 """One outstanding offer, when it ends, and what an observation of its pod means for it; the events that a caller reports to `step`
-(`ledger.py`), and the persistent ordered set in which the ledger keeps offers.
+(`ledger.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from enum import Enum
 from typing import Final
 
-from msgspec import Struct, field
-from rpds import HashTrieMap
+from msgspec import Struct
 
 
 class ObservedPod(Struct, frozen=True):
@@ -95,42 +94,6 @@ class LeadershipLost(Struct, frozen=True):
 Event = Offered | OffersRestored | ObservedPod | NodeSelected | PodGone | Withdrawn | Tick | LeadershipLost
 
 
-class PersistentOrderedSet(Struct, frozen=True):
-    """Immutable set of non-empty strings in insertion order; any operation is O(log n)."""
-
-    # Each member's neighbours (before, after); "" stands before the first and after the last one.
-    links: HashTrieMap[str, tuple[str, str]] = field(default_factory=lambda: HashTrieMap({"": ("", "")}))
-
-    @classmethod
-    def of(cls, members: Iterable[str]) -> PersistentOrderedSet:
-        ordered = cls()
-        for member in members:
-            ordered = ordered.add(member)
-        return ordered
-
-    @property
-    def first(self) -> str:
-        return self.links[""][1]
-
-    def add(self, member: str) -> PersistentOrderedSet:
-        last = self.links[""][0]
-        links = _link(self.links.insert(member, ("", "")), last, member)
-        return PersistentOrderedSet(_link(links, member, ""))
-
-    def discard(self, member: str) -> PersistentOrderedSet:
-        """Returns the set without `member`; a missing one is ignored."""
-        neighbours = self.links.get(member)
-        if neighbours is None:
-            return self
-        before, after = neighbours
-        return PersistentOrderedSet(_link(self.links, before, after).remove(member))
-
-
-def _link(links: HashTrieMap[str, tuple[str, str]], before: str, after: str) -> HashTrieMap[str, tuple[str, str]]:
-    links = links.insert(before, (links[before][0], after))
-    return links.insert(after, (before, links[after][1]))
-
-
 OFFER_LIFETIME: Final = 60.0
 UNSCHEDULABLE_GRACE_PERIOD: Final = 1.0
 HOLD_LIFETIME: Final = 600.0
@@ -150,13 +113,11 @@ class OutcomeKind(Enum):
     NARROWED = "narrowed"
 
 
-class Offer(Struct, frozen=True):
-    """Nodes returned for a pod whose placement has not been observed yet."""
+class Offer(Offered, frozen=True, kw_only=True):
+    """Nodes returned for a pod whose placement has not been observed yet. It counts on each of them for its `volumes`, and on every node
+    of the cluster for its `unplaced_volumes`, because they may go anywhere. The ledger never looks inside them.
+    """
 
-    pod: ObservedPod  # the pod as known when the offer was made
-    nodes: frozenset[str]  # it counts on each of them
-    volumes: tuple[Hashable, ...]  # what it counts for on each of them; the ledger never looks inside
-    selected_node: str  # the node that the pod's claims had selected when the offer was made, "" for none
     made_at: float  # when, in the caller's seconds
     number: int  # which of the ledger's offers it is, for withdrawing exactly this one
     version: int  # the newest version of the pod that is accounted for; 0 if unknown
@@ -164,9 +125,6 @@ class Offer(Struct, frozen=True):
     # withdrawn; None if neither was.
     unschedulable_since: float | None = None
     narrowed_at: float | None = None  # when a nomination said which node it will be, None if none did
-    # What it counts for on every node of the cluster, because they may go anywhere.
-    unplaced_volumes: tuple[Hashable, ...] = ()
-    priority: int | None = None  # for a hold the priority of the pod, else None
 
     @property
     def narrowed(self) -> bool:

@@ -175,8 +175,6 @@ def place_greedily(
     return assignment
 
 
-__all__ = ["Items", "PackingAnswer", "assign", "fits", "fits_many"]
-
 # Half of what an instance gets at first.
 _BRIEF_STEPS: Final = 500
 # So few volumes have few patterns: their table is complete sooner than any other attempt.

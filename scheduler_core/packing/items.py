@@ -19,20 +19,18 @@ class Items:
     Items are equal when their sizes are, in the caller's order.
     """
 
-    __slots__ = ("_ascending", "_cumulated", "_sums", "_sums_ready", "descending", "largest", "order", "sizes", "total")
+    __slots__ = ("_ascending", "_cumulated", "_sums", "descending", "largest", "sizes", "total")
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes: tuple[int, ...] = tuple(sizes)
         if any(size < 0 for size in self.sizes):
             raise ValueError("a volume's size cannot be negative")
-        self.order: tuple[int, ...] = tuple(sorted(range(len(self.sizes)), key=lambda i: -self.sizes[i]))
-        self.descending: tuple[int, ...] = tuple(self.sizes[i] for i in self.order)
+        self.descending: tuple[int, ...] = tuple(sorted(self.sizes, reverse=True))
         self.total: int = sum(self.sizes)
         self.largest: int = self.descending[0] if self.descending else 0
         self._ascending: tuple[int, ...] = self.descending[::-1]
         self._cumulated: tuple[int, ...] = ()
-        self._sums: list[int] = []
-        self._sums_ready = False
+        self._sums: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -54,10 +52,9 @@ class Items:
     @property
     def subset_sums(self) -> list[int]:
         """Sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`."""
-        if not self._sums_ready:
+        if self._sums is None:
             # Equal sums count once, so sixty volumes of a few common sizes still have a short list.
             self._sums = reachable_sums(self.descending)
-            self._sums_ready = True
         return self._sums
 
 

@@ -11,12 +11,12 @@ from msgspec import Struct, field
 
 from scheduler_core.decide.decision import Competing, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.filter_stages import unready_volume
 from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
-from scheduler_core.decide.offer import make_offer
+from scheduler_core.decide.offered_nodes import make_offer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.profile import unready_volume
-from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.many_nodes import EquivalenceCache
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.volume_validation import CLONED
 from scheduler_core.model import kube, longhorn
@@ -87,7 +87,7 @@ class PodDecider:
         state = cluster.state
         contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
         decision = filter_nodes(pod, admitted, state, self._options, contenders)
-        _, answered = make_offer(pod, decision, state.view, 0)
+        _, answered = make_offer(pod, decision, state.view, Ledger())
         return answered
 
 
@@ -172,7 +172,7 @@ def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster
         if claim is None or volume is None or _has_other_user(cluster, pod, claim):
             continue
         changes["volumes", volume.name] = _detach(volume)
-        for attachment in cluster.state.demand.attachments_of(claim.spec.volume_name):
+        for attachment in cluster.state.view.indexes.attachments.get(claim.spec.volume_name) or ():
             changes["volume_attachments", attachment.name] = None
     cluster = cluster.update(changes)
     for mount in pod.volumes:

@@ -26,7 +26,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from itertools import takewhile
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from rpds import HashTrieMap, HashTrieSet
@@ -80,16 +80,6 @@ class Demand(Struct, frozen=True):
         return self.since, *order_without_names(self.volume), self.volume.name
 
 
-class VolumeUsers(Protocol):
-    """Finds the objects that use a Longhorn volume."""
-
-    def persistent_volumes_of(self, handle: str) -> Iterable[kube.PersistentVolume]:
-        """Returns a volume's PersistentVolumes, sorted by name."""
-
-    def attachments_of(self, persistent_volume: str) -> Iterable[kube.VolumeAttachment]:
-        """Returns the VolumeAttachments of a PersistentVolume, sorted by name."""
-
-
 class _NodeTie(NamedTuple):
     source: DemandSource
     node: str
@@ -128,13 +118,13 @@ def claim_demand(claim: kube.Claim, view: View) -> Demand | None:
     return Demand(volume, tie.node, tie.source, tie.pod, claim.created) if volume.local else None
 
 
-def volume_demand(volume: longhorn.Volume, view: View, users: VolumeUsers) -> Demand | None:
+def volume_demand(volume: longhorn.Volume, view: View) -> Demand | None:
     """Returns the demand of an existing Longhorn volume."""
     if volume.deleting or not is_local(volume):
         return None
     replicas = view.replicas_of(volume.name)
-    claim = _claim_of(volume, view, users)
-    tie = _node_of(volume, claim, replicas, view, users)
+    claim = _claim_of(volume, view)
+    tie = _node_of(volume, claim, replicas, view)
     if tie is None:
         return None
     pod_volume = PodVolume(
@@ -175,8 +165,8 @@ def _future_volume(claim: kube.Claim, view: View) -> tuple[PodVolume, _NodeTie] 
     return None if volume is None else (volume, tie)
 
 
-def _claim_of(volume: longhorn.Volume, view: View, users: VolumeUsers) -> kube.Claim | None:
-    for persistent_volume in users.persistent_volumes_of(volume.name):
+def _claim_of(volume: longhorn.Volume, view: View) -> kube.Claim | None:
+    for persistent_volume in view.persistent_volumes_of(volume.name):
         if persistent_volume.claim is not None:
             claim = view.snapshot.claims.get(persistent_volume.claim[:2])
             if claim is not None and persistent_volume.claim[2] in ("", claim.uid):
@@ -189,15 +179,14 @@ def _node_of(
     claim: kube.Claim | None,
     replicas: Iterable[longhorn.Replica],
     view: View,
-    users: VolumeUsers,
 ) -> _NodeTie | None:
     if _is_attached_for_its_data(volume):
         return _NodeTie(DemandSource.ATTACHMENT, volume.node_id)
     tie = _node_of_pods(claim, view) if claim is not None else None
     if tie is not None:
         return tie
-    for persistent_volume in users.persistent_volumes_of(volume.name):
-        for attachment in users.attachments_of(persistent_volume.name):
+    for persistent_volume in view.persistent_volumes_of(volume.name):
+        for attachment in view.indexes.attachments.get(persistent_volume.name) or ():
             if attachment.node and not attachment.deleting:
                 return _NodeTie(DemandSource.ATTACHMENT, attachment.node)
     if volume.node_id:

@@ -27,7 +27,6 @@ from scheduler_core.volumes.resolve import PodVolume
 
 _REBUILDING_KINDS: Final = frozenset({"settings", "storage_classes", "engine_images"})
 _NO_UNPLACED: Final = UnplacedVolumes()
-_BY_NAME: Final = attrgetter("name")
 _BY_AGE: Final = attrgetter("order")
 
 
@@ -37,8 +36,6 @@ class DemandIndex:
 
     by_node: HashTrieMap[str, tuple[Demand, ...]]  # the demands on each node, oldest first
     _by_subject: HashTrieMap[Subject, Demand]
-    _volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
-    _attachments: HashTrieMap[str, tuple[kube.VolumeAttachment, ...]]
     unplaced: UnplacedVolumes = _NO_UNPLACED  # volumes that demand no node, but may take space on any
     changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)  # which nodes' demand changed
 
@@ -46,23 +43,14 @@ class DemandIndex:
     def of(cls, view: View, unplaced: UnplacedVolumes = _NO_UNPLACED) -> DemandIndex:
         """Derives all demand of a view. `unplaced` are the unplaced volumes of an earlier view."""
         snapshot = view.snapshot
-        volumes = ((entry.handle, entry) for entry in snapshot.persistent_volumes.values() if entry.handle)
-        attachments = ((entry.persistent_volume, entry) for entry in snapshot.volume_attachments.values())
-        users = cls(
-            by_node=HashTrieMap(),
-            _by_subject=HashTrieMap(),
-            _volumes=HashTrieMap(group_by_key(volumes, _BY_NAME)),
-            _attachments=HashTrieMap(group_by_key(attachments, _BY_NAME)),
-        )
         subjects: list[Subject] = [*snapshot.volumes, *snapshot.claims]
         by_subject: dict[Subject, Demand] = {}
         for subject in subjects:
-            demand = _derive(subject, view, users)
+            demand = _derive(subject, view)
             if demand is not None:
                 by_subject[subject] = demand
         by_node = group_by_key(((demand.node, demand) for demand in by_subject.values()), _BY_AGE)
-        return replace(
-            users,
+        return cls(
             by_node=HashTrieMap(by_node),
             _by_subject=HashTrieMap(by_subject),
             unplaced=unplaced.update({*subjects, *unplaced.all}, view),
@@ -82,12 +70,6 @@ class DemandIndex:
             demand = self._by_subject.get((namespace, name))
         return demand.node if demand is not None else ""
 
-    def persistent_volumes_of(self, handle: str) -> tuple[kube.PersistentVolume, ...]:
-        return self._volumes.get(handle) or ()
-
-    def attachments_of(self, persistent_volume: str) -> tuple[kube.VolumeAttachment, ...]:
-        return self._attachments.get(persistent_volume) or ()
-
     def update(self, before: View, changes: Changes, view: View) -> DemandIndex:
         """Returns the demand of `view`. `self` is the demand of the view `before`, and `changes` are the difference
         between the two views.
@@ -95,16 +77,15 @@ class DemandIndex:
         if any(kind in _REBUILDING_KINDS for kind, _ in changes):
             return DemandIndex.of(view, self.unplaced)
         changes = {key: value for key, value in changes.items() if not _changes_only_space(key, value, before)}
-        users = self._with_users(before, changes)
         by_subject = self._by_subject
         by_node = self.by_node
         # Both views are asked, because a change may end a tie to a volume or begin one.
-        affected = _affected_subjects(changes, before, self) | _affected_subjects(changes, view, users)
+        affected = _affected_subjects(changes, before) | _affected_subjects(changes, view)
         affected |= _differently_growing_volumes(before, view)
         changed_nodes: set[str] = set()
         for subject in affected:
             old = by_subject.get(subject)
-            new = _derive(subject, view, users)
+            new = _derive(subject, view)
             if old == new:
                 continue
             by_subject = by_subject.remove(subject) if new is None else by_subject.insert(subject, new)
@@ -114,38 +95,18 @@ class DemandIndex:
             if new is not None:
                 by_node = add_member(by_node, new.node, new, _BY_AGE)
                 changed_nodes.add(new.node)
-        return replace(
-            users,
+        return DemandIndex(
             by_node=by_node,
             _by_subject=by_subject,
             unplaced=self.unplaced.update(affected, view),
             changelog=self.changelog.append(frozenset(changed_nodes)),
         )
 
-    def _with_users(self, before: View, changes: Changes) -> DemandIndex:
-        """Returns this demand with the PersistentVolumes and VolumeAttachments after the changes."""
-        volumes = self._volumes
-        attachments = self._attachments
-        for (kind, key), value in changes.items():
-            if kind == "persistent_volumes":
-                old_volume = before.snapshot.persistent_volumes.get(str(key))
-                if old_volume is not None and old_volume.handle:
-                    volumes = discard_member(volumes, old_volume.handle, old_volume)
-                if isinstance(value, kube.PersistentVolume) and value.handle:
-                    volumes = add_member(volumes, value.handle, value, _BY_NAME)
-            elif kind == "volume_attachments":
-                old_attachment = before.snapshot.volume_attachments.get(str(key))
-                if old_attachment is not None and old_attachment.persistent_volume:
-                    attachments = discard_member(attachments, old_attachment.persistent_volume, old_attachment)
-                if isinstance(value, kube.VolumeAttachment) and value.persistent_volume:
-                    attachments = add_member(attachments, value.persistent_volume, value, _BY_NAME)
-        return replace(self, _volumes=volumes, _attachments=attachments)
 
-
-def _derive(subject: Subject, view: View, users: DemandIndex) -> Demand | None:
+def _derive(subject: Subject, view: View) -> Demand | None:
     if isinstance(subject, str):
         volume = view.volume(subject)
-        return None if volume is None else volume_demand(volume, view, users)
+        return None if volume is None else volume_demand(volume, view)
     claim = view.snapshot.claims.get(subject)
     return None if claim is None else claim_demand(claim, view)
 
@@ -175,35 +136,35 @@ def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
     return {name for name in {*old, *new} if old.get(name) != new.get(name)}
 
 
-def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> set[Subject]:
+def _affected_subjects(changes: Changes, view: View) -> set[Subject]:
     # The caller passes the views before and after the changes.
-    return {subject for kind, key in changes if kind in _AFFECTED for subject in _AFFECTED[kind](key, view, demand)}
+    return {subject for kind, key in changes if kind in _AFFECTED for subject in _AFFECTED[kind](key, view)}
 
 
-def _by_pod(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+def _by_pod(key: Key, view: View) -> Iterable[Subject]:
     pod = view.snapshot.pods.get(_namespaced_key(key))
     return _claims_of([pod], view) if pod else ()
 
 
-def _by_claim(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+def _by_claim(key: Key, view: View) -> Iterable[Subject]:
     namespace, name = _namespaced_key(key)
     return [*_claim((namespace, name), view), *_claims_of(view.pods_of(namespace, name), view)]
 
 
-def _by_volume(key: Key, _view: View, demand: DemandIndex) -> Iterable[Subject]:
-    return [str(key), *(entry.claim[:2] for entry in demand.persistent_volumes_of(str(key)) if entry.claim)]
+def _by_volume(key: Key, view: View) -> Iterable[Subject]:
+    return [str(key), *(entry.claim[:2] for entry in view.persistent_volumes_of(str(key)) if entry.claim)]
 
 
-def _by_replica(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+def _by_replica(key: Key, view: View) -> Iterable[Subject]:
     replica = view.snapshot.replicas.get(str(key))
     return (replica.volume,) if replica else ()
 
 
-def _by_disk_schedule(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+def _by_disk_schedule(key: Key, view: View) -> Iterable[Subject]:
     return (replica.volume for replica in view.indexes.replicas_by_disk.get(str(key)) or ())
 
 
-def _by_persistent_volume(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+def _by_persistent_volume(key: Key, view: View) -> Iterable[Subject]:
     persistent_volume = view.snapshot.persistent_volumes.get(str(key))
     claim = persistent_volume.claim if persistent_volume is not None else None
     # It may have been provisioned for a pod, whose other claims then have a selected node too.
@@ -211,23 +172,23 @@ def _by_persistent_volume(key: Key, view: View, _demand: DemandIndex) -> Iterabl
     return [*_persistent_volume(str(key), view), *_claims_of(pods, view)]
 
 
-def _by_attachment(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+def _by_attachment(key: Key, view: View) -> Iterable[Subject]:
     attachment = view.snapshot.volume_attachments.get(str(key))
     return _persistent_volume(attachment.persistent_volume, view) if attachment else ()
 
 
-def _by_node(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+def _by_node(key: Key, view: View) -> Iterable[Subject]:
     node = view.cluster.nodes.get(str(key))
     by_disk = view.indexes.replicas_by_disk
     return [replica.volume for disk in (node.disks if node else ()) for replica in by_disk.get(disk.uuid) or ()]
 
 
-def _by_instance_manager(key: Key, view: View, demand: DemandIndex) -> Iterable[Subject]:
+def _by_instance_manager(key: Key, view: View) -> Iterable[Subject]:
     manager = (view.snapshot.instance_managers or {}).get(str(key))
-    return _by_node(manager.node, view, demand) if manager else ()
+    return _by_node(manager.node, view) if manager else ()
 
 
-_AFFECTED: Final[Mapping[str, Callable[[Key, View, DemandIndex], Iterable[Subject]]]] = {
+_AFFECTED: Final[Mapping[str, Callable[[Key, View], Iterable[Subject]]]] = {
     "pods": _by_pod,
     "claims": _by_claim,
     "volumes": _by_volume,

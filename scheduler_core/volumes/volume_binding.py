@@ -352,6 +352,13 @@ class NodeResolution(Struct, frozen=True):
     nodes: frozenset[str] | None = None  # their names, None for all
 
 
+class CandidateVolumes(Struct, frozen=True):
+    """The volumes of a pod on the candidates."""
+
+    resolution: Resolution  # all volumes that it may have, each with its nodes
+    parts: tuple[NodeResolution, ...]  # its volumes for each possible match
+
+
 def resolve_on_nodes(
     pod: kube.Pod,
     names: Collection[str],
@@ -359,7 +366,7 @@ def resolve_on_nodes(
     offered: Iterable[PodVolume] | None = (),
     *,
     require_best_effort: bool = True,
-) -> tuple[NodeResolution, ...]:
+) -> CandidateVolumes:
     """Returns the pod's volumes for each possible match, and for each zone and region that new volumes are tied to. One
     result for all nodes, if neither differs. Otherwise a node is in the results of all its possible matches. `offered`
     are volumes that other pods may take. With None every claim without a volume gets a new one.
@@ -376,7 +383,7 @@ def resolve_on_nodes(
         if on_nodes is None or on_nodes:
             resolved = resolve(pod, view, dict(key), domain, require_best_effort=require_best_effort)
             parts.append(NodeResolution(resolved, on_nodes))
-    return tuple(parts)
+    return CandidateVolumes(_merge(parts), tuple(parts))
 
 
 def _nodes_by_domain(names: Iterable[str], view: View) -> Mapping[TopologyTerm, frozenset[str] | None]:
@@ -389,7 +396,7 @@ def _nodes_by_domain(names: Iterable[str], view: View) -> Mapping[TopologyTerm, 
     return {domain: frozenset(group) for domain, group in members.items()}
 
 
-def merge_resolutions(parts: Sequence[NodeResolution]) -> Resolution:
+def _merge(parts: Sequence[NodeResolution]) -> Resolution:
     """Returns all volumes that a pod may have, each with its nodes. A new volume that is tied to a different zone or
     region on each of them is there once, without it.
     """

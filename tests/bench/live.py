@@ -173,7 +173,7 @@ async def _measure_requests(cache: ClusterCache, nodes: int, results: dict[str, 
     deliver = _delivery(cache, "longhorn_nodes")
     for kind, label in enumerate(STORAGE):
         started = time.perf_counter()
-        decision = await evaluator.filter(_new_pod(kind), names)
+        decision = await evaluator.decide(_new_pod(kind), names)
         results[f"ms, question about {label}: cold"] = (time.perf_counter() - started) * 1e3
         if not any(reason.fits for reason in decision.reasons):
             raise RuntimeError(f"{label}: no node fits, so this measures something else: {set(decision.reasons)}")
@@ -182,7 +182,7 @@ async def _measure_requests(cache: ClusterCache, nodes: int, results: dict[str, 
         for turn in range(REPEATS):
             deliver(_event(objects.longhorn_node(turn * 7 % nodes, (190 + turn) * GI + kind)))
             started = time.perf_counter()
-            await evaluator.filter(_new_pod(kind), names)
+            await evaluator.decide(_new_pod(kind), names)
             times.append(time.perf_counter() - started)
         results[f"ms, question about {label}: after one changed node"] = median(times) * 1e3
 

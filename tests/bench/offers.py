@@ -16,9 +16,9 @@ from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.decide.decision import Competing, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.offer import make_offer
+from scheduler_core.decide.offered_nodes import make_offer
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.many_nodes import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Event, ObservedPod, Offered, Tick
@@ -189,8 +189,7 @@ def _measure_requests(leader: Leader) -> Times:
     burst = _time(lambda: leader.decide("pod"), REQUESTS, lambda: next(offers))
     decision = leader.decide("pod")
     view = leader.state.view
-    competing = leader.ledger.competing_offers("pod")
-    offer = _time(lambda: make_offer(new_pod("pod"), decision, view, competing), REQUESTS)
+    offer = _time(lambda: make_offer(new_pod("pod"), decision, view, leader.ledger), REQUESTS)
     return {AFTER_EVENT: after, UNCHANGED: unchanged, "request, after one offer, ms": burst,
             "what is offered of a decision, ms": offer}  # fmt: skip
 

@@ -11,7 +11,7 @@ from scheduler_core.cluster.update import build_view
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.kube import POD
 from scheduler_core.convert.snapshot_kinds import KINDS, Key
-from scheduler_core.decide.offer import nodes_with_most_free_space
+from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.ledger import Ledger, offer_width, step

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from scheduler_core.decide.offer import nodes_with_most_free_space
+from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
 from scheduler_core.offers.handover_record import RecordHead, decode_record, encode_record, unschedulable_digest
 from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, offer_width, step
 from scheduler_core.offers.outstanding_offer import (

@@ -58,7 +58,7 @@ class CachedCluster:
 
     async def reasons(self, number: int = 0) -> list[Reason]:
         """Decides about the pod db-<number> on both nodes."""
-        decision = await Evaluator(self.cache, FilterOptions()).filter(make.as_pod(database_pod(number)), NODES)
+        decision = await Evaluator(self.cache, FilterOptions()).decide(make.as_pod(database_pod(number)), NODES)
         return list(decision.reasons)
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from scheduler_core.cluster.view import View
-from scheduler_core.decide.offer import observed_pod
+from scheduler_core.decide.offered_nodes import observed_pod
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offered
 from scheduler_core.volumes.resolve import resolve

@@ -1,6 +1,6 @@
 """A burst of pods on a tight cluster, with the product's decisions and Longhorn's placements, in virtual time and without an API server.
 
-    kube-scheduler asks about one pod after the other → `Offers.filter` → one of the offered nodes, at random
+    kube-scheduler asks about one pod after the other → `Offers.decide` → one of the offered nodes, at random
     the claims' selected node → volumes are provisioned → the pod is bound → its volumes are attached within 10 ms
     Longhorn places each volume, 5 ms to 1.8 s later, by its own rule (`schedule_replica`) → the guard, if there is one → the replica is
     written → the node's status counts it, 0.36 to 2 s later
@@ -208,7 +208,7 @@ class PlacementBurst:
         for name in pods:
             await asyncio.sleep(self._chance.seconds(_CYCLE, "cycle", name))
             raw = self._objects.get("Pod", name)
-            decision = await self._offers.filter(make.as_pod(raw), list(self._cluster.nodes), caller_waits)
+            decision = await self._offers.decide(make.as_pod(raw), list(self._cluster.nodes), caller_waits)
             if decision.fits:
                 node = self._chance.choose(decision.fitting_nodes, "node", name)
                 self._pods.append(asyncio.create_task(self._start(name, node)))

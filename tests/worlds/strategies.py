@@ -16,8 +16,8 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
-from scheduler_core.decide.decision import Decision, ExcludedNodes, FilterOptions, Packing, resolve_candidates
-from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.decide.decision import Decision, ExcludedNodes, FilterOptions, Packing
+from scheduler_core.decide.filter import filter_nodes, resolve_candidates
 from scheduler_core.errors import ResolutionError
 from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, Search, guard_placement
 from scheduler_core.model import longhorn
@@ -36,7 +36,6 @@ from scheduler_core.predict.timeline import OrderProgress, OrderResult
 from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from scheduler_core.volumes.resolve import is_local
-from scheduler_core.volumes.volume_binding import merge_resolutions
 from tests.worlds.paced_timeline import Pace, PacedTimeline, Strategy
 
 
@@ -60,11 +59,11 @@ class WithoutExtender(Strategy):
 
     def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
         """Returns a decision that all nodes fit, with the pod's volumes."""
-        parts = resolve_candidates(pod, admitted, cluster.state.view, self._options)
-        resolutions = {name: part.resolution for part in parts for name in part.nodes or ()}
+        volumes = resolve_candidates(pod, admitted, cluster.state.view, self._options)
+        resolutions = {name: part.resolution for part in volumes.parts for name in part.nodes or ()}
         # No node is judged by the pod's volumes, as if there were none.
         reasons = [Reason.NO_VOLUMES] * len(admitted)
-        return Decision(merge_resolutions(parts), admitted, reasons, resolutions=resolutions)
+        return Decision(volumes.resolution, admitted, reasons, resolutions=resolutions)
 
 
 class NodeReservation(Strategy):

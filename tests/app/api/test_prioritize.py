@@ -230,12 +230,12 @@ async def test_prioritize_makes_no_offer_and_ends_none() -> None:
     service = OfferingService(FakeStateSource(two_nodes(), make.claim("data-0", 60), database_pod(0)))
     first = await service.post("/prioritize", 0)
     assert scores(first[1]) == {"a": 5, "b": 5}
-    assert service.offers.ledger.outstanding == 0
+    assert service.offers.observed_ledger().outstanding == 0
     await service.post("/filter", 0)
-    offer = service.offers.ledger.offer_of("uid-0")
+    offer = service.offers.observed_ledger().offer_of("uid-0")
     assert offer is not None
     assert await service.post("/prioritize", 0) == first
-    assert service.offers.ledger.offer_of("uid-0") == offer
+    assert service.offers.observed_ledger().offer_of("uid-0") == offer
     service.offers.clear()
 
 

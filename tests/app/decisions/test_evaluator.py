@@ -9,7 +9,7 @@ from app.runtime.decision_thread import DecisionRunner, DecisionThread, OnCaller
 from scheduler_core.decide.decision import Competing, Contenders, FilterOptions
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.results import EquivalenceCache
+from scheduler_core.evaluation.many_nodes import EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
 from tests.builders import as_pod, claim, competing, longhorn_node, pod, storage_class
@@ -41,7 +41,7 @@ async def test_a_decision_in_the_middle_of_an_explanation_changes_neither(runner
     for number in range(5):
         await asyncio.sleep(0.002)
         source.put(longhorn_node(NODES[number], 5))
-        reasons = (await evaluator.filter(requested, NODES, contenders)).reasons
+        reasons = (await evaluator.decide(requested, NODES, contenders)).reasons
         ended.append("decision")
         assert [name for name, reason in zip(NODES, reasons, strict=True) if not reason.fits] == NODES[: number + 1]
     assert (await explaining).decision.reasons == expected
@@ -53,7 +53,7 @@ async def test_the_class_of_a_claim_that_was_fetched_is_fetched_too() -> None:
     """Without its class the claim would pass for one of another driver, and every node would fit."""
     source = FakeStateSource([raw for raw in two_nodes() if raw["kind"] != "StorageClass"])
     source.elsewhere = {"default/data-0": claim("data-0", 500), "longhorn": storage_class()}
-    decision = await Evaluator(source, FilterOptions()).filter(as_pod(database_pod(0)), ["a", "b"])
+    decision = await Evaluator(source, FilterOptions()).decide(as_pod(database_pod(0)), ["a", "b"])
     assert source.fetched == ["default/data-0", "longhorn"]
     assert not decision.fits
 

@@ -451,10 +451,10 @@ async def test_a_pod_does_not_get_a_node_where_an_allowed_placement_leaves_it_no
     world.cache.remove(*waiting_volume("y", 20, age=1))
     world.cache.put(make.claim("z", 20), make.pod("z", name="pod-z", uid="uid-pod-z"))
     pod = world.cache.state().view.snapshot.pods["default", "pod-z"]
-    assert (await world.evaluator.filter_without_fetch(pod, [NODE], world.contenders())).fits
-    decision = asyncio.create_task(world.evaluator.filter_without_fetch(pod, [NODE], world.contenders()))
+    assert (await world.evaluator.decide_without_fetch(pod, [NODE], world.contenders())).fits
+    decision = asyncio.create_task(world.evaluator.decide_without_fetch(pod, [NODE], world.contenders()))
     assert await world.disk(ON_B) == "b"
     assert not (await decision).fits
-    assert not (await world.evaluator.filter_without_fetch(pod, [NODE], world.contenders())).fits
+    assert not (await world.evaluator.decide_without_fetch(pod, [NODE], world.contenders())).fits
     world.show(ON_B)
     assert world.guard.allowances == ()

@@ -39,12 +39,12 @@ class CountingEvaluator(Evaluator):
         self.evaluated: list[str] = []
         self.after_filter: Callable[[], None] | None = None  # called after every evaluation
 
-    async def filter(
+    async def decide(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
     ) -> Decision:
         """Records the pod, and evaluates it."""
         self.evaluated.append(pod.name)
-        decision = await super().filter(pod, candidates, contenders)
+        decision = await super().decide(pod, candidates, contenders)
         if self.after_filter is not None:
             self.after_filter()
         return decision
@@ -129,7 +129,7 @@ class World:
         self.refuse(*numbers)
 
     async def filter(self, number: int) -> Decision:
-        return await self.offers.filter(make.as_pod(database_pod(number)), NODES, caller_waits)
+        return await self.offers.decide(make.as_pod(database_pod(number)), NODES, caller_waits)
 
     def requested(self, *numbers: int) -> None:
         for number in numbers:
@@ -209,7 +209,7 @@ class World:
         return self.cache.fetched
 
     def offers_outstanding(self) -> int:
-        return self.offers.ledger.outstanding
+        return self.offers.observed_ledger().outstanding
 
     async def ask(self, number: int) -> list[bool]:
         """Sends /filter; returns for each node whether the pod fits."""

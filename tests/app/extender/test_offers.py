@@ -45,8 +45,8 @@ class InterruptedEvaluator(Evaluator):
         # Called one after the other, each at the end of one evaluation.
         self.interruptions: list[Callable[[], None]] = []
 
-    async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
-        decision = await super().filter_without_fetch(pod, candidates, contenders)
+    async def decide_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
+        decision = await super().decide_without_fetch(pod, candidates, contenders)
         if self.interruptions:
             self.interruptions.pop(0)()
         return decision
@@ -222,15 +222,15 @@ class World:
         return fitting_nodes(await self.verbs.preempt(make.as_pod(raw), nodes))
 
     def offer(self, number: int) -> list[str]:
-        offer = self.offers.ledger.offer_of(f"uid-{number}")
+        offer = self.offers.observed_ledger().offer_of(f"uid-{number}")
         return sorted(offer.nodes) if offer else []
 
     def offer_number(self, number: int) -> int:
-        offer = self.offers.ledger.offer_of(f"uid-{number}")
+        offer = self.offers.observed_ledger().offer_of(f"uid-{number}")
         return offer.number if offer else 0
 
     def outstanding(self) -> int:
-        return self.offers.ledger.outstanding
+        return self.offers.observed_ledger().outstanding
 
     def ended_offers(self, scheduled: str) -> float:
         """How many offers have ended with a decision ("true"), or without ("false")."""
@@ -254,7 +254,7 @@ class World:
 
     def restart(self, *, killed: str = "") -> None:
         head = RecordHead("leader", 1, final=not killed)
-        self.record = decode_record(encode_record(self.offers.ledger, head, self.loop.time()).data)
+        self.record = decode_record(encode_record(self.offers.observed_ledger(), head, self.loop.time()).data)
         self.offers.clear()
         self._begin()
 
@@ -262,7 +262,7 @@ class World:
         self.offers.clear()
 
     def idle(self) -> None:
-        assert self.offers.ledger.outstanding == 0
+        assert self.offers.observed_ledger().outstanding == 0
         assert self.cache.listeners == {}
 
     async def end(self) -> None:
@@ -719,7 +719,7 @@ async def test_an_answer_that_is_refused_at_the_last_moment_leaves_no_offer() ->
         raise UnavailableError("not the leader any more")
 
     with pytest.raises(UnavailableError):
-        await world.offers.filter(make.as_pod(database_pod(0)), NODES, refuse)
+        await world.offers.decide(make.as_pod(database_pod(0)), NODES, refuse)
     await world.end()
 
 
@@ -777,7 +777,7 @@ async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> No
     journal: Any = Journal()
     world.offers.subscribe(journal, journal)
     world.create(0, 60)
-    decision = await world.offers.filter(make.as_pod(database_pod(0)), [], caller_waits)
+    decision = await world.offers.decide(make.as_pod(database_pod(0)), [], caller_waits)
     assert not decision.reasons
     assert journal.entries == ["db-0 requested"]
     await world.end()
@@ -805,7 +805,7 @@ async def test_restored_offers_keep_different_persistent_volumes() -> None:
         await world.filter(number)
     world.restart()
     await world.adopt(math.inf)
-    offers = [world.offers.ledger.offers[f"uid-{number}"] for number in (0, 1)]
+    offers = [world.offers.observed_ledger().offers[f"uid-{number}"] for number in (0, 1)]
     assert [getattr(volume, "persistent_volume", "") for offer in offers for volume in offer.volumes] == [
         "pv-s",
         "pv-m",

@@ -303,7 +303,7 @@ class TestFetch:
             await world.wait_for_sync()
             pod = make.as_pod(make.pod(*(f"c-{index}" for index in range(9))))
             with pytest.raises(ResolutionError, match="names 9 StorageClasses that are not there"):
-                await Evaluator(world.cache, FilterOptions()).filter(pod, NODES)
+                await Evaluator(world.cache, FilterOptions()).decide(pod, NODES)
 
     async def test_a_pod_that_no_watch_has_delivered_is_read_and_not_put_into_the_state(self, tmp_path: Path) -> None:
         """A watch that is behind may still have to deliver the end of its predecessor."""

@@ -37,7 +37,7 @@ def _with_secrets(raw_pod: Object) -> Object:
 class _BrokenEvaluator(Evaluator):
     """An evaluator with a defect."""
 
-    async def filter(self, pod: Any, candidates: Any, contenders: Any = no_contenders) -> Any:
+    async def decide(self, pod: Any, candidates: Any, contenders: Any = no_contenders) -> Any:
         raise RuntimeError(f"{type(pod)}, {len(candidates)} nodes, {contenders}")
 
 

@@ -7,7 +7,7 @@ import pytest
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.nudge import equivalence_key
-from scheduler_core.decide.offer import make_offer, observed_pod, offer_to_restore
+from scheduler_core.decide.offered_nodes import make_offer, observed_pod, offer_to_restore
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger, step
@@ -45,7 +45,7 @@ class Requests:
         contenders = make.competing(self.state, self.ledger)
         decision = filter_nodes(pod, candidates, self.state, FilterOptions(), contenders)
         if decision.needs_offer:
-            offered, _ = make_offer(pod, decision, self.state.view, competing=0)
+            offered, _ = make_offer(pod, decision, self.state.view, Ledger())
             self.ledger, _ = step(self.ledger, offered, 0.0)
         return decision
 

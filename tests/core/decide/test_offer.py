@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.offer import make_offer, offers_on_node
+from scheduler_core.decide.offered_nodes import make_offer, offers_on_node
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, RecordedOffer
 from tests import builders as make
@@ -20,13 +20,21 @@ def nodes_of_size(sizes: Mapping[str, int]) -> list[Object]:
     return [make.longhorn_node(name, size) for name, size in sizes.items()]
 
 
+def ledger_with(offers: int) -> Ledger:
+    """A ledger with offers to other pods."""
+    ledger = Ledger()
+    for number in range(offers):
+        ledger, _ = step(ledger, Offered(ObservedPod(f"other-{number}"), frozenset("x")), 0.0)
+    return ledger
+
+
 def test_a_node_deleted_since_the_decision_ranks_last() -> None:
     claims = [make.storage_class(), make.claim("data", 10)]
     before = make.state(claims, nodes_of_size(dict.fromkeys(NODES, 100)))
     after = make.view(claims, nodes_of_size({"b": 15, "c": 19}))
     pod = make.as_pod(make.pod("data"))
     decision = filter_nodes(pod, NODES, before, FilterOptions())
-    offered, answer = make_offer(pod, decision, after, competing=2)
+    offered, answer = make_offer(pod, decision, after, ledger_with(2))
     assert offered.nodes == {"c"}
     assert [reason.name for reason in answer.reasons] == ["NOT_OFFERED", "NOT_OFFERED", "ROOM"]
 
@@ -36,7 +44,7 @@ def test_without_competing_offers_every_fitting_node_is_offered() -> None:
     state = make.state(make.storage_class(), make.claim("data", 60), nodes)
     pod = make.as_pod(make.pod("data"))
     decision = filter_nodes(pod, NODES, state, FilterOptions())
-    offered, answer = make_offer(pod, decision, state.view, competing=0)
+    offered, answer = make_offer(pod, decision, state.view, Ledger())
     assert offered.nodes == {"a", "c"}
     assert answer.reasons == decision.reasons
 
@@ -79,7 +87,7 @@ def nodes_offered_to_data(*objects: Object | list[Object]) -> frozenset[str]:
     state = make.state(*objects)
     pod = make.as_pod(make.pod("data"))
     decision = filter_nodes(pod, NODES, state, FilterOptions(), make.competing(state))
-    offered, _ = make_offer(pod, decision, state.view, competing=2)
+    offered, _ = make_offer(pod, decision, state.view, ledger_with(2))
     return offered.nodes
 
 
@@ -122,7 +130,7 @@ def test_volumes_that_only_prefer_their_node_count_on_the_offered_nodes() -> Non
         pod = state.view.snapshot.pods["default", name]
         contenders = make.competing(state, ledger, contenders.contention)
         decisions[name] = filter_nodes(pod, names, state, options, contenders)
-        offered, _ = make_offer(pod, decisions[name], state.view, ledger.competing_offers(pod.uid))
+        offered, _ = make_offer(pod, decisions[name], state.view, ledger)
         ledger, _ = step(ledger, offered, 0.0)
     assert all(reason.fits for name in "xy" for reason in decisions[name].reasons)
     assert ledger.offer_of("uid-x") is not None
@@ -146,7 +154,7 @@ def test_every_pod_of_a_burst_that_fits_is_offered_a_node_before_any_decision(sl
         contenders = make.competing(state, ledger, contenders.contention)
         decision = filter_nodes(pod, names, state, FilterOptions(), contenders)
         assert decision.fits, (name, decision.reasons)
-        offered, _ = make_offer(pod, decision, state.view, ledger.competing_offers(pod.uid))
+        offered, _ = make_offer(pod, decision, state.view, ledger)
         ledger, _ = step(ledger, offered, 0.0)
 
 
@@ -177,6 +185,5 @@ def test_pods_that_a_burst_creates_late_are_each_offered_a_node(slots: list[int]
         pod = state.view.snapshot.pods["default", name]
         decision = filter_nodes(pod, names, state, FilterOptions(), contenders)
         assert decision.fits, (name, decision.reasons)
-        competing = ledger.competing_offers(pod.uid)
-        offered, _ = make_offer(pod, decision, state.view, competing, ledger.recent_offers)
+        offered, _ = make_offer(pod, decision, state.view, ledger)
         ledger, _ = step(ledger, offered, 1.0)

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler_core.decide.decision import NO_SCORES, FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.offer import MANY_NODES, MAX_OF_MANY_NODES, choose_nodes, choose_one_node
+from scheduler_core.decide.offered_nodes import MANY_NODES, MAX_OF_MANY_NODES, choose_nodes, choose_one_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.values import replace

@@ -10,7 +10,7 @@ import pytest
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.guard.steering import await_allowed
+from scheduler_core.guard.steering import exclude_taken_nodes
 from scheduler_core.model.longhorn import Placement
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
@@ -40,7 +40,7 @@ def _decide(state: ClusterState, allowances: Iterable[Placement], offers: Iterab
     options = FilterOptions(packing=Packing.EXACT)
     pod = state.view.snapshot.pods["default", "pod-new"]
     decision = filter_nodes(pod, [NODE], state, options, make.competing(state, ledger))
-    [reason] = await_allowed(decision, state.view, allowances, Budget(STEPS)).reasons
+    [reason] = exclude_taken_nodes(decision, state.view, allowances, Budget(STEPS)).reasons
     return reason.name
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.decide.offer import nodes_with_most_free_space
+from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
 from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, offer_width, step
 from scheduler_core.offers.outstanding_offer import (
     HOLD_LIFETIME,
@@ -71,7 +71,7 @@ def test_a_new_ledger_is_empty() -> None:
 def test_an_offer_counts_on_all_its_nodes(nodes: frozenset[str]) -> None:
     ledger = ledger_with_offer(replace(OFFERED, nodes=nodes))
     offer = single_offer(ledger)
-    assert offer == Offer(POD, nodes, ("v",), "", 100, 1, 10)
+    assert offer == Offer(POD, nodes, ("v",), made_at=100, number=1, version=10)
     assert ledger.offer_of("u") is offer
     assert all(ledger.offers_on(node) == (offer,) for node in nodes)
     assert ledger.offers_on("elsewhere") == ()
@@ -102,7 +102,7 @@ def test_a_new_offer_replaces_the_earlier_offer_of_its_pod() -> None:
     assert summarize(outcomes) == [("u", OutcomeKind.REPLACED, 130, "")]
     assert outcomes[0].offer == single_offer(ledger_with_offer())
     assert single_offer(ledger) == Offer(
-        replace(POD, version=12, nominated_node="x"), frozenset("cd"), (), "", 130, 2, 12
+        replace(POD, version=12, nominated_node="x"), frozenset("cd"), made_at=130, number=2, version=12
     )
     assert [len(ledger.offers_on(node)) for node in "abcd"] == [0, 0, 1, 1]
     assert ledger.next_end == 130 + OFFER_LIFETIME

@@ -8,7 +8,7 @@ import pytest
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.offer import make_offer
+from scheduler_core.decide.offered_nodes import make_offer
 from scheduler_core.evaluation.competitors import NO_REQUESTER, Requester
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.state import ClusterState
@@ -124,7 +124,7 @@ def test_a_pod_does_not_compete_with_its_own_unplaced_volume() -> None:
 def test_an_offer_counts_the_pod_s_unplaced_volumes() -> None:
     remote_pod = make.pod("x", name="remote", uid="uid-remote")
     view = view_at(0, unbound_remote(), remote_pod, make.claim("y", 80), make.pod("y", name="local", uid="uid-local"))
-    offered, answer = make_offer(make.as_pod(remote_pod), decide(view, "remote"), view, competing=3)
+    offered, answer = make_offer(make.as_pod(remote_pod), decide(view, "remote"), view, Ledger())
     assert reasons(answer) == ["ATTACHABLE", "ATTACHABLE"]
     ledger, _ = step(Ledger(), offered, 0.0)
     assert reasons(decide(view, "local", ledger)) == ["WAITING", "INSUFFICIENT_STORAGE"]

@@ -36,10 +36,10 @@ from scheduler_core.decide.decision import (
     Contenders,
     Decision,
     FilterOptions,
-    resolve_candidates,
     volumes_on_pod_node,
     volumes_to_offer,
 )
+from scheduler_core.decide.filter import resolve_candidates
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.state import ClusterState
@@ -60,7 +60,6 @@ from scheduler_core.offers.outstanding_offer import (
 from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import ReplicaUse, decided_node, replica_uses
 from scheduler_core.volumes.resolve import PodVolume
-from scheduler_core.volumes.volume_binding import merge_resolutions
 
 # kube-scheduler too looks at all of up to 100 nodes, and at a sample of more (minFeasibleNodesToFind).
 MANY_NODES: Final = 100
@@ -267,8 +266,8 @@ class Observation(Struct, frozen=True):
     seen: bool  # whether some view so far had the pod
 
 
-def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent: int = 0) -> tuple[Offered, Decision]:
-    """Returns a pod's offer, and the decision as answered; `competing` and `recent` as in `choose_nodes`."""
+def make_offer(pod: Pod, decision: Decision, view: View, ledger: Ledger) -> tuple[Offered, Decision]:
+    """Returns a pod's offer beside those of the ledger, and the decision as answered."""
     volumes = volumes_to_offer(decision.resolution)
     on_pod_node = volumes_on_pod_node(decision.resolution)
     offered = Offered(
@@ -281,7 +280,9 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent:
         return offered, decision
     fitting = decision.fitting_nodes
     takes_space = decision.takes_space or decision.prefers_space
-    nodes = choose_nodes(decision, view, competing, recent) if takes_space else frozenset(fitting)
+    nodes = frozenset(fitting)
+    if takes_space:
+        nodes = choose_nodes(decision, view, ledger.competing_offers(pod.uid), ledger.recent_offers)
     offered = replace(offered, nodes=nodes, volumes=volumes)
     if len(nodes) == len(fitting):
         return offered, decision
@@ -399,7 +400,7 @@ def offer_to_restore(
     pod = current_pod(offered.pod, view)
     if pod is None or not pod.live or pod.node_name:
         return None
-    resolution = merge_resolutions(resolve_candidates(pod, sorted(offered.nodes), view, options, others))
+    resolution = resolve_candidates(pod, sorted(offered.nodes), view, options, others).resolution
     on_node = volumes_on_pod_node(resolution)
     volumes = volumes_to_offer(resolution) if offered.nodes else ()
     unplaced_volumes = tuple(volume for volume in resolution.unplaced if volume not in on_node)

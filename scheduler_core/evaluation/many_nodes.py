@@ -23,17 +23,19 @@ from msgspec import Struct
 from scheduler_core.caches import ChangeLog, NodeResults
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
+from scheduler_core.evaluation.competitors_anywhere import VolumesAnywhere, roaming_key
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.fit import new_volumes, stale_safe
 from scheduler_core.evaluation.profile import Profile
 from scheduler_core.evaluation.replicas import ReplicaNeed, domain_of, nodes_in_tiers, used_disks
-from scheduler_core.evaluation.volumes_anywhere import VolumesAnywhere, roaming_key
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.replica_request import balances_best_effort
 from scheduler_core.longhorn.stages import stays
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import UNSAFE, Reason
+from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import counting_proves_safe
 from scheduler_core.packing.spread import SHARED
@@ -143,57 +145,95 @@ EquivalenceCache = NodeResults[NodeResult]
 _WITHOUT_COMPETITORS: Final[Mapping[Reason, NodeResult]] = {reason: (reason, None) for reason in Reason}
 
 
-class NodeQuery(Struct, frozen=True):
-    """A pod and what its fit on nodes depends on."""
+class Competition(Struct, frozen=True):
+    """The pods that compete with one for space, with caches; each cache comes with the same other one always."""
 
-    competition: ContentionQuery
+    query: ContentionQuery
     contention: Contention
-    resolution: Resolution
-    required: Requirements  # what the pod's local volumes require
-    examine_safety: bool  # whether order safety and stale safety matter
-    optional: OptionalVolumes  # the pod's other volumes, as they matter to these
+    results: EquivalenceCache
 
     @property
     def version(self) -> tuple[ChangeLog, ChangeLog, ChangeLog]:
-        competition = self.competition
-        return competition.state.profiles.changelog, competition.demand.changelog, competition.ledger.changelog
+        query = self.query
+        return query.state.profiles.changelog, query.demand.changelog, query.ledger.changelog
+
+    def competitors(self, names: Sequence[str], anywhere: VolumesAnywhere | None = None) -> Mapping[str, Competitors]:
+        return self.contention.competitors(self.query, names, anywhere)
+
+
+class PodQuery(Struct, frozen=True, kw_only=True):
+    """A pod and what its fit on nodes depends on."""
+
+    state: ClusterState
+    resolution: Resolution
+    required: Requirements  # what the pod's local volumes require
+    optional: OptionalVolumes  # the pod's other volumes, as they matter to the safety of nodes
+    examine_safety: bool  # whether order safety and stale safety matter
+    budget: Budget
+    competition: Competition | None  # None if no pod competes
+
+    @property
+    def contested(self) -> Competition | None:
+        """The competition if the pod needs space on its node."""
+        return self.competition if self.required.sizes else None
+
+    def required_with(self, optional: Optional, others: Volumes = ()) -> Requirements:
+        """Returns what the pod's local volumes require together with those of other pods."""
+        if not optional and not others:
+            return self.required
+        return requirements((*self.resolution.local, *others), self.resolution.volumes, optional)
+
+
+def evaluate_alone(query: PodQuery, names: Sequence[str]) -> list[Reason]:
+    """Returns each node's reason, in order, as if no other pod competed."""
+    reasons: dict[str, Reason] = {}
+    for optional, members in query.optional.split(names):
+        reasons |= _search(query, query.required_with(optional), members, examine_safety=query.examine_safety)
+    return [reasons[name] for name in names]
+
+
+def _search(
+    query: PodQuery, required: Requirements, names: Sequence[str], *, examine_safety: bool
+) -> dict[str, Reason]:
+    profiles = query.state.profiles
+    of_nodes = profiles.table(required.classes).of(names)
+    results = profiles.evaluate(required, of_nodes, query.budget, examine_safety=examine_safety)
+    return {name: results[profile] for name, profile in zip(names, of_nodes, strict=True)}
 
 
 def evaluate_nodes(
-    query: NodeQuery, names: Sequence[str], cache: EquivalenceCache
+    query: PodQuery, competition: Competition, names: Sequence[str]
 ) -> tuple[list[Reason], Mapping[str, Competitors]]:
-    """Returns each node's reason, in order, and the competitors counted. `cache` is shared by requests that come with the
-    same `Contention`.
-    """
-    budget = query.competition.budget
+    """Returns each node's reason together with competitors, in order, and the competitors counted."""
+    budget = query.budget
     gave_up = budget.gave_up
-    anywhere = query.contention.volumes_anywhere(query.competition)
+    anywhere = competition.contention.volumes_anywhere(competition.query)
     roaming, share = anywhere
     # Where a roaming volume is offered it counts already, so it matters which volume it is.
     names_of_roaming = tuple(map(roaming_key, roaming))
     required_key = (query.required.key, query.optional.key)
     key = (required_key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
-    own_nodes = _own_nodes(query)
-    shared = cache.at(key, query.version)
+    version = competition.version
+    own_nodes = _own_nodes(query.resolution, competition.query)
+    shared = competition.results.at(key, version)
     missing = [name for name in dict.fromkeys(names) if name not in shared or name in own_nodes]
-    results = _evaluate_missing(query, missing, anywhere) if missing else {}
+    results = _evaluate_missing(query, missing, competition.competitors(missing, anywhere)) if missing else {}
     if budget.gave_up == gave_up:
         # A pod that was offered nodes with a volume of this one may not have been delivered by a watch yet.
-        own_nodes |= query.contention.nodes_involving(query.competition.requester, missing)
+        own_nodes |= competition.contention.nodes_involving(competition.query.requester, missing)
         cached = {name: result for name, result in results.items() if name not in own_nodes}
-        cache.store(key, shared | cached, query.version)
+        competition.results.store(key, shared | cached, version)
     shared |= results
     competitors = {name: on_node for name in names if (on_node := shared[name][1]) is not None}
     return [shared[name][0] for name in names], competitors
 
 
-def _own_nodes(query: NodeQuery) -> frozenset[str]:
-    # Its own demand or offer counts there, or that of a pod that shares a volume, or a hold does not count because of
+def _own_nodes(resolution: Resolution, competition: ContentionQuery) -> frozenset[str]:
+    # The pod's own demand or offer counts there, or that of a pod that shares a volume, or a hold does not count because of
     # its priority.
-    competition = query.competition
     names: set[str] = set()
     uids = {competition.requester.uid}
-    for volume in query.resolution.volumes:
+    for volume in resolution.volumes:
         names.add(competition.demand.node_of(volume))
         namespace, _, name = volume.claim.partition("/")
         uids |= {pod.uid for pod in competition.state.view.pods_of(namespace, name)}
@@ -205,8 +245,9 @@ def _own_nodes(query: NodeQuery) -> frozenset[str]:
     return frozenset(names - {""})
 
 
-def _evaluate_missing(query: NodeQuery, names: Sequence[str], anywhere: VolumesAnywhere) -> dict[str, NodeResult]:
-    competitors = query.contention.competitors(query.competition, names, anywhere)
+def _evaluate_missing(
+    query: PodQuery, names: Sequence[str], competitors: Mapping[str, Competitors]
+) -> dict[str, NodeResult]:
     results: dict[str, NodeResult] = {}
     for optional, members in query.optional.split(names):
         for name, reason in _evaluate_with(query, members, optional, competitors).items():
@@ -216,23 +257,18 @@ def _evaluate_missing(query: NodeQuery, names: Sequence[str], anywhere: VolumesA
 
 
 def _evaluate_with(
-    query: NodeQuery, names: Sequence[str], optional: Optional, competitors: Mapping[str, Competitors]
+    query: PodQuery, names: Sequence[str], optional: Optional, competitors: Mapping[str, Competitors]
 ) -> dict[str, Reason]:
-    state = query.competition.state
-    budget = query.competition.budget
-    required = query.required
-    if optional:
-        required = requirements(query.resolution.local, query.resolution.volumes, optional)
-    table = state.profiles.table(required.classes)
+    required = query.required_with(optional)
+    table = query.state.profiles.table(required.classes)
     profiles = dict(zip(names, table.of(names), strict=True))
     reasons: dict[str, Reason] = {}
     for name, profile in profiles.items():
         reason = _decide_by_counting(query, required, profile, competitors.get(name))
         if reason is not None:
             reasons[name] = reason
-    undecided = {name: profile for name, profile in profiles.items() if name not in reasons}
-    results = state.profiles.evaluate(required, list(undecided.values()), budget, examine_safety=query.examine_safety)
-    reasons |= {name: results[profile] for name, profile in undecided.items()}
+    undecided = [name for name in profiles if name not in reasons]
+    reasons |= _search(query, required, undecided, examine_safety=query.examine_safety)
     groups: dict[int, list[str]] = {}
     for name in undecided:
         if name in competitors and (reasons[name].fits or reasons[name] in UNSAFE):
@@ -247,7 +283,7 @@ def _evaluate_with(
 
 
 def _decide_by_counting(
-    query: NodeQuery, required: Requirements, profile: Profile, competitors: Competitors | None
+    query: PodQuery, required: Requirements, profile: Profile, competitors: Competitors | None
 ) -> Reason | None:
     """Returns the reason of a node where counting proves every order safe; None proves nothing."""
     if profile.reason is not None or not required.uniform or not required.sizes:
@@ -276,11 +312,10 @@ def _decide_by_counting(
 
 
 def _examine_left_out(
-    query: NodeQuery, reasons: Mapping[str, Reason], competitors: Competitors, optional: Optional
+    query: PodQuery, reasons: Mapping[str, Reason], competitors: Competitors, optional: Optional
 ) -> dict[str, Reason]:
-    volumes = (*query.resolution.local, *competitors.volumes, *competitors.left_out)
-    required = requirements(volumes, query.resolution.volumes, optional)
-    table = query.competition.state.profiles.table(required.classes)
+    required = query.required_with(optional, competitors.volumes + competitors.left_out)
+    table = query.state.profiles.table(required.classes)
     return {
         # The left-out volumes have no space on these nodes, but outdated status may still show Longhorn some.
         name: Reason.STALE_UNSAFE
@@ -291,7 +326,7 @@ def _examine_left_out(
 
 
 def evaluate_jointly(
-    query: NodeQuery, names: Sequence[str], volumes: Volumes, *, examine_safety: bool
+    query: PodQuery, names: Sequence[str], volumes: Volumes, *, examine_safety: bool
 ) -> dict[str, Reason]:
     """Returns the reasons of nodes with equal competitors, each of which fits the pod alone."""
     reasons: dict[str, Reason] = {}
@@ -301,16 +336,10 @@ def evaluate_jointly(
 
 
 def _evaluate_jointly(
-    query: NodeQuery, names: Sequence[str], volumes: Volumes, optional: Optional, *, examine_safety: bool
+    query: PodQuery, names: Sequence[str], volumes: Volumes, optional: Optional, *, examine_safety: bool
 ) -> dict[str, Reason]:
-    profiles = query.competition.state.profiles
-    required = requirements((*query.resolution.local, *volumes), query.resolution.volumes, optional)
-    table = profiles.table(required.classes)
-    node_profiles = table.of(names)
-    results = profiles.evaluate(required, node_profiles, query.competition.budget, examine_safety=examine_safety)
-    return {
-        name: attribute_to_competitors(results[profile]) for name, profile in zip(names, node_profiles, strict=True)
-    }
+    reasons = _search(query, query.required_with(optional, volumes), names, examine_safety=examine_safety)
+    return {name: attribute_to_competitors(reason) for name, reason in reasons.items()}
 
 
 def attribute_to_competitors(reason: Reason) -> Reason:

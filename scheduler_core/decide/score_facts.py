@@ -17,8 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.caches import LruMap, NodeResults
-from scheduler_core.cluster.free_space import FreeSpace
+from scheduler_core.caches import NodeResults
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
@@ -30,7 +29,6 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cycle_state import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.longhorn import Node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
 from scheduler_core.values import replace
@@ -43,23 +41,6 @@ MAX_CACHED_NODES: Final = 50_000
 
 Disks = tuple[DiskFacts, ...]
 _Free = tuple[int, ...]
-
-
-class _DisksByFreeSpace(Struct, frozen=True):
-    node: Node
-    free_space: FreeSpace
-    free: _Free
-    limits: Sequence[int]  # the disks' scheduling limits; empty where equal free bytes do not tell which disk is which
-
-    @classmethod
-    def of(cls, node: Node, view: View) -> _DisksByFreeSpace:
-        """Returns the node's disks; the view's settings stay the same while free space does."""
-        free_space = view.free_space(node.name)
-        disks = sorted(node.disks, key=lambda disk: -free_space[disk.name].free)
-        free = tuple(free_space[disk.name].free for disk in disks)
-        limits = [scheduling_limit(disk, view.settings) for disk in disks]
-        distinct = len(set(free)) == len(free) or len(set(limits)) == 1
-        return cls(node, free_space, free, limits if distinct else ())
 
 
 _Circumstances = tuple[int | None, Reason | None, int]
@@ -75,7 +56,6 @@ class PlanCache:
     """
 
     def __init__(self) -> None:
-        self.by_free_space: LruMap[str, _DisksByFreeSpace] = LruMap(MAX_CACHED_NODES)  # the disks of each node, by name
         self.facts: NodeResults[tuple[_Circumstances, NodeFacts]] = NodeResults(MAX_CACHED_NODES)
 
     def longhorn_facts(
@@ -270,13 +250,10 @@ def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
 def _limits_in_profile_order(planner: _Planner, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
     view = planner.view
     node = view.cluster.nodes[name]
-    disks = planner.cache.by_free_space.get(name)
-    if disks is None or disks.node is not node or disks.free_space is not view.free_space(name):
-        disks = _DisksByFreeSpace.of(node, view)
-        planner.cache.by_free_space.put(name, disks)
+    free, in_order = view.free_space(name).limits(node, view.settings)
     # Mostly all disks are open and no two have the same free bytes, which then tell which disk is which.
-    if disks.limits and disks.free == profile.free:
-        return disks.limits
+    if in_order and free == profile.free:
+        return in_order
     open_disks = profile_node(view, required.classes, name)
     limits = _limits_by_uuid(view, name)
     return [] if isinstance(open_disks, Refused) else [limits[disk.uuid] for disk in open_disks]
