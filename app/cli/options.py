@@ -11,12 +11,10 @@ from typing import Annotated, Final
 import typer
 
 from app.cli.render import warn
-from app.kube.snapshot_file import load_snapshot
 from app.settings import PEAK_FACTOR, BestEffort, LogFormat
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.model.quantity import parse_bytes
-from scheduler_core.model.snapshot import Snapshot
 
 # Every address of both IP families.
 ANY_ADDRESS: Final = "::"
@@ -144,14 +142,6 @@ def _listen_on_any(port: int) -> socket.socket:
 
 def url(host: str, port: int, scheme: str = "http") -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def read_snapshot_file(source: str) -> Snapshot:
-    """Returns the snapshot in a file, or raises a SnapshotFileError; warnings go to standard error."""
-    loaded = load_snapshot(source)
-    for warning in loaded.warnings:
-        warn(warning)
-    return loaded.snapshot
 
 
 def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:

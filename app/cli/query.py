@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
 import typer
@@ -50,6 +50,8 @@ RebuildRateOption = Annotated[
 class Query(Struct, frozen=True):
     """The cluster that is asked about."""
 
+    # Where a command shows these options; the others are where its parameter is.
+    PLACES: ClassVar = {"snapshot": -1, "longhorn_namespace": 1}
     snapshot: flags.SnapshotOption = None
     kubeconfig: flags.KubeconfigOption = None
     context: flags.ContextOption = None
