@@ -124,8 +124,6 @@ class ExtenderLifecycle(Program):
         self._logged_settings = ExtenderSettings()
         self._logged_problem = ""
         self._draining = False
-        self._may_release = True
-        self._withdraws: Sequence[PublishedService | GuardEndpoint] = ()
         self._publishing: asyncio.Task[None] | None = None
         self._record: HandoverRecord | None = None
         self._record_unusable = False
@@ -349,28 +347,23 @@ class ExtenderLifecycle(Program):
     def begin_drain(self) -> None:
         self._draining = True
 
-    async def settle(self) -> None:
-        """Returns once a successor can know every decision, or would have to wait for them."""
-        self._may_release = await self._reservations.settle()
-        if not self._may_release and self._parts.elector.leading():
+    async def settle(self) -> bool:
+        """Returns whether a successor can know every decision; otherwise it has to wait for them."""
+        knows = await self._reservations.settle()
+        if not knows and self._parts.elector.leading():
             log.warning("the Lease runs out by itself, because decisions may not be visible yet")
-
-    @property
-    def may_release(self) -> bool:
-        """Whether a successor can know every decision."""
-        return self._may_release
+        return knows
 
     def log_unsettled(self) -> None:
         log.warning("a pod is still being placed, handing over without it")
 
-    async def before_release(self) -> None:
+    async def hand_over(self) -> None:
+        """Removes this process from the Services before it stops listening."""
         self._parts.metrics.heartbeat.labels(self._parts.node_name).set(0)
         services = (self._service, self._parts.guard)
-        self._withdraws = [entry for entry in services if entry is not None and entry.points_here]
-
-    async def while_releasing(self) -> None:
-        """Removes this process from the Services before it stops listening."""
-        for service in self._withdraws:
+        # Without the Lease none points here.
+        pointing_here = [entry for entry in services if entry is not None and entry.points_here]
+        for service in pointing_here:
             await service.withdraw_in_time()
 
     def _log_settings(self, settings: ExtenderSettings) -> None:

@@ -104,22 +104,15 @@ class Program:
     def begin_drain(self) -> None:
         """Called first when the process is to end: no new work is accepted."""
 
-    async def settle(self) -> None:
-        """Returns once accepted work is finished."""
+    async def settle(self) -> bool:
+        """Returns once accepted work is finished, whether a successor may start at once; if not, the Lease runs out."""
+        return True
 
     def log_unsettled(self) -> None:
         """Logs that accepted work was not finished within `DRAIN_TIMEOUT`."""
 
-    @property
-    def may_release(self) -> bool:
-        """Whether a successor may start at once after `settle`; if not, the Lease runs out."""
-        return True
-
-    async def before_release(self) -> None:
-        """Called right before the Lease is released or left to run out."""
-
-    async def while_releasing(self) -> None:
-        """Called together with the release; what it does may come after it."""
+    async def hand_over(self) -> None:
+        """Called when the Lease is released or left to run out; what follows its first pause may come after that."""
 
 
 class LeaderLoop:
@@ -174,17 +167,16 @@ class LeaderLoop:
         if self._steering is not None:
             self._steering.cancel()
             await asyncio.wait({self._steering})
+        release = True
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
-                await self._program.settle()
+                release = await self._program.settle()
         except TimeoutError:
             self._program.log_unsettled()
         self.term = None
         await self._program.stop()
-        await self._program.before_release()
-        release = self._program.may_release
         await asyncio.gather(
-            self._program.while_releasing(),
+            self._program.hand_over(),
             asyncio.to_thread(self._election.stop, release=release, seconds=RELEASE_TIMEOUT),
         )
 

@@ -123,9 +123,10 @@ class SchedulerLifecycle(Program):
         process_log.info("handing over")
         self._scheduler.deactivate()
 
-    async def settle(self) -> None:
+    async def settle(self) -> bool:
         """Returns once no pod is being bound and every Event is written."""
         await self._scheduler.wait_until_settled()
+        return True
 
     def log_unsettled(self) -> None:
         log.warning("a pod is still being bound, or an event written; handing over without it")
