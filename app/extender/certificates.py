@@ -181,6 +181,7 @@ class CertificateReloader(ABC):
 
     def __init__(self, context: ssl.SSLContext, note_expiry: Callable[[float], None]) -> None:
         self.context = context
+        self.serving: ServingPair | None = None  # the certificate in use, if another one than at the start
         self._note_expiry = note_expiry
         self._wake = asyncio.Event()
 
@@ -196,6 +197,7 @@ class CertificateReloader(ABC):
 
     def _use(self, serving: ServingPair, authorities: bytes = b"") -> None:
         self.context = server_context(serving, authorities)
+        self.serving = serving
         self._note_expiry(serving.expires.timestamp())
         log.info("serving certificate in use", expires=serving.expires.isoformat())
 
