@@ -33,7 +33,6 @@ from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
-    from app.extender.installation_calls import CallerFiles
     from app.schemas.remedies_answer import RemedyAnswer
 
 
@@ -230,18 +229,14 @@ class Leader(Struct, frozen=True):
         ),
     ] = ""
 
-    def files(self) -> CallerFiles:
-        """Returns the files for a call of an extender with TLS. Raises a CoreError if a file or name is given and the
-        URL has no TLS, or a certificate has no key.
-        """
-        from app.extender.installation_calls import CallerFiles
-
-        files = CallerFiles(self.ca_file, self.cert_file, self.key_file, self.server_name)
-        if files != CallerFiles() and not self.url.startswith("https://"):
+    def check(self) -> None:
+        """Raises a CoreError if the URL has no scheme, a file or name is given and it has no TLS, or a certificate has no key."""
+        check_url(self.url)
+        given = self.ca_file or self.cert_file or self.key_file or self.server_name
+        if given and not self.url.startswith("https://"):
             raise CoreError("--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT")
         if bool(self.cert_file) != bool(self.key_file):
             raise CoreError("--cert-file and --key-file go together")
-        return files
 
 
 class DecisionEntry(msgspec.Struct):
@@ -301,13 +296,12 @@ def decisions(
     """
     import asyncio
 
-    check_url(leader.url)
-    files = leader.files()
+    leader.check()
     query = _query(pod, namespace, outcome, limit)
 
     def read() -> dict[str, Any]:
         if leader.url:
-            return asyncio.run(_read_directly(query, leader.url, files))
+            return asyncio.run(_read_directly(query, leader))
         return asyncio.run(_read(query, kubeconfig, context, longhorn_namespace))
 
     if refreshing.watch:
@@ -336,11 +330,12 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
     return urlencode({key: value for key, value in parameters.items() if value is not None})
 
 
-async def _read_directly(query: str, url: str, files: CallerFiles) -> dict[str, Any]:
+async def _read_directly(query: str, leader: Leader) -> dict[str, Any]:
     """Returns the answer of a process at a URL, or raises a CoreError if it is none of the extender's."""
     from app.extender.installation_calls import direct_call
 
-    return _decode(await direct_call(url, files)(f"decisions?{query}"))
+    call = direct_call(leader.url, leader.ca_file, leader.cert_file, leader.key_file, leader.server_name)
+    return _decode(await call(f"decisions?{query}"))
 
 
 async def _read(query: str, kubeconfig: str | None, context: str | None, namespace: str) -> dict[str, Any]:
