@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -265,10 +264,6 @@ class StatusReporter:
         )
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class StatusSources(Struct, frozen=True):
     """What the pages read."""
 
@@ -277,7 +272,6 @@ class StatusSources(Struct, frozen=True):
     # Returns the status of every cache of the live cluster; none for a snapshot file.
     caches: Callable[[], Mapping[str, CacheStatus]] = dict
     identity: str = ""  # of this process; "" for a snapshot file
-    now: Callable[[], datetime] = _now
 
 
 def _row(pod: Pod, state: ClusterState, options: FilterOptions, contenders: Contenders) -> WaitingRow | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -80,7 +81,7 @@ def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) 
         "title": title,
         "current": current,
         "refresh": refresh,
-        "time": site.sources.now(),
+        "time": datetime.now(UTC),
         "identity": site.sources.identity,
         "service": site.service,
         "caches": caches,
