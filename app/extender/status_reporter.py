@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -284,6 +285,7 @@ class StatusSources(Struct, frozen=True):
     # Returns the status of every cache of the live cluster; none for a snapshot file.
     caches: Callable[[], Mapping[str, CacheStatus]] = dict
     identity: str = ""  # of this process; "" for a snapshot file
+    now: Callable[[], datetime] = partial(datetime.now, UTC)
 
 
 def _predict_drain(state: ClusterState, node: str, options: FilterOptions) -> Prediction:

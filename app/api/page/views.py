@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -81,7 +80,7 @@ def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) 
         "title": title,
         "current": current,
         "refresh": refresh,
-        "time": datetime.now(UTC),
+        "time": site.sources.now(),
         "identity": site.sources.identity,
         "service": site.service,
         "caches": caches,
