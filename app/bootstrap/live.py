@@ -178,7 +178,6 @@ def _guard_endpoint(
 
 
 def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: NodeLosses) -> StatusSources | None:
-    """Returns what the status page reads, None without a page."""
     if not shared.settings.status_page:
         return None
     options = shared.options

@@ -107,7 +107,6 @@ class _Program(CommandGroup):
         return [*names, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Writes the commands by what they are for."""
         del ctx
         for title, commands in COMMANDS.items():
             with formatter.section(title):

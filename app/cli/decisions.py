@@ -331,7 +331,6 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
 
 
 async def _read_directly(query: str, leader: Leader) -> dict[str, Any]:
-    """Returns the answer of a process at a URL, or raises a CoreError if it is none of the extender's."""
     from app.extender.installation_calls import direct_call
 
     call = direct_call(leader.url, leader.ca_file, leader.cert_file, leader.key_file, leader.server_name)

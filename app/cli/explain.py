@@ -73,7 +73,6 @@ class CandidateNode(Struct, frozen=True):
 
     @property
     def kube_scheduler(self) -> str:
-        """What kube-scheduler's plugins say."""
         if not self.asked:
             return "-"
         return "ok" if self.refusal is None else self.refusal.text
@@ -126,7 +125,6 @@ class PodExplanation(Struct, frozen=True):
 
     @property
     def fitting(self) -> list[str]:
-        """The nodes that are left."""
         return [name for name, entry in self.nodes.items() if entry.fits]
 
     def data(self) -> dict[str, Any]:
@@ -296,7 +294,6 @@ class _Question:
 
 
 def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
-    """Warns of nodes that do not exist; the answer has them, too."""
     for name in names or ():
         if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
             warn(f"--node {name}: there is no such node")

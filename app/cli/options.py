@@ -102,12 +102,10 @@ def check_url(url: str) -> None:
 
 
 def holder_identity(identity: str) -> str:
-    """Returns the holder of the Lease; by default host name and process."""
     return identity or f"{socket.gethostname()}-{os.getpid()}"
 
 
 def check_log_level(level: str) -> None:
-    """Raises a CoreError if the log level does not exist."""
     if level.lower() not in _LOG_LEVELS:
         raise CoreError(f"--log-level {level}: expected one of {', '.join(_LOG_LEVELS)}")
 

@@ -134,7 +134,6 @@ class Orders(Struct, frozen=True):
 
     @property
     def seeds(self) -> list[str]:
-        """The seed of each order."""
         return [f"{self.seed}/{number}" for number in range(self.orders)]
 
 
@@ -203,7 +202,6 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
 
 
 def seeded_choice(seed: str) -> Choose:
-    """Returns what makes the random choices of a prediction."""
     choose: Choose = random.Random(seed).randrange  # noqa: S311 # a seed is reproducible, not secret
     return choose
 
@@ -227,7 +225,6 @@ def positive_bytes(text: str, subject: str) -> int:
 
 
 def wait_line(seconds: float) -> str:
-    """Returns for how long Longhorn rebuilds nothing, as a sentence."""
     wait = format_duration(seconds)
     return f"nothing is rebuilt for {wait} where a failed replica could be reused (replica-replenishment-wait-interval)"
 

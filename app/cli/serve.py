@@ -204,7 +204,6 @@ def _entries(file: str) -> list[tuple[str, yaml.Node]]:
 
 
 def check_settings(source: str, values: Mapping[str, str]) -> None:
-    """Raises a CoreError if one of the extender's own settings is not valid."""
     for problem in SettingsHistory().resolve([SettingsSource(source, values)]).problems:
         raise CoreError(problem.partition(";")[0])
 
@@ -397,7 +396,6 @@ async def _run_live(
 
 
 def _advertised_address(advertise: str, host: str) -> str:
-    """Returns the address for the EndpointSlice, or ""."""
     try:
         address = ipaddress.ip_address(advertise or host)
     except ValueError as error:

@@ -75,7 +75,6 @@ class NodeLosses:
         return (len(self._open) + rests) * sum(self._work) / len(self._work)
 
     def adopt(self) -> None:
-        """Starts: this process leads, and its state is filled."""
         self._leads.set()
 
     def clear(self) -> None:
@@ -129,7 +128,6 @@ class NodeLosses:
         return None if self._prediction.cancelled() else self._prediction.result()
 
     async def _predict(self, name: str, term: int, rest: float) -> NodeLossOutcome | None:
-        """Returns the outcome of a node."""
         # None if it cannot be predicted or if another process leads meanwhile.
         try:
             make_cluster = partial(cluster_without_scheduling, self._read())

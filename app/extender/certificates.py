@@ -91,7 +91,6 @@ class ServingPair:
         return ""
 
     def validity_problem(self, now: datetime) -> str:
-        """Returns why the certificate is not valid now, or ""."""
         begins = self.certificate.not_valid_before_utc
         if now >= self.expires:
             return f"the serving certificate expired at {self.expires:%Y-%m-%dT%H:%M:%SZ}"
@@ -151,7 +150,6 @@ def decode_chain(pem: Pem) -> list[x509.Certificate]:
 
 
 def decode_key(pem: Pem) -> PrivateKeyTypes:
-    """Returns a private key. Raises a CertificateError if it cannot be read, or has a password."""
     # The cause could quote the key.
     try:
         return load_pem_private_key(pem.content, None)
@@ -190,7 +188,6 @@ class CertificateReloader(ABC):
         """Looks once for another certificate; returns the seconds until the next time."""
 
     async def run(self) -> None:
-        """Keeps the certificate current until cancelled."""
         while True:
             await wait_at_most(self._wake, await self.check())
             self._wake.clear()

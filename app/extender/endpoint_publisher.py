@@ -142,11 +142,9 @@ class PublishedService:
 
     @property
     def points_here(self) -> bool:
-        """Whether this process leads and has pointed the Service to itself."""
         return self._term is not None and self._leading()
 
     async def point_here(self, term: int) -> None:
-        """Points the Service here; does nothing for `RETRY_INTERVAL` after a failure."""
         await self._change(term)
 
     async def keep(self, term: int) -> None:

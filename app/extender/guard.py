@@ -130,7 +130,6 @@ class PlacementGuard:
 
     @property
     def allowances(self) -> tuple[Placement, ...]:
-        """The placements that take space and that no watch has shown yet."""
         return tuple(allowance.placement for allowance in self._allowances.values())
 
     @property

@@ -91,7 +91,6 @@ class Certificates:
 
     @property
     def bundle(self) -> bytes:
-        """The certificates to trust, as PEM."""
         return b"".join(authority.public_bytes(Encoding.PEM) for authority in self.authorities)
 
     def is_authority_due(self, now: datetime) -> bool:
@@ -111,8 +110,7 @@ class Certificates:
         return replace(renewed, authorities=(*renewed.authorities, *valid))
 
     def encode(self) -> dict[str, bytes]:
-        """Returns the content of a Secret, which `decode_certificates` reads."""
-        authority = {AUTHORITIES_KEY: self.bundle, AUTHORITY_KEY_KEY: _private_pem(self.authority_key)}
+        authority = {AUTHORITIES_KEY: self.bundle, AUTHORITY_KEY_KEY: private_pem(self.authority_key)}
         return {**authority, CHAIN_KEY: self.serving.chain, SERVING_KEY_KEY: self.serving.key}
 
 
@@ -146,13 +144,12 @@ def _sign_serving(
         .add_extension(identifier, critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    return ServingPair(certificate, certificate.public_bytes(Encoding.PEM), _private_pem(key))
+    return ServingPair(certificate, certificate.public_bytes(Encoding.PEM), private_pem(key))
 
 
 def _builder(  # noqa: PLR0913 # what a certificate says
     name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, expires: datetime, *, ca: bool
 ) -> x509.CertificateBuilder:
-    usage = x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **_NO_OTHER_USAGE)
     return (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -162,7 +159,7 @@ def _builder(  # noqa: PLR0913 # what a certificate says
         .not_valid_after(expires)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.BasicConstraints(ca, path_length=0 if ca else None), critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(key_usage(ca=ca), critical=True)
     )
 
 
@@ -171,7 +168,11 @@ def _name(text: str) -> x509.Name:
     return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **_NO_OTHER_USAGE)
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 

@@ -53,7 +53,6 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 async def read_version(client: KubeClient) -> str:
-    """Returns the API server's version. Raises an ApiError if the API server does not answer."""
     return msgspec.json.decode(await client.get(_VERSION), type=_Version).text
 
 
@@ -293,7 +292,6 @@ class Probe:
             raise cancellation
 
     async def _remove_all(self) -> None:
-        """Deletes what was created, the last first."""
         for resource, namespace in reversed(self._created):
             try:
                 await self._client.delete(resource.path(namespace, self._name), seconds=_DELETE_TIMEOUT)

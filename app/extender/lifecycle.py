@@ -132,7 +132,6 @@ class ExtenderLifecycle(Program):
 
     @property
     def readiness_problem(self) -> str:
-        """Why the cluster's state does not suffice to decide, or ""."""
         parts = self._parts
         return parts.cache.problem or parts.config_map.problem or parts.policy_problem()
 
@@ -166,7 +165,6 @@ class ExtenderLifecycle(Program):
         )
 
     def refusal(self) -> str:
-        """Returns why no new request is accepted now, or ""."""
         return "shutting down" if self._draining else self.late_refusal()
 
     def late_refusal(self) -> str:
@@ -200,7 +198,6 @@ class ExtenderLifecycle(Program):
         return bool(self._parts.config_map.problem) or not self._parts.cache.has_synced
 
     async def run(self) -> None:
-        """Runs until cancelled, and answers while this process leads."""
         await self._loop.run()
 
     async def drain(self) -> None:

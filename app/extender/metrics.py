@@ -225,7 +225,6 @@ class Metrics:
         return counted
 
     def count_request(self, result: str) -> None:
-        """Counts one request to /filter: ``fits``, ``refused`` or ``error``."""
         self._results.count(result)
         self._last_request.set_to_current_time()
 
@@ -259,19 +258,15 @@ class Metrics:
         self._read(lambda: capacity_metrics(read(), with_disks=with_disks))
 
     def node_losses(self, read: Callable[[], Mapping[str, NodeLossOutcome]]) -> None:
-        """Adds whether each node can be lost."""
         self._read(lambda: node_loss_metrics(read()))
 
     def request_memory(self, budget: MemoryBudget) -> None:
-        """Adds what requests hold of their memory budget, and how many were refused for it."""
         self._read(lambda: _budget_metrics(budget))
 
     def caches(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:
-        """Adds the status of each watch cache."""
         self._read(lambda: cache_metrics(statuses(), clock()))
 
     def instrument(self, app: FastAPI) -> None:
-        """Adds the HTTP metrics of every route."""
         instrumentator = Instrumentator(excluded_handlers=["/metrics", "/healthz", "/readyz"], registry=self.registry)
         instrumentator.add(metrics.default(latency_lowr_buckets=BUCKETS, registry=self.registry))
         instrumentator.instrument(app)

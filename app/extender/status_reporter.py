@@ -220,7 +220,6 @@ class StatusReporter:
         return await self.run(lambda: waiting_row(pod, state, options, contenders, cordoned_nodes(state)))
 
     async def drain(self, node: str) -> DrainReport | None:
-        """Returns what a node's drain leads to, None until it is known."""
         (report,) = await self._drains.request((node,))
         return report
 

@@ -87,7 +87,6 @@ class ApiError(CoreError):
 
     @property
     def conflict(self) -> bool:
-        """Whether the object was changed or created by another writer meanwhile."""
         return self.status == 409
 
     @property
@@ -229,7 +228,6 @@ class KubeClient:
             raise
 
     async def create(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
-        """POSTs an object; returns the body of the response. Raises an ApiError as `get` does."""
         return await self._request(_Call("POST", path, seconds, body=body))
 
     async def replace(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
@@ -241,7 +239,6 @@ class KubeClient:
     async def patch(
         self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH, seconds: float = CALL_TIMEOUT
     ) -> bytes:
-        """PATCHes an object; returns the body of the response. Raises an ApiError as `get` does."""
         return await self._request(_Call("PATCH", path, seconds, body=body, content_type=content_type))
 
     async def delete(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = CALL_TIMEOUT) -> bytes:
@@ -330,7 +327,6 @@ async def _load_kubeconfig(settings: Configuration, kubeconfig: str | None, cont
 
 
 def _check_exists(kubeconfig: str | None) -> None:
-    """Raises a ConnectError if no kubeconfig exists."""
     # Without one the client would use an empty configuration.
     paths = kubeconfig or os.environ.get("KUBECONFIG", "")
     files = paths.split(os.pathsep) if paths else [os.path.expanduser("~/.kube/config")]  # noqa: PTH111 # as the client

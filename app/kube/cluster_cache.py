@@ -270,7 +270,6 @@ class WatchedKind(Struct, frozen=True):
         return KINDS[self.resource.group, self.resource.kind]
 
     def namespace(self, longhorn: str) -> str:
-        """Returns the namespace to list: Longhorn's for its kinds, else all ("")."""
         return longhorn if self.resource.group == LONGHORN_NODES.group else ""
 
 
@@ -375,7 +374,6 @@ async def _list_kind(client: KubeClient, entry: WatchedKind, namespace: str, war
 
 
 async def _list_objects(client: KubeClient, path: str, redact_object: Redact, warn: Report) -> list[dict[str, Any]]:
-    """Lists the objects of a collection by name, without those that cannot be read."""
     objects: list[dict[str, Any]] = []
     async for page in pages(client, path):
         for raw in page.items:

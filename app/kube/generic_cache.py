@@ -156,7 +156,6 @@ class GenericCache(Store):
         return {f"{kind} (policy)": status for kind, status in super().statuses.items()}
 
     def problem(self, kinds: frozenset[str]) -> str:
-        """Returns why rules that read these kinds cannot be evaluated, or ""."""
         problem = self.problem_of(sorted(kinds))
         return f"{self._prefix}{problem}" if problem else ""
 

@@ -412,5 +412,4 @@ def _one_line(error: Exception) -> str:
 
 
 def _reaches(version: str, target: str) -> bool:
-    """Whether a version is at least the target; False if not comparable."""
     return version.isdigit() and target.isdigit() and int(version) >= int(target)

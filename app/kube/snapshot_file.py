@@ -50,9 +50,6 @@ class LoadedSnapshot(Struct, frozen=True):
 
 
 def load_snapshot(source: str) -> LoadedSnapshot:
-    """Reads a snapshot file ("-" for standard input). Raises a SnapshotFileError if the file is missing, is neither
-    YAML nor JSON, or holds an object that cannot be read.
-    """
     return snapshot_of(source, read_objects(source), _SILENTLY_IGNORED)
 
 
@@ -303,7 +300,6 @@ class _GenericObjects:
 
 
 def _add_object(objects: dict[_Key, _Value], key: _Key, value: _Value, name: str) -> None:
-    """Adds an object, or raises an ObjectError if there is one of its name already."""
     if key in objects:
         raise ObjectError(name, "", "is in the file twice")
     objects[key] = value

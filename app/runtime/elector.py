@@ -247,7 +247,6 @@ class Elector:
         return election.CallFailed(self._clock(), self._random(), attempt)
 
     def _call_timeout(self, now: float) -> float:
-        """Returns the time-out of one call in seconds."""
         seconds = self._state.timing.call_timeout
         # It never passes the fence, so that a loss of the lead is reported when it happens and not when the call ends.
         if self._state.leading(now):

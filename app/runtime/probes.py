@@ -235,13 +235,11 @@ ALWAYS_AVAILABLE: Final[Availability] = str
 
 
 def check(availability: Availability) -> None:
-    """Raises an UnavailableError if requests may not be answered; SwitchedOffError if no process may."""
     why = availability()
     if why:
         raise SwitchedOffError(why) if isinstance(why, SwitchedOff) else UnavailableError(why)
 
 
 async def check_caller(hung_up: HungUp) -> None:
-    """Raises a CallerGoneError if the caller does not wait any more."""
     if await hung_up():
         raise CallerGoneError

@@ -85,7 +85,6 @@ def exit_quietly() -> None:
 
 
 def freeze_heap() -> None:
-    """Exempts every existing object from garbage collection."""
     # What was read of a large cluster mostly stays, and the collector would look at it again and again, 0.1 s each time.
     gc.collect()
     gc.freeze()
@@ -420,7 +419,6 @@ class BrowserRules:
 
 
 def _canonical(host: str) -> str:
-    """Returns a host without its port, in lower case."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.removesuffix(".").lower()
 

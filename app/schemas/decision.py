@@ -274,7 +274,6 @@ class DecisionParameters(Answer):
 
     @property
     def query(self) -> DecisionQuery:
-        """What selects the entries of the log."""
         return DecisionQuery(self.limit, self.before, self.namespace, self.pod, self.outcome)
 
 

@@ -92,7 +92,6 @@ def environment() -> Environment:
 
 
 def _segment(text: str) -> str:
-    """Returns a text as one segment of a path."""
     return quote(text, safe="")
 
 
@@ -300,7 +299,6 @@ def _bar(space: SpaceTotal, limit: int, *, over: bool) -> UseBar:
 
 
 def _share(part: int, whole: int) -> float:
-    """Returns a part in per cent, from 0 to 100."""
     if whole <= 0:
         return 100.0 if part > 0 else 0.0
     return round(min(max(100 * part / whole, 0.0), 100.0), 1)

@@ -125,43 +125,36 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 async def cluster_page(request: Request, lease: RequestLease) -> Response:
-    """The cluster: tiles, pods that wait, nodes and disks."""
     return await _answer(request, lease, "overview.html", views.overview)
 
 
 @router.get("/pods")
 async def waiting_page(request: Request, lease: RequestLease) -> Response:
-    """The pods that wait."""
     return await _answer(request, lease, "pods.html", views.waiting_list)
 
 
 @router.get("/pods/{namespace}/{name}")
 async def pod_page(request: Request, lease: RequestLease, namespace: str, name: str) -> Response:
-    """Why a pod waits, node by node."""
     return await _answer(request, lease, "pod.html", lambda site, query: pod_view(site, (namespace, name), query))
 
 
 @router.get("/nodes/{name}")
 async def node_page(request: Request, lease: RequestLease, name: str) -> Response:
-    """A node with its disks."""
     return await _answer(request, lease, "node.html", lambda site, _: views.node_view(site, name))
 
 
 @router.get("/nodes/{name}/drain")
 async def drain_page(request: Request, lease: RequestLease, name: str) -> Response:
-    """What the drain of a node leads to."""
     return await _answer(request, lease, "drain.html", lambda site, _: views.drain_view(site, name))
 
 
 @router.get("/decision-log")
 async def decision_page(request: Request, lease: RequestLease) -> Response:
-    """The latest decisions."""
     return await _answer(request, lease, "decisions.html", views.decision_list)
 
 
 @router.get("/assets/{name}")
 async def asset(name: str) -> Response:
-    """A file that pages use."""
     response = asset_response(name)
     if response is None:
         raise HTTPException(404)
