@@ -258,17 +258,9 @@ class GuardEndpoint:
             await self._standby.keep_empty()
         self._log_problem(mode)
 
-    async def withdraw(self) -> None:
-        """Has the Service lead nowhere, if it leads here."""
-        for service in self._pointing_here():
-            await service.withdraw()
-
-    async def withdraw_in_time(self) -> None:
-        """As `withdraw`, before this process stops listening; bounded."""
-        for service in self._pointing_here():
-            await service.withdraw_in_time()
-
-    def _pointing_here(self) -> list[PublishedService]:
+    @property
+    def left(self) -> list[PublishedService]:
+        """What must be withdrawn before this process ends, or is switched off."""
         # A leader that ends leads no more by then, and only this pod's own address is ever removed.
         return [service for service in (self._service, self._standby) if service.may_point_here]
 

@@ -54,11 +54,11 @@ class ExtenderParts(Struct, frozen=True):
     config_map: ConfigMapCache
     elector: Elector
     publisher: EndpointPublisher | None  # None without an address to point the Service to
+    guard: GuardEndpoint
     metrics: Metrics
     node_name: str
     policy_problem: Availability = ALWAYS_AVAILABLE  # returns why the policy in force cannot be evaluated, or ""
     offer_store: OfferStore | None = None  # where a leader records its offers for its successor, None if it makes none
-    guard: GuardEndpoint | None = None  # None without a placement guard
     # Tasks that run whether this process leads or not, such as the caches of a policy.
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
 
@@ -161,7 +161,7 @@ class ExtenderLifecycle(Program):
             reserved_nodes=sorted(self._reservations.reserved_nodes()),
             outstanding=self._outstanding(),
             unreadable=self.unreadable,
-            guard=self._parts.guard.state(settings.placement_guard) if self._parts.guard is not None else None,
+            guard=self._parts.guard.state(settings.placement_guard),
         )
 
     def refusal(self) -> str:
@@ -259,8 +259,8 @@ class ExtenderLifecycle(Program):
             return
         if service.points_here or (service.may_point_here and not elector.holder):
             await service.withdraw()
-        if self._parts.guard is not None:
-            await self._parts.guard.withdraw()
+        for left in self._parts.guard.left:
+            await left.withdraw()
 
     async def after_step(self) -> None:
         """Points the Services here, and checks that they still lead here."""
@@ -271,16 +271,12 @@ class ExtenderLifecycle(Program):
         if term is not None and self._settings().enabled:
             await self._service.keep(term)
         if not self.review_refusal():
-            await self._keep_guard(term)
-        self._parts.metrics.heartbeat.labels(self._parts.node_name).set(not self.refusal())
-
-    async def _keep_guard(self, term: int | None) -> None:
-        if self._parts.guard is not None:
             await self._parts.guard.keep(term, self._settings().placement_guard)
+        self._parts.metrics.heartbeat.labels(self._parts.node_name).set(not self.refusal())
 
     async def _publish(self, term: int) -> None:
         await self._service.point_here(term)
-        await self._keep_guard(term)
+        await self._parts.guard.keep(term, self._settings().placement_guard)
 
     async def catch_up(self) -> None:
         """Returns once the cache has everything that the previous leader had."""
@@ -332,8 +328,7 @@ class ExtenderLifecycle(Program):
             self._publishing.cancel()
             self._publishing = None
         self._service.forget()
-        if self._parts.guard is not None:
-            self._parts.guard.forget()
+        self._parts.guard.forget()
         self._reservations.clear()
         for task in self._leader_tasks:
             task.clear()
@@ -357,10 +352,10 @@ class ExtenderLifecycle(Program):
     async def hand_over(self) -> None:
         """Removes this process from the Services before it stops listening."""
         self._parts.metrics.heartbeat.labels(self._parts.node_name).set(0)
-        services = (self._service, self._parts.guard)
+        guard = self._parts.guard
         # Without the Lease none points here.
-        pointing_here = [entry for entry in services if entry is not None and entry.points_here]
-        for service in pointing_here:
+        services = [*([self._service] if self._service.points_here else []), *(guard.left if guard.points_here else [])]
+        for service in services:
             await service.withdraw_in_time()
 
     def _log_settings(self, settings: ExtenderSettings) -> None:
