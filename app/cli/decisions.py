@@ -342,11 +342,8 @@ async def _read(query: str, kubeconfig: str | None, context: str | None, namespa
     from app.extender.installation_calls import leader_call
     from app.kube.client import KubeClient
 
-    client = await KubeClient.connect(kubeconfig, context)
-    try:
+    async with await KubeClient.connect(kubeconfig, context) as client:
         return _decode(await (await leader_call(client, namespace))(f"decisions?{query}"))
-    finally:
-        await client.close()
 
 
 def _decode(body: bytes) -> dict[str, Any]:

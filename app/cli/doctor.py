@@ -98,19 +98,17 @@ async def _read(kubeconfig: str | None, context: str | None, options: ReadOption
     from app.extender.installation_reader import InstallationReader
     from app.kube.client import KubeClient
 
-    client = await KubeClient.connect(kubeconfig, context)
-    task = asyncio.current_task()
-    if task is not None:
-        # What the probe has created is removed first. Only the main thread has signals.
-        with suppress(RuntimeError, ValueError, NotImplementedError):
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    try:
-        return await InstallationReader(client, options).read()
-    except asyncio.CancelledError as error:
-        raise CommandInterruptedError("interrupted; the probe pod is removed") from error
-    finally:
-        await client.close()
+    async with await KubeClient.connect(kubeconfig, context) as client:
+        task = asyncio.current_task()
+        if task is not None:
+            # What the probe has created is removed first. Only the main thread has signals.
+            with suppress(RuntimeError, ValueError, NotImplementedError):
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        try:
+            return await InstallationReader(client, options).read()
+        except asyncio.CancelledError as error:
+            raise CommandInterruptedError("interrupted; the probe pod is removed") from error
 
 
 def _print(findings: Sequence[Finding], console: EscapingConsole) -> None:

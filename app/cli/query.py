@@ -181,11 +181,8 @@ def cluster_objects(
             print_line(text, err=True)
 
     async def read() -> list[dict[str, Any]]:
-        client = await KubeClient.connect(kubeconfig, context)
-        try:
+        async with await KubeClient.connect(kubeconfig, context) as client:
             return await read_cluster(client, namespace, report, warn)
-        finally:
-            await client.close()
 
     return asyncio.run(read())
 
@@ -322,11 +319,8 @@ def read_workload(resource: Resource, name: str, namespace: str, source: Cluster
 async def _get(path: str, kubeconfig: str | None, context: str | None) -> Any:
     from app.kube.client import KubeClient
 
-    client = await KubeClient.connect(kubeconfig, context)
-    try:
+    async with await KubeClient.connect(kubeconfig, context) as client:
         return msgspec.json.decode(await client.get(path))
-    finally:
-        await client.close()
 
 
 def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:

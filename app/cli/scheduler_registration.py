@@ -166,8 +166,7 @@ async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> 
     from app.extender.installation_calls import read_loopback_port, read_scheduler_flags, read_service, read_version
     from app.kube.client import KubeClient
 
-    client = await KubeClient.connect(kubeconfig, context)
-    try:
+    async with await KubeClient.connect(kubeconfig, context) as client:
         address = await read_service(client, namespace)
         if address is None or address.cluster_ip in _NO_CLUSTER_IP:
             raise CoreError(
@@ -186,8 +185,6 @@ async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> 
             await read_scheduler_flags(client),
             await read_version(client),
         )
-    finally:
-        await client.close()
 
 
 class _Edit(Struct, frozen=True):

@@ -18,6 +18,7 @@ import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -326,11 +327,8 @@ def run_controllers(
 async def _main(
     options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
 ) -> None:
-    async def connect() -> KubeClient:
-        return await KubeClient.connect(process.kubeconfig, process.context)
-
-    client = await connect()
-    try:
+    connect = partial(KubeClient.connect, process.kubeconfig, process.context)
+    async with await connect() as client:
         problem = await refusal(client, options.namespace, mirror=options.mirror)
         if problem:
             raise CoreError(problem)
@@ -355,5 +353,3 @@ async def _main(
 
         connected()
         await serve(lifecycle, [HttpServer(probe_application(readiness, metrics.registry), listener)])
-    finally:
-        await client.close()

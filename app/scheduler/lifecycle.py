@@ -14,6 +14,7 @@ import random
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -144,15 +145,12 @@ def run_scheduler(
 async def _run(
     config: SchedulerConfig, options: SchedulerOptions, listener: socket.socket | None, on_connect: Callable[[], None]
 ) -> None:
-    client = await KubeClient.connect(options.kubeconfig, options.context, options.limits)
-    try:
+    async with await KubeClient.connect(options.kubeconfig, options.context, options.limits) as client:
         on_connect()
         metrics = SchedulerMetrics()
         lifecycle = build_lifecycle(client, config, options, metrics)
         app = probe_application(lifecycle.readiness, metrics.registry, LeaderHealth)
         await serve(lifecycle, [HttpServer(app, listener)] if listener is not None else [])
-    finally:
-        await client.close()
 
 
 def build_lifecycle(
@@ -161,11 +159,8 @@ def build_lifecycle(
     """Builds a scheduler for a live cluster, with its elector."""
     timing = Timing(monotonic, random.uniform)
 
-    async def connect() -> KubeClient:
-        return await KubeClient.connect(options.kubeconfig, options.context)
-
-    def now() -> datetime:
-        return datetime.now(UTC)
+    connect = partial(KubeClient.connect, options.kubeconfig, options.context)
+    now = partial(datetime.now, UTC)
 
     def new_longhorn_cache() -> LonghornCache:
         cache = ClusterCache(client, options.namespace, timing, now, config.stale_after)
