@@ -310,19 +310,17 @@ def _show_volume(name: str, source: ClusterSource, nodes: list[str] | None, outp
 
 
 def _show_pod(answer: PodExplanation, output: ExplainOutput) -> bool:
-    def table(console: EscapingConsole) -> None:
-        _print_pod(answer, console, wide=output is ExplainOutput.WIDE)
-
-    show(answer.data(), output, table, [f"node/{name}" for name in answer.fitting])
+    wide = output is ExplainOutput.WIDE
+    names = [f"node/{name}" for name in answer.fitting]
+    show(answer.data(), output, lambda console: _print_pod(answer, console, wide=wide), names)
     return bool(answer.fitting)
 
 
 def _show_pods(answers: Sequence[PodExplanation], output: ExplainOutput) -> bool:
-    def table(console: EscapingConsole) -> None:
-        _print_pods(answers, console, wide=output is ExplainOutput.WIDE)
-
+    wide = output is ExplainOutput.WIDE
     names = [f"pod/{answer.pod.partition('/')[2]}" for answer in answers if answer.fitting]
-    show(document("PodExplanationList", {"items": [answer.data() for answer in answers]}), output, table, names)
+    data = document("PodExplanationList", {"items": [answer.data() for answer in answers]})
+    show(data, output, lambda console: _print_pods(answers, console, wide=wide), names)
     return all(answer.fitting for answer in answers)
 
 

@@ -86,10 +86,6 @@ RetryPeriodOption = Annotated[float, typer.Option(help="Seconds between renewals
 LogFormatOption = Annotated[LogFormat, typer.Option(help="auto: readable on a terminal, else JSON.")]
 LogLevelOption = Annotated[str, typer.Option(help="debug, info, ...")]
 
-CandidateIdentityOption = Annotated[
-    str, typer.Option(envvar="POD_NAME", help="Who this candidate is in the Lease; default: host name and process.")
-]
-
 
 def filter_options(best_effort: BestEffort, packing: Packing) -> FilterOptions:
     return FilterOptions(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)

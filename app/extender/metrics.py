@@ -44,18 +44,16 @@ _OFFER_ENDS: Final = tuple(kind.value for kind in OutcomeKind if kind is not Out
 
 
 class Outstanding(Struct, frozen=True):
-    """Numbers of what is outstanding at one time."""
+    """Numbers of what is outstanding at one time, as `_OUTSTANDING` says."""
 
-    # Number of demands by the lower-case name of their `DemandSource`; a missing name counts as 0.
-    demands: Mapping[str, int]
-    offers: int  # pods that were offered nodes and whose decision was not seen yet
-    hopeless_demands: int  # demands that do not fit together with older ones
-    # Volumes that Longhorn placed on other nodes when they were new, and that are still not on their pod's node.
+    demands: Mapping[str, int]  # by the lower-case name of their `DemandSource`; a missing name counts as 0
+    offers: int
+    hopeless_demands: int
     misplaced_volumes: int
-    overbooked_disks: int  # disks that placements overbooked, and that are still overbooked
-    stuck_pods: int  # bound pods that have waited for their volumes for a minute
-    waiting_pods: int  # refused pods that are retried when they fit
-    oldest_waiting_pod_seconds: float  # seconds since the first refusal of the one that waits longest, 0 without one
+    overbooked_disks: int
+    stuck_pods: int
+    waiting_pods: int
+    oldest_waiting_pod_seconds: float
 
 
 _OUTSTANDING: Final = {

@@ -39,10 +39,6 @@ def render(template: str, context: Mapping[str, object]) -> bytes:
     return environment().get_template(template).render(context).encode()
 
 
-def page_response(page: bytes, status: int = 200) -> Response:
-    return Response(page, status, media_type="text/html; charset=utf-8")
-
-
 def asset_response(name: str) -> Response | None:
     """Returns a file that pages use, None for an unknown name."""
     content = _assets().get(name)

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from app.api.dependencies import AppState, RequestLease, state_of
 from app.api.extender import readiness
 from app.api.page import views
-from app.api.page.rendering import asset_response, page_response, render
+from app.api.page.rendering import asset_response, render
 from app.extender.status_reporter import ExplainedDecision
 from app.memory import Lease
 from app.runtime.probes import UnavailableError
@@ -185,4 +185,4 @@ async def _answer(
         context = views.absent(site, request.url.path)
     page = await site.sources.reporter.run(partial(render, template, context))
     lease.charge(len(page))
-    return page_response(page, status)
+    return Response(page, status, media_type="text/html; charset=utf-8")
