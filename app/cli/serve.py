@@ -6,7 +6,7 @@ import ipaddress
 import json
 import shlex
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -260,8 +260,6 @@ def serve(config: _Config = None, *, given: Flags) -> None:
         raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
     max_body, request_memory = flags.request_limits(given.max_body, given.memory_limit)
     settings = Settings(
-        host=given.host,
-        port=given.port,
         max_body=max_body,
         request_memory=request_memory,
         options=flags.filter_options(given.best_effort, given.packing),
@@ -271,8 +269,6 @@ def serve(config: _Config = None, *, given: Flags) -> None:
         plugins=tuple(given.plugin or ()),
         disk_metrics=given.disk_metrics,
         tls=_tls_files(given.tls_cert_file, given.tls_private_key_file, given.client_ca_file),
-        probe_port=given.probe_port,
-        allowed_hosts=given.allowed_host or (),
         status_page=given.status_page,
     )
     if settings.policy is not None:
@@ -325,71 +321,67 @@ def _serve_snapshot(source: str, settings: Settings, given: Flags) -> None:
     app = create_app(loaded.snapshot, settings, flags.now(), generic, file)
     metrics = app.state.services.metrics
     certificate = CertificateFiles(settings.tls, metrics, flags.now) if settings.tls is not None else None
-    listener = flags.listen(settings.host, settings.port)
+    listener = flags.listen(given.host, given.port)
     tls = None if certificate is None else lambda: certificate.context
-    servers = [HttpServer(app, listener, tls, hosts=_hosts(settings)), *_probe_servers(app, settings)]
+    servers = [HttpServer(app, listener, tls, hosts=_hosts(given, DEFAULT_NAMESPACE)), *_probe_servers(app, given)]
     configure(given.log_format, given.log_level)
-    print_lines(_welcome(loaded.snapshot, _address(settings, listener)), err=True)
+    print_lines(_welcome(loaded.snapshot, _address(given, listener)), err=True)
     freeze_heap()
     run_process(serve_until_signal(SnapshotService(file, certificate, app.state.services.node_losses), servers))
 
 
-def _address(settings: Settings, listener: socket.socket) -> str:
-    return flags.url(settings.host, listener.getsockname()[1], "https" if settings.tls is not None else "http")
+def _address(given: Flags, listener: socket.socket) -> str:
+    return flags.url(given.host, listener.getsockname()[1], "https" if given.tls_cert_file else "http")
 
 
-def _hosts(settings: Settings, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+def _hosts(given: Flags, namespace: str) -> list[str]:
     services = (endpoint_slice.EXTENDER, endpoint_slice.PLACEMENT_GUARD)
     names = [name for service in services for name in service.host_names(namespace)]
-    return [settings.host, *settings.allowed_hosts, *names]
+    return [given.host, *(given.allowed_host or ()), *names]
 
 
-def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
+def _probe_servers(app: FastAPI, given: Flags) -> list[HttpServer]:
     from app.bootstrap import plain_probes
     from app.runtime.server import HttpServer
 
-    if settings.probe_port is None:
+    if given.probe_port is None:
         return []
-    return [HttpServer(plain_probes(app), flags.listen(settings.host, settings.probe_port))]
+    return [HttpServer(plain_probes(app), flags.listen(given.host, given.probe_port))]
 
 
 def _serve_cluster(options: LiveOptions, settings: Settings, given: Flags) -> None:
     from app.runtime.server import exit_quietly, run_process
 
     exit_quietly()
-    listeners = [flags.listen(settings.host, settings.port)]
+    listeners = [flags.listen(given.host, given.port)]
     try:
-        listeners.append(flags.listen(settings.host, given.placement_guard_port))
+        listeners.append(flags.listen(given.host, given.placement_guard_port))
     except CoreError as error:
         # The extender answers kube-scheduler without a placement guard.
         options = replace(options, guard_problem=str(error))
     else:
         options = replace(options, guard_port=listeners[1].getsockname()[1])
     configure(given.log_format, given.log_level)
-    address = _address(settings, listeners[0])
-    welcome = (
-        f"Serving a cluster on {address} as {options.identity} (state: {address}/state, Ctrl-C hands over and stops)"
-    )
-    run_process(_run_live(options, settings, listeners, lambda: print_line(welcome, err=True)))
+    run_process(_run_live(options, settings, given, listeners))
 
 
-async def _run_live(
-    options: LiveOptions, settings: Settings, listeners: Sequence[socket.socket], connected: Callable[[], None]
-) -> None:
+async def _run_live(options: LiveOptions, settings: Settings, given: Flags, listeners: Sequence[socket.socket]) -> None:
     from app.bootstrap.live import live_application
     from app.runtime.server import HttpServer
     from app.runtime.server import serve as serve_until_signal
 
     extender = await live_application(options, settings, listeners[0].getsockname()[1])
-    hosts = _hosts(settings, options.namespace)
+    hosts = _hosts(given, options.namespace)
     servers = [HttpServer(extender.app, listeners[0], extender.tls, hosts=hosts)]
     servers += [
         HttpServer(extender.guard_app, listener, extender.guard_tls, extender.lifecycle.keeps_guard_connections, hosts)
         for listener in listeners[1:]
     ]
     try:
-        servers += _probe_servers(extender.app, settings)
-        connected()
+        servers += _probe_servers(extender.app, given)
+        address = _address(given, listeners[0])
+        hint = f"(state: {address}/state, Ctrl-C hands over and stops)"
+        print_line(f"Serving a cluster on {address} as {options.identity} {hint}", err=True)
         await serve_until_signal(extender.lifecycle, servers)
     finally:
         await extender.client.close()
