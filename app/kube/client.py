@@ -198,7 +198,7 @@ class KubeClient:
         except ConnectError:
             raise
         except _CREDENTIAL_ERRORS as error:
-            raise ConnectError(f"no cluster to talk to: {_one_line(error)}; see --kubeconfig and --context") from error
+            raise ConnectError(f"no cluster to talk to: {one_line(error)}; see --kubeconfig and --context") from error
         api.user_agent = f"{DISTRIBUTION}/{version(DISTRIBUTION)}"
         return cls(api, limits, AnswerMemory(memory))
 
@@ -342,7 +342,7 @@ def _check_exists(kubeconfig: str | None) -> None:
         )
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -355,7 +355,7 @@ def _connection_error(call: _Call, error: Exception) -> ApiError:
         )
     if isinstance(error, aiohttp.ClientConnectorError):
         return ApiError(str(call), 0, "", f"cannot connect to {error.host}:{error.port}: {_cause(error)}")
-    return ApiError(str(call), 0, "", _one_line(error))
+    return ApiError(str(call), 0, "", one_line(error))
 
 
 def _cause(error: aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorError) -> str:
@@ -366,7 +366,7 @@ def _cause(error: aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnec
     if isinstance(cause, OSError) and cause.errno:
         # getaddrinfo's errors have negative numbers, which strerror does not know.
         return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
-    return _one_line(cause)
+    return one_line(cause)
 
 
 def _status_error(call: _Call, status: int, body: bytes) -> ApiError:

@@ -24,7 +24,7 @@ import structlog
 from aiohttp.http_exceptions import LineTooLong
 from msgspec import Struct
 
-from app.kube.client import ApiError, KubeClient, newest_version, pages
+from app.kube.client import ApiError, KubeClient, newest_version, one_line, pages
 from app.kube.resources import Resource
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import ObjectError
@@ -193,7 +193,7 @@ class Reflector(Generic[_Value]):
                     await self._sleep(_MISSING_RETRY_INTERVAL)
                     continue
             except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
-                self._note_problem(f"{self.label}: {_one_line(error)}")
+                self._note_problem(f"{self.label}: {one_line(error)}")
             await self._back_off()
 
     async def catch_up(self) -> None:
@@ -304,7 +304,7 @@ class Reflector(Generic[_Value]):
                 else:
                     return _WatchEnd.REACHED_TARGET
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._note_problem(f"{self.label}: watch broke off: {_one_line(error)}")
+            self._note_problem(f"{self.label}: watch broke off: {one_line(error)}")
         except LineTooLong as error:
             text = f"the watch sent an event without end, of more than {format_bytes(self._client.memory.event)}"
             raise _RelistError(f"{self.label}: {text}") from error
@@ -405,10 +405,6 @@ def _raw_key(raw: msgspec.Raw) -> Key | None:
     except msgspec.DecodeError:
         return None
     return (meta.namespace, meta.name)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _reaches(version: str, target: str) -> bool:

@@ -25,7 +25,7 @@ from typing import Final
 import aiohttp
 import structlog
 
-from app.kube.client import ApiError, KubeClient, create_owned
+from app.kube.client import ApiError, KubeClient, create_owned, one_line
 from app.kube.resources import LEASES
 from app.runtime import wait_at_most
 from scheduler_core.convert.leadership import lease, new_lease, update_lease
@@ -238,7 +238,7 @@ class Elector:
         except TimeoutError:
             problem = f"{LEASES.label} {self._namespace}/{self._lease}: no answer from the API server in time"
         except _CALL_ERRORS as error:
-            problem = " ".join(str(error).split()) or type(error).__name__
+            problem = one_line(error)
         else:
             self._note_success()
             return event
