@@ -224,31 +224,27 @@ class CertificateFiles(CertificateReloader):
     async def check(self) -> float:
         """Reads the files, and uses them if their content changed."""
         contents = await asyncio.to_thread(_read, self._files)
-        if contents == self._contents:
-            self._refused = None
-            return RELOAD_INTERVAL
+        problem = "" if contents == self._contents else self._take(contents)
+        if problem and self._refused != (contents, problem):
+            log.error("serving certificate refused, the one before stays", problem=problem)
+            self._metrics.tls_reloads.count(REFUSED)
+        # Such content is tried again: a certificate may become valid later.
+        self._refused = (contents, problem) if problem else None
+        return RELOAD_INTERVAL
+
+    def _take(self, contents: _Contents) -> str:
+        """Uses what the files have now; returns why that cannot be used, or ""."""
         try:
             serving, authorities = _decode(self._files, contents)
             problem = serving.validity_problem(self._now()) if contents[:2] != self._contents[:2] else ""
-            if not problem:
-                self._use(serving, authorities)
+            if problem:
+                return problem
+            self._use(serving, authorities)
         except CertificateError as error:
-            problem = str(error)
-        if problem:
-            # Such content is tried again: a certificate may become valid later.
-            self._note_refusal(contents, problem)
-            return RELOAD_INTERVAL
+            return str(error)
         self._contents = contents
-        self._refused = None
         self._metrics.tls_reloads.count(LOADED)
-        return RELOAD_INTERVAL
-
-    def _note_refusal(self, contents: _Contents, problem: str) -> None:
-        if self._refused == (contents, problem):
-            return
-        self._refused = (contents, problem)
-        log.error("serving certificate refused, the one before stays", problem=problem)
-        self._metrics.tls_reloads.count(REFUSED)
+        return ""
 
 
 def _read(files: TlsFiles) -> _Contents:
