@@ -256,7 +256,12 @@ class GuardEndpoint:
         elif term is not None:
             await self._service.keep_empty()
             await self._standby.keep_empty()
-        self._log_problem(mode)
+        problem = self._problem(mode)
+        if problem and problem != self._logged_problem:
+            live_log.warning("the placement guard cannot be called", problem=problem)
+        elif problem != self._logged_problem:
+            live_log.info("the placement guard can be called")
+        self._logged_problem = problem
 
     @property
     def left(self) -> list[PublishedService]:
@@ -271,13 +276,3 @@ class GuardEndpoint:
     def _problem(self, mode: GuardMode) -> str:
         service = self._service if self._leading() else self._standby
         return "" if mode is GuardMode.OFF else self._fault or self._certificate.problem or service.problem
-
-    def _log_problem(self, mode: GuardMode) -> None:
-        problem = self._problem(mode)
-        if problem == self._logged_problem:
-            return
-        self._logged_problem = problem
-        if problem:
-            live_log.warning("the placement guard cannot be called", problem=problem)
-        else:
-            live_log.info("the placement guard can be called")

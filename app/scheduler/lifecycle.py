@@ -98,13 +98,11 @@ class SchedulerLifecycle(Program):
     async def before_step(self) -> None:
         """Logs a changed problem."""
         problem = self._scheduler.problem or self._elector.problem
-        if problem == self._logged_problem:
-            return
-        self._logged_problem = problem
-        if problem:
+        if problem and problem != self._logged_problem:
             log.warning("trouble", problem=problem)
-        else:
+        elif problem != self._logged_problem:
             log.info("trouble is over")
+        self._logged_problem = problem
 
     async def catch_up(self) -> None:
         await self._scheduler.catch_up()

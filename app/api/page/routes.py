@@ -178,11 +178,13 @@ async def _answer(
     except UnavailableError as error:
         status = 503
         template = "unavailable.html"
-        context = views.not_ready(site, str(error))
+        context = {**views.frame(site, "Not ready", "", views.SOON_SECONDS), "problem": str(error)}
     if context is None:
         status = 404
         template = "absent.html"
-        context = views.absent(site, request.url.path)
+        path = request.url.path
+        what = f"There is nothing at {path}: the pod or node does not exist, or has no Longhorn volumes or disks."
+        context = {**views.frame(site, "Not found", ""), "what": what}
     page = await site.sources.reporter.run(partial(render, template, context))
     lease.charge(len(page))
     return Response(page, status, media_type="text/html; charset=utf-8")

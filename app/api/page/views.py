@@ -294,15 +294,6 @@ def _part(number: int, orders: int) -> str:
     return f"{number} of {format_count(orders, 'order')}"
 
 
-def not_ready(site: Site, problem: str) -> Context:
-    return {**frame(site, "Not ready", ""), "problem": problem, "refresh": SOON_SECONDS}
-
-
-def absent(site: Site, path: str) -> Context:
-    what = f"There is nothing at {path}: the pod or node does not exist, or has no Longhorn volumes or disks."
-    return {**frame(site, "Not found", ""), "what": what}
-
-
 MAX_TEXT: Final = 100
 _MAX_PAGE: Final = 1_000_000
 _PARAMETERS: Final = frozenset({"q", "page", "group", "zone"})
