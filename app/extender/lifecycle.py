@@ -29,7 +29,7 @@ from app.kube.client import ApiError
 from app.kube.cluster_cache import ClusterCache
 from app.kube.store import ConfigMapCache
 from app.runtime.elector import Elector
-from app.runtime.leader_loop import LeaderLoop, Program
+from app.runtime.leader_loop import Program
 from app.runtime.probes import ALWAYS_AVAILABLE, Availability, SwitchedOff
 from app.runtime.server import freeze_heap
 from app.schemas.state import OutstandingState, ServiceState
@@ -115,12 +115,12 @@ class ExtenderLifecycle(Program):
         leader_tasks: Sequence[LeaderTask] = (),
         outstanding: Callable[[], OutstandingState] = OutstandingState,
     ) -> None:
+        super().__init__(parts.elector, log)
         self._parts = parts
         self._reservations = reservations
         self._leader_tasks = leader_tasks
         self._outstanding = outstanding
         self._settings = settings
-        self._loop = LeaderLoop(parts.elector, self, log, release_after_crash=False)
         self._logged_settings = ExtenderSettings()
         self._logged_problem = ""
         self._draining = False
@@ -179,7 +179,7 @@ class ExtenderLifecycle(Program):
         if not elector.leading():
             leader = f"not the leader, {elector.holder or 'no process'} is"
             return f"{leader}: {elector.problem}" if elector.problem else leader
-        if self._loop.term != elector.term:
+        if self.term != elector.term:
             return "taking over from the last leader"
         return ""
 
@@ -196,15 +196,6 @@ class ExtenderLifecycle(Program):
     @property
     def _settings_pending(self) -> bool:
         return bool(self._parts.config_map.problem) or not self._parts.cache.has_synced
-
-    async def run(self) -> None:
-        await self._loop.run()
-
-    async def drain(self) -> None:
-        """Hands over to a successor. When this returns, the Lease is released, and a successor can read every offer
-        that is still open; otherwise the Lease runs out.
-        """
-        await self._loop.drain()
 
     def log_failure(self, error: BaseException) -> None:
         log.error(
@@ -237,7 +228,7 @@ class ExtenderLifecycle(Program):
         if wanted and not self.readiness_problem:
             self._silent_since = None
             return True
-        if self._loop.term is None:
+        if self.term is None:
             return False
         now = asyncio.get_running_loop().time()
         if self._silent_since is None:
@@ -267,7 +258,7 @@ class ExtenderLifecycle(Program):
         if self._publishing is not None:
             await self._publishing
             self._publishing = None
-        term = self._loop.term
+        term = self.term
         if term is not None and self._settings().enabled:
             await self._service.keep(term)
         if not self.review_refusal():

@@ -5,7 +5,7 @@ answer.
     Lease lost, or caches stale → no more decisions and Bindings
     SIGTERM → no more decisions → finish Bindings and write Events, both bounded → release the Lease
 
-`SchedulerLifecycle` is the program that `LeaderLoop` runs; `run_scheduler` connects it to the cluster and serves it.
+`SchedulerLifecycle` is the program; `run_scheduler` connects it to the cluster and serves it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.runtime.decision_thread import DecisionThread
 from app.runtime.elector import Elector
-from app.runtime.leader_loop import LeaderLoop, Program
+from app.runtime.leader_loop import Program
 from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
 from app.runtime.server import HttpServer, run_process, serve
 from app.scheduler.api_calls import PodReporter, SchedulerMetrics
@@ -57,13 +57,14 @@ class SchedulerOptions(Struct, frozen=True):
 class SchedulerLifecycle(Program):
     """Owner of the decision whether this process schedules."""
 
+    # A successor may start at once: it reads from the cluster which pods are bound, and no pod can be bound twice.
+    release_after_crash = True
+
     def __init__(self, scheduler: GenericScheduler, elector: Elector, metrics: SchedulerMetrics) -> None:
+        super().__init__(elector, log)
         self._scheduler = scheduler
-        self._elector = elector
-        # A successor may start at once: it reads from the cluster which pods are bound, and no pod can be bound twice.
-        self._loop = LeaderLoop(elector, self, log, release_after_crash=True)
         self._logged_problem = ""
-        metrics.add_gauge("leading", "Whether this process schedules", lambda: float(self._loop.leading))
+        metrics.add_gauge("leading", "Whether this process schedules", lambda: float(self.leading))
 
     def readiness(self) -> LeaderHealth:
         """Returns that the process could schedule, and whether it leads. Raises an UnavailableError if the cluster is
@@ -72,14 +73,7 @@ class SchedulerLifecycle(Program):
         problem = self._scheduler.problem
         if problem:
             raise UnavailableError(f"not ready: {problem}")
-        return LeaderHealth(status="ok", role="leader" if self._loop.leading else "follower")
-
-    async def run(self) -> None:
-        await self._loop.run()
-
-    async def drain(self) -> None:
-        """Finishes what was begun, bounded; the Lease is free when this returns."""
-        await self._loop.drain()
+        return LeaderHealth(status="ok", role="leader" if self.leading else "follower")
 
     def log_failure(self, error: BaseException) -> None:
         process_log.error("the scheduler has failed", exc_info=error)
@@ -97,7 +91,7 @@ class SchedulerLifecycle(Program):
 
     async def before_step(self) -> None:
         """Logs a changed problem."""
-        problem = self._scheduler.problem or self._elector.problem
+        problem = self._scheduler.problem or self._election.problem
         if problem and problem != self._logged_problem:
             log.warning("trouble", problem=problem)
         elif problem != self._logged_problem:
