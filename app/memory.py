@@ -75,7 +75,6 @@ def _read_limit(file: Path) -> int | None:
 
 
 def resident_memory() -> int:
-    """Returns the memory that this process uses, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -33,7 +33,7 @@ import structlog
 from msgspec import Struct
 from rpds import HashTrieMap
 
-from app.schemas.decision import PolicyAnswer, policy_answer
+from app.schemas.decision import PolicyAnswer
 from app.settings import LOADED, REFUSED, RELOAD_INTERVAL, read_content
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import CoreError
@@ -160,7 +160,14 @@ class PolicyInForce:
         if self._file is None:
             return None
         pending = bool(self.waiting_for)
-        return policy_answer(self._file.path, self._policy, self._file.problem, pending=pending)
+        return PolicyAnswer(
+            file=self._file.path,
+            predicates=[entry.name for entry in self._policy.predicates],
+            priorities={entry.name: entry.weight for entry in self._policy.priorities},
+            warnings=list(self._policy.warnings),
+            problem=self._file.problem,
+            pending=pending,
+        )
 
 
 log = structlog.get_logger("policy")

@@ -5,7 +5,7 @@ Every value is a flag, and most are an environment variable too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scheduler_core.leadership.election import ElectionTiming
 
 
+# Loopback, because plain HTTP authenticates no caller.
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9504
 DEFAULT_MAX_BODY = 256 * 1024**2
@@ -51,8 +52,6 @@ class TlsFiles(Struct, frozen=True):
 class Settings(Struct, frozen=True):
     """What an administrator may choose about the service."""
 
-    host: str = DEFAULT_HOST  # address to listen on; loopback by default, because plain HTTP authenticates no caller
-    port: int = DEFAULT_PORT  # TCP port to listen on; 0 picks a free one
     max_body: int = DEFAULT_MAX_BODY  # the largest body of a request, in bytes; 5,000 full nodes of 10 kB are 50 MB
     request_memory: int = DEFAULT_REQUEST_MEMORY  # what all requests together may hold, in bytes
     options: FilterOptions = field(default_factory=FilterOptions)  # how pods are decided about
@@ -64,9 +63,6 @@ class Settings(Struct, frozen=True):
     plugins: tuple[str, ...] = ()  # modules with rules that the policy may name
     disk_metrics: bool = True  # whether /metrics has the space of every disk
     tls: TlsFiles | None = None  # None for plain HTTP
-    # TCP port with /healthz and /readyz alone, without TLS; 0 picks a free one, None: no such port.
-    probe_port: int | None = None
-    allowed_hosts: Sequence[str] = ()  # names by which the service is called, besides its own
     status_page: bool = True  # whether there are pages for people
 
 

@@ -21,7 +21,7 @@ from app.evaluator import Evaluator, no_contenders
 from app.extender.capacity import NodeLosses
 from app.extender.certificates import CertificateFiles
 from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint
-from app.extender.guard import GuardContext, PlacementGuard, WrittenReplicas
+from app.extender.guard import GuardContext, PlacementGuard, written_replicas
 from app.extender.guard_certificate import CertificateOptions, GuardCertificate
 from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
@@ -50,6 +50,7 @@ from scheduler_core.leadership import endpoint_slice
 from scheduler_core.values import replace
 
 _TIMING: Final = Timing(monotonic, random.uniform)
+_now: Final = partial(datetime.now, UTC)
 
 
 class _Shared(Struct, frozen=True):
@@ -95,10 +96,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         PolicyFileError: the policy file cannot be used
         CertificateError: the certificate files cannot be used
     """
-
-    async def connect() -> KubeClient:
-        return await KubeClient.connect(options.kubeconfig, options.context, memory=options.memory)
-
+    connect = partial(KubeClient.connect, options.kubeconfig, options.context, memory=options.memory)
     file = PolicyFile(settings.policy, load_plugins(settings.plugins)) if settings.policy is not None else None
     client = await connect()
     cache = ClusterCache(client, options.namespace, _TIMING, _now, options.stale_after)
@@ -180,7 +178,6 @@ def _guard_endpoint(
 
 
 def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: NodeLosses) -> StatusSources | None:
-    """Returns what the status page reads, None without a page."""
     if not shared.settings.status_page:
         return None
     options = shared.options
@@ -213,7 +210,7 @@ def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: Gu
         leads=reservation.has_adopted,
         contenders=reservation.contenders,
         recorded=recorded,
-        written=WrittenReplicas(shared.client, shared.options.namespace),
+        written=partial(written_replicas, shared.client, shared.options.namespace),
         obstacle=lambda: certificate.problem,
     )
     guard = PlacementGuard(cache, shared.evaluator, context, shared.metrics, monotonic)
@@ -232,10 +229,6 @@ def _certificate(shared: _Shared, elector: Elector) -> GuardCertificate:
         now=_now,
     )
     return GuardCertificate(shared.client, options, shared.metrics)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _publisher(

@@ -6,5 +6,4 @@ options         flags that commands of every kind share
 query           what asking and planning commands ask about; the pods and workloads that arguments name
 render          what they print, and the one place that writes
 console         tables and lines for people, escaped
-serve_options   the flags of `serve`, and its configuration file
 """

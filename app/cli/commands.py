@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache, wraps
 from importlib import import_module
 from inspect import Parameter, Signature, signature
+from operator import itemgetter
 from typing import Annotated, Any, Final, cast, get_type_hints
 
 import typer
@@ -55,8 +56,6 @@ _WIDTH: Final = max(len(name) for commands in COMMANDS.values() for name in comm
 _WITH_OLD_NAMESPACE: Final = frozenset({"serve", "schedule", "disk-schedule", "snapshot"})
 # They print a result, and import modules that log, whatever they read; `cluster_objects` has the logs of the others.
 LOGGING: Final = frozenset({"schedule", "doctor", "policy"})
-# Where a command shows these options of a query; the others are where its parameter is.
-_PLACES: Final = {"snapshot": -1, "longhorn_namespace": 1}
 # The others are named as their command.
 _MODULES: Final = {
     "headroom": "planning",
@@ -108,7 +107,6 @@ class _Program(CommandGroup):
         return [*names, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Writes the commands by what they are for."""
         del ctx
         for title, commands in COMMANDS.items():
             with formatter.section(title):
@@ -134,11 +132,11 @@ def load_command(name: str) -> Any:
 def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
     """Returns a command with an option for each field of its groups of options."""
     groups: dict[str, Any] = {}
-    options: list[Parameter] = []
+    options: list[tuple[int, Parameter]] = []
     for parameter in signature(command, eval_str=True).parameters.values():
         group = parameter.annotation
         if not hasattr(group, "__match_args__"):  # no struct and no dataclass
-            options.append(parameter)
+            options.append((0, parameter))
             continue
         groups[parameter.name] = group
         types = get_type_hints(group, include_extras=True)
@@ -146,10 +144,10 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
             # A command may have defaults of its own.
             default = entry.default if parameter.default is Parameter.empty else getattr(parameter.default, entry.name)
             option = Parameter(entry.name, Parameter.KEYWORD_ONLY, default=default, annotation=types[entry.name])
-            options.append(option)
+            options.append((getattr(group, "PLACES", {}).get(entry.name, 0), option))
     if not groups:
         return command
-    options.sort(key=lambda option: _PLACES.get(option.name, 0))
+    options.sort(key=itemgetter(0))
 
     @wraps(command)
     def call(**values: Any) -> None:
@@ -157,7 +155,7 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
             values[name] = group(**{field: values.pop(field) for field in group.__match_args__})
         command(**values)
 
-    single = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
+    single = [option.replace(kind=Parameter.KEYWORD_ONLY) for _, option in options]
     call.__signature__ = Signature(single)  # type: ignore[attr-defined]
     call.__annotations__ = {option.name: option.annotation for option in single}
     return call

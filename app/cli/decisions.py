@@ -41,7 +41,6 @@ from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
-    from app.extender.installation_calls import CallerFiles
     from app.schemas.remedies_answer import RemedyAnswer
 
 
@@ -236,18 +235,14 @@ class Leader(Struct, frozen=True):
         ),
     ] = ""
 
-    def files(self) -> CallerFiles:
-        """Returns the files for a call of an extender with TLS. Raises a CoreError if a file or name is given and the
-        URL has no TLS, or a certificate has no key.
-        """
-        from app.extender.installation_calls import CallerFiles
-
-        files = CallerFiles(self.ca_file, self.cert_file, self.key_file, self.server_name)
-        if files != CallerFiles() and not self.url.startswith("https://"):
+    def check(self) -> None:
+        """Raises a CoreError if the URL has no scheme, a file or name is given and it has no TLS, or a certificate has no key."""
+        check_url(self.url)
+        given = self.ca_file or self.cert_file or self.key_file or self.server_name
+        if given and not self.url.startswith("https://"):
             raise CoreError("--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT")
         if bool(self.cert_file) != bool(self.key_file):
             raise CoreError("--cert-file and --key-file go together")
-        return files
 
 
 class DecisionEntry(msgspec.Struct):
@@ -305,13 +300,12 @@ def decisions(
     """
     import asyncio
 
-    check_url(leader.url)
-    files = leader.files()
+    leader.check()
     query = _query(pod, namespace, outcome, limit)
 
     def read() -> dict[str, Any]:
         if leader.url:
-            return asyncio.run(_read_directly(query, leader.url, files))
+            return asyncio.run(_read_directly(query, leader))
         return asyncio.run(_read(query, kubeconfig, context, longhorn_namespace))
 
     if refreshing.watch:
@@ -340,11 +334,11 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
     return urlencode({key: value for key, value in parameters.items() if value is not None})
 
 
-async def _read_directly(query: str, url: str, files: CallerFiles) -> dict[str, Any]:
-    """Returns the answer of a process at a URL, or raises a CoreError if it is none of the extender's."""
+async def _read_directly(query: str, leader: Leader) -> dict[str, Any]:
     from app.extender.installation_calls import direct_call
 
-    return _decode(await direct_call(url, files)(f"decisions?{query}"))
+    call = direct_call(leader.url, leader.ca_file, leader.cert_file, leader.key_file, leader.server_name)
+    return _decode(await call(f"decisions?{query}"))
 
 
 async def _read(query: str, kubeconfig: str | None, context: str | None, namespace: str) -> dict[str, Any]:
@@ -352,11 +346,8 @@ async def _read(query: str, kubeconfig: str | None, context: str | None, namespa
     from app.extender.installation_calls import leader_call
     from app.kube.client import KubeClient
 
-    client = await KubeClient.connect(kubeconfig, context)
-    try:
+    async with await KubeClient.connect(kubeconfig, context) as client:
         return _decode(await (await leader_call(client, namespace))(f"decisions?{query}"))
-    finally:
-        await client.close()
 
 
 def _decode(body: bytes) -> dict[str, Any]:

@@ -34,7 +34,9 @@ def disk_schedule(  # one parameter per flag
     port: Annotated[
         int, typer.Option(envvar="LONGHORN_DISK_SCHEDULE_PORT", min=0, max=65535, help="TCP port; 0 picks a free one.")
     ] = DEFAULT_PORT,
-    identity: flags.CandidateIdentityOption = "",
+    identity: Annotated[
+        str, typer.Option(envvar="POD_NAME", help="Who this candidate is in the Lease; default: host name and process.")
+    ] = "",
     leader_elect: Annotated[  # noqa: FBT002 # --leader-elect and --no-leader-elect
         bool,
         typer.Option(

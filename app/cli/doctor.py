@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
-from app.cli.render import CommandInterruptedError, Output, show, warn
+from app.cli.render import CommandInterruptedError, Output, document, show, warn
 from app.settings import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FINDINGS: Final = 1
 _PROBE_SECONDS: Final = 30.0
+_KEYS: Final = ("check", "severity", "what", "where", "command")
 _STYLES: Final = {"ok": "green", "skipped": "dim", "warning": "yellow", "error": "red"}
 
 
@@ -73,7 +74,6 @@ def doctor(
 
     Exit code 0: there is no error. 1: there is one, or with --strict a warning. 2: bad input, or no cluster.
     """
-    from app import API_VERSION
     from app.extender.installation_calls import ProbeOptions
     from app.extender.installation_reader import ReadOptions
     from scheduler_core.installation.diagnosis import INSTALLED, UNINSTALLED, diagnose, is_well
@@ -86,21 +86,8 @@ def doctor(
     )
     findings = diagnose(facts, UNINSTALLED if uninstall else INSTALLED)
     well = is_well(findings)
-    answer = {
-        "apiVersion": API_VERSION,
-        "kind": "Diagnosis",
-        "well": well,
-        "findings": [
-            {
-                "check": entry.check,
-                "severity": entry.severity.value,
-                "what": entry.what,
-                "where": entry.where,
-                "command": entry.command,
-            }
-            for entry in findings
-        ],
-    }
+    data = [{key: getattr(entry, key) for key in _KEYS} for entry in findings]
+    answer = document("Diagnosis", {"well": well, "findings": data})
     show(answer, output, lambda console: _print(findings, console))
     severities = {entry.severity for entry in findings}
     if Severity.ERROR in severities or (strict and not well):
@@ -111,19 +98,17 @@ async def _read(kubeconfig: str | None, context: str | None, options: ReadOption
     from app.extender.installation_reader import InstallationReader
     from app.kube.client import KubeClient
 
-    client = await KubeClient.connect(kubeconfig, context)
-    task = asyncio.current_task()
-    if task is not None:
-        # What the probe has created is removed first. Only the main thread has signals.
-        with suppress(RuntimeError, ValueError, NotImplementedError):
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    try:
-        return await InstallationReader(client, options).read()
-    except asyncio.CancelledError as error:
-        raise CommandInterruptedError("interrupted; the probe pod is removed") from error
-    finally:
-        await client.close()
+    async with await KubeClient.connect(kubeconfig, context) as client:
+        task = asyncio.current_task()
+        if task is not None:
+            # What the probe has created is removed first. Only the main thread has signals.
+            with suppress(RuntimeError, ValueError, NotImplementedError):
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        try:
+            return await InstallationReader(client, options).read()
+        except asyncio.CancelledError as error:
+            raise CommandInterruptedError("interrupted; the probe pod is removed") from error
 
 
 def _print(findings: Sequence[Finding], console: EscapingConsole) -> None:

@@ -73,7 +73,6 @@ class CandidateNode(Struct, frozen=True):
 
     @property
     def kube_scheduler(self) -> str:
-        """What kube-scheduler's plugins say."""
         if not self.asked:
             return "-"
         return "ok" if self.refusal is None else self.refusal.text
@@ -126,7 +125,6 @@ class PodExplanation(Struct, frozen=True):
 
     @property
     def fitting(self) -> list[str]:
-        """The nodes that are left."""
         return [name for name, entry in self.nodes.items() if entry.fits]
 
     def data(self) -> dict[str, Any]:
@@ -294,7 +292,6 @@ class _Question:
 
 
 def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
-    """Warns of nodes that do not exist; the answer has them, too."""
     for name in names or ():
         if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
             warn(f"--node {name}: there is no such node")
@@ -311,19 +308,17 @@ def _show_volume(name: str, source: ClusterSource, nodes: list[str] | None, outp
 
 
 def _show_pod(answer: PodExplanation, output: ExplainOutput) -> bool:
-    def table(console: EscapingConsole) -> None:
-        _print_pod(answer, console, wide=output is ExplainOutput.WIDE)
-
-    show(answer.data(), output, table, [f"node/{name}" for name in answer.fitting])
+    wide = output is ExplainOutput.WIDE
+    names = [f"node/{name}" for name in answer.fitting]
+    show(answer.data(), output, lambda console: _print_pod(answer, console, wide=wide), names)
     return bool(answer.fitting)
 
 
 def _show_pods(answers: Sequence[PodExplanation], output: ExplainOutput) -> bool:
-    def table(console: EscapingConsole) -> None:
-        _print_pods(answers, console, wide=output is ExplainOutput.WIDE)
-
+    wide = output is ExplainOutput.WIDE
     names = [f"pod/{answer.pod.partition('/')[2]}" for answer in answers if answer.fitting]
-    show(document("PodExplanationList", {"items": [answer.data() for answer in answers]}), output, table, names)
+    data = document("PodExplanationList", {"items": [answer.data() for answer in answers]})
+    show(data, output, lambda console: _print_pods(answers, console, wide=wide), names)
     return all(answer.fitting for answer in answers)
 
 

@@ -11,12 +11,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.cli.render import warn
-from app.kube.snapshot_file import load_snapshot
 from app.settings import PEAK_FACTOR, BestEffort, LogFormat
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.model.quantity import parse_bytes
-from scheduler_core.model.snapshot import Snapshot
 
 # Every address of both IP families.
 ANY_ADDRESS: Final = "::"
@@ -95,10 +93,6 @@ RetryPeriodOption = Annotated[float, typer.Option(help="Seconds between renewals
 LogFormatOption = Annotated[LogFormat, typer.Option(help="auto: readable on a terminal, else JSON.")]
 LogLevelOption = Annotated[str, typer.Option(help="debug, info, ...")]
 
-CandidateIdentityOption = Annotated[
-    str, typer.Option(envvar="POD_NAME", help="Who this candidate is in the Lease; default: host name and process.")
-]
-
 
 def filter_options(best_effort: BestEffort, packing: Packing) -> FilterOptions:
     return FilterOptions(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)
@@ -111,12 +105,10 @@ def check_url(url: str) -> None:
 
 
 def holder_identity(identity: str) -> str:
-    """Returns the holder of the Lease; by default host name and process."""
     return identity or f"{socket.gethostname()}-{os.getpid()}"
 
 
 def check_log_level(level: str) -> None:
-    """Raises a CoreError if the log level does not exist."""
     if level.lower() not in _LOG_LEVELS:
         raise CoreError(f"--log-level {level}: expected one of {', '.join(_LOG_LEVELS)}")
 
@@ -151,14 +143,6 @@ def _listen_on_any(port: int) -> socket.socket:
 
 def url(host: str, port: int, scheme: str = "http") -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def read_snapshot_file(source: str) -> Snapshot:
-    """Returns the snapshot in a file, or raises a SnapshotFileError; warnings go to standard error."""
-    loaded = load_snapshot(source)
-    for warning in loaded.warnings:
-        warn(warning)
-    return loaded.snapshot
 
 
 def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:

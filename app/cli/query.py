@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
 import typer
@@ -50,6 +50,8 @@ RebuildRateOption = Annotated[
 class Query(Struct, frozen=True):
     """The cluster that is asked about."""
 
+    # Where a command shows these options; the others are where its parameter is.
+    PLACES: ClassVar = {"snapshot": -1, "longhorn_namespace": 1}
     snapshot: flags.SnapshotOption = None
     kubeconfig: flags.KubeconfigOption = None
     context: flags.ContextOption = None
@@ -132,7 +134,6 @@ class Orders(Struct, frozen=True):
 
     @property
     def seeds(self) -> list[str]:
-        """The seed of each order."""
         return [f"{self.seed}/{number}" for number in range(self.orders)]
 
 
@@ -180,11 +181,8 @@ def cluster_objects(
             print_line(text, err=True)
 
     async def read() -> list[dict[str, Any]]:
-        client = await KubeClient.connect(kubeconfig, context)
-        try:
+        async with await KubeClient.connect(kubeconfig, context) as client:
             return await read_cluster(client, namespace, report, warn)
-        finally:
-            await client.close()
 
     return asyncio.run(read())
 
@@ -201,7 +199,6 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
 
 
 def seeded_choice(seed: str) -> Choose:
-    """Returns what makes the random choices of a prediction."""
     choose: Choose = random.Random(seed).randrange  # noqa: S311 # a seed is reproducible, not secret
     return choose
 
@@ -225,7 +222,6 @@ def positive_bytes(text: str, subject: str) -> int:
 
 
 def wait_line(seconds: float) -> str:
-    """Returns for how long Longhorn rebuilds nothing, as a sentence."""
     wait = format_duration(seconds)
     return f"nothing is rebuilt for {wait} where a failed replica could be reused (replica-replenishment-wait-interval)"
 
@@ -323,11 +319,8 @@ def read_workload(resource: Resource, name: str, namespace: str, source: Cluster
 async def _get(path: str, kubeconfig: str | None, context: str | None) -> Any:
     from app.kube.client import KubeClient
 
-    client = await KubeClient.connect(kubeconfig, context)
-    try:
+    async with await KubeClient.connect(kubeconfig, context) as client:
         return msgspec.json.decode(await client.get(path))
-    finally:
-        await client.close()
 
 
 def claim_pod(text: str, namespace: str | None, source: ClusterSource) -> ExplainedPod:

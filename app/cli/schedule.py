@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import random
 import re
-import socket
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from msgspec import Struct
 
 from app.cli import options as flags
 from app.cli.commands import CommandGroup
 from app.cli.render import Output, OutputOption, print_line, show, show_progress, warn
 from app.policy import PolicyFile, load_plugins
 from app.runtime.logs import configure
-from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort, LogFormat
+from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.policy import (
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from app.cli.console import EscapingConsole
     from app.kube.snapshot_file import LoadedCluster
     from app.scheduler.decision import WhatIfReport
-    from app.scheduler.lifecycle import SchedulerOptions
-    from app.scheduler.scheduler import SchedulerConfig
     from scheduler_core.convert.generic import PendingPod
     from scheduler_core.generic.scheduler import SelectHost
 
@@ -52,148 +50,148 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[
 _MAX_NAME_LENGTH: Final = 253
 
 
-_Snapshot = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Schedule the pending pods of this file, and print what becomes of them: what `kubectl get nodes,pods,services "
-        "-A -o yaml` prints, with Longhorn's objects if the policy has rules of Longhorn's; - for standard input.",
-    ),
-]
-_Watch = Annotated[bool, typer.Option("--watch", help="Schedule pods of a live cluster until a signal ends it.")]
-_SchedulerName = Annotated[
-    str,
-    typer.Option(
-        envvar="LONGHORN_SCHEDULER_NAME",
-        metavar="NAME",
-        help="Only pods with this spec.schedulerName; required with --watch.",
-    ),
-]
-_Policy = Annotated[
-    str | None,
-    typer.Option(
-        envvar="LONGHORN_SCHEDULER_POLICY",
-        metavar="FILE",
-        help="Policy file, JSON, with --watch read again when it changes; without one the classic default is in force.",
-    ),
-]
-_Unsupported = Annotated[
-    UnsupportedMode | None,
-    typer.Option(
-        "--unsupported-constraints",
-        envvar="LONGHORN_SCHEDULER_UNSUPPORTED_CONSTRAINTS",
-        help="What becomes of a pod with constraints that no rule of the policy reads, such as required node affinity, and of "
-        "nodes with taints: refuse = the pod is not scheduled, and its Event names them; warn = it is, and they are listed; ignore. "
-        "Default: refuse with --watch, warn with --snapshot.",
-    ),
-]
-_Seed = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", help="Of the choice among equally good nodes; default: 0 with --snapshot, chance with --watch."
-    ),
-]
-_Output = Annotated[Output, typer.Option("--output", "-o", help="How to print; with --snapshot.")]
-_LeaseName = Annotated[
-    str,
-    typer.Option(
-        envvar="LONGHORN_SCHEDULER_LEASE",
-        metavar="NAME",
-        help="The Lease by which processes of one --scheduler-name agree who schedules; another for each scheduler name.",
-    ),
-]
-_Identity = Annotated[
-    str, typer.Option(envvar="POD_NAME", help="Who this process is in the Lease; default: host name and process.")
-]
-_Host = Annotated[
-    str, typer.Option(envvar="LONGHORN_SCHEDULER_HOST", help="Address of /healthz, /readyz and /metrics.")
-]
-_Port = Annotated[
-    int | None,
-    typer.Option(
-        envvar="LONGHORN_SCHEDULER_PORT", min=0, max=65535, help="TCP port of these; without it there are none."
-    ),
-]
-_StaleAfter = Annotated[
-    float, typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is scheduled.")
-]
-_Qps = Annotated[float, typer.Option(min=1, help="Calls per second in the long run, of Events on their own.")]
-_Burst = Annotated[int, typer.Option(min=1, help="Calls at once after a pause, of Events on their own.")]
+class _Flags(Struct, frozen=True):
+    """The flags of `schedule`."""
+
+    snapshot: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Schedule the pending pods of this file, and print what becomes of them: what `kubectl get nodes,pods,services "
+            "-A -o yaml` prints, with Longhorn's objects if the policy has rules of Longhorn's; - for standard input.",
+        ),
+    ] = None
+    watch: Annotated[bool, typer.Option("--watch", help="Schedule pods of a live cluster until a signal ends it.")] = (
+        False
+    )
+    scheduler_name: Annotated[
+        str,
+        typer.Option(
+            envvar="LONGHORN_SCHEDULER_NAME",
+            metavar="NAME",
+            help="Only pods with this spec.schedulerName; required with --watch.",
+        ),
+    ] = ""
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LONGHORN_SCHEDULER_POLICY",
+            metavar="FILE",
+            help="Policy file, JSON, with --watch read again when it changes; without one the classic default is in force.",
+        ),
+    ] = None
+    unsupported_constraints: Annotated[
+        UnsupportedMode | None,
+        typer.Option(
+            "--unsupported-constraints",
+            envvar="LONGHORN_SCHEDULER_UNSUPPORTED_CONSTRAINTS",
+            help="What becomes of a pod with constraints that no rule of the policy reads, such as required node affinity, and of "
+            "nodes with taints: refuse = the pod is not scheduled, and its Event names them; warn = it is, and they are listed; ignore. "
+            "Default: refuse with --watch, warn with --snapshot.",
+        ),
+    ] = None
+    plugin: flags.PluginOption = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Of the choice among equally good nodes; default: 0 with --snapshot, chance with --watch."
+        ),
+    ] = None
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print; with --snapshot.")] = Output.TABLE
+    best_effort: flags.BestEffortOption = BestEffort.REQUIRE
+    packing: flags.PackingOption = Packing.AUTO
+    kubeconfig: flags.KubeconfigOption = None
+    context: flags.ContextOption = None
+    longhorn_namespace: flags.NamespaceOption = DEFAULT_NAMESPACE
+    lease_name: Annotated[
+        str,
+        typer.Option(
+            envvar="LONGHORN_SCHEDULER_LEASE",
+            metavar="NAME",
+            help="The Lease by which processes of one --scheduler-name agree who schedules; another for each scheduler name.",
+        ),
+    ] = _LEASE
+    identity: Annotated[
+        str, typer.Option(envvar="POD_NAME", help="Who this process is in the Lease; default: host name and process.")
+    ] = ""
+    host: Annotated[
+        str, typer.Option(envvar="LONGHORN_SCHEDULER_HOST", help="Address of /healthz, /readyz and /metrics.")
+    ] = DEFAULT_HOST
+    port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="LONGHORN_SCHEDULER_PORT", min=0, max=65535, help="TCP port of these; without it there are none."
+        ),
+    ] = None
+    stale_after: Annotated[
+        float, typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is scheduled.")
+    ] = DEFAULT_STALE_AFTER
+    lease_duration: flags.LeaseDurationOption = 15.0
+    renew_deadline: flags.RenewDeadlineOption = 10.0
+    retry_period: flags.RetryPeriodOption = 2.0
+    kube_api_qps: Annotated[
+        float, typer.Option(min=1, help="Calls per second in the long run, of Events on their own.")
+    ] = 50.0
+    kube_api_burst: Annotated[int, typer.Option(min=1, help="Calls at once after a pause, of Events on their own.")] = (
+        100
+    )
+    log_format: flags.LogFormatOption = "auto"
+    log_level: flags.LogLevelOption = "info"
 
 
-def schedule(  # one parameter per flag
-    snapshot: _Snapshot = None,
-    watch: _Watch = False,  # noqa: FBT002 # a switch
-    scheduler_name: _SchedulerName = "",
-    policy: _Policy = None,
-    unsupported_constraints: _Unsupported = None,
-    plugin: flags.PluginOption = None,
-    seed: _Seed = None,
-    output: _Output = Output.TABLE,
-    best_effort: flags.BestEffortOption = BestEffort.REQUIRE,
-    packing: flags.PackingOption = Packing.AUTO,
-    kubeconfig: flags.KubeconfigOption = None,
-    context: flags.ContextOption = None,
-    longhorn_namespace: flags.NamespaceOption = DEFAULT_NAMESPACE,
-    lease_name: _LeaseName = _LEASE,
-    identity: _Identity = "",
-    host: _Host = DEFAULT_HOST,
-    port: _Port = None,
-    stale_after: _StaleAfter = DEFAULT_STALE_AFTER,
-    lease_duration: flags.LeaseDurationOption = 15.0,
-    renew_deadline: flags.RenewDeadlineOption = 10.0,
-    retry_period: flags.RetryPeriodOption = 2.0,
-    kube_api_qps: _Qps = 50.0,
-    kube_api_burst: _Burst = 100,
-    log_format: flags.LogFormatOption = "auto",
-    log_level: flags.LogLevelOption = "info",
-) -> None:
+def schedule(given: _Flags) -> None:
     """Schedule pods by predicates, priorities and a policy file.
 
     The pods are those of a snapshot as a what-if, or those of a live cluster.
 
     Exit code with --snapshot 0: every pod has found a node. 1: some have not. 2: bad input.
     """
-    if (snapshot is not None) == watch:
+    if (given.snapshot is not None) == given.watch:
         raise CoreError("schedule needs either --snapshot or --watch; see --help")
-    file = None if policy is None else read_policy(policy, plugin)
+    file = None if given.policy is None else read_policy(given.policy, given.plugin)
     # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
-    options = replace(flags.filter_options(best_effort, packing), match_volumes=False)
-    if snapshot is not None:
+    options = replace(flags.filter_options(given.best_effort, given.packing), match_volumes=False)
+    if given.snapshot is not None:
         in_force = DEFAULT_POLICY if file is None else file.policy
-        loaded = _load(snapshot, in_force, scheduler_name)
-        choose = random.Random(_SNAPSHOT_SEED if seed is None else seed).choice  # noqa: S311 # which of equals is no secret
-        report = _what_if(loaded, in_force, choose, options, unsupported_constraints or UnsupportedMode.WARN)
-        show(report.data(), output, lambda console: _print_table(report, console))
+        loaded = _load(given.snapshot, in_force, given.scheduler_name)
+        choose = random.Random(_SNAPSHOT_SEED if given.seed is None else given.seed).choice  # noqa: S311 # which of equals is no secret
+        report = _what_if(loaded, in_force, choose, options, given.unsupported_constraints or UnsupportedMode.WARN)
+        show(report.data(), given.output, lambda console: _print_table(report, console))
         if report.unplaced:
             raise typer.Exit(NOT_ALL_PLACED)
         return
-    if not scheduler_name:
+    if not given.scheduler_name:
         raise CoreError("schedule --watch needs --scheduler-name: whose pods it shall schedule; see --help")
-    if not _NAME.fullmatch(lease_name) or len(lease_name) > _MAX_NAME_LENGTH:
+    if not _NAME.fullmatch(given.lease_name) or len(given.lease_name) > _MAX_NAME_LENGTH:
         raise CoreError(
-            f"--lease-name {lease_name!r}: a Lease's name has lower-case letters, digits, '-' and '.', begins and ends each part "
+            f"--lease-name {given.lease_name!r}: a Lease's name has lower-case letters, digits, '-' and '.', begins and ends each part "
             f"with a letter or digit, and has {_MAX_NAME_LENGTH} characters at most"
         )
-    flags.check_log_level(log_level)
+    flags.check_log_level(given.log_level)
     from app.kube.client import CallLimits
-    from app.scheduler.lifecycle import SchedulerOptions
+    from app.scheduler.lifecycle import SchedulerOptions, run_scheduler
     from app.scheduler.scheduler import SchedulerConfig
 
-    choose = random.Random(seed).choice  # noqa: S311 # which of equals is no secret
-    mode = unsupported_constraints or UnsupportedMode.REFUSE
-    config = SchedulerConfig(scheduler_name, DEFAULT_POLICY, choose, stale_after, file, mode)
+    choose = random.Random(given.seed).choice  # noqa: S311 # which of equals is no secret
+    mode = given.unsupported_constraints or UnsupportedMode.REFUSE
+    config = SchedulerConfig(given.scheduler_name, DEFAULT_POLICY, choose, given.stale_after, file, mode)
     process_options = SchedulerOptions(
-        identity=flags.holder_identity(identity),
-        namespace=longhorn_namespace,
-        kubeconfig=kubeconfig,
-        context=context,
-        timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
+        identity=flags.holder_identity(given.identity),
+        namespace=given.longhorn_namespace,
+        kubeconfig=given.kubeconfig,
+        context=given.context,
+        timing=ElectionTiming(given.lease_duration, given.renew_deadline, given.retry_period),
         options=options,
-        lease=lease_name,
-        limits=CallLimits(kube_api_qps, kube_api_burst),
+        lease=given.lease_name,
+        limits=CallLimits(given.kube_api_qps, given.kube_api_burst),
     )
-    _watch(config, process_options, None if port is None else flags.listen(host, port), log_format, log_level)
+    listener = None if given.port is None else flags.listen(given.host, given.port)
+    configure(given.log_format, given.log_level)
+    address = "" if listener is None else " (http://{}:{}/metrics)".format(*listener.getsockname()[:2])
+    start_message = (
+        f"Scheduling pods of {given.scheduler_name} as {process_options.identity}{address}; Ctrl-C hands over and stops"
+    )
+    run_scheduler(config, process_options, listener, lambda: print_line(start_message, err=True))
 
 
 def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, list[PendingPod]]:
@@ -244,23 +242,6 @@ def _print_table(report: WhatIfReport, console: EscapingConsole) -> None:
     console.print(f"{len(report.placed)} scheduled, {len(report.unplaced)} not")
 
 
-def _watch(
-    config: SchedulerConfig,
-    options: SchedulerOptions,
-    listener: socket.socket | None,
-    log_format: LogFormat,
-    log_level: str,
-) -> None:
-    from app.scheduler.lifecycle import run_scheduler
-
-    configure(log_format, log_level)
-    address = "" if listener is None else " (http://{}:{}/metrics)".format(*listener.getsockname()[:2])
-    start_message = f"Scheduling pods of {config.name} as {options.identity}{address}; Ctrl-C hands over and stops"
-    run_scheduler(config, options, listener, lambda: print_line(start_message, err=True))
-
-
-_File = Annotated[str, typer.Argument(metavar="FILE", help="Policy file, JSON.")]
-
 policy = typer.Typer(cls=CommandGroup, rich_markup_mode=None, add_completion=False)
 
 
@@ -270,7 +251,11 @@ def _policy_files() -> None:
 
 
 @policy.command()
-def check(file: _File, plugin: flags.PluginOption = None, output: OutputOption = Output.TABLE) -> None:
+def check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Policy file, JSON.")],
+    plugin: flags.PluginOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Check a policy file, and list what each of its rules reads.
 
     Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.

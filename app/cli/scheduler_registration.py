@@ -126,7 +126,6 @@ def scheduler_config(
 
 
 def _check(platform: Platform, url_prefix: str, merge: Path | None, *, tls: bool) -> None:
-    """Raises a CoreError if the options do not go together."""
     if platform is Platform.TALOS and merge is not None:
         raise CoreError(
             "--merge: Talos keeps the configuration in its machine configuration; see docs/platforms/talos.md"
@@ -164,12 +163,10 @@ def _merge(file: Path, registration: Registration) -> str:
 
 
 async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> tuple[str, SchedulerFlags, str]:
-    """Returns the extender's address, the flags of kube-scheduler, and Kubernetes' version."""
     from app.extender.installation_calls import read_loopback_port, read_scheduler_flags, read_service, read_version
     from app.kube.client import KubeClient
 
-    client = await KubeClient.connect(kubeconfig, context)
-    try:
+    async with await KubeClient.connect(kubeconfig, context) as client:
         address = await read_service(client, namespace)
         if address is None or address.cluster_ip in _NO_CLUSTER_IP:
             raise CoreError(
@@ -188,8 +185,6 @@ async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> 
             await read_scheduler_flags(client),
             await read_version(client),
         )
-    finally:
-        await client.close()
 
 
 class _Edit(Struct, frozen=True):

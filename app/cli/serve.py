@@ -1,4 +1,4 @@
-"""`longhorn-extender serve`: the HTTP service."""
+"""`longhorn-extender serve`: the HTTP service, its flags, and the keys of its configuration file."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import ipaddress
 import json
 import shlex
 import socket
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+import yaml
+from msgspec import Struct
+from typer.core import TyperCommand
 
 from app.cli import options as flags
-from app.cli import serve_options as flag
 from app.cli.render import print_line, print_lines, warn
 from app.cli.schedule import read_policy
 from app.runtime.logs import configure
+from app.schemas.decision import problem_of
 from app.settings import (
     DEFAULT_HOST,
     DEFAULT_NAMESPACE,
@@ -25,14 +31,15 @@ from app.settings import (
     Reservation,
     Settings,
     TlsFiles,
+    read_content,
 )
+from scheduler_core.decide import settings as extender_settings
 from scheduler_core.decide.decision import Packing
-from scheduler_core.decide.settings import Enforcement
+from scheduler_core.decide.settings import Enforcement, SettingsHistory, SettingsSource
 from scheduler_core.errors import CoreError
-from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.policy import Policy
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.leadership.election import ElectionTiming
+from scheduler_core.model import installation
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_count
 from scheduler_core.model.snapshot import Snapshot
@@ -43,96 +50,249 @@ if TYPE_CHECKING:  # a command that does not serve needs none of it
 
     from app.runtime.server import HttpServer
 
-COMMAND_CLASS: Final = flag.CommandWithFile
 _MAX_EXAMPLE_NODES: Final = 12
+_ENV: Final = "LONGHORN_EXTENDER_"
+# The parameters that are settings of the extender, which may also change at run time.
+SETTINGS: Final = {
+    "enabled": installation.ENABLED,
+    "pod_scheduling_timeout": extender_settings.POD_SCHEDULING_TIMEOUT,
+    "node_reservation_timeout": extender_settings.NODE_RESERVATION_TIMEOUT,
+    "enforcement": installation.ENFORCEMENT,
+    "placement_guard": extender_settings.PLACEMENT_GUARD,
+    "guard_other_nodes": extender_settings.GUARD_OTHER_NODES,
+}
 
 
-def serve(  # one parameter per flag
-    config: flag.Config = None,  # noqa: ARG001 # its callback has read it
-    snapshot: flags.SnapshotOption = None,
-    host: flag.Host = DEFAULT_HOST,
-    port: flag.Port = DEFAULT_PORT,
-    max_body: flag.MaxBody = "",
-    memory_limit: flag.MemoryLimit = "",
-    best_effort: flag.BestEffort = BestEffort.REQUIRE,
-    packing: flags.PackingOption = Packing.AUTO,
-    enforcement: flag.Enforcement = None,
-    policy: flag.Policy = None,
-    plugin: flag.Plugin = None,
-    alone: flag.Alone = False,  # noqa: FBT002 # --alone
-    disk_metrics: flag.DiskMetrics = True,  # noqa: FBT002 # --disk-metrics and --no-disk-metrics
-    status_page: flag.StatusPage = True,  # noqa: FBT002 # --status-page and --no-status-page
-    kubeconfig: flags.KubeconfigOption = None,
-    context: flags.ContextOption = None,
-    longhorn_namespace: flags.NamespaceOption = DEFAULT_NAMESPACE,
-    identity: flag.Identity = "",
-    advertise: flag.Advertise = "",
-    node_name: flag.NodeName = "",
-    reservation: flag.Reservation = Reservation.CAPACITY,
-    nudge: flag.Nudge = True,  # noqa: FBT002 # --nudge and --no-nudge
-    stale_after: flag.StaleAfter = DEFAULT_STALE_AFTER,
-    lease_duration: flag.LeaseDuration = 15.0,
-    renew_deadline: flag.RenewDeadline = 10.0,
-    retry_period: flag.RetryPeriod = 2.0,
-    enabled: flag.Enabled = "",
-    pod_scheduling_timeout: flag.PodSchedulingTimeout = "",
-    node_reservation_timeout: flag.NodeReservationTimeout = "",
-    placement_guard: flag.PlacementGuard = "",
-    guard_other_nodes: flag.GuardOtherNodes = "",
-    placement_guard_port: flag.PlacementGuardPort = endpoint_slice.PLACEMENT_GUARD.port,
-    tls_cert_file: flag.TlsCertFile = "",
-    tls_private_key_file: flag.TlsPrivateKeyFile = "",
-    client_ca_file: flag.ClientCaFile = "",
-    probe_port: flag.ProbePort = None,
-    allowed_host: flag.AllowedHost = None,
-    log_format: flag.LogFormat = "auto",
-    log_level: flag.LogLevel = "info",
-) -> None:
+def _hidden(variable: str, **options: Any) -> Any:
+    return typer.Option(envvar=variable, hidden=True, **options)
+
+
+class Flags(Struct, frozen=True):
+    """The flags of `serve`. The help does not show the hidden ones; docs/configuration.md says what each means. Each is a
+    key of the file.
+    """
+
+    snapshot: flags.SnapshotOption = None
+    host: Annotated[str, typer.Option(envvar=f"{_ENV}HOST", help="Address to listen on.")] = DEFAULT_HOST
+    port: Annotated[int, typer.Option(envvar=f"{_ENV}PORT", min=0, max=65535, help="TCP port; 0 picks a free one.")] = (
+        DEFAULT_PORT
+    )
+    max_body: Annotated[str, _hidden(f"{_ENV}MAX_BODY")] = ""
+    memory_limit: Annotated[str, _hidden(f"{_ENV}MEMORY_LIMIT")] = ""
+    best_effort: Annotated[BestEffort, _hidden(f"{_ENV}BEST_EFFORT")] = BestEffort.REQUIRE
+    packing: flags.PackingOption = Packing.AUTO
+    enforcement: Annotated[Enforcement | None, _hidden(f"{_ENV}ENFORCEMENT")] = None
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            envvar=f"{_ENV}POLICY",
+            metavar="FILE",
+            help="Policy of /prioritize, whose predicates count in /filter, too; read again when it changes.",
+        ),
+    ] = None
+    plugin: Annotated[list[str] | None, typer.Option(hidden=True)] = None
+    alone: Annotated[bool, typer.Option("--alone", hidden=True)] = False
+    disk_metrics: Annotated[bool, _hidden(f"{_ENV}DISK_METRICS")] = True
+    status_page: Annotated[bool, _hidden(f"{_ENV}STATUS_PAGE")] = True
+    kubeconfig: flags.KubeconfigOption = None
+    context: flags.ContextOption = None
+    longhorn_namespace: flags.NamespaceOption = DEFAULT_NAMESPACE
+    identity: Annotated[str, _hidden("POD_NAME")] = ""
+    advertise: Annotated[str, _hidden("POD_IP")] = ""
+    node_name: Annotated[str, _hidden("NODE_NAME")] = ""
+    reservation: Annotated[Reservation, _hidden(f"{_ENV}RESERVATION")] = Reservation.CAPACITY
+    nudge: Annotated[bool, _hidden(f"{_ENV}NUDGE")] = True
+    stale_after: Annotated[float, _hidden(f"{_ENV}STALE_AFTER", min=1)] = DEFAULT_STALE_AFTER
+    lease_duration: Annotated[float, _hidden(f"{_ENV}LEASE_DURATION")] = 15.0
+    renew_deadline: Annotated[float, _hidden(f"{_ENV}RENEW_DEADLINE")] = 10.0
+    retry_period: Annotated[float, _hidden(f"{_ENV}RETRY_PERIOD")] = 2.0
+    enabled: Annotated[str, _hidden(f"{_ENV}ENABLED")] = ""
+    pod_scheduling_timeout: Annotated[str, _hidden(f"{_ENV}POD_SCHEDULING_TIMEOUT")] = ""
+    node_reservation_timeout: Annotated[str, _hidden(f"{_ENV}NODE_RESERVATION_TIMEOUT")] = ""
+    placement_guard: Annotated[str, _hidden(f"{_ENV}PLACEMENT_GUARD")] = ""
+    guard_other_nodes: Annotated[
+        str, typer.Option("--placement-guard-other-nodes", envvar=f"{_ENV}PLACEMENT_GUARD_OTHER_NODES", hidden=True)
+    ] = ""
+    placement_guard_port: Annotated[int, _hidden(f"{_ENV}PLACEMENT_GUARD_PORT", min=0, max=65535)] = (
+        endpoint_slice.PLACEMENT_GUARD.port
+    )
+    tls_cert_file: Annotated[
+        str,
+        typer.Option(
+            envvar=f"{_ENV}TLS_CERT_FILE",
+            metavar="FILE",
+            help="Certificate of --port, which then speaks HTTPS alone; read again when it changes, as are the two others.",
+        ),
+    ] = ""
+    tls_private_key_file: Annotated[
+        str, typer.Option(envvar=f"{_ENV}TLS_PRIVATE_KEY_FILE", metavar="FILE", help="Key of --tls-cert-file.")
+    ] = ""
+    client_ca_file: Annotated[
+        str,
+        typer.Option(
+            envvar=f"{_ENV}CLIENT_CA_FILE",
+            metavar="FILE",
+            help="Authorities of callers' certificates: nothing is answered to a caller that shows no certificate of theirs.",
+        ),
+    ] = ""
+    probe_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar=f"{_ENV}PROBE_PORT",
+            min=0,
+            max=65535,
+            help="TCP port with /healthz and /readyz alone, without TLS, for a kubelet; 0 picks a free one.",
+        ),
+    ] = None
+    allowed_host: Annotated[list[str] | None, _hidden(f"{_ENV}ALLOWED_HOST")] = None
+    log_format: Annotated[LogFormat, _hidden(f"{_ENV}LOG_FORMAT")] = "auto"
+    log_level: Annotated[str, _hidden(f"{_ENV}LOG_LEVEL")] = "info"
+
+
+def _use_file(context: typer.Context, file: str | None) -> str | None:
+    """Makes the values of the file the defaults of the flags, which variables and flags replace."""
+    if file is not None:
+        parameters = context.command.params
+        values = read_config(
+            file, {config_key(each.name): each.multiple for each in parameters if each.name != "config"}
+        )
+        context.default_map = {
+            each.name: values[key] for each in parameters if (key := config_key(each.name)) in values
+        }
+    return file
+
+
+def config_key(name: str) -> str:
+    """Returns the key of a parameter: the ConfigMap's, or that of the flag."""
+    return SETTINGS.get(name) or name.replace("_", "-")
+
+
+def read_config(file: str, keys: Mapping[str, bool]) -> dict[str, str | list[str]]:
+    """Returns the values of a configuration file by key; `keys` says which there are, and whether each takes several
+    values. Raises a CoreError if the file cannot be read, or has something else.
+    """
+    values: dict[str, str | list[str]] = {}
+    for key, node in _entries(file):
+        place = f"{file}: line {node.start_mark.line + 1}: {key}"
+        if key not in keys:
+            close = get_close_matches(key, keys, n=1)
+            raise CoreError(f"{place}: there is no such key" + (f", {close[0]} is meant?" if close else ""))
+        if key in values:
+            raise CoreError(f"{place}: is written twice")
+        items = node.value if isinstance(node, yaml.SequenceNode) and keys[key] else [node]
+        if not all(isinstance(item, yaml.ScalarNode) for item in items):
+            raise CoreError(f"{place}: expected one text" + (", or a list of them" if keys[key] else ""))
+        values[key] = [item.value for item in items] if keys[key] else node.value
+    check_settings(file, {key: str(values[key]) for key in SETTINGS.values() if key in values})
+    return values
+
+
+def _entries(file: str) -> list[tuple[str, yaml.Node]]:
+    content = read_content(file)
+    if isinstance(content, str):
+        raise CoreError(f"{file}: {content}")
+    try:
+        # Its scalars stay texts, as those of a ConfigMap: `off` is no boolean.
+        root = yaml.compose(content, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}: " if mark else ""
+        raise CoreError(f"{file}: {place}is not YAML: {getattr(error, 'problem', None) or error}") from error
+    if root is not None and not isinstance(root, yaml.MappingNode):
+        raise CoreError(f"{file}: expected lines KEY: VALUE")
+    return [(str(key.value), value) for key, value in root.value] if root is not None else []
+
+
+def check_settings(source: str, values: Mapping[str, str]) -> None:
+    for problem in SettingsHistory().resolve([SettingsSource(source, values)]).problems:
+        raise CoreError(problem.partition(";")[0])
+
+
+_Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        callback=_use_file,
+        is_eager=True,
+        help="YAML with the keys of the ConfigMap, and one for each flag; docs/configuration.md has those that are not shown here.",
+    ),
+]
+
+
+class CommandWithFile(TyperCommand):
+    """`serve`, which names the file of a value that it cannot read."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if error.param is None or ctx.get_parameter_source(error.param.name).name != "DEFAULT_MAP":
+                raise
+            problem = problem_of(error.__cause__, error.message)
+            raise CoreError(f"{ctx.params['config']}: {config_key(error.param.name)}: {problem}") from error
+
+    def invoke(self, ctx: Any) -> Any:
+        """Serves; the problem of a value that is checked now begins with its flag."""
+        try:
+            return super().invoke(ctx)
+        except CoreError as error:
+            flag = str(error).partition(" ")[0].rstrip(":")
+            name = next((each.name for each in self.params if flag in each.opts), "")
+            if not name or ctx.get_parameter_source(name).name != "DEFAULT_MAP":
+                raise
+            raise CoreError(f"{ctx.params['config']}: {config_key(name)}: {error}") from error
+
+
+COMMAND_CLASS: Final = CommandWithFile
+
+
+def serve(config: _Config = None, *, given: Flags) -> None:
     """Answer kube-scheduler for a cluster, or for a snapshot of one.
 
     Serves /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs. For a cluster several of these may run;
     the one that holds the Lease answers.
     """
-    _check(snapshot, log_level, alone=alone)
-    options = flags.filter_options(best_effort, packing)
-    limits = flags.request_limits(max_body, memory_limit)
-    mode = enforcement or Enforcement.ENFORCE
-    tls = _tls_files(tls_cert_file, tls_private_key_file, client_ca_file)
-    settings = Settings(host, port, *limits, options, mode, policy, alone, tuple(plugin or ()), disk_metrics, tls)
-    settings = replace(settings, probe_port=probe_port, status_page=status_page, allowed_hosts=allowed_host or ())
-    if policy is not None:
-        read_policy(policy, settings.plugins)
-    if snapshot is not None:
-        _serve_snapshot(snapshot, settings, log_format, log_level)
+    del config  # its callback has read it
+    flags.check_log_level(given.log_level)
+    if given.alone and given.snapshot is None:
+        raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
+    max_body, request_memory = flags.request_limits(given.max_body, given.memory_limit)
+    settings = Settings(
+        max_body=max_body,
+        request_memory=request_memory,
+        options=flags.filter_options(given.best_effort, given.packing),
+        enforcement=given.enforcement or Enforcement.ENFORCE,
+        policy=given.policy,
+        alone=given.alone,
+        plugins=tuple(given.plugin or ()),
+        disk_metrics=given.disk_metrics,
+        tls=_tls_files(given.tls_cert_file, given.tls_private_key_file, given.client_ca_file),
+        status_page=given.status_page,
+    )
+    if settings.policy is not None:
+        read_policy(settings.policy, settings.plugins)
+    if given.snapshot is not None:
+        _serve_snapshot(given.snapshot, settings, given)
         return
     live_options = LiveOptions(
-        identity=flags.holder_identity(identity),
-        namespace=longhorn_namespace,
-        kubeconfig=kubeconfig,
-        context=context,
-        advertise=_advertised_address(advertise, host),
-        memory=flags.process_memory(memory_limit),
-        node_name=node_name or socket.gethostname(),
-        reservation=reservation,
-        nudge=nudge,
-        stale_after=stale_after,
-        timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
-        environment=_extender_settings(
-            enabled,
-            pod_scheduling_timeout,
-            node_reservation_timeout,
-            enforcement or "",
-            placement_guard,
-            guard_other_nodes,
-        ),
+        identity=flags.holder_identity(given.identity),
+        namespace=given.longhorn_namespace,
+        kubeconfig=given.kubeconfig,
+        context=given.context,
+        advertise=_advertised_address(given.advertise, given.host),
+        memory=flags.process_memory(given.memory_limit),
+        node_name=given.node_name or socket.gethostname(),
+        reservation=given.reservation,
+        nudge=given.nudge,
+        stale_after=given.stale_after,
+        timing=ElectionTiming(given.lease_duration, given.renew_deadline, given.retry_period),
+        environment={key: value for name, key in SETTINGS.items() if (value := getattr(given, name))},
     )
-    _serve_cluster(live_options, settings, placement_guard_port, log_format, log_level)
-
-
-def _check(snapshot: str | None, log_level: str, *, alone: bool) -> None:
-    flags.check_log_level(log_level)
-    if alone and snapshot is None:
-        raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
+    # The extender's own settings that were given.
+    check_settings("flag or environment", live_options.environment)
+    _serve_cluster(live_options, settings, given)
 
 
 def _tls_files(certificate: str, private_key: str, client_ca: str) -> TlsFiles | None:
@@ -144,112 +304,90 @@ def _tls_files(certificate: str, private_key: str, client_ca: str) -> TlsFiles |
     return TlsFiles(certificate, private_key, client_ca)
 
 
-def _extender_settings(*values: str) -> dict[str, str]:
-    """Returns the extender's own settings that were given, or raises a CoreError if one is not valid."""
-    given = {key: value for key, value in zip(flag.SETTINGS.values(), values, strict=True) if value}
-    flag.check_settings("flag or environment", given)
-    return given
-
-
-def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
+def _serve_snapshot(source: str, settings: Settings, given: Flags) -> None:
     from app.bootstrap import SnapshotService, create_app
     from app.extender.certificates import CertificateFiles
+    from app.kube.snapshot_file import LoadedCluster, load_cluster, load_snapshot
     from app.policy import PolicyFile, load_plugins
     from app.runtime.server import HttpServer, exit_quietly, freeze_heap, run_process
     from app.runtime.server import serve as serve_until_signal
 
     exit_quietly()
     file = PolicyFile(settings.policy, load_plugins(settings.plugins)) if settings.policy is not None else None
-    snapshot, generic = (
-        (flags.read_snapshot_file(source), None) if file is None else _snapshot_with_generic_state(source, file.policy)
-    )
-    app = create_app(snapshot, settings, flags.now(), generic, file)
+    loaded = load_snapshot(source) if file is None else load_cluster(source, file.policy, longhorn=True)
+    for warning in loaded.warnings:
+        warn(warning)
+    generic = loaded.state if isinstance(loaded, LoadedCluster) else None
+    app = create_app(loaded.snapshot, settings, flags.now(), generic, file)
     metrics = app.state.services.metrics
     certificate = CertificateFiles(settings.tls, metrics, flags.now) if settings.tls is not None else None
-    listener = flags.listen(settings.host, settings.port)
+    listener = flags.listen(given.host, given.port)
     tls = None if certificate is None else lambda: certificate.context
-    servers = [HttpServer(app, listener, tls, hosts=_hosts(settings)), *_probe_servers(app, settings)]
-    configure(log_format, log_level)
-    print_lines(_welcome(snapshot, _address(settings, listener)), err=True)
+    servers = [HttpServer(app, listener, tls, hosts=_hosts(given, DEFAULT_NAMESPACE)), *_probe_servers(app, given)]
+    configure(given.log_format, given.log_level)
+    print_lines(_welcome(loaded.snapshot, _address(given, listener)), err=True)
     freeze_heap()
     run_process(serve_until_signal(SnapshotService(file, certificate, app.state.services.node_losses), servers))
 
 
-def _address(settings: Settings, listener: socket.socket) -> str:
-    return flags.url(settings.host, listener.getsockname()[1], "https" if settings.tls is not None else "http")
+def _address(given: Flags, listener: socket.socket) -> str:
+    return flags.url(given.host, listener.getsockname()[1], "https" if given.tls_cert_file else "http")
 
 
-def _hosts(settings: Settings, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+def _hosts(given: Flags, namespace: str) -> list[str]:
     services = (endpoint_slice.EXTENDER, endpoint_slice.PLACEMENT_GUARD)
     names = [name for service in services for name in service.host_names(namespace)]
-    return [settings.host, *settings.allowed_hosts, *names]
+    return [given.host, *(given.allowed_host or ()), *names]
 
 
-def _probe_servers(app: FastAPI, settings: Settings) -> list[HttpServer]:
+def _probe_servers(app: FastAPI, given: Flags) -> list[HttpServer]:
     from app.bootstrap import plain_probes
     from app.runtime.server import HttpServer
 
-    if settings.probe_port is None:
+    if given.probe_port is None:
         return []
-    return [HttpServer(plain_probes(app), flags.listen(settings.host, settings.probe_port))]
+    return [HttpServer(plain_probes(app), flags.listen(given.host, given.probe_port))]
 
 
-def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot, GenericClusterState]:
-    """Returns a snapshot and what a policy's rules read of it; prints warnings to standard error."""
-    from app.kube.snapshot_file import load_cluster
-
-    loaded = load_cluster(source, policy, longhorn=True)
-    for warning in loaded.warnings:
-        warn(warning)
-    return loaded.snapshot, loaded.state
-
-
-def _serve_cluster(
-    options: LiveOptions, settings: Settings, guard_port: int, log_format: LogFormat, log_level: str
-) -> None:
+def _serve_cluster(options: LiveOptions, settings: Settings, given: Flags) -> None:
     from app.runtime.server import exit_quietly, run_process
 
     exit_quietly()
-    listeners = [flags.listen(settings.host, settings.port)]
+    listeners = [flags.listen(given.host, given.port)]
     try:
-        listeners.append(flags.listen(settings.host, guard_port))
+        listeners.append(flags.listen(given.host, given.placement_guard_port))
     except CoreError as error:
         # The extender answers kube-scheduler without a placement guard.
         options = replace(options, guard_problem=str(error))
     else:
         options = replace(options, guard_port=listeners[1].getsockname()[1])
-    configure(log_format, log_level)
-    address = _address(settings, listeners[0])
-    welcome = (
-        f"Serving a cluster on {address} as {options.identity} (state: {address}/state, Ctrl-C hands over and stops)"
-    )
-    run_process(_run_live(options, settings, listeners, lambda: print_line(welcome, err=True)))
+    configure(given.log_format, given.log_level)
+    run_process(_run_live(options, settings, given, listeners))
 
 
-async def _run_live(
-    options: LiveOptions, settings: Settings, listeners: Sequence[socket.socket], connected: Callable[[], None]
-) -> None:
+async def _run_live(options: LiveOptions, settings: Settings, given: Flags, listeners: Sequence[socket.socket]) -> None:
     from app.bootstrap.live import live_application
     from app.runtime.server import HttpServer
     from app.runtime.server import serve as serve_until_signal
 
     extender = await live_application(options, settings, listeners[0].getsockname()[1])
-    hosts = _hosts(settings, options.namespace)
+    hosts = _hosts(given, options.namespace)
     servers = [HttpServer(extender.app, listeners[0], extender.tls, hosts=hosts)]
     servers += [
         HttpServer(extender.guard_app, listener, extender.guard_tls, extender.lifecycle.keeps_guard_connections, hosts)
         for listener in listeners[1:]
     ]
     try:
-        servers += _probe_servers(extender.app, settings)
-        connected()
+        servers += _probe_servers(extender.app, given)
+        address = _address(given, listeners[0])
+        hint = f"(state: {address}/state, Ctrl-C hands over and stops)"
+        print_line(f"Serving a cluster on {address} as {options.identity} {hint}", err=True)
         await serve_until_signal(extender.lifecycle, servers)
     finally:
         await extender.client.close()
 
 
 def _advertised_address(advertise: str, host: str) -> str:
-    """Returns the address for the EndpointSlice, or ""."""
     try:
         address = ipaddress.ip_address(advertise or host)
     except ValueError as error:

@@ -115,14 +115,7 @@ def _closed_by(usage: DiskUsage) -> str:
 
 
 def _space_data(space: node_rows.SpaceTotal | DiskUsage) -> dict[str, int]:
-    return {
-        "maximum": space.maximum,
-        "reserved": space.reserved,
-        "scheduled": space.scheduled,
-        "promised": space.promised,
-        "free": space.free,
-        "written": space.written,
-    }
+    return {key: getattr(space, key) for key in ("maximum", "reserved", "scheduled", "promised", "free", "written")}
 
 
 def top(

@@ -4,7 +4,7 @@
     Lease lost, a watch silent for too long, longhorn-manager appears or takes the DiskSchedules over → no more writes, stop
     SIGTERM → no more writes, stop, release the Lease
 
-`DiskScheduleLifecycle` is the program that `LeaderLoop` runs; `run_controllers` connects it to the cluster and serves its probes.
+`DiskScheduleLifecycle` is the program; `run_controllers` connects it to the cluster and serves its probes.
 
 Two processes that reconcile at the same time do no harm, because every write is against the version that was read. The Lease
 keeps them from doing the same work twice. Where longhorn-manager runs, it allocates by itself, and two allocators would promise the same
@@ -18,6 +18,7 @@ import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -36,7 +37,7 @@ from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource
 from app.kube.store import Store, Watch
 from app.runtime.elector import Elector
-from app.runtime.leader_loop import Election, LeaderLoop, NoElection, Program
+from app.runtime.leader_loop import Election, NoElection, Program
 from app.runtime.probes import Health, UnavailableError, probe_application
 from app.runtime.server import HttpServer, run_process, serve
 from scheduler_core.convert.disk_schedule import longhorns_definition
@@ -190,9 +191,8 @@ class DiskScheduleLifecycle(Program):
         now: Callable[[], datetime],
         random: Callable[[], float],
     ) -> None:
-        self._election = election
+        super().__init__(election, log)
         self._metrics = metrics
-        self._loop = LeaderLoop(election, self, log, release_after_crash=False)
         self._draining = False
         self._logged_refusal = ""
         self._controllers_task: asyncio.Task[None] | None = None
@@ -241,13 +241,9 @@ class DiskScheduleLifecycle(Program):
         elector has ended.
         """
         try:
-            await self._loop.run()
+            await super().run()
         finally:
             await self.stop()
-
-    async def drain(self) -> None:
-        """Stops the controllers and releases the Lease, so that a successor need not wait."""
-        await self._loop.drain()
 
     def log_failure(self, error: BaseException) -> None:
         log.error("the controllers have failed", exc_info=error)
@@ -326,11 +322,8 @@ def run_controllers(
 async def _main(
     options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
 ) -> None:
-    async def connect() -> KubeClient:
-        return await KubeClient.connect(process.kubeconfig, process.context)
-
-    client = await connect()
-    try:
+    connect = partial(KubeClient.connect, process.kubeconfig, process.context)
+    async with await connect() as client:
         problem = await refusal(client, options.namespace, mirror=options.mirror)
         if problem:
             raise CoreError(problem)
@@ -355,5 +348,3 @@ async def _main(
 
         connected()
         await serve(lifecycle, [HttpServer(probe_application(readiness, metrics.registry), listener)])
-    finally:
-        await client.close()

@@ -20,12 +20,11 @@ from types import MappingProxyType
 from typing import Final
 
 import structlog
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from app.evaluator import Evaluator
 from app.runtime.decision_thread import Urgency
-from app.runtime.probes import PREFIX
+from app.runtime.probes import gauge_family
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.snapshot import Snapshot
@@ -76,7 +75,6 @@ class NodeLosses:
         return (len(self._open) + rests) * sum(self._work) / len(self._work)
 
     def adopt(self) -> None:
-        """Starts: this process leads, and its state is filled."""
         self._leads.set()
 
     def clear(self) -> None:
@@ -130,7 +128,6 @@ class NodeLosses:
         return None if self._prediction.cancelled() else self._prediction.result()
 
     async def _predict(self, name: str, term: int, rest: float) -> NodeLossOutcome | None:
-        """Returns the outcome of a node."""
         # None if it cannot be predicted or if another process leads meanwhile.
         try:
             make_cluster = partial(cluster_without_scheduling, self._read())
@@ -162,106 +159,62 @@ def _has_same_objects(first: Snapshot, second: Snapshot) -> bool:
 
 
 _DISK_LABELS: Final = ("node", "disk")
-_DISK_SIZES: Final[tuple[tuple[str, str, Callable[[DiskUsage], int]], ...]] = (
-    ("maximum", "Size of the disk", lambda usage: usage.maximum),
-    ("reserved", "What Longhorn leaves to other programs", lambda usage: usage.reserved),
-    ("scheduled", "Sizes of the replicas and images in Longhorn's status", lambda usage: usage.scheduled),
-    (
-        "promised",
-        "Sizes that are not in Longhorn's status yet: placed replicas, and growth that claims request",
-        lambda usage: usage.promised,
-    ),
-    (
-        "free",
-        "What replicas may still take by the rules; negative while the limit is exceeded",
-        lambda usage: usage.free,
-    ),
-    ("written", "What files take, those of other programs included", lambda usage: usage.written),
-)
+_DISK_SIZES: Final = {
+    "maximum": "Size of the disk",
+    "reserved": "What Longhorn leaves to other programs",
+    "scheduled": "Sizes of the replicas and images in Longhorn's status",
+    "promised": "Sizes that are not in Longhorn's status yet: placed replicas, and growth that claims request",
+    "free": "What replicas may still take by the rules; negative while the limit is exceeded",
+    "written": "What files take, those of other programs included",
+}
 _NO_DISKS: Final = CapacityReport((), {}, {})
 
 
-class CapacityCollector(Collector):
-    """The space of every disk, node and StorageClass.
-
-    Args:
-        read: returns the current state, None while another process reports it; it is called in another thread
-        with_disks: whether each disk has series of its own
+def capacity_metrics(state: ClusterState | None, *, with_disks: bool) -> Iterable[Metric]:
+    """Returns the space of every node and StorageClass, and `with_disks` that of every disk; of none without a state, which
+    another process reports then.
     """
-
-    def __init__(self, read: Callable[[], ClusterState | None], *, with_disks: bool) -> None:
-        self._read = read
-        self._with_disks = with_disks
-
-    def collect(self) -> Iterable[Metric]:
-        """Returns one sample per disk and number."""
-        state = self._read()
-        report = CapacityReport.of(state, with_disks=self._with_disks) if state is not None else _NO_DISKS
-        if self._with_disks:
-            yield from _disk_sizes(report)
-            yield from _disk_states(report)
-        yield _gauge(
-            "node_demand_bytes",
-            "Sizes of volumes that will take room on the node and have no replica there yet",
-            "node",
-            report.demand,
-        )
-        yield _gauge(
-            "largest_fitting_volume_bytes",
-            "The largest new volume of the StorageClass of which some node can take a replica",
-            "storage_class",
-            report.largest_volumes,
-        )
-
-
-class NodeLossCollector(Collector):
-    """Whether each node can be lost for good.
-
-    Args:
-        read: returns the outcomes that are known; it is called in another thread
-    """
-
-    def __init__(self, read: Callable[[], Mapping[str, NodeLossOutcome]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        """Returns one sample per node whose outcome is known."""
-        yield _gauge(
-            "node_safe_to_lose",
-            "1 if the node can be lost for good: its pods with Longhorn volumes find other nodes, and no volume loses its data; "
-            "otherwise 0",
-            "node",
-            {name: int(outcome.safe) for name, outcome in self._read().items()},
-        )
-
-
-def _gauge(name: str, help_text: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(f"{PREFIX}_{name}", help_text, labels=[label])
-    for label_value, value in values.items():
-        family.add_metric([label_value], value)
-    return family
-
-
-def _disk_sizes(report: CapacityReport) -> Iterable[Metric]:
-    for name, help_text, size_of in _DISK_SIZES:
-        family = GaugeMetricFamily(f"{PREFIX}_disk_{name}_bytes", help_text, labels=_DISK_LABELS)
-        for usage in report.disks:
-            family.add_metric((usage.node, usage.disk), size_of(usage))
-        yield family
-
-
-def _disk_states(report: CapacityReport) -> Iterable[Metric]:
-    open_disks = GaugeMetricFamily(
-        f"{PREFIX}_disk_open", "1 if the disk takes new replicas of some size, otherwise 0", labels=_DISK_LABELS
+    report = CapacityReport.of(state, with_disks=with_disks) if state is not None else _NO_DISKS
+    if with_disks:
+        yield from _disk_metrics(report.disks)
+    yield gauge_family(
+        "node_demand_bytes",
+        "Sizes of volumes that will take room on the node and have no replica there yet",
+        ["node"],
+        (([node], size) for node, size in report.demand.items()),
     )
-    closed_disks = GaugeMetricFamily(
-        f"{PREFIX}_disk_closed",
+    yield gauge_family(
+        "largest_fitting_volume_bytes",
+        "The largest new volume of the StorageClass of which some node can take a replica",
+        ["storage_class"],
+        (([name], size) for name, size in report.largest_volumes.items()),
+    )
+
+
+def node_loss_metrics(outcomes: Mapping[str, NodeLossOutcome]) -> Iterable[Metric]:
+    """Returns whether each node can be lost for good, of those whose outcome is known."""
+    yield gauge_family(
+        "node_safe_to_lose",
+        "1 if the node can be lost for good: its pods with Longhorn volumes find other nodes, and no volume loses its data; "
+        "otherwise 0",
+        ["node"],
+        (([name], outcome.safe) for name, outcome in outcomes.items()),
+    )
+
+
+def _disk_metrics(disks: Sequence[DiskUsage]) -> Iterable[Metric]:
+    for name, text in _DISK_SIZES.items():
+        sizes = (((usage.node, usage.disk), getattr(usage, name)) for usage in disks)
+        yield gauge_family(f"disk_{name}_bytes", text, _DISK_LABELS, sizes)
+    yield gauge_family(
+        "disk_open",
+        "1 if the disk takes new replicas of some size, otherwise 0",
+        _DISK_LABELS,
+        (((usage.node, usage.disk), usage.closed_by is None) for usage in disks),
+    )
+    yield gauge_family(
+        "disk_closed",
         "1 for each disk that takes no new replica; reason says why",
-        labels=(*_DISK_LABELS, "reason"),
+        (*_DISK_LABELS, "reason"),
+        (((usage.node, usage.disk, usage.closed_by.reason.name.lower()), 1) for usage in disks if usage.closed_by),
     )
-    for usage in report.disks:
-        open_disks.add_metric((usage.node, usage.disk), usage.closed_by is None)
-        if usage.closed_by is not None:
-            closed_disks.add_metric((usage.node, usage.disk, usage.closed_by.reason.name.lower()), 1)
-    yield open_disks
-    yield closed_disks

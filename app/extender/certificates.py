@@ -91,7 +91,6 @@ class ServingPair:
         return ""
 
     def validity_problem(self, now: datetime) -> str:
-        """Returns why the certificate is not valid now, or ""."""
         begins = self.certificate.not_valid_before_utc
         if now >= self.expires:
             return f"the serving certificate expired at {self.expires:%Y-%m-%dT%H:%M:%SZ}"
@@ -151,7 +150,6 @@ def decode_chain(pem: Pem) -> list[x509.Certificate]:
 
 
 def decode_key(pem: Pem) -> PrivateKeyTypes:
-    """Returns a private key. Raises a CertificateError if it cannot be read, or has a password."""
     # The cause could quote the key.
     try:
         return load_pem_private_key(pem.content, None)
@@ -181,6 +179,7 @@ class CertificateReloader(ABC):
 
     def __init__(self, context: ssl.SSLContext, note_expiry: Callable[[float], None]) -> None:
         self.context = context
+        self.serving: ServingPair | None = None  # the certificate in use, if another one than at the start
         self._note_expiry = note_expiry
         self._wake = asyncio.Event()
 
@@ -189,13 +188,13 @@ class CertificateReloader(ABC):
         """Looks once for another certificate; returns the seconds until the next time."""
 
     async def run(self) -> None:
-        """Keeps the certificate current until cancelled."""
         while True:
             await wait_at_most(self._wake, await self.check())
             self._wake.clear()
 
     def _use(self, serving: ServingPair, authorities: bytes = b"") -> None:
         self.context = server_context(serving, authorities)
+        self.serving = serving
         self._note_expiry(serving.expires.timestamp())
         log.info("serving certificate in use", expires=serving.expires.isoformat())
 
@@ -225,31 +224,27 @@ class CertificateFiles(CertificateReloader):
     async def check(self) -> float:
         """Reads the files, and uses them if their content changed."""
         contents = await asyncio.to_thread(_read, self._files)
-        if contents == self._contents:
-            self._refused = None
-            return RELOAD_INTERVAL
+        problem = "" if contents == self._contents else self._take(contents)
+        if problem and self._refused != (contents, problem):
+            log.error("serving certificate refused, the one before stays", problem=problem)
+            self._metrics.tls_reloads.count(REFUSED)
+        # Such content is tried again: a certificate may become valid later.
+        self._refused = (contents, problem) if problem else None
+        return RELOAD_INTERVAL
+
+    def _take(self, contents: _Contents) -> str:
+        """Uses what the files have now; returns why that cannot be used, or ""."""
         try:
             serving, authorities = _decode(self._files, contents)
             problem = serving.validity_problem(self._now()) if contents[:2] != self._contents[:2] else ""
-            if not problem:
-                self._use(serving, authorities)
+            if problem:
+                return problem
+            self._use(serving, authorities)
         except CertificateError as error:
-            problem = str(error)
-        if problem:
-            # Such content is tried again: a certificate may become valid later.
-            self._note_refusal(contents, problem)
-            return RELOAD_INTERVAL
+            return str(error)
         self._contents = contents
-        self._refused = None
         self._metrics.tls_reloads.count(LOADED)
-        return RELOAD_INTERVAL
-
-    def _note_refusal(self, contents: _Contents, problem: str) -> None:
-        if self._refused == (contents, problem):
-            return
-        self._refused = (contents, problem)
-        log.error("serving certificate refused, the one before stays", problem=problem)
-        self._metrics.tls_reloads.count(REFUSED)
+        return ""
 
 
 def _read(files: TlsFiles) -> _Contents:

@@ -142,11 +142,9 @@ class PublishedService:
 
     @property
     def points_here(self) -> bool:
-        """Whether this process leads and has pointed the Service to itself."""
         return self._term is not None and self._leading()
 
     async def point_here(self, term: int) -> None:
-        """Points the Service here; does nothing for `RETRY_INTERVAL` after a failure."""
         await self._change(term)
 
     async def keep(self, term: int) -> None:
@@ -258,19 +256,16 @@ class GuardEndpoint:
         elif term is not None:
             await self._service.keep_empty()
             await self._standby.keep_empty()
-        self._log_problem(mode)
+        problem = self._problem(mode)
+        if problem and problem != self._logged_problem:
+            live_log.warning("the placement guard cannot be called", problem=problem)
+        elif problem != self._logged_problem:
+            live_log.info("the placement guard can be called")
+        self._logged_problem = problem
 
-    async def withdraw(self) -> None:
-        """Has the Service lead nowhere, if it leads here."""
-        for service in self._pointing_here():
-            await service.withdraw()
-
-    async def withdraw_in_time(self) -> None:
-        """As `withdraw`, before this process stops listening; bounded."""
-        for service in self._pointing_here():
-            await service.withdraw_in_time()
-
-    def _pointing_here(self) -> list[PublishedService]:
+    @property
+    def left(self) -> list[PublishedService]:
+        """What must be withdrawn before this process ends, or is switched off."""
         # A leader that ends leads no more by then, and only this pod's own address is ever removed.
         return [service for service in (self._service, self._standby) if service.may_point_here]
 
@@ -281,13 +276,3 @@ class GuardEndpoint:
     def _problem(self, mode: GuardMode) -> str:
         service = self._service if self._leading() else self._standby
         return "" if mode is GuardMode.OFF else self._fault or self._certificate.problem or service.problem
-
-    def _log_problem(self, mode: GuardMode) -> None:
-        problem = self._problem(mode)
-        if problem == self._logged_problem:
-            return
-        self._logged_problem = problem
-        if problem:
-            live_log.warning("the placement guard cannot be called", problem=problem)
-        else:
-            live_log.info("the placement guard can be called")

@@ -80,28 +80,22 @@ class _ReplicaList(Wire):
     items: list[Any]
 
 
-class WrittenReplicas:
-    """Reads the replicas of a node, whatever the watch has shown."""
+async def written_replicas(client: KubeClient, namespace: str, node: str) -> Sequence[Replica]:
+    """Reads the replicas that Longhorn's label names for a node, whatever the watch has shown.
 
-    def __init__(self, client: KubeClient, namespace: str) -> None:
-        self._client = client
-        self._path = LONGHORN_REPLICAS.path(namespace)
-
-    async def __call__(self, node: str) -> Sequence[Replica]:
-        """Returns the replicas that Longhorn's label names for the node.
-
-        Raises:
-            ApiError: the API server refused or did not answer
-            ObjectError: the answer cannot be read
-        """
-        raw = await self._client.get(self._path, {"labelSelector": f"{NODE_LABEL}={node}"}, READ_SECONDS)
-        replicas: list[Replica] = []
-        for entry in decode_json("ReplicaList", raw, _ReplicaList).items:
-            try:
-                replicas.append(REPLICA.read(entry))
-            except ObjectError as error:
-                log.warning("a replica cannot be read", problem=str(error))
-        return replicas
+    Raises:
+        ApiError: the API server refused or did not answer
+        ObjectError: the answer cannot be read
+    """
+    query = {"labelSelector": f"{NODE_LABEL}={node}"}
+    raw = await client.get(LONGHORN_REPLICAS.path(namespace), query, READ_SECONDS)
+    replicas: list[Replica] = []
+    for entry in decode_json("ReplicaList", raw, _ReplicaList).items:
+        try:
+            replicas.append(REPLICA.read(entry))
+        except ObjectError as error:
+            log.warning("a replica cannot be read", problem=str(error))
+    return replicas
 
 
 class PlacementGuard:
@@ -136,7 +130,6 @@ class PlacementGuard:
 
     @property
     def allowances(self) -> tuple[Placement, ...]:
-        """The placements that take space and that no watch has shown yet."""
         return tuple(allowance.placement for allowance in self._allowances.values())
 
     @property
@@ -218,24 +211,14 @@ class PlacementGuard:
             search = placement_guard.Search(
                 Budget(placement_guard.STEPS_PER_PLACEMENT), settings.guard_other_nodes and alone
             )
-            decision = await self._evaluator.run(
-                partial(
-                    placement_guard.guard_placement,
-                    wanted,
-                    self._cache.state(),
-                    contenders.ledger,
-                    self.allowances,
-                    search,
-                ),
-                Urgency.REVIEW,
-            )
+            inputs = (wanted, self._cache.state(), contenders.ledger, self.allowances, search)
+            decision = await self._evaluator.run(partial(placement_guard.guard_placement, *inputs), Urgency.REVIEW)
             current = await self._contenders(wanted.node) if alone else contenders
             if _has_same_offers(contenders, current, {wanted.node, decision.allowance.node}):
                 break
             contenders = current
-        enforces = (
-            settings.placement_guard is GuardMode.ENFORCE and self._state is not placement_guard.GuardState.TAMPERED
-        )
+        tampered = self._state is placement_guard.GuardState.TAMPERED
+        enforces = settings.placement_guard is GuardMode.ENFORCE and not tampered
         written = decision.allowance if enforces else wanted
         refused = decision.outcome is placement_guard.GuardOutcome.REFUSED_SHAPE
         if not request.dry_run:

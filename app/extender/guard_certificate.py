@@ -91,7 +91,6 @@ class Certificates:
 
     @property
     def bundle(self) -> bytes:
-        """The certificates to trust, as PEM."""
         return b"".join(authority.public_bytes(Encoding.PEM) for authority in self.authorities)
 
     def is_authority_due(self, now: datetime) -> bool:
@@ -111,10 +110,8 @@ class Certificates:
         return replace(renewed, authorities=(*renewed.authorities, *valid))
 
     def encode(self) -> dict[str, bytes]:
-        """Returns the content of a Secret, which `decode_certificates` reads."""
-        authority_key = private_pem(self.authority_key)
-        pair = {CHAIN_KEY: self.serving.chain, SERVING_KEY_KEY: self.serving.key}
-        return {AUTHORITIES_KEY: self.bundle, AUTHORITY_KEY_KEY: authority_key, **pair}
+        authority = {AUTHORITIES_KEY: self.bundle, AUTHORITY_KEY_KEY: private_pem(self.authority_key)}
+        return {**authority, CHAIN_KEY: self.serving.chain, SERVING_KEY_KEY: self.serving.key}
 
 
 def _is_due(certificate: x509.Certificate, now: datetime) -> bool:
@@ -128,8 +125,8 @@ def issue(host: str, now: datetime) -> Certificates:
     serial = x509.random_serial_number()
     # Two authorities must not have the same name: OpenSSL would try only one of them.
     name = _name(f"authority {serial:x}"[:64])
-    builder = _builder(name, key.public_key(), now, now + AUTHORITY_VALIDITY, ca=True)
-    authority = builder.issuer_name(name).serial_number(serial).sign(key, hashes.SHA256())
+    builder = _builder(name, name, key.public_key(), now, now + AUTHORITY_VALIDITY, ca=True)
+    authority = builder.serial_number(serial).sign(key, hashes.SHA256())
     return Certificates((authority,), key, _sign_serving(authority, key, host, now))
 
 
@@ -140,8 +137,7 @@ def _sign_serving(
     expires = min(now + SERVING_VALIDITY, authority.not_valid_after_utc)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
-        _builder(_name("serving"), key.public_key(), now, expires, ca=False)
-        .issuer_name(authority.subject)
+        _builder(_name("serving"), authority.subject, key.public_key(), now, expires, ca=False)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
@@ -151,12 +147,13 @@ def _sign_serving(
     return ServingPair(certificate, certificate.public_bytes(Encoding.PEM), private_pem(key))
 
 
-def _builder(
-    name: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, expires: datetime, *, ca: bool
+def _builder(  # noqa: PLR0913 # what a certificate says
+    name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, expires: datetime, *, ca: bool
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(name)
+        .issuer_name(issuer)
         .public_key(key)
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(expires)
@@ -172,12 +169,10 @@ def _name(text: str) -> x509.Name:
 
 
 def key_usage(*, ca: bool) -> x509.KeyUsage:
-    """Returns the key usage of an authority, or of a certificate that it signs."""
     return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **_NO_OTHER_USAGE)
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Returns a private key in PEM form, without a password."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -256,7 +251,6 @@ class GuardCertificate(CertificateReloader):
         self._options = options
         self._secret_path = SECRETS.path(options.namespace, NAME)
         self._webhook_path = MUTATING_WEBHOOKS.path(name=NAME)
-        self._loaded: ServingPair | None = None
         # An authority that API servers are to trust before it signs what this server shows.
         self._next: Certificates | None = None
         self._trusted_at: datetime | None = None
@@ -271,7 +265,7 @@ class GuardCertificate(CertificateReloader):
     @property
     def ready(self) -> bool:
         """Whether clients accept the certificate that this process shows."""
-        return self._loaded is not None and not self._loaded.problem(self._options.host, self._options.now())
+        return self.serving is not None and not self.serving.problem(self._options.host, self._options.now())
 
     def adopt(self) -> None:
         """Checks at once: this process leads, and may write."""
@@ -296,12 +290,11 @@ class GuardCertificate(CertificateReloader):
         except ObjectError as error:
             problem = str(error)
         self._problem = problem
-        if problem != self._logged_problem:
-            self._logged_problem = problem
-            if problem:
-                log.warning("the placement guard's certificate is in trouble", problem=problem)
-            else:
-                log.info("the placement guard's certificate is in order")
+        if problem and problem != self._logged_problem:
+            log.warning("the placement guard's certificate is in trouble", problem=problem)
+        elif problem != self._logged_problem:
+            log.info("the placement guard's certificate is in order")
+        self._logged_problem = problem
         return RETRY_INTERVAL if problem else _CHECK_INTERVAL
 
     async def _synchronize(self) -> None:
@@ -321,9 +314,9 @@ class GuardCertificate(CertificateReloader):
         """Returns what the Secret holds, after what must be made or renewed."""
         host = self._options.host
         now = self._options.now()
+        if not secret.data and not leading:
+            raise CertificateError("it is empty; the leader makes the certificate")
         if not secret.data:
-            if not leading:
-                raise CertificateError("it is empty; the leader makes the certificate")
             return await self._write(secret, issue(host, now))
         stored = decode_certificates(secret.content)
         if not leading:
@@ -347,9 +340,8 @@ class GuardCertificate(CertificateReloader):
         problem = serving.problem(self._options.host, self._options.now())
         if problem:
             raise CertificateError(problem)
-        if serving != self._loaded:
+        if serving != self.serving:
             self._use(serving)
-            self._loaded = serving
 
     async def _write(self, secret: _Secret, certificates: Certificates) -> Certificates:
         if not self._options.leading():

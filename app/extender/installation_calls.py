@@ -14,7 +14,7 @@ import asyncio
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import aiohttp
 import msgspec
@@ -37,6 +37,7 @@ EXTENDER_PODS: Final = {"labelSelector": f"app.kubernetes.io/name={EXTENDER.name
 _STATIC_POD: Final = {"labelSelector": "component=kube-scheduler"}
 _NAMESPACE: Final = "kube-system"
 _VERSION: Final = "/version"
+_Value = TypeVar("_Value")
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -52,7 +53,6 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 async def read_version(client: KubeClient) -> str:
-    """Returns the API server's version. Raises an ApiError if the API server does not answer."""
     return msgspec.json.decode(await client.get(_VERSION), type=_Version).text
 
 
@@ -68,30 +68,34 @@ async def read_loopback_port(client: KubeClient, namespace: str) -> int | None:
     """Returns the port of an extender that listens on loopback alone, None if it listens on other addresses, or pods
     may not be read. Raises an ApiError if the API server does not answer.
     """
-    try:
-        async for page in pages(client, resources.PODS.path(namespace), EXTENDER_PODS):
-            for raw in page.items:
-                pod = installed_objects.installed_pod(raw)
-                if pod.live and pod.on_loopback:
-                    return pod.port or EXTENDER.port
-    except ApiError as error:
-        if not error.forbidden:
-            raise
-    return None
+    pods = await _permitted_pods(client, namespace, EXTENDER_PODS, installed_objects.installed_pod)
+    return next((pod.port or EXTENDER.port for pod in pods if pod.live and pod.on_loopback), None)
 
 
 async def read_scheduler_flags(client: KubeClient) -> SchedulerFlags:
     """Returns the flags of kube-scheduler's static pod, all empty where it is no pod, or pods may not be read. Raises
     an ApiError if the API server does not answer.
     """
+    lines = await _permitted_pods(client, _NAMESPACE, _STATIC_POD, installed_objects.command_line)
+    return flags(lines[0]) if lines else SchedulerFlags()
+
+
+async def _permitted_pods(
+    client: KubeClient, namespace: str, query: dict[str, str], convert: Callable[[msgspec.Raw], _Value]
+) -> list[_Value]:
     try:
-        async for page in pages(client, resources.PODS.path(_NAMESPACE), _STATIC_POD):
-            for raw in page.items:
-                return flags(installed_objects.command_line(raw))
+        return await _pods(client, namespace, query, convert)
     except ApiError as error:
         if not error.forbidden:
             raise
-    return SchedulerFlags()
+        return []
+
+
+async def _pods(
+    client: KubeClient, namespace: str, query: dict[str, str], convert: Callable[[msgspec.Raw], _Value]
+) -> list[_Value]:
+    path = resources.PODS.path(namespace)
+    return [convert(raw) async for page in pages(client, path, query) for raw in page.items]
 
 
 _TIMEOUT: Final = 10.0
@@ -115,42 +119,28 @@ def proxy_call(client: KubeClient, pod: InstalledPod, scheme: str = "http", port
     return ask
 
 
-class CallerFiles(Struct, frozen=True):
-    """What a caller of an extender with TLS needs: `tlsConfig` of the file that registers the extender."""
+def direct_call(url: str, ca: str = "", certificate: str = "", private_key: str = "", server_name: str = "") -> Ask:
+    """Returns what calls a process at a URL. Raises a CoreError if a file cannot be read, or the key is not that of the
+    certificate. What a caller of an extender with TLS needs is in `tlsConfig` of the file that registers the extender.
 
-    ca: str = ""  # authorities of the extender's certificate, "" for those of the system
-    certificate: str = ""  # of the caller, "" for none
-    private_key: str = ""  # of the caller, "" for none
-    server_name: str = ""  # the name in the extender's certificate, "" for the host of the URL
-
-    def context(self) -> ssl.SSLContext:
-        """Returns what connections use. Raises a CoreError if a file cannot be read, or the key is not that of the
-        certificate.
-        """
-        try:
-            context = ssl.create_default_context(cafile=self.ca or None)
-        except OSError as error:
-            raise CoreError(f"--ca-file {self.ca}: {_file_problem(error, 'holds no certificate')}") from error
-        if self.certificate:
-            try:
-                # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
-                context.load_cert_chain(self.certificate, self.private_key, password="")
-            except OSError as error:
-                problem = _file_problem(error, "are no certificate and its key")
-                raise CoreError(f"--cert-file {self.certificate}, --key-file {self.private_key}: {problem}") from error
-        return context
-
-
-def _file_problem(error: OSError, unusable: str) -> str:
-    """Returns why a file cannot be used; `unusable` says what is wrong with one that can be read."""
-    return unusable if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
-
-
-def direct_call(url: str, files: CallerFiles | None = None) -> Ask:
-    """Returns what calls a process at a URL. Raises a CoreError if a file of `files` cannot be used."""
-    files = files or CallerFiles()
-    context = files.context()
-    server_name = files.server_name or None
+    Args:
+        url: of the process
+        ca: file with authorities of the extender's certificate, "" for those of the system
+        certificate: file with that of the caller, "" for none
+        private_key: file with that of the caller, "" for none
+        server_name: the name in the extender's certificate, "" for the host of the URL
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+    except OSError as error:
+        raise CoreError(f"--ca-file {ca}: {_file_problem(error, 'holds no certificate')}") from error
+    try:
+        if certificate:
+            # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
+            context.load_cert_chain(certificate, private_key, password="")
+    except OSError as error:
+        problem = _file_problem(error, "are no certificate and its key")
+        raise CoreError(f"--cert-file {certificate}, --key-file {private_key}: {problem}") from error
 
     async def ask(where: str) -> bytes:
         timeout = aiohttp.ClientTimeout(_TIMEOUT)
@@ -158,7 +148,7 @@ def direct_call(url: str, files: CallerFiles | None = None) -> Ask:
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, headers=_HEADERS) as session,
-                session.get(call[4:], ssl=context, server_hostname=server_name) as response,
+                session.get(call[4:], ssl=context, server_hostname=server_name or None) as response,
             ):
                 body = await _body(call, response)
                 if response.status != 200:
@@ -173,6 +163,11 @@ def direct_call(url: str, files: CallerFiles | None = None) -> Ask:
             raise ApiError(call, 0, "", problem) from error
 
     return ask
+
+
+def _file_problem(error: OSError, unusable: str) -> str:
+    """Returns why a file cannot be used; `unusable` says what is wrong with one that can be read."""
+    return unusable if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
 
 
 async def _body(call: str, response: aiohttp.ClientResponse) -> bytes:
@@ -197,11 +192,7 @@ async def leader_call(client: KubeClient, namespace: str) -> Ask:
             f"the extender in namespace {namespace} requires TLS, and the API server has no certificate to show; see --url, "
             "--ca-file, --cert-file, --key-file and docs/tls.md"
         )
-    pods = [
-        installed_objects.installed_pod(raw)
-        async for page in pages(client, resources.PODS.path(namespace), EXTENDER_PODS)
-        for raw in page.items
-    ]
+    pods = await _pods(client, namespace, EXTENDER_PODS, installed_objects.installed_pod)
     raw = await client.find(resources.LEASES.path(namespace, EXTENDER.name))
     leader = leading_pod([pod for pod in pods if pod.live], lease(raw).holder if raw is not None else "")
     if leader is None:
@@ -301,7 +292,6 @@ class Probe:
             raise cancellation
 
     async def _remove_all(self) -> None:
-        """Deletes what was created, the last first."""
         for resource, namespace in reversed(self._created):
             try:
                 await self._client.delete(resource.path(namespace, self._name), seconds=_DELETE_TIMEOUT)

@@ -97,10 +97,8 @@ class InstallationReader:
         probe, plain_probe = await self._probe(scheduler, without_resource=not asks)
         pods = await self._pods("")
         labelled = await self._pods(namespace, installation_calls.EXTENDER_PODS)
-        settings = await self._list(resources.LONGHORN_SETTINGS, namespace, _read_as(resources.LONGHORN_SETTINGS))
-        classes = [
-            entry for _, entry in await self._list(resources.STORAGE_CLASSES, "", _read_as(resources.STORAGE_CLASSES))
-        ]
+        settings = await self._models(resources.LONGHORN_SETTINGS, namespace)
+        classes = [entry for _, entry in await self._models(resources.STORAGE_CLASSES)]
         own_settings = await self._get(resources.CONFIG_MAPS, namespace, PROGRAM, _extender_settings)
         guard = await self._get(resources.MUTATING_WEBHOOKS, "", PLACEMENT_GUARD.name, bool)
         facts = Installation(
@@ -124,12 +122,7 @@ class InstallationReader:
             refused_settings=own_settings.problems if own_settings is not None else (),
             observes=own_settings is not None and own_settings.observes,
             storage_classes=tuple(classes),
-            longhorn_nodes=tuple(
-                entry
-                for _, entry in await self._list(
-                    resources.LONGHORN_NODES, namespace, _read_as(resources.LONGHORN_NODES)
-                )
-            ),
+            longhorn_nodes=tuple([entry for _, entry in await self._models(resources.LONGHORN_NODES, namespace)]),
             tracks_capacity=bool(
                 await self._get(resources.CSI_DRIVERS, "", DRIVER, installed_objects.csi_driver_tracks_capacity)
             ),
@@ -180,7 +173,7 @@ class InstallationReader:
     async def _claiming_pods(self, pods: list[InstalledPod], classes: list[StorageClass]) -> tuple[InstalledPod, ...]:
         """Returns pods with a claim of a Longhorn StorageClass, without system pods."""
         names = {entry.name for entry in classes if entry.provisioner == DRIVER}
-        claims = await self._list(resources.CLAIMS, "", _read_as(resources.CLAIMS))
+        claims = await self._models(resources.CLAIMS)
         keys = {key for key, claim in claims if claim.spec.storage_class in names}
         return tuple(
             pod
@@ -206,6 +199,10 @@ class InstallationReader:
         except ObjectError as error:
             self._unknown.append(str(error))
         return None
+
+    async def _models(self, resource: resources.Resource, namespace: str = "") -> list[tuple[Any, Any]]:
+        """Returns objects as snapshots have them, each with its key."""
+        return await self._list(resource, namespace, KINDS[resource.group, resource.kind].decode)
 
     async def _list(
         self,
@@ -316,11 +313,6 @@ def _addresses(raw: bytes) -> tuple[str, ...]:
 def _extender_settings(raw: bytes) -> ExtenderSettings:
     data = decode_json("ConfigMap", raw, ConfigMap).data or {}
     return SettingsHistory().resolve([SettingsSource(f"ConfigMap {PROGRAM}", data)])
-
-
-def _read_as(resource: resources.Resource) -> Callable[[msgspec.Raw], tuple[Any, Any]]:
-    """Returns the decoder of a kind's objects, as snapshots use it, to an object's name and model."""
-    return KINDS[resource.group, resource.kind].decode
 
 
 async def _report(ask: installation_calls.Ask) -> ProcessReport:

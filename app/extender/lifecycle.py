@@ -29,7 +29,7 @@ from app.kube.client import ApiError
 from app.kube.cluster_cache import ClusterCache
 from app.kube.store import ConfigMapCache
 from app.runtime.elector import Elector
-from app.runtime.leader_loop import LeaderLoop, Program
+from app.runtime.leader_loop import Program
 from app.runtime.probes import ALWAYS_AVAILABLE, Availability, SwitchedOff
 from app.runtime.server import freeze_heap
 from app.schemas.state import OutstandingState, ServiceState
@@ -54,11 +54,11 @@ class ExtenderParts(Struct, frozen=True):
     config_map: ConfigMapCache
     elector: Elector
     publisher: EndpointPublisher | None  # None without an address to point the Service to
+    guard: GuardEndpoint
     metrics: Metrics
     node_name: str
     policy_problem: Availability = ALWAYS_AVAILABLE  # returns why the policy in force cannot be evaluated, or ""
     offer_store: OfferStore | None = None  # where a leader records its offers for its successor, None if it makes none
-    guard: GuardEndpoint | None = None  # None without a placement guard
     # Tasks that run whether this process leads or not, such as the caches of a policy.
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
 
@@ -115,17 +115,15 @@ class ExtenderLifecycle(Program):
         leader_tasks: Sequence[LeaderTask] = (),
         outstanding: Callable[[], OutstandingState] = OutstandingState,
     ) -> None:
+        super().__init__(parts.elector, log)
         self._parts = parts
         self._reservations = reservations
         self._leader_tasks = leader_tasks
         self._outstanding = outstanding
         self._settings = settings
-        self._loop = LeaderLoop(parts.elector, self, log, release_after_crash=False)
         self._logged_settings = ExtenderSettings()
         self._logged_problem = ""
         self._draining = False
-        self._may_release = True
-        self._withdraws: Sequence[PublishedService | GuardEndpoint] = ()
         self._publishing: asyncio.Task[None] | None = None
         self._record: HandoverRecord | None = None
         self._record_unusable = False
@@ -134,7 +132,6 @@ class ExtenderLifecycle(Program):
 
     @property
     def readiness_problem(self) -> str:
-        """Why the cluster's state does not suffice to decide, or ""."""
         parts = self._parts
         return parts.cache.problem or parts.config_map.problem or parts.policy_problem()
 
@@ -164,11 +161,10 @@ class ExtenderLifecycle(Program):
             reserved_nodes=sorted(self._reservations.reserved_nodes()),
             outstanding=self._outstanding(),
             unreadable=self.unreadable,
-            guard=self._parts.guard.state(settings.placement_guard) if self._parts.guard is not None else None,
+            guard=self._parts.guard.state(settings.placement_guard),
         )
 
     def refusal(self) -> str:
-        """Returns why no new request is accepted now, or ""."""
         return "shutting down" if self._draining else self.late_refusal()
 
     def late_refusal(self) -> str:
@@ -183,7 +179,7 @@ class ExtenderLifecycle(Program):
         if not elector.leading():
             leader = f"not the leader, {elector.holder or 'no process'} is"
             return f"{leader}: {elector.problem}" if elector.problem else leader
-        if self._loop.term != elector.term:
+        if self.term != elector.term:
             return "taking over from the last leader"
         return ""
 
@@ -200,16 +196,6 @@ class ExtenderLifecycle(Program):
     @property
     def _settings_pending(self) -> bool:
         return bool(self._parts.config_map.problem) or not self._parts.cache.has_synced
-
-    async def run(self) -> None:
-        """Runs until cancelled, and answers while this process leads."""
-        await self._loop.run()
-
-    async def drain(self) -> None:
-        """Hands over to a successor. When this returns, the Lease is released, and a successor can read every offer
-        that is still open; otherwise the Lease runs out.
-        """
-        await self._loop.drain()
 
     def log_failure(self, error: BaseException) -> None:
         log.error(
@@ -242,7 +228,7 @@ class ExtenderLifecycle(Program):
         if wanted and not self.readiness_problem:
             self._silent_since = None
             return True
-        if self._loop.term is None:
+        if self.term is None:
             return False
         now = asyncio.get_running_loop().time()
         if self._silent_since is None:
@@ -264,28 +250,24 @@ class ExtenderLifecycle(Program):
             return
         if service.points_here or (service.may_point_here and not elector.holder):
             await service.withdraw()
-        if self._parts.guard is not None:
-            await self._parts.guard.withdraw()
+        for left in self._parts.guard.left:
+            await left.withdraw()
 
     async def after_step(self) -> None:
         """Points the Services here, and checks that they still lead here."""
         if self._publishing is not None:
             await self._publishing
             self._publishing = None
-        term = self._loop.term
+        term = self.term
         if term is not None and self._settings().enabled:
             await self._service.keep(term)
         if not self.review_refusal():
-            await self._keep_guard(term)
-        self._parts.metrics.heartbeat.labels(self._parts.node_name).set(not self.refusal())
-
-    async def _keep_guard(self, term: int | None) -> None:
-        if self._parts.guard is not None:
             await self._parts.guard.keep(term, self._settings().placement_guard)
+        self._parts.metrics.heartbeat.labels(self._parts.node_name).set(not self.refusal())
 
     async def _publish(self, term: int) -> None:
         await self._service.point_here(term)
-        await self._keep_guard(term)
+        await self._parts.guard.keep(term, self._settings().placement_guard)
 
     async def catch_up(self) -> None:
         """Returns once the cache has everything that the previous leader had."""
@@ -337,8 +319,7 @@ class ExtenderLifecycle(Program):
             self._publishing.cancel()
             self._publishing = None
         self._service.forget()
-        if self._parts.guard is not None:
-            self._parts.guard.forget()
+        self._parts.guard.forget()
         self._reservations.clear()
         for task in self._leader_tasks:
             task.clear()
@@ -349,28 +330,23 @@ class ExtenderLifecycle(Program):
     def begin_drain(self) -> None:
         self._draining = True
 
-    async def settle(self) -> None:
-        """Returns once a successor can know every decision, or would have to wait for them."""
-        self._may_release = await self._reservations.settle()
-        if not self._may_release and self._parts.elector.leading():
+    async def settle(self) -> bool:
+        """Returns whether a successor can know every decision; otherwise it has to wait for them."""
+        knows = await self._reservations.settle()
+        if not knows and self._parts.elector.leading():
             log.warning("the Lease runs out by itself, because decisions may not be visible yet")
-
-    @property
-    def may_release(self) -> bool:
-        """Whether a successor can know every decision."""
-        return self._may_release
+        return knows
 
     def log_unsettled(self) -> None:
         log.warning("a pod is still being placed, handing over without it")
 
-    async def before_release(self) -> None:
-        self._parts.metrics.heartbeat.labels(self._parts.node_name).set(0)
-        services = (self._service, self._parts.guard)
-        self._withdraws = [entry for entry in services if entry is not None and entry.points_here]
-
-    async def while_releasing(self) -> None:
+    async def hand_over(self) -> None:
         """Removes this process from the Services before it stops listening."""
-        for service in self._withdraws:
+        self._parts.metrics.heartbeat.labels(self._parts.node_name).set(0)
+        guard = self._parts.guard
+        # Without the Lease none points here.
+        services = [*([self._service] if self._service.points_here else []), *(guard.left if guard.points_here else [])]
+        for service in services:
             await service.withdraw_in_time()
 
     def _log_settings(self, settings: ExtenderSettings) -> None:

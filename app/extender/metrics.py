@@ -11,12 +11,19 @@ from msgspec import Struct
 from prometheus_client import Counter as CounterMetric
 from prometheus_client import Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
-from app.extender.capacity import CapacityCollector, NodeLossCollector
+from app.extender.capacity import capacity_metrics, node_loss_metrics
 from app.memory import MemoryBudget
-from app.runtime.probes import BUCKETS, PREFIX, CacheCollector, LabelledCounter, process_registry
+from app.runtime.probes import (
+    BUCKETS,
+    PREFIX,
+    LabelledCounter,
+    Reading,
+    cache_metrics,
+    gauge_family,
+    process_registry,
+)
 from app.settings import LOADED, REFUSED
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.guard.placement_guard import GuardOutcome, Observation
@@ -37,18 +44,16 @@ _OFFER_ENDS: Final = tuple(kind.value for kind in OutcomeKind if kind is not Out
 
 
 class Outstanding(Struct, frozen=True):
-    """Numbers of what is outstanding at one time."""
+    """Numbers of what is outstanding at one time, as `_OUTSTANDING` says."""
 
-    # Number of demands by the lower-case name of their `DemandSource`; a missing name counts as 0.
-    demands: Mapping[str, int]
-    offers: int  # pods that were offered nodes and whose decision was not seen yet
-    hopeless_demands: int  # demands that do not fit together with older ones
-    # Volumes that Longhorn placed on other nodes when they were new, and that are still not on their pod's node.
+    demands: Mapping[str, int]  # by the lower-case name of their `DemandSource`; a missing name counts as 0
+    offers: int
+    hopeless_demands: int
     misplaced_volumes: int
-    overbooked_disks: int  # disks that placements overbooked, and that are still overbooked
-    stuck_pods: int  # bound pods that have waited for their volumes for a minute
-    waiting_pods: int  # refused pods that are retried when they fit
-    oldest_waiting_pod_seconds: float  # seconds since the first refusal of the one that waits longest, 0 without one
+    overbooked_disks: int
+    stuck_pods: int
+    waiting_pods: int
+    oldest_waiting_pod_seconds: float
 
 
 _OUTSTANDING: Final = {
@@ -62,43 +67,20 @@ _OUTSTANDING: Final = {
 }
 
 
-class _OutstandingCollector(Collector):
-    """What is outstanding now, read when Prometheus scrapes."""
-
-    def __init__(self, read: Callable[[], Outstanding]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        now = self._read()
-        demands = GaugeMetricFamily(
-            f"{PREFIX}_demands",
-            "Volumes that will take room on a node and have no replica there yet, by what ties them to it",
-            labels=["source"],
-        )
-        for source in _SOURCES:
-            demands.add_metric([source], now.demands.get(source, 0))
-        yield demands
-        for name, text in _OUTSTANDING.items():
-            yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=getattr(now, name))
+def _outstanding_metrics(now: Outstanding) -> Iterable[Metric]:
+    text = "Volumes that will take room on a node and have no replica there yet, by what ties them to it"
+    yield gauge_family("demands", text, ["source"], (([source], now.demands.get(source, 0)) for source in _SOURCES))
+    for name, text in _OUTSTANDING.items():
+        yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=getattr(now, name))
 
 
-class _BudgetCollector(Collector):
-    """The memory budget of requests, read when Prometheus scrapes."""
-
-    def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
-
-    def collect(self) -> Iterable[Metric]:
-        for name, help_text, value in (
-            ("request_memory_bytes", "Memory that requests hold, as charged", self._budget.used),
-            ("request_memory_limit_bytes", "Memory that all requests together may hold", self._budget.total),
-        ):
-            yield GaugeMetricFamily(f"{PREFIX}_{name}", help_text, value=value)
-        yield CounterMetricFamily(
-            f"{PREFIX}_requests_over_budget",
-            "Requests that were refused, or gave way to others, because requests together may not hold more memory",
-            value=self._budget.refusals,
-        )
+def _budget_metrics(budget: MemoryBudget) -> Iterable[Metric]:
+    text = "Memory that requests hold, as charged"
+    yield GaugeMetricFamily(f"{PREFIX}_request_memory_bytes", text, value=budget.used)
+    text = "Memory that all requests together may hold"
+    yield GaugeMetricFamily(f"{PREFIX}_request_memory_limit_bytes", text, value=budget.total)
+    text = "Requests that were refused, or gave way to others, because requests together may not hold more memory"
+    yield CounterMetricFamily(f"{PREFIX}_requests_over_budget", text, value=budget.refusals)
 
 
 class Metrics:
@@ -227,6 +209,9 @@ class Metrics:
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         return Histogram(f"{PREFIX}_{name}", text, labels, buckets=buckets, registry=self.registry)
 
+    def _read(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self.registry.register(Reading(read))
+
     def count_decision(self, reasons: Iterable[Reason], gave_up: int) -> Counter[Reason]:
         """Counts one answer of /filter; returns how often each reason occurred."""
         counted = Counter(reasons)
@@ -238,7 +223,6 @@ class Metrics:
         return counted
 
     def count_request(self, result: str) -> None:
-        """Counts one request to /filter: ``fits``, ``refused`` or ``error``."""
         self._results.count(result)
         self._last_request.set_to_current_time()
 
@@ -263,28 +247,24 @@ class Metrics:
         """Adds gauges of demand, offers, misplaced volumes, overbooked disks and waiting pods. `read` is called in another
         thread when Prometheus scrapes, as are those of the other methods, and must change nothing.
         """
-        self.registry.register(_OutstandingCollector(read))
+        self._read(lambda: _outstanding_metrics(read()))
 
     def capacity(self, read: Callable[[], ClusterState | None], *, with_disks: bool = True) -> None:
         """Adds the space of disks, nodes and StorageClasses. `read` returns the current state, None while another
         process reports it. Without `with_disks` disks have no series.
         """
-        self.registry.register(CapacityCollector(read, with_disks=with_disks))
+        self._read(lambda: capacity_metrics(read(), with_disks=with_disks))
 
     def node_losses(self, read: Callable[[], Mapping[str, NodeLossOutcome]]) -> None:
-        """Adds whether each node can be lost."""
-        self.registry.register(NodeLossCollector(read))
+        self._read(lambda: node_loss_metrics(read()))
 
     def request_memory(self, budget: MemoryBudget) -> None:
-        """Adds what requests hold of their memory budget, and how many were refused for it."""
-        self.registry.register(_BudgetCollector(budget))
+        self._read(lambda: _budget_metrics(budget))
 
     def caches(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:
-        """Adds the status of each watch cache."""
-        self.registry.register(CacheCollector(statuses, clock))
+        self._read(lambda: cache_metrics(statuses(), clock()))
 
     def instrument(self, app: FastAPI) -> None:
-        """Adds the HTTP metrics of every route."""
         instrumentator = Instrumentator(excluded_handlers=["/metrics", "/healthz", "/readyz"], registry=self.registry)
         instrumentator.add(metrics.default(latency_lowr_buckets=BUCKETS, registry=self.registry))
         instrumentator.instrument(app)

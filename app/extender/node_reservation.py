@@ -133,7 +133,6 @@ class NodeReservations:
         log.info("adopted", reserved=sorted(self.reserved_nodes()))
 
     async def settle(self) -> bool:
-        """Returns True once no request waits for its pod's placement."""
         async with self._lock:
             return True
 
@@ -184,7 +183,6 @@ class NodeReservations:
             return ""
 
     async def _binding_node(self, pod: Pod) -> str:
-        """Returns the pod's node once it is bound, "" if it was deleted."""
         key = (pod.namespace, pod.name)
         seen = False
         with self._cache.listening(("pods", key)) as changed:
@@ -207,7 +205,6 @@ class NodeReservations:
         return self._clock() < self._recovers_until
 
     def _decided_node(self, pod: Pod) -> str:
-        """Returns the node chosen for a pod that was not bound in time, or ""."""
         view = self._cache.state().view
         current = view.snapshot.pods.get((pod.namespace, pod.name))
         return (

@@ -115,7 +115,6 @@ class Placements:
 
     @property
     def followed(self) -> int:
-        """Number of pods whose volumes are not placed yet."""
         return len(self._followed_pods)
 
     def outstanding(self, *, offers: int, waiting: int, oldest_wait: float) -> Outstanding:
@@ -135,7 +134,6 @@ class Placements:
         )
 
     def adopt(self) -> None:
-        """Starts: this process leads, and its state is filled."""
         self._leads = True
 
     def clear(self) -> None:
@@ -240,7 +238,6 @@ class Placements:
             )
 
     def _follow_end(self, followed: _FollowedPod, view: View) -> _FollowEnd | None:
-        """Returns how following a pod ends, None if it goes on."""
         now = self._clock()
         followed.checked = view.snapshot.pods.get((followed.pod.namespace, followed.pod.name))
         followed.check_at = followed.ends_at

@@ -215,12 +215,11 @@ class StatusReporter:
         pod = state.view.snapshot.pods.get(key)
         if pod is None:
             return None
-        return await self.run(
-            partial(_row, pod, state, self._evaluator.options, self._evaluator.explained(self._contenders()))
-        )
+        options = self._evaluator.options
+        contenders = self._evaluator.explained(self._contenders())
+        return await self.run(lambda: waiting_row(pod, state, options, contenders, cordoned_nodes(state)))
 
     async def drain(self, node: str) -> DrainReport | None:
-        """Returns what a node's drain leads to, None until it is known."""
         (report,) = await self._drains.request((node,))
         return report
 
@@ -241,9 +240,16 @@ class StatusReporter:
         pod = self._evaluator.view.snapshot.pods.get(key)
         if pod is None:
             return ()
-        work = partial(_find_remedies, pod, self._read(), self._evaluator.options, self._namespace)
+        state = self._read()
+        options = self._evaluator.options
+
+        def find() -> tuple[RemedyAnswer, ...]:
+            cluster = cluster_without_scheduling(state)
+            search = find_remedies(pod, cluster, options, MAX_REMEDIES, _MAX_DECISIONS)
+            return tuple(remedy_answer(cluster, remedy, self._namespace) for remedy in search.remedies)
+
         try:
-            return await self._evaluator.run(work, Urgency.BACKGROUND)
+            return await self._evaluator.run(find, Urgency.BACKGROUND)
         except CoreError:
             # The page of the pod says why nothing can be decided about it.
             return ()
@@ -253,20 +259,21 @@ class StatusReporter:
         reasons, the closest first. Raises a ResolutionError if an object the pod names does not exist or contradicts
         it.
         """
-        return await self.run(
-            partial(
-                _explain,
-                pod,
-                select,
-                self._evaluator.state,
-                self._evaluator.options,
-                self._evaluator.explained(self._contenders()),
-            )
-        )
+        state = self._evaluator.state
+        options = self._evaluator.options
+        contenders = self._evaluator.explained(self._contenders())
 
+        def work() -> ExplainedDecision:
+            refused = cordoned_nodes(state)
+            nodes = candidate_nodes(state.view)
+            admitted = [name for name in nodes if name not in refused]
+            decision = filter_nodes(pod, admitted, state, options, contenders)
+            reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
+            texts = {name: reasons[name].text for name in sort_candidates(state.view, decision)}
+            texts |= {name: refused[name] for name in nodes if name in refused}
+            return ExplainedDecision(state, decision, texts, explain_part(pod, decision, select(texts), state, options))
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+        return await self.run(work)
 
 
 class StatusSources(Struct, frozen=True):
@@ -277,12 +284,7 @@ class StatusSources(Struct, frozen=True):
     # Returns the status of every cache of the live cluster; none for a snapshot file.
     caches: Callable[[], Mapping[str, CacheStatus]] = dict
     identity: str = ""  # of this process; "" for a snapshot file
-    now: Callable[[], datetime] = _now
-
-
-def _row(pod: Pod, state: ClusterState, options: FilterOptions, contenders: Contenders) -> WaitingRow | None:
-    refused = cordoned_nodes(state)
-    return waiting_row(pod, state, options, contenders, refused)
+    now: Callable[[], datetime] = partial(datetime.now, UTC)
 
 
 def _predict_drain(state: ClusterState, node: str, options: FilterOptions) -> Prediction:
@@ -294,30 +296,6 @@ def _predict_drain(state: ClusterState, node: str, options: FilterOptions) -> Pr
         chance = random.Random(f"0/{number}")  # noqa: S311
         results.append(run_order(after, options, chance.randrange))
     return predict(before, after, results)
-
-
-def _find_remedies(pod: Pod, state: ClusterState, options: FilterOptions, namespace: str) -> tuple[RemedyAnswer, ...]:
-    cluster = cluster_without_scheduling(state)
-    search = find_remedies(pod, cluster, options, MAX_REMEDIES, _MAX_DECISIONS)
-    return tuple(remedy_answer(cluster, remedy, namespace) for remedy in search.remedies)
-
-
-def _explain(
-    pod: Pod,
-    select: Callable[[Mapping[str, str]], Sequence[str]],
-    state: ClusterState,
-    options: FilterOptions,
-    contenders: Contenders,
-) -> ExplainedDecision:
-    refused = cordoned_nodes(state)
-    nodes = candidate_nodes(state.view)
-    admitted = [name for name in nodes if name not in refused]
-    decision = filter_nodes(pod, admitted, state, options, contenders)
-    reasons = dict(zip(decision.candidates, decision.reasons, strict=True))
-    texts = {name: reasons[name].text for name in sort_candidates(state.view, decision)}
-    texts |= {name: refused[name] for name in nodes if name in refused}
-    explanation = explain_part(pod, decision, select(texts), state, options)
-    return ExplainedDecision(state, decision, texts, explanation)
 
 
 def cordoned_nodes(state: ClusterState) -> Mapping[str, str]:

@@ -69,7 +69,6 @@ class WatchedPods:
         self._pods.pop(uid, None)
 
     async def wait(self, seconds: float) -> None:
-        """Returns once something has changed, at most after so many seconds."""
         await wait_at_most(self._changed, seconds)
         self._changed.clear()
 

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
@@ -87,7 +87,6 @@ class ApiError(CoreError):
 
     @property
     def conflict(self) -> bool:
-        """Whether the object was changed or created by another writer meanwhile."""
         return self.status == 409
 
     @property
@@ -199,9 +198,15 @@ class KubeClient:
         except ConnectError:
             raise
         except _CREDENTIAL_ERRORS as error:
-            raise ConnectError(f"no cluster to talk to: {_one_line(error)}; see --kubeconfig and --context") from error
+            raise ConnectError(f"no cluster to talk to: {one_line(error)}; see --kubeconfig and --context") from error
         api.user_agent = f"{DISTRIBUTION}/{version(DISTRIBUTION)}"
         return cls(api, limits, AnswerMemory(memory))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     @property
     def server(self) -> str:
@@ -229,7 +234,6 @@ class KubeClient:
             raise
 
     async def create(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
-        """POSTs an object; returns the body of the response. Raises an ApiError as `get` does."""
         return await self._request(_Call("POST", path, seconds, body=body))
 
     async def replace(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
@@ -241,7 +245,6 @@ class KubeClient:
     async def patch(
         self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH, seconds: float = CALL_TIMEOUT
     ) -> bytes:
-        """PATCHes an object; returns the body of the response. Raises an ApiError as `get` does."""
         return await self._request(_Call("PATCH", path, seconds, body=body, content_type=content_type))
 
     async def delete(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = CALL_TIMEOUT) -> bytes:
@@ -330,7 +333,6 @@ async def _load_kubeconfig(settings: Configuration, kubeconfig: str | None, cont
 
 
 def _check_exists(kubeconfig: str | None) -> None:
-    """Raises a ConnectError if no kubeconfig exists."""
     # Without one the client would use an empty configuration.
     paths = kubeconfig or os.environ.get("KUBECONFIG", "")
     files = paths.split(os.pathsep) if paths else [os.path.expanduser("~/.kube/config")]  # noqa: PTH111 # as the client
@@ -340,7 +342,7 @@ def _check_exists(kubeconfig: str | None) -> None:
         )
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -353,7 +355,7 @@ def _connection_error(call: _Call, error: Exception) -> ApiError:
         )
     if isinstance(error, aiohttp.ClientConnectorError):
         return ApiError(str(call), 0, "", f"cannot connect to {error.host}:{error.port}: {_cause(error)}")
-    return ApiError(str(call), 0, "", _one_line(error))
+    return ApiError(str(call), 0, "", one_line(error))
 
 
 def _cause(error: aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorError) -> str:
@@ -364,7 +366,7 @@ def _cause(error: aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnec
     if isinstance(cause, OSError) and cause.errno:
         # getaddrinfo's errors have negative numbers, which strerror does not know.
         return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
-    return _one_line(cause)
+    return one_line(cause)
 
 
 def _status_error(call: _Call, status: int, body: bytes) -> ApiError:

@@ -270,7 +270,6 @@ class WatchedKind(Struct, frozen=True):
         return KINDS[self.resource.group, self.resource.kind]
 
     def namespace(self, longhorn: str) -> str:
-        """Returns the namespace to list: Longhorn's for its kinds, else all ("")."""
         return longhorn if self.resource.group == LONGHORN_NODES.group else ""
 
 
@@ -319,11 +318,8 @@ async def read_cluster(client: KubeClient, namespace: str, progress: Report, war
     does not exist.
     """
     objects: list[dict[str, Any]] = []
-    for entry in WATCHED:
-        objects_of_kind = await _list_kind(client, entry, namespace, warn)
-        progress(f"{len(objects_of_kind)} {entry.resource.label}")
-        objects += objects_of_kind
-    for entry, warning in ((DISRUPTION_BUDGETS, _NO_BUDGETS), (CSI_NODES, _NO_CSI_NODES)):
+    unwatched = ((DISRUPTION_BUDGETS, _NO_BUDGETS), (CSI_NODES, _NO_CSI_NODES))
+    for entry, warning in (*((entry, "") for entry in WATCHED), *unwatched):
         objects_of_kind = await _unless_forbidden(_list_kind(client, entry, namespace, warn), warn, warning)
         progress(f"{len(objects_of_kind)} {entry.resource.label}")
         objects += objects_of_kind
@@ -350,11 +346,11 @@ def as_snapshot(objects: list[dict[str, Any]]) -> Snapshot:
 async def _unless_forbidden(
     listing: Awaitable[list[dict[str, Any]]], warn: Report, warning: str
 ) -> list[dict[str, Any]]:
-    """Returns the objects of a list; without permission there are none, and `warning` says what follows."""
+    """Returns the objects of a list; without permission there are none if `warning` says what follows."""
     try:
         return await listing
     except ApiError as error:
-        if not error.forbidden:
+        if not error.forbidden or not warning:
             raise
         warn(warning)
         return []
@@ -375,7 +371,6 @@ async def _list_kind(client: KubeClient, entry: WatchedKind, namespace: str, war
 
 
 async def _list_objects(client: KubeClient, path: str, redact_object: Redact, warn: Report) -> list[dict[str, Any]]:
-    """Lists the objects of a collection by name, without those that cannot be read."""
     objects: list[dict[str, Any]] = []
     async for page in pages(client, path):
         for raw in page.items:

@@ -116,7 +116,6 @@ class ApiDispatcher(Generic[_Key, _Call]):
         self._set_idle()
 
     async def run(self) -> None:
-        """Writes until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(MAX_CALLS_IN_FLIGHT):
                 tasks.create_task(self._work(), name=f"write {self._kind} {number}")

@@ -24,7 +24,7 @@ from scheduler_core.convert import generic
 from scheduler_core.convert.fields import Fields
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.model.generic import Controller, Namespace, Node, Service
+from scheduler_core.model.generic import Controller, Namespace, Node
 from scheduler_core.model.kube import Pod
 
 log = structlog.get_logger("policy")
@@ -43,16 +43,6 @@ class CacheObserver(Protocol):
 
     def effective_pod(self, pod: generic.PendingPod) -> Pod:
         """Returns the pod as the state counts it. Called after each change and each `GenericCache.recount`."""
-
-
-class _NoObserver:
-    """Ignores changes, and counts pods as they were delivered."""
-
-    def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
-        pass
-
-    def effective_pod(self, pod: generic.PendingPod) -> Pod:
-        return pod.pod
 
 
 def _decode_node(raw: bytes | msgspec.Raw) -> tuple[Key, Node | None]:
@@ -75,19 +65,14 @@ def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, generic.PendingPod | Non
     return pending.pod.namespaced_name, pending
 
 
-def _decode_service(raw: bytes | msgspec.Raw) -> tuple[Key, Service | None]:
-    service = generic.SERVICE.decode(raw)
-    return (service.namespace, service.name), service
-
-
 def _decode_namespace(raw: bytes | msgspec.Raw) -> tuple[Key, Namespace | None]:
     namespace = generic.NAMESPACE.decode(raw)
     return namespace.name, namespace
 
 
-def _decode_controller(kind: Fields[Controller], raw: bytes | msgspec.Raw) -> tuple[Key, Controller | None]:
-    controller = kind.decode(raw)
-    return (controller.namespace, controller.name), controller
+def _decode_namespaced(kind: Fields[Any], raw: bytes | msgspec.Raw) -> tuple[Key, Any]:
+    value = kind.decode(raw)
+    return (value.namespace, value.name), value
 
 
 class _Kind(Struct, frozen=True):
@@ -102,7 +87,7 @@ class _Kind(Struct, frozen=True):
 def _controller_kind(resource: Resource, kind: Fields[Controller]) -> _Kind:
     return _Kind(
         resource,
-        partial(_decode_controller, kind),
+        partial(_decode_namespaced, kind),
         GenericClusterState.with_controller,
         lambda state, key: state.without_controller(kind.kind, *key),
     )
@@ -112,8 +97,8 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "nodes": _Kind(resources.NODES, _decode_node, GenericClusterState.with_node, GenericClusterState.without_node),
     "pods": _Kind(resources.PODS, _decode_pod, GenericClusterState.with_pod, GenericClusterState.without_pod),
     "services": _Kind(
-        Resource("", "v1", "services", "Service", namespaced=True),
-        _decode_service,
+        resources.SERVICES,
+        partial(_decode_namespaced, generic.SERVICE),
         GenericClusterState.with_service,
         lambda state, key: state.without_service(*key),
     ),
@@ -147,7 +132,7 @@ class GenericCache(Store):
         prefix: str = "policy: ",
     ) -> None:
         super().__init__(client, timing, stale_after)
-        self._observer = observer or _NoObserver()
+        self._observer = observer
         self._prefix = prefix
         self._state: GenericClusterState | None = None
         self._pending: dict[tuple[str, Key], None] = {}
@@ -171,7 +156,6 @@ class GenericCache(Store):
         return {f"{kind} (policy)": status for kind, status in super().statuses.items()}
 
     def problem(self, kinds: frozenset[str]) -> str:
-        """Returns why rules that read these kinds cannot be evaluated, or ""."""
         problem = self.problem_of(sorted(kinds))
         return f"{self._prefix}{problem}" if problem else ""
 
@@ -191,17 +175,20 @@ class GenericCache(Store):
             if value is None:
                 self._state = entry.drop(self._state, key)
             else:
-                self._state = entry.put(self._state, self._observer.effective_pod(value) if kind == "pods" else value)
+                self._state = entry.put(self._state, self._effective_pod(value) if kind == "pods" else value)
         return self._state
 
     def _first_state(self) -> GenericClusterState:
         kinds = {kind: objects.values() for kind, objects in self.kinds.items()}
         nodes, pods, services = (kinds.pop(kind, ()) for kind in _FIRST_KINDS)
-        state = GenericClusterState.of(nodes, map(self._observer.effective_pod, pods), services)
+        state = GenericClusterState.of(nodes, map(self._effective_pod, pods), services)
         for kind, values in kinds.items():
             for value in values:
                 state = _KINDS[kind].put(state, value)
         return state
+
+    def _effective_pod(self, pod: generic.PendingPod) -> Pod:
+        return pod.pod if self._observer is None else self._observer.effective_pod(pod)
 
     def recount(self, pod: Key) -> None:
         """Makes the next state ask the observer for this pod again."""
@@ -211,7 +198,8 @@ class GenericCache(Store):
         # The reflector of a kind that is not wanted any more may deliver once more.
         if before != value and kind in self:
             self._note(kind, key)
-            self._observer.on_change(kind, key, before, value)
+            if self._observer is not None:
+                self._observer.on_change(kind, key, before, value)
 
     def _note(self, kind: str, key: Key) -> None:
         if self._state is None:

@@ -24,7 +24,7 @@ import structlog
 from aiohttp.http_exceptions import LineTooLong
 from msgspec import Struct
 
-from app.kube.client import ApiError, KubeClient, newest_version, pages
+from app.kube.client import ApiError, KubeClient, newest_version, one_line, pages
 from app.kube.resources import Resource
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import ObjectError
@@ -169,8 +169,8 @@ class Reflector(Generic[_Value]):
         self._path = resource.path(namespace)
         self._query = dict(selectors)
         self._attempts = 0
-        # How the keys of this kind are made; None until an object could be read.
-        self._key_of: Callable[[_Meta], Key] | None = None
+        # The type of this kind's keys; None until an object could be read.
+        self._key_type: type | None = None
         self._watch_task: asyncio.Task[_WatchEnd] | None = None
         # Calls of `catch_up` are numbered; all up to `_caught_up` are done.
         self._requested = 0
@@ -193,7 +193,7 @@ class Reflector(Generic[_Value]):
                     await self._sleep(_MISSING_RETRY_INTERVAL)
                     continue
             except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
-                self._note_problem(f"{self.label}: {_one_line(error)}")
+                self._note_problem(f"{self.label}: {one_line(error)}")
             await self._back_off()
 
     async def catch_up(self) -> None:
@@ -240,7 +240,7 @@ class Reflector(Generic[_Value]):
             unreadable[_raw_key(raw)] = str(error)
             log.warning("left out an object that cannot be read", problem=str(error))
             return
-        self._key_of = _key_function(key)
+        self._key_type = type(key)
         if value is not None:
             objects[key] = value
 
@@ -248,7 +248,7 @@ class Reflector(Generic[_Value]):
         while True:
             request = self._requested
             short = self._caught_up < request
-            end = await self._run_watch(self._watch(self._watch_seconds(short=short), short=short))
+            end = await self._run_watch(self._watch(short=short))
             if short and end in (_WatchEnd.CLEANLY, _WatchEnd.REACHED_TARGET):
                 self._mark_caught_up(request)
             if end is _WatchEnd.DROPPED:
@@ -266,11 +266,9 @@ class Reflector(Generic[_Value]):
             await asyncio.gather(task, return_exceptions=True)
         return _WatchEnd.INTERRUPTED if task.cancelled() else task.result()
 
-    def _watch_seconds(self, *, short: bool) -> int:
-        return CATCH_UP_SECONDS if short else int(self._timing.between(*WATCH_SECONDS))
-
-    async def _watch(self, seconds: int, *, short: bool) -> _WatchEnd:
+    async def _watch(self, *, short: bool) -> _WatchEnd:
         """Runs one watch; a short one ends once it reaches the version that is the newest now."""
+        seconds = CATCH_UP_SECONDS if short else int(self._timing.between(*WATCH_SECONDS))
         query = {
             **self._query,
             "watch": "true",
@@ -306,7 +304,7 @@ class Reflector(Generic[_Value]):
                 else:
                     return _WatchEnd.REACHED_TARGET
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._note_problem(f"{self.label}: watch broke off: {_one_line(error)}")
+            self._note_problem(f"{self.label}: watch broke off: {one_line(error)}")
         except LineTooLong as error:
             text = f"the watch sent an event without end, of more than {format_bytes(self._client.memory.event)}"
             raise _RelistError(f"{self.label}: {text}") from error
@@ -346,18 +344,19 @@ class Reflector(Generic[_Value]):
             self._leave_out(meta, "" if event.type == "DELETED" else str(error))
             return
         self.status.unreadable.pop(name, None)
-        self._key_of = _key_function(key)
+        self._key_type = type(key)
         self._handler.change(key, None if event.type == "DELETED" else value)
 
     def _leave_out(self, meta: _Meta, problem: str) -> None:
         """Removes an object that cannot be read, or that was deleted (no problem)."""
-        self.status.unreadable.pop((meta.namespace, meta.name), None)
+        name = (meta.namespace, meta.name)
+        self.status.unreadable.pop(name, None)
         if problem:
-            self.status.unreadable[meta.namespace, meta.name] = problem
+            self.status.unreadable[name] = problem
             log.warning("left out an object that cannot be read", problem=problem)
         # The next process would start without the object, so this one must not keep its last readable state.
-        if self._key_of is not None:
-            self._handler.change(self._key_of(meta), None)
+        if self._key_type is not None:
+            self._handler.change(name if self._key_type is tuple else meta.name, None)
 
     def _note_connection(self) -> None:
         self.status.phase = Phase.SYNCED
@@ -400,18 +399,6 @@ class Reflector(Generic[_Value]):
             self._wake.clear()
 
 
-def _key_function(key: Key) -> Callable[[_Meta], Key]:
-    return _namespaced_key if isinstance(key, tuple) else _name_key
-
-
-def _namespaced_key(meta: _Meta) -> Key:
-    return meta.namespace, meta.name
-
-
-def _name_key(meta: _Meta) -> Key:
-    return meta.name
-
-
 def _raw_key(raw: msgspec.Raw) -> Key | None:
     try:
         meta = msgspec.json.decode(raw, type=_Object).metadata
@@ -420,10 +407,5 @@ def _raw_key(raw: msgspec.Raw) -> Key | None:
     return (meta.namespace, meta.name)
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def _reaches(version: str, target: str) -> bool:
-    """Whether a version is at least the target; False if not comparable."""
     return version.isdigit() and target.isdigit() and int(version) >= int(target)

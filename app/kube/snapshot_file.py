@@ -50,9 +50,6 @@ class LoadedSnapshot(Struct, frozen=True):
 
 
 def load_snapshot(source: str) -> LoadedSnapshot:
-    """Reads a snapshot file ("-" for standard input). Raises a SnapshotFileError if the file is missing, is neither
-    YAML nor JSON, or holds an object that cannot be read.
-    """
     return snapshot_of(source, read_objects(source), _SILENTLY_IGNORED)
 
 
@@ -264,27 +261,23 @@ def load_cluster(source: str, policy: Policy, *, longhorn: bool) -> LoadedCluste
     that cannot be read.
     """
     objects = list(read_objects(source))
-    reader = _Reader()
-    read_from(source, lambda: reader.read(objects))
-    warnings = tuple(f"{source}: {problem}" for problem in _policy_warnings(reader, policy))
-    if not longhorn:
-        return LoadedCluster(reader.state(), reader.pods, Snapshot(), warnings)
-    loaded = snapshot_of(source, objects, skipped_kinds=_GENERIC_KINDS)
-    return LoadedCluster(reader.state(), reader.pods, loaded.snapshot, warnings + loaded.warnings)
+    read = read_from(source, lambda: _GenericObjects(objects))
+    warnings = tuple(f"{source}: {problem}" for problem in _policy_warnings(read, policy))
+    loaded = snapshot_of(source, objects, skipped_kinds=_GENERIC_KINDS) if longhorn else LoadedSnapshot(Snapshot())
+    return LoadedCluster(read.state, read.pods, loaded.snapshot, warnings + loaded.warnings)
 
 
-class _Reader:
-    """Reads the objects that the generic scheduler reads, and no others."""
+class _GenericObjects:
+    """The objects that the generic scheduler reads, and no others. Raises an ObjectError if an object cannot be read, or a
+    node or pod is among them twice.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, objects: Iterable[tuple[str, str, object]]) -> None:
         self.nodes: dict[str, Node] = {}
         self.pods: dict[PodKey, generic.PendingPod] = {}
         self.namespaces: list[Namespace] = []
-        self._services: list[Service] = []
-        self._controllers: list[Controller] = []
-
-    def read(self, objects: Iterable[tuple[str, str, object]]) -> None:
-        """Reads all objects. Raises an ObjectError if an object cannot be read, or a node or pod is among them twice."""
+        services: list[Service] = []
+        controllers: list[Controller] = []
         for kind, group, raw in objects:
             if (kind, group) == ("Node", ""):
                 node = generic.NODE.read(raw)
@@ -292,39 +285,30 @@ class _Reader:
             elif (kind, group) == ("Pod", ""):
                 pending = generic.read_pending_pod(raw)
                 _add_object(self.pods, pending.pod.namespaced_name, pending, object_name(kind, raw))
-            else:
-                self._read_other(kind, group, raw)
-
-    def _read_other(self, kind: str, group: str, raw: object) -> None:
-        if (kind, group) == ("Service", ""):
-            self._services.append(generic.SERVICE.read(raw))
-        elif (kind, group) == ("Namespace", ""):
-            self.namespaces.append(generic.NAMESPACE.read(raw))
-        elif (kind, group) in generic.CONTROLLERS:
-            self._controllers.append(generic.CONTROLLERS[kind, group].read(raw))
-
-    def state(self) -> GenericClusterState:
-        """Returns the state of all objects."""
+            elif (kind, group) == ("Service", ""):
+                services.append(generic.SERVICE.read(raw))
+            elif (kind, group) == ("Namespace", ""):
+                self.namespaces.append(generic.NAMESPACE.read(raw))
+            elif (kind, group) in generic.CONTROLLERS:
+                controllers.append(generic.CONTROLLERS[kind, group].read(raw))
         pods = (entry.pod for entry in self.pods.values())
-        state = GenericClusterState.of(self.nodes.values(), pods, self._services)
-        for controller in self._controllers:
-            state = state.with_controller(controller)
+        self.state = GenericClusterState.of(self.nodes.values(), pods, services)
+        for controller in controllers:
+            self.state = self.state.with_controller(controller)
         for namespace in self.namespaces:
-            state = state.with_namespace(namespace)
-        return state
+            self.state = self.state.with_namespace(namespace)
 
 
 def _add_object(objects: dict[_Key, _Value], key: _Key, value: _Value, name: str) -> None:
-    """Adds an object, or raises an ObjectError if there is one of its name already."""
     if key in objects:
         raise ObjectError(name, "", "is in the file twice")
     objects[key] = value
 
 
-def _policy_warnings(reader: _Reader, policy: Policy) -> list[str]:
-    if not reader.nodes:
+def _policy_warnings(read: _GenericObjects, policy: Policy) -> list[str]:
+    if not read.nodes:
         return ["no nodes: no pod can go anywhere"]
-    nodes = reader.nodes.values()
+    nodes = read.nodes.values()
     rules = {entry.rule for entry in policy.predicates}
     warnings = []
     if _POD_COUNT_RULE in rules and not any(node.pods for node in nodes):
@@ -333,8 +317,8 @@ def _policy_warnings(reader: _Reader, policy: Policy) -> list[str]:
         warnings.append(
             f"no node says how many pods it takes (status.allocatable), so {_ALLOCATABLE_RULE} lets none on any"
         )
-    pods = [entry.pod for entry in reader.pods.values()]
-    if _NAMESPACE_RULE in rules and not reader.namespaces and any(map(_selects_namespaces, pods)):
+    pods = [entry.pod for entry in read.pods.values()]
+    if _NAMESPACE_RULE in rules and not read.namespaces and any(map(_selects_namespaces, pods)):
         warnings.append(f"no namespaces, whose labels {_NAMESPACE_RULE} reads for these pods: add them to the file")
     return warnings
 

@@ -65,7 +65,6 @@ class Objects(Generic[_Value]):
         return (value for key in self.keys() if (value := self.get(key)) is not None)
 
     def rebase(self, base: Mapping[Key, _Value]) -> None:
-        """Takes a map that has all the latest objects, and is never changed."""
         self._base = base
         self.latest = {}
 
@@ -79,7 +78,6 @@ class Objects(Generic[_Value]):
         self.listed.set()
 
     def change(self, key: Key, value: _Value | None) -> None:
-        """Adds, changes or deletes (None) one object; called by the reflector."""
         # Most changes of a status change nothing that is read, and the decoder then returns the object that is here.
         if value is None or value is not self.get(key):
             self._set(key, value)

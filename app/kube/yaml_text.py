@@ -150,7 +150,6 @@ def _matches_subject(raw: object, subject: str) -> bool:
 
 
 def _objects(value: object, path: Path) -> list[tuple[Path, object]]:
-    """Returns every object of a decoded file with its path; Lists are taken apart."""
     items = value.get("items") if isinstance(value, dict) else None
     if isinstance(value, dict) and isinstance(items, list):
         nested = (_objects(item, (*path, "items", index)) for index, item in enumerate(items))
@@ -159,7 +158,6 @@ def _objects(value: object, path: Path) -> list[tuple[Path, object]]:
 
 
 def _nodes(node: yaml.Node | None) -> list[yaml.Node]:
-    """Returns the node of every object of a YAML document; Lists are taken apart."""
     items = _descend(node, ("items",)) if isinstance(node, yaml.MappingNode) else None
     if isinstance(items, yaml.SequenceNode):
         return list(chain.from_iterable(map(_nodes, items.value)))

@@ -214,13 +214,10 @@ class ParserTurns:
         began = perf_counter()
         more = parser.parse_slice()
         self._left -= perf_counter() - began + _SLICE_SECONDS
-        self._schedule()
-        return more
-
-    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._begin_turn)
+        return more
 
     def _begin_turn(self) -> None:
         self._scheduled = False

@@ -173,7 +173,6 @@ class DecisionThread:
             self._run(job)
 
     def _is_ready(self, urgency: float) -> bool:
-        """Whether a job waits that is more urgent."""
         return bool(self._waiting) and self._waiting[0][0] < urgency
 
     def _run(self, job: _Job[Any]) -> None:

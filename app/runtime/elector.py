@@ -25,7 +25,7 @@ from typing import Final
 import aiohttp
 import structlog
 
-from app.kube.client import ApiError, KubeClient, create_owned
+from app.kube.client import ApiError, KubeClient, create_owned, one_line
 from app.kube.resources import LEASES
 from app.runtime import wait_at_most
 from scheduler_core.convert.leadership import lease, new_lease, update_lease
@@ -238,7 +238,7 @@ class Elector:
         except TimeoutError:
             problem = f"{LEASES.label} {self._namespace}/{self._lease}: no answer from the API server in time"
         except _CALL_ERRORS as error:
-            problem = " ".join(str(error).split()) or type(error).__name__
+            problem = one_line(error)
         else:
             self._note_success()
             return event
@@ -247,7 +247,6 @@ class Elector:
         return election.CallFailed(self._clock(), self._random(), attempt)
 
     def _call_timeout(self, now: float) -> float:
-        """Returns the time-out of one call in seconds."""
         seconds = self._state.timing.call_timeout
         # It never passes the fence, so that a loss of the lead is reported when it happens and not when the call ends.
         if self._state.leading(now):

@@ -5,14 +5,14 @@
     drain (SIGTERM) → no more competing → settle, bounded → stop → release the Lease, so that a successor starts at once, unless
     the program could not hand over
 
-`LeaderLoop` calls the methods of its `Program` one after the other, in one task.
+The methods of a `Program` are called one after the other, in one task.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import structlog
 
@@ -55,9 +55,23 @@ Election: TypeAlias = Elector | NoElection
 
 
 class Program:
-    """The work of a process while it leads. Subclasses define `run_tasks`, `competes`, `start` and `stop`; every other
-    method may stay as it is.
+    """The work of a process while it leads, and the owner of the decision whether it runs. Subclasses define `run_tasks`,
+    `competes`, `start` and `stop`; every other method may stay as it is.
+
+    Args:
+        log: the program's logger
     """
+
+    # Whether to release the Lease after an error. A program whose last decisions may not be visible in the cluster yet lets the
+    # Lease run out instead: that gives them time to become visible before a successor decides.
+    release_after_crash: ClassVar[bool] = False
+
+    def __init__(self, election: Election, log: structlog.stdlib.BoundLogger) -> None:
+        self._election = election
+        self._log = log
+        self.term: int | None = None  # in which the program runs
+        self._wake = asyncio.Event()
+        self._steering: asyncio.Task[None] | None = None
 
     async def run_tasks(self) -> None:
         """Runs caches and other tasks until cancelled, leading or not."""
@@ -104,43 +118,15 @@ class Program:
     def begin_drain(self) -> None:
         """Called first when the process is to end: no new work is accepted."""
 
-    async def settle(self) -> None:
-        """Returns once accepted work is finished."""
+    async def settle(self) -> bool:
+        """Returns once accepted work is finished, whether a successor may start at once; if not, the Lease runs out."""
+        return True
 
     def log_unsettled(self) -> None:
         """Logs that accepted work was not finished within `DRAIN_TIMEOUT`."""
 
-    @property
-    def may_release(self) -> bool:
-        """Whether a successor may start at once after `settle`; if not, the Lease runs out."""
-        return True
-
-    async def before_release(self) -> None:
-        """Called right before the Lease is released or left to run out."""
-
-    async def while_releasing(self) -> None:
-        """Called together with the release; what it does may come after it."""
-
-
-class LeaderLoop:
-    """Owner of the decision whether the program runs.
-
-    Args:
-        log: the program's logger
-        release_after_crash: whether to release the Lease after an error. A program whose last decisions may not be visible in
-            the cluster yet lets the Lease run out instead: that gives them time to become visible before a successor decides
-    """
-
-    def __init__(
-        self, election: Election, program: Program, log: structlog.stdlib.BoundLogger, *, release_after_crash: bool
-    ) -> None:
-        self._election = election
-        self._program = program
-        self._log = log
-        self._release_after_crash = release_after_crash
-        self.term: int | None = None  # in which the program runs
-        self._wake = asyncio.Event()
-        self._steering: asyncio.Task[None] | None = None
+    async def hand_over(self) -> None:
+        """Called when the Lease is released or left to run out; what follows its first pause may come after that."""
 
     @property
     def leading(self) -> bool:
@@ -160,31 +146,30 @@ class LeaderLoop:
         self._election.start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._program.run_tasks(), name="program")
+                tasks.create_task(self.run_tasks(), name="program")
                 self._steering = tasks.create_task(self._steer(), name="leader loop")
         finally:
-            await asyncio.to_thread(self._election.stop, release=self._release_after_crash, seconds=_CRASH_TIMEOUT)
+            await asyncio.to_thread(self._election.stop, release=self.release_after_crash, seconds=_CRASH_TIMEOUT)
 
     async def drain(self) -> None:
         """Finishes accepted work, bounded, and hands over. When this returns, the Lease is free, or runs out by itself
         if the program says so.
         """
-        self._program.begin_drain()
+        self.begin_drain()
         # The loop would go on competing, and the program must not start again.
         if self._steering is not None:
             self._steering.cancel()
             await asyncio.wait({self._steering})
+        release = True
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
-                await self._program.settle()
+                release = await self.settle()
         except TimeoutError:
-            self._program.log_unsettled()
+            self.log_unsettled()
         self.term = None
-        await self._program.stop()
-        await self._program.before_release()
-        release = self._program.may_release
+        await self.stop()
         await asyncio.gather(
-            self._program.while_releasing(),
+            self.hand_over(),
             asyncio.to_thread(self._election.stop, release=release, seconds=RELEASE_TIMEOUT),
         )
 
@@ -196,36 +181,35 @@ class LeaderLoop:
 
     async def _step(self) -> None:
         election = self._election
-        program = self._program
         if not election.alive:
             raise RuntimeError("the elector has ended, so this process can never lead again")
-        await program.before_step()
-        election.enable(program.competes)
-        term = election.term if election.leading() and not program.must_stop else None
+        await self.before_step()
+        election.enable(self.competes)
+        term = election.term if election.leading() and not self.must_stop else None
         if self.term is not None and term != self.term:
             if not self._leads_in(self.term):
-                program.log_lead_lost(self.term)
+                self.log_lead_lost(self.term)
             self.term = None
-            await program.stop()
-        if term is not None and self.term is None and program.can_start:
+            await self.stop()
+        if term is not None and self.term is None and self.can_start:
             await self._take_over(term)
-        await program.after_step()
+        await self.after_step()
 
     async def _take_over(self, term: int) -> None:
         try:
             async with asyncio.timeout(CATCH_UP_TIMEOUT):
-                await self._program.catch_up()
+                await self.catch_up()
         except TimeoutError:
             self._log.warning("elected, but the API server does not tell what happened before; trying again")
             return
         if not self._leads_in(term):
             return
-        await self._program.adopt()
+        await self.adopt()
         if not self._leads_in(term):
-            await self._program.stop()
+            await self.stop()
             return
         self.term = term
-        self._program.start(term)
+        self.start(term)
 
     def _leads_in(self, term: int) -> bool:
         return self._election.leading() and self._election.term == term

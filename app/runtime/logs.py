@@ -218,7 +218,6 @@ class QueuedLogHandler(logging.Handler):
         return batch
 
     def _write(self, data: bytes) -> str:
-        """Writes everything; returns the problem, or ""."""
         try:
             if self._descriptor is None:
                 self._stream.write(data.decode())
@@ -243,7 +242,6 @@ class QueuedLogHandler(logging.Handler):
 
 
 def _descriptor(stream: TextIO) -> int | None:
-    """Returns the file descriptor of a stream; None for one that is only in memory."""
     try:
         return stream.fileno()
     except (io.UnsupportedOperation, ValueError):

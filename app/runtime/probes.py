@@ -5,7 +5,7 @@ programs share. Whether requests about pods may be answered now is checked befor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
@@ -48,7 +48,7 @@ def process_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
-    registry.register(_LogCollector())
+    registry.register(Reading(_log_metrics))
     build = Gauge(f"{PREFIX}_build_info", "1; the label is the version of the program", ["version"], registry=registry)
     build.labels(version(DISTRIBUTION)).set(1)
     return registry
@@ -66,36 +66,47 @@ class LabelledCounter:
         self._counter.labels(value).inc(number)
 
 
-class _LogCollector(Collector):
-    """Counts of log lines, read when Prometheus scrapes."""
+class Reading(Collector):
+    """Metrics that are read when Prometheus scrapes."""
+
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        help_text = "Log lines that were not written, because their reader stalls or the target fails"
-        yield CounterMetricFamily(f"{PREFIX}_log_lines_dropped", help_text, value=dropped_lines())
+        return self._read()
 
 
-class CacheCollector(Collector):
-    """The status of each reflector, read when Prometheus scrapes."""
+def gauge_family(
+    name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+) -> GaugeMetricFamily:
+    """Returns a gauge with a number for each sequence of its labels' values."""
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+    for label_values, number in values:
+        family.add_metric(label_values, number)
+    return family
 
-    def __init__(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:
-        self._statuses = statuses
-        self._clock = clock
 
-    def collect(self) -> Iterable[Metric]:
-        """Returns one sample per kind and metric."""
-        now = self._clock()
-        behind = GaugeMetricFamily(f"{PREFIX}_cache_behind_seconds", BEHIND_HELP, labels=["kind"])
-        lists = CounterMetricFamily(f"{PREFIX}_cache_lists", "Complete lists of a kind", labels=["kind"])
-        events = CounterMetricFamily(f"{PREFIX}_cache_events", "Watch events of a kind", labels=["kind"])
-        unreadable = GaugeMetricFamily(
-            f"{PREFIX}_cache_unreadable_objects", "Objects left out because they cannot be read", labels=["kind"]
-        )
-        for kind, status in self._statuses().items():
-            behind.add_metric([kind], status.behind(now))
-            lists.add_metric([kind], status.lists)
-            events.add_metric([kind], status.events)
-            unreadable.add_metric([kind], len(status.unreadable))
-        return behind, lists, events, unreadable
+def _log_metrics() -> Iterable[Metric]:
+    help_text = "Log lines that were not written, because their reader stalls or the target fails"
+    yield CounterMetricFamily(f"{PREFIX}_log_lines_dropped", help_text, value=dropped_lines())
+
+
+def cache_metrics(statuses: Mapping[str, CacheStatus], now: float) -> Iterable[Metric]:
+    """Returns the status of each reflector."""
+    lists = CounterMetricFamily(f"{PREFIX}_cache_lists", "Complete lists of a kind", labels=["kind"])
+    events = CounterMetricFamily(f"{PREFIX}_cache_events", "Watch events of a kind", labels=["kind"])
+    for kind, status in statuses.items():
+        lists.add_metric([kind], status.lists)
+        events.add_metric([kind], status.events)
+    behind = [([kind], status.behind(now)) for kind, status in statuses.items()]
+    unreadable = [([kind], len(status.unreadable)) for kind, status in statuses.items()]
+    text = "Objects left out because they cannot be read"
+    return (
+        gauge_family("cache_behind_seconds", BEHIND_HELP, ["kind"], behind),
+        lists,
+        events,
+        gauge_family("cache_unreadable_objects", text, ["kind"], unreadable),
+    )
 
 
 class UnavailableError(Exception):
@@ -219,22 +230,16 @@ class CallerGoneError(Exception):
         super().__init__("the caller hung up, nothing is decided")
 
 
-def always_available() -> str:
-    """Returns "": a snapshot file has no other process that answers from it."""
-    return ""
-
-
-ALWAYS_AVAILABLE: Final[Availability] = always_available
+# A snapshot file has no other process that answers from it.
+ALWAYS_AVAILABLE: Final[Availability] = str
 
 
 def check(availability: Availability) -> None:
-    """Raises an UnavailableError if requests may not be answered; SwitchedOffError if no process may."""
     why = availability()
     if why:
         raise SwitchedOffError(why) if isinstance(why, SwitchedOff) else UnavailableError(why)
 
 
 async def check_caller(hung_up: HungUp) -> None:
-    """Raises a CallerGoneError if the caller does not wait any more."""
     if await hung_up():
         raise CallerGoneError

@@ -85,7 +85,6 @@ def exit_quietly() -> None:
 
 
 def freeze_heap() -> None:
-    """Exempts every existing object from garbage collection."""
     # What was read of a large cluster mostly stays, and the collector would look at it again and again, 0.1 s each time.
     gc.collect()
     gc.freeze()
@@ -113,14 +112,10 @@ class _Server(uvicorn.Server):
 
     def __init__(self, server: HttpServer, connections: Connections) -> None:
         super().__init__(_server_config(server, connections))
-        self._listener = server.listener
+        self.listener = server.listener
         self._tls = server.tls
         self._connections = connections
         self._ended = asyncio.Event()
-
-    async def run_until_exit(self) -> None:
-        """Serves until `end` is called and every accepted request is answered."""
-        await self.serve(sockets=[self._listener])
 
     def end(self) -> None:
         self.should_exit = True
@@ -142,7 +137,7 @@ class _Server(uvicorn.Server):
             await super().startup(sockets)
             return
         await self.lifespan.startup()
-        listener = TlsListener(self._listener, self._tls, self._make_protocol, self._connections)
+        listener = TlsListener(self.listener, self._tls, self._make_protocol, self._connections)
         listener.start()
         # uvicorn only closes them, and waits until they are closed.
         self.servers = [cast("asyncio.base_events.Server", listener)]
@@ -201,7 +196,7 @@ async def serve(service: Service, servers: Sequence[HttpServer]) -> None:
 async def _serve_connections(servers: Sequence[_Server], connections: Connections) -> None:
     """Serves until every server has stopped, which the end of one causes."""
     watching = asyncio.create_task(connections.watch(), name="connections")
-    serving = [asyncio.create_task(server.run_until_exit(), name="server") for server in servers]
+    serving = [asyncio.create_task(server.serve([server.listener]), name="server") for server in servers]
     try:
         await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
         for server in servers:
@@ -352,13 +347,10 @@ class TlsListener:
             if not handshake.aborted:
                 self._connections.metrics.ended.count("handshake")
                 # Callers decide how often this happens, so it is counted, and a line only for an administrator who looks for it.
-                log.debug("TLS handshake failed", client=handshake.owner, reason=_reason(error))
+                reason = error.reason if isinstance(error, ssl.SSLError) else ""
+                log.debug("TLS handshake failed", client=handshake.owner, reason=reason or type(error).__name__)
         finally:
             self._connections.remove(handshake)
-
-
-def _reason(error: OSError) -> str:
-    return (error.reason if isinstance(error, ssl.SSLError) else "") or type(error).__name__
 
 
 caller_log = CallerLog(structlog.get_logger("http"))
@@ -427,7 +419,6 @@ class BrowserRules:
 
 
 def _canonical(host: str) -> str:
-    """Returns a host without its port, in lower case."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.removesuffix(".").lower()
 

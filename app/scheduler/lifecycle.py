@@ -5,7 +5,7 @@ answer.
     Lease lost, or caches stale → no more decisions and Bindings
     SIGTERM → no more decisions → finish Bindings and write Events, both bounded → release the Lease
 
-`SchedulerLifecycle` is the program that `LeaderLoop` runs; `run_scheduler` connects it to the cluster and serves it.
+`SchedulerLifecycle` is the program; `run_scheduler` connects it to the cluster and serves it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import random
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -25,7 +26,7 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.runtime.decision_thread import DecisionThread
 from app.runtime.elector import Elector
-from app.runtime.leader_loop import LeaderLoop, Program
+from app.runtime.leader_loop import Program
 from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
 from app.runtime.server import HttpServer, run_process, serve
 from app.scheduler.api_calls import PodReporter, SchedulerMetrics
@@ -56,13 +57,14 @@ class SchedulerOptions(Struct, frozen=True):
 class SchedulerLifecycle(Program):
     """Owner of the decision whether this process schedules."""
 
+    # A successor may start at once: it reads from the cluster which pods are bound, and no pod can be bound twice.
+    release_after_crash = True
+
     def __init__(self, scheduler: GenericScheduler, elector: Elector, metrics: SchedulerMetrics) -> None:
+        super().__init__(elector, log)
         self._scheduler = scheduler
-        self._elector = elector
-        # A successor may start at once: it reads from the cluster which pods are bound, and no pod can be bound twice.
-        self._loop = LeaderLoop(elector, self, log, release_after_crash=True)
         self._logged_problem = ""
-        metrics.add_gauge("leading", "Whether this process schedules", lambda: float(self._loop.leading))
+        metrics.add_gauge("leading", "Whether this process schedules", lambda: float(self.leading))
 
     def readiness(self) -> LeaderHealth:
         """Returns that the process could schedule, and whether it leads. Raises an UnavailableError if the cluster is
@@ -71,14 +73,7 @@ class SchedulerLifecycle(Program):
         problem = self._scheduler.problem
         if problem:
             raise UnavailableError(f"not ready: {problem}")
-        return LeaderHealth(status="ok", role="leader" if self._loop.leading else "follower")
-
-    async def run(self) -> None:
-        await self._loop.run()
-
-    async def drain(self) -> None:
-        """Finishes what was begun, bounded; the Lease is free when this returns."""
-        await self._loop.drain()
+        return LeaderHealth(status="ok", role="leader" if self.leading else "follower")
 
     def log_failure(self, error: BaseException) -> None:
         process_log.error("the scheduler has failed", exc_info=error)
@@ -96,14 +91,12 @@ class SchedulerLifecycle(Program):
 
     async def before_step(self) -> None:
         """Logs a changed problem."""
-        problem = self._scheduler.problem or self._elector.problem
-        if problem == self._logged_problem:
-            return
-        self._logged_problem = problem
-        if problem:
+        problem = self._scheduler.problem or self._election.problem
+        if problem and problem != self._logged_problem:
             log.warning("trouble", problem=problem)
-        else:
+        elif problem != self._logged_problem:
             log.info("trouble is over")
+        self._logged_problem = problem
 
     async def catch_up(self) -> None:
         await self._scheduler.catch_up()
@@ -123,9 +116,10 @@ class SchedulerLifecycle(Program):
         process_log.info("handing over")
         self._scheduler.deactivate()
 
-    async def settle(self) -> None:
+    async def settle(self) -> bool:
         """Returns once no pod is being bound and every Event is written."""
         await self._scheduler.wait_until_settled()
+        return True
 
     def log_unsettled(self) -> None:
         log.warning("a pod is still being bound, or an event written; handing over without it")
@@ -143,15 +137,12 @@ def run_scheduler(
 async def _run(
     config: SchedulerConfig, options: SchedulerOptions, listener: socket.socket | None, on_connect: Callable[[], None]
 ) -> None:
-    client = await KubeClient.connect(options.kubeconfig, options.context, options.limits)
-    try:
+    async with await KubeClient.connect(options.kubeconfig, options.context, options.limits) as client:
         on_connect()
         metrics = SchedulerMetrics()
         lifecycle = build_lifecycle(client, config, options, metrics)
         app = probe_application(lifecycle.readiness, metrics.registry, LeaderHealth)
         await serve(lifecycle, [HttpServer(app, listener)] if listener is not None else [])
-    finally:
-        await client.close()
 
 
 def build_lifecycle(
@@ -160,11 +151,8 @@ def build_lifecycle(
     """Builds a scheduler for a live cluster, with its elector."""
     timing = Timing(monotonic, random.uniform)
 
-    async def connect() -> KubeClient:
-        return await KubeClient.connect(options.kubeconfig, options.context)
-
-    def now() -> datetime:
-        return datetime.now(UTC)
+    connect = partial(KubeClient.connect, options.kubeconfig, options.context)
+    now = partial(datetime.now, UTC)
 
     def new_longhorn_cache() -> LonghornCache:
         cache = ClusterCache(client, options.namespace, timing, now, config.stale_after)

@@ -22,7 +22,6 @@ from scheduler_core.decide.decision import (
     DecisionQuery,
 )
 from scheduler_core.decide.explain import Explanation
-from scheduler_core.generic.policy import Policy
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Verdict
@@ -203,22 +202,18 @@ def _answer(pod: Pod, explanation: Explanation, nodes: dict[str, NodeAnswer]) ->
     return ExplainAnswer(
         pod=pod.key,
         volumes=[_volume(volume, explanation.longhorn_nodes) for volume in explanation.decision.resolution.volumes],
-        skipped_claims=[SkippedClaimAnswer(claim=entry.claim, cause=entry.cause) for entry in explanation.skipped],
+        skipped_claims=[SkippedClaimAnswer.of(entry) for entry in explanation.skipped],
         nodes=nodes,
     )
 
 
 def _volume(volume: PodVolume, longhorn_nodes: Mapping[str, longhorn.Node]) -> VolumeAnswer:
-    return VolumeAnswer(
-        name=volume.name,
-        claim=volume.claim,
-        bound=volume.bound,
-        local=volume.local,
+    return VolumeAnswer.of(
+        volume,
         data_locality=volume.volume.data_locality,
         size=volume.volume.whole_size or volume.volume.size,
         actual_size=volume.volume.actual_size,
         replicas=[replica_answer(replica, longhorn_nodes) for replica in volume.replicas],
-        persistent_volume=volume.persistent_volume,
         nodes=None if volume.nodes is None else sorted(volume.nodes),
     )
 
@@ -241,29 +236,17 @@ def replica_answer(replica: longhorn.Replica, longhorn_nodes: Mapping[str, longh
 
 
 def _node(verdict: Verdict, names: Mapping[str, str]) -> NodeAnswer:
-    return NodeAnswer(
-        fits=verdict.fits,
-        order_safe=verdict.order_safe,
-        stale_safe=verdict.stale_safe,
+    meeting = verdict.meeting
+    return NodeAnswer.of(
+        verdict,
         reason=verdict.reason.text,
-        detail=verdict.detail,
         plan=dict(verdict.plan),
         counter_example=[
             PlacementAnswer(volume=volume, disk=disk, disk_name=names.get(disk, ""))
             for volume, disk in verdict.counter_example
         ],
-        stale_counter_example=None
-        if verdict.meeting is None
-        else MeetingAnswer(
-            disk=verdict.meeting.disk,
-            disk_name=names.get(verdict.meeting.disk, ""),
-            volumes=list(verdict.meeting.volumes),
-        ),
-        missing=verdict.missing,
-        competing=[
-            CompetingVolumeAnswer(pod=entry.pod, claim=entry.claim, volume=entry.volume, size=entry.size)
-            for entry in verdict.competing
-        ],
+        stale_counter_example=meeting and MeetingAnswer.of(meeting, disk_name=names.get(meeting.disk, "")),
+        competing=[CompetingVolumeAnswer.of(entry) for entry in verdict.competing],
     )
 
 
@@ -276,18 +259,6 @@ class PolicyAnswer(Answer):
     warnings: list[str] = Field(description="what was read but is odd")
     problem: str = Field(description="why the file as it is now was refused; empty if it was not")
     pending: bool = Field(description="whether a newer policy waits until everything that it reads is known")
-
-
-def policy_answer(file: str, policy: Policy, problem: str, *, pending: bool) -> PolicyAnswer:
-    """Returns a policy as data."""
-    return PolicyAnswer(
-        file=file,
-        predicates=[entry.name for entry in policy.predicates],
-        priorities={entry.name: entry.weight for entry in policy.priorities},
-        warnings=list(policy.warnings),
-        problem=problem,
-        pending=pending,
-    )
 
 
 class DecisionParameters(Answer):
@@ -303,7 +274,6 @@ class DecisionParameters(Answer):
 
     @property
     def query(self) -> DecisionQuery:
-        """What selects the entries of the log."""
         return DecisionQuery(self.limit, self.before, self.namespace, self.pod, self.outcome)
 
 

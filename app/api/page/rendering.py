@@ -39,10 +39,6 @@ def render(template: str, context: Mapping[str, object]) -> bytes:
     return environment().get_template(template).render(context).encode()
 
 
-def page_response(page: bytes, status: int = 200) -> Response:
-    return Response(page, status, media_type="text/html; charset=utf-8")
-
-
 def asset_response(name: str) -> Response | None:
     """Returns a file that pages use, None for an unknown name."""
     content = _assets().get(name)
@@ -92,7 +88,6 @@ def environment() -> Environment:
 
 
 def _segment(text: str) -> str:
-    """Returns a text as one segment of a path."""
     return quote(text, safe="")
 
 
@@ -300,7 +295,6 @@ def _bar(space: SpaceTotal, limit: int, *, over: bool) -> UseBar:
 
 
 def _share(part: int, whole: int) -> float:
-    """Returns a part in per cent, from 0 to 100."""
     if whole <= 0:
         return 100.0 if part > 0 else 0.0
     return round(min(max(100 * part / whole, 0.0), 100.0), 1)

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from app.api.dependencies import AppState, RequestLease, state_of
 from app.api.extender import readiness
 from app.api.page import views
-from app.api.page.rendering import asset_response, page_response, render
+from app.api.page.rendering import asset_response, render
 from app.extender.status_reporter import ExplainedDecision
 from app.memory import Lease
 from app.runtime.probes import UnavailableError
@@ -125,49 +125,36 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 async def cluster_page(request: Request, lease: RequestLease) -> Response:
-    """The cluster: tiles, pods that wait, nodes and disks."""
-    query = views.page_query(request)
-    return await _answer(request, lease, "overview.html", lambda site: views.overview(site, query))
+    return await _answer(request, lease, "overview.html", views.overview)
 
 
 @router.get("/pods")
 async def waiting_page(request: Request, lease: RequestLease) -> Response:
-    """The pods that wait."""
-    query = views.page_query(request)
-    return await _answer(request, lease, "pods.html", lambda site: views.waiting_list(site, query))
+    return await _answer(request, lease, "pods.html", views.waiting_list)
 
 
 @router.get("/pods/{namespace}/{name}")
 async def pod_page(request: Request, lease: RequestLease, namespace: str, name: str) -> Response:
-    """Why a pod waits, node by node."""
-    query = views.page_query(request)
-    return await _answer(request, lease, "pod.html", lambda site: pod_view(site, (namespace, name), query))
+    return await _answer(request, lease, "pod.html", lambda site, query: pod_view(site, (namespace, name), query))
 
 
 @router.get("/nodes/{name}")
 async def node_page(request: Request, lease: RequestLease, name: str) -> Response:
-    """A node with its disks."""
-    views.page_query(request)
-    return await _answer(request, lease, "node.html", lambda site: views.node_view(site, name))
+    return await _answer(request, lease, "node.html", lambda site, _: views.node_view(site, name))
 
 
 @router.get("/nodes/{name}/drain")
 async def drain_page(request: Request, lease: RequestLease, name: str) -> Response:
-    """What the drain of a node leads to."""
-    views.page_query(request)
-    return await _answer(request, lease, "drain.html", lambda site: views.drain_view(site, name))
+    return await _answer(request, lease, "drain.html", lambda site, _: views.drain_view(site, name))
 
 
 @router.get("/decision-log")
 async def decision_page(request: Request, lease: RequestLease) -> Response:
-    """The latest decisions."""
-    query = views.page_query(request)
-    return await _answer(request, lease, "decisions.html", lambda site: views.decision_list(site, query))
+    return await _answer(request, lease, "decisions.html", views.decision_list)
 
 
 @router.get("/assets/{name}")
 async def asset(name: str) -> Response:
-    """A file that pages use."""
     response = asset_response(name)
     if response is None:
         raise HTTPException(404)
@@ -175,23 +162,29 @@ async def asset(name: str) -> Response:
 
 
 async def _answer(
-    request: Request, lease: Lease, template: str, view: Callable[[views.Site], Awaitable[views.Context | None]]
+    request: Request,
+    lease: Lease,
+    template: str,
+    view: Callable[[views.Site, views.PageQuery], Awaitable[views.Context | None]],
 ) -> Response:
     """Returns a page: what `view` returns, or why there is nothing."""
     state = state_of(request, AppState)
     status = 200
+    query = views.page_query(request)
     site = views.Site.of(state)
     try:
         readiness(state)
-        context = await view(site)
+        context = await view(site, query)
     except UnavailableError as error:
         status = 503
         template = "unavailable.html"
-        context = views.not_ready(site, str(error))
+        context = {**views.frame(site, "Not ready", "", views.SOON_SECONDS), "problem": str(error)}
     if context is None:
         status = 404
         template = "absent.html"
-        context = views.absent(site, request.url.path)
+        path = request.url.path
+        what = f"There is nothing at {path}: the pod or node does not exist, or has no Longhorn volumes or disks."
+        context = {**views.frame(site, "Not found", ""), "what": what}
     page = await site.sources.reporter.run(partial(render, template, context))
     lease.charge(len(page))
-    return page_response(page, status)
+    return Response(page, status, media_type="text/html; charset=utf-8")

@@ -58,24 +58,12 @@ class Site(Struct, frozen=True):
         return cls(state, state.status, state.lifecycle.state() if state.lifecycle else None)
 
 
-class CacheLine(Struct, frozen=True):
-    """One cache of the live cluster: its kind, by how many seconds it may be behind, and its problem."""
-
-    kind: str
-    phase: str
-    behind: float
-    problem: str
-
-
 def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) -> dict[str, Any]:
     """Returns what every page shows around its content: the title, the process that answers, and how fresh everything
     is.
     """
     now = monotonic()
-    caches = [
-        CacheLine(kind, status.phase.value, status.behind(now), status.problem)
-        for kind, status in sorted(site.sources.caches().items())
-    ]
+    caches = [(kind, status, status.behind(now)) for kind, status in sorted(site.sources.caches().items())]
     return {
         "title": title,
         "current": current,
@@ -84,7 +72,7 @@ def frame(site: Site, title: str, current: str, refresh: int = REFRESH_SECONDS) 
         "identity": site.sources.identity,
         "service": site.service,
         "caches": caches,
-        "behind": max((line.behind for line in caches), default=0.0),
+        "behind": max((seconds for *_, seconds in caches), default=0.0),
         "unreadable": site.service.unreadable if site.service else (),
         "settings_refused": site.service.refused_settings if site.service else (),
         "guard_problem": _guard_problem(site.service.guard) if site.service and site.service.guard else "",
@@ -305,15 +293,6 @@ def drain_problems(prediction: Prediction) -> list[str]:
 
 def _part(number: int, orders: int) -> str:
     return f"{number} of {format_count(orders, 'order')}"
-
-
-def not_ready(site: Site, problem: str) -> Context:
-    return {**frame(site, "Not ready", ""), "problem": problem, "refresh": SOON_SECONDS}
-
-
-def absent(site: Site, path: str) -> Context:
-    what = f"There is nothing at {path}: the pod or node does not exist, or has no Longhorn volumes or disks."
-    return {**frame(site, "Not found", ""), "what": what}
 
 
 MAX_TEXT: Final = 100

@@ -310,7 +310,8 @@ def test_the_lease_name_comes_from_the_flag_or_the_environment(
         lifecycle.build_lifecycle(KubeClient(None), config, options, SchedulerMetrics())  # type: ignore[arg-type]
 
     monkeypatch.setattr(lifecycle, "Elector", RecordingElector)
-    monkeypatch.setattr("app.cli.schedule._watch", build_only)
+    monkeypatch.setattr(lifecycle, "run_scheduler", build_only)
+    monkeypatch.setattr("app.cli.schedule.configure", lambda *_: None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert run("schedule", "--watch", "--scheduler-name", "other", *arguments).code == 0

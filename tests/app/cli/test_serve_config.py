@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from app.cli.commands import load_command
-from app.cli.serve_options import config_key
+from app.cli.serve import config_key
 from scheduler_core.decide import settings
 from tests.worlds.command_line import Run
 

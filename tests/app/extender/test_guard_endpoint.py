@@ -95,7 +95,8 @@ async def test_the_slice_of_a_guard_that_is_off_is_emptied() -> None:
     world.certificate.problem = "no Secret"
     for _ in range(2):
         await world.endpoint.keep(1, GuardMode.OFF)
-    await world.endpoint.withdraw()
+    for service in world.endpoint.left:
+        await service.withdraw()
     assert (world.story, world.standby.story) == (["emptied"], ["emptied"])
     state = world.endpoint.state(GuardMode.OFF)
     assert (state.mode, state.published, state.problem) == ("off", False, "")
@@ -197,7 +198,8 @@ async def test_a_standby_that_takes_over_leads_the_other_port_here() -> None:
     world.leads = True
     await world.endpoint.keep(1, GuardMode.ENFORCE)
     assert (world.standby.story, world.story) == (["published"], ["published"])
-    await world.endpoint.withdraw_in_time()
+    for service in world.endpoint.left:
+        await service.withdraw_in_time()
     assert (world.standby.story, world.story) == (["published", "withdrawn"], ["published", "withdrawn"])
 
 
@@ -205,7 +207,8 @@ async def test_a_process_that_ends_is_removed_from_both_ports() -> None:
     world = World()
     world.leads = False
     await world.endpoint.keep(None, GuardMode.ENFORCE)
-    await world.endpoint.withdraw_in_time()
+    for service in world.endpoint.left:
+        await service.withdraw_in_time()
     assert world.standby.story == ["published", "withdrawn"]
 
 
@@ -213,7 +216,8 @@ async def test_a_leader_that_ends_is_removed_though_it_leads_no_more() -> None:
     world = World()
     await world.endpoint.keep(1, GuardMode.ENFORCE)
     world.leads = False
-    await world.endpoint.withdraw_in_time()
+    for service in world.endpoint.left:
+        await service.withdraw_in_time()
     assert world.story == ["published", "withdrawn"]
 
 
@@ -223,7 +227,8 @@ async def test_a_former_leader_leaves_the_slice_to_its_successor() -> None:
     await world.endpoint.keep(1, GuardMode.ENFORCE)
     world.leads = False
     assert not world.endpoint.state(GuardMode.ENFORCE).published
-    await world.endpoint.withdraw()
+    for service in world.endpoint.left:
+        await service.withdraw()
     world.endpoint.forget()
     world.leads = True
     assert not world.endpoint.state(GuardMode.ENFORCE).published

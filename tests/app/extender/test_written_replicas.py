@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from app.extender.guard import WrittenReplicas
+from app.extender.guard import written_replicas
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import LONGHORN_REPLICAS
 from tests import builders as make
@@ -25,7 +25,7 @@ async def test_the_replicas_that_the_label_names_are_read_and_a_damaged_one_is_l
 
     async with serve(answer, tmp_path) as kubeconfig:
         client = await KubeClient.connect(str(kubeconfig))
-        replicas = await WrittenReplicas(client, NAMESPACE)("n")
+        replicas = await written_replicas(client, NAMESPACE, "n")
         await client.close()
     assert [replica.name for replica in replicas] == ["r-1"]
     assert asked == [(LONGHORN_REPLICAS.path(NAMESPACE), "longhornnode=n")]
@@ -35,5 +35,5 @@ async def test_an_api_server_that_refuses_is_an_error(tmp_path: Path) -> None:
     async with serve(failing(403), tmp_path) as kubeconfig:
         client = await KubeClient.connect(str(kubeconfig))
         with pytest.raises(ApiError):
-            await WrittenReplicas(client, NAMESPACE)("n")
+            await written_replicas(client, NAMESPACE, "n")
         await client.close()
