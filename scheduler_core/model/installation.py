@@ -61,14 +61,6 @@ class InstalledPod(Struct, frozen=True):
         return self.requests_extender or self.scheduler_name == scheduler != DEFAULT_SCHEDULER
 
 
-class HeldLease(Struct, frozen=True):
-    """The Lease of the leader."""
-
-    holder: str  # the leader's identity, "" for none
-    duration: int = 0  # seconds within which it promises to renew
-    renewed: str = ""  # when it did so last, in the API's form
-
-
 class SchedulingFailure(Struct, frozen=True):
     """An event in which kube-scheduler says why a pod waits."""
 
