@@ -17,6 +17,7 @@ from msgspec import Struct
 from app.kube.reflector import Key
 from app.kube.store import Objects
 from scheduler_core.convert import disk_schedule as convert
+from scheduler_core.convert.fields import value_at
 from scheduler_core.convert.meta import header
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
 from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
@@ -28,7 +29,7 @@ from scheduler_core.model.longhorn import BackingImage, Replica, Volume
 _Value = TypeVar("_Value")
 _Model = TypeVar("_Model")
 _NO_BYTES: Final = b""
-_VOLUME_LABEL: Final = "longhornvolume"
+_VOLUME: Final = value_at("Replica.longhorn.io", "metadata.labels[longhornvolume]", "")
 
 
 class InformerObject(Struct, Generic[_Value], frozen=True):
@@ -53,13 +54,6 @@ class ImageObject(Struct, frozen=True):
 
     image: BackingImage
     copies: BackingImageCopies
-
-
-class _Labelled(msgspec.Struct):
-    class _Metadata(msgspec.Struct):
-        labels: dict[str, str] = msgspec.field(default_factory=dict)
-
-    metadata: _Metadata
 
 
 Version: TypeAlias = _Value | Fault | None
@@ -233,8 +227,8 @@ def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject | Fault:
 def volume_label(raw: bytes) -> str:
     """Returns the volume that a replica's label names, "" for none; the replica itself may be unreadable."""
     try:
-        return msgspec.json.decode(raw, type=_Labelled).metadata.labels.get(_VOLUME_LABEL, "")
-    except msgspec.DecodeError:
+        return _VOLUME.decode(raw)
+    except ObjectError:
         return ""
 
 

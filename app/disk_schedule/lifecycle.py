@@ -40,11 +40,10 @@ from app.runtime.leader_loop import Election, LeaderLoop, NoElection, Program
 from app.runtime.probes import Health, UnavailableError, probe_application
 from app.runtime.server import HttpServer, run_process, serve
 from scheduler_core.convert.disk_schedule import longhorns_definition
-from scheduler_core.convert.meta import pod_phase
+from scheduler_core.convert.kube import POD
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
 
-_TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 _DEFINITION: Final = DISK_SCHEDULES.label
 
 
@@ -60,8 +59,8 @@ class Obstacle(Struct, frozen=True):
 
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     """Returns a pod's name as key, and as value unless it has ended."""
-    name, phase = pod_phase(raw)
-    return name, None if phase in _TERMINAL_PHASES else name
+    pod = POD.decode(raw)
+    return pod.name, None if pod.finished else pod.name
 
 
 def _pods_refusal(pods: set[str]) -> str:

@@ -61,12 +61,21 @@ class InstalledPod(Struct, frozen=True):
         return self.requests_extender or self.scheduler_name == scheduler != DEFAULT_SCHEDULER
 
 
+def _pod_key(namespace: str | None, name: str) -> str:
+    return f"{namespace_or_default(namespace)}/{name}"
+
+
+def _first_time(series: str | None, last: str | None, event: str | None) -> str:
+    return series or last or event or ""
+
+
 class SchedulingFailure(Struct, frozen=True):
     """An event in which kube-scheduler says why a pod waits."""
 
-    pod: str  # ``namespace/name``
-    message: str
-    last: str = ""  # when it happened last, in the API's form
+    pod: Annotated[str, "involvedObject.namespace", "involvedObject.name", _pod_key]  # ``namespace/name``
+    message: Annotated[str, "message"] = ""
+    # When it happened last, in the API's form.
+    last: Annotated[str, "series.lastObservedTime", "lastTimestamp", "eventTime", _first_time] = ""
 
 
 class ServiceAddress(Struct, frozen=True):
