@@ -82,7 +82,7 @@ class _DiskScheduleCollector(Collector):
             for state in _STATES:
                 requests.add_metric([kind.value.replace(" ", "_"), state], counts[kind, state])
         yield requests
-        unreadable = self._cache.unreadable()
+        unreadable = self._cache.count_unreadable()
         broken = GaugeMetricFamily(
             f"{PREFIX}_disk_schedule_unreadable_objects", "Objects that cannot be read", labels=["kind"]
         )

@@ -18,6 +18,7 @@ import structlog
 
 from app.disk_schedule.controller import Controller, ControllerContext, over_allocated
 from app.disk_schedule.informer import ImageObject, InformerObject, Version
+from app.disk_schedule.watches import readable
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS
 from app.runtime.work_queue import Requeue
@@ -50,8 +51,6 @@ from scheduler_core.model.longhorn import Node, Replica
 from scheduler_core.values import replace
 
 log = structlog.get_logger("controllers")
-
-"""Reasons with which storageAvailable is 0 whatever the disk has."""
 
 _MAX_DEFERRED: Final = 600.0
 """Seconds for which a small change of storageAvailable may be missing in the status."""
@@ -157,9 +156,7 @@ class Allocator(DiskController):
         if newest is None or isinstance(newest.value, Fault) or not newest.value.deleting:
             return
         if self._reconcile(newest.value).remove_finalizer:
-            await self.writer.put_without_finalizer(
-                DISK_SCHEDULES, schedule.name, convert.without_finalizer(newest.raw)
-            )
+            await self.writer.remove_finalizer(DISK_SCHEDULES, newest.raw)
 
     def _decide_status(self, schedule: DiskSchedule) -> DiskScheduleStatus | None:
         """Returns the status to write now."""
@@ -226,9 +223,7 @@ class Mirror(DiskController):
         if schedule.deleting:
             # A mirrored DiskSchedule promises nothing, so its deletion need not wait.
             if FINALIZER in schedule.finalizers:
-                await self.writer.put_without_finalizer(
-                    DISK_SCHEDULES, schedule.name, convert.without_finalizer(cached.raw)
-                )
+                await self.writer.remove_finalizer(DISK_SCHEDULES, cached.raw)
             return
         images = [each.image for each in self.cache.images.readable().values()]
         objects = [self.cache.replicas.value(name) for name in self._replicas_on_disk.get(schedule.name, ())]
@@ -290,8 +285,8 @@ class NodeController(Controller):
         """Carries out the changes; after a conflict, the key is requeued."""
         del key
         cached = self.cache.schedules.all()
-        schedules = {name: each.value for name, each in cached.items() if not isinstance(each.value, Fault)}
-        outcome = sync_disks(self.cache.nodes.readable().values(), schedules, self.cache.nodes.unreadable().keys())
+        nodes = self.cache.nodes
+        outcome = sync_disks(nodes.readable().values(), readable(cached), nodes.unreadable().keys())
         self._log_problems(outcome.problems)
         # An object that cannot be read exists, too.
         changes = [each for each in outcome.changes if not isinstance(each, Create) or each.uuid not in cached]
@@ -355,7 +350,7 @@ class NodeController(Controller):
                 log.info("DiskSchedule deleted: its disk is gone", disk=schedule.spec.disk, uuid=schedule.name)
             case Recreate(schedule):
                 self._predecessors[schedule.name] = schedule
-                await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, convert.without_finalizer(raw))
+                await self.writer.remove_finalizer(DISK_SCHEDULES, raw)
                 log.info(
                     "DiskSchedule is created again: its disk is there", disk=schedule.spec.disk, uuid=schedule.name
                 )

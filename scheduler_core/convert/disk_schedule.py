@@ -101,7 +101,7 @@ class _WithConditions(Wire):
     status: _Status | None = None
 
 
-def read_disk_schedule(raw: bytes) -> model.DiskSchedule | Fault:
+def read_disk_schedule(raw: bytes | msgspec.Raw) -> model.DiskSchedule | Fault:
     try:
         return disk_schedule(decode_json("DiskSchedule.longhorn.io", raw, DiskSchedule))
     except ObjectError as error:
@@ -226,7 +226,7 @@ def _adoption(annotation: str | None, faults: list[Fault]) -> model.Adoption:
     return model.Adoption(sizes[RequestKind.REPLICA], sizes[RequestKind.BACKING_IMAGE])
 
 
-def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
+def backing_image_copies(raw: bytes | msgspec.Raw) -> model.BackingImageCopies | Fault:
     """Reads a backing image; returns a Fault if it is none."""
     try:
         wire = decode_json("BackingImage.longhorn.io", raw, DiskSchedule)
@@ -258,7 +258,7 @@ def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
     )
 
 
-def volume_condition(raw: bytes, kind: str) -> Condition | None:
+def volume_condition(raw: bytes | msgspec.Raw, kind: str) -> Condition | None:
     """A condition of a volume, None if it is absent or cannot be read."""
     try:
         wire = msgspec.json.decode(raw, type=_WithConditions)

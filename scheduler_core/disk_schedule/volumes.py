@@ -141,11 +141,11 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     requeue = growth.requeue or unresolved or unanswered
     writes = (*strays, *sizes, *growth.writes, *requests, *placement.writes)
     # The condition is written first: an expansion must not be forgotten half-way (see `expansion`).
-    condition_writes = _condition_writes(snapshot.condition, condition, now)
+    first_writes = condition_writes(snapshot.condition, condition, now)
     if is_new and condition.reason == ALLOCATION_PENDING and (requeue or writes):
-        condition_writes = ()
+        first_writes = ()
     return VolumeDecision(
-        writes=(*condition_writes, *writes),
+        writes=(*first_writes, *writes),
         ready=frozenset(entry.name for entry in allocations if entry.stage is Stage.ALLOCATED and not entry.obstacle),
         requeue=requeue,
     )
@@ -172,7 +172,8 @@ def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> R
     return entry if space.grants(more) else replace(entry, stage=Stage.REFUSED_NEW)
 
 
-def _condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
+def condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
+    """Sets a volume's condition where it differs."""
     if condition_matches(current, wanted):
         return ()
     # While a volume is being placed, its message would change with every step; it is updated only once that takes long.
