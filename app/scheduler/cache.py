@@ -77,10 +77,6 @@ class _AssumedPod(Struct, frozen=True):
     pending: PendingPod
     node: str
 
-    @property
-    def pod(self) -> Pod:
-        return self.pending.pod
-
 
 class SchedulerCache:
     """Owner of the watched objects and the assumed pods. Everything happens on the event loop that runs `run`.
@@ -183,7 +179,7 @@ class SchedulerCache:
         """Ends the assumption: binding the pod has failed."""
         key = pending.pod.namespaced_name
         assumed = self._assumed.get(key)
-        if assumed is None or assumed.pod.uid != pending.pod.uid:
+        if assumed is None or assumed.pending.pod.uid != pending.pod.uid:
             return
         del self._assumed[key]
         self.objects.recount(key)
@@ -191,7 +187,7 @@ class SchedulerCache:
 
     def effective_pod(self, pod: PendingPod) -> Pod:
         assumed = self._assumed.get(pod.pod.namespaced_name)
-        return pod.pod if assumed is None else pod_on_node(assumed.pod, assumed.node)
+        return pod.pod if assumed is None else pod_on_node(assumed.pending.pod, assumed.node)
 
     def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         """Takes a change; called by `GenericCache`."""
@@ -205,11 +201,16 @@ class SchedulerCache:
         assumed = self._assumed.get(key)
         if self.longhorn is not None:
             # Its own watch may not have delivered that yet.
-            if assumed is not None and value is not None and value.pod.node_name and value.pod.uid == assumed.pod.uid:
+            if (
+                assumed is not None
+                and value is not None
+                and value.pod.node_name
+                and value.pod.uid == assumed.pending.pod.uid
+            ):
                 self.longhorn.on_bound(assumed.pending, value.pod.node_name)
             if before is not None and (value is None or value.pod.finished or value.pod.uid != before.pod.uid):
                 self.longhorn.on_gone(key)
-        if assumed is not None and (value is None or value.pod.node_name or value.pod.uid != assumed.pod.uid):
+        if assumed is not None and (value is None or value.pod.node_name or value.pod.uid != assumed.pending.pod.uid):
             del self._assumed[key]
             assumed = None
         # It was on a node, and is gone or different.

@@ -22,10 +22,9 @@ from scheduler_core.generic.policy import (
     UnsupportedConstraint,
     UnsupportedMode,
     ignored_constraints,
-    node_refusal,
+    node_refusals,
     unsupported_constraints,
     unsupported_message,
-    unsupported_nodes,
 )
 from scheduler_core.generic.rule_registry import is_longhorn_rule
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
@@ -151,35 +150,29 @@ def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
             why = unsupported_message(constraints)
             unplaced.append(UnplacedPod(name, why, {why: len(state.node_names)}))
             continue
-        closed = unsupported_nodes(pending.pod, state, policy) if refuse else {}
-        reasons = {node: node_refusal(constraint) for node, constraint in closed.items()}
+        closed = node_refusals(pending.pod, state, policy) if refuse else {}
         facts_for = None if longhorn is None else longhorn.facts_for(pending)
         try:
-            result = decide(pending.pod, state, policy, select_host, facts_for, reasons)
+            result = decide(pending.pod, state, policy, select_host, facts_for, closed)
         except ResolutionError as error:
             unplaced.append(UnplacedPod(name, str(error), {str(error): len(state.node_names)}))
             continue
         if not result.node:
             unplaced.append(UnplacedPod(name, message(result), result.count_by_reason()))
             continue
-        placed_pod = _placed_pod(name, result)
-        if unsupported is UnsupportedMode.WARN:
-            ignored = ignored_constraints(pending.pod, result.node, state, policy)
-            placed_pod = replace(placed_pod, unsupported=ignored)
-        placed.append(placed_pod)
+        warns = unsupported is UnsupportedMode.WARN
+        placed.append(
+            PlacedPod(
+                pod=name,
+                node=result.node,
+                score=result.ranking.totals[result.node],
+                scores={priority: scores[result.node] for priority, scores in result.ranking.scores.items()},
+                best=len(result.best),
+                refused=result.count_by_reason(),
+                unsupported=ignored_constraints(pending.pod, result.node, state, policy) if warns else (),
+            )
+        )
         state = state.with_binding(pending.pod, result.node)
         if longhorn is not None:
             longhorn.bind(pending, result.node)
     return WhatIfReport(tuple(placed), tuple(unplaced))
-
-
-def _placed_pod(name: str, result: ScheduleResult) -> PlacedPod:
-    ranking = result.ranking
-    return PlacedPod(
-        pod=name,
-        node=result.node,
-        score=ranking.totals[result.node],
-        scores={priority: scores[result.node] for priority, scores in ranking.scores.items()},
-        best=len(result.best),
-        refused=result.count_by_reason(),
-    )
