@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from scheduler_core.convert.fields import Fields, value_at
 from scheduler_core.convert.meta import Wire, WireCondition, conditions, decode_json
+from scheduler_core.convert.pod_constraints import WireResources
 from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model.constraints import EXTENDER_RESOURCE
@@ -37,18 +38,13 @@ _LOOPBACK: Final = "127.0.0.1"
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
-class _Resources(Wire):
-    requests: dict[str, str | int | float] | None = None
-    limits: dict[str, str | int | float] | None = None
-
-
 class _ContainerPort(Wire):
     name: str | None = None
     container_port: int = 0
 
 
 class _Container(Wire):
-    resources: _Resources | None = None
+    resources: WireResources | None = None
     ports: list[_ContainerPort] | None = None
     command: list[str] | None = None
     args: list[str] | None = None

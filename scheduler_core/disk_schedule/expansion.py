@@ -20,13 +20,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
+from scheduler_core.disk_schedule import writes
 from scheduler_core.disk_schedule.allocation import claim
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run
 from scheduler_core.disk_schedule.writes import (
-    EXPANSION_GRANTED,
-    EXPANSION_PENDING,
-    EXPANSION_REJECTED,
     SetReplicaSize,
     SetRequirement,
     Write,
@@ -65,7 +63,7 @@ def expand(
     growing = [entry for entry in allocations if entry.stage is not Stage.UNPLACED and entry.current_size < volume.size]
     if not growing:
         return Expansion((*_rollback_requests(allocations), *_size_writes(unplaced, volume.size)))
-    if current_condition is not None and current_condition.reason == EXPANSION_REJECTED:
+    if current_condition is not None and current_condition.reason == writes.EXPANSION_REJECTED:
         growth = _growth_by_disk(volume, growing)
         full_disks = frozenset(uuid for uuid, size in growth.items() if uuid in space and not space[uuid].grants(size))
         at_current_size = all(
@@ -140,12 +138,12 @@ def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Cou
 
 def _pending_condition(volume: Volume) -> Condition:
     message = f"waiting for all disks to answer for {format_bytes(volume.size)} per replica"
-    return unallocated_condition(EXPANSION_PENDING, message)
+    return unallocated_condition(writes.EXPANSION_PENDING, message)
 
 
 def _granted_condition(volume: Volume) -> Condition:
     message = f"all disks granted {format_bytes(volume.size)} per replica"
-    return unallocated_condition(EXPANSION_GRANTED, message)
+    return unallocated_condition(writes.EXPANSION_GRANTED, message)
 
 
 class _Causes(Struct, frozen=True):
@@ -172,12 +170,12 @@ def _rejected_condition(
     refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in causes.full_disks]
     # While replicas go back to the old size there may be no such disk: the message stays.
     if not refused and current_condition is not None and current_condition.message.startswith(f"{start}:"):
-        return unallocated_condition(EXPANSION_REJECTED, current_condition.message)
+        return unallocated_condition(writes.EXPANSION_REJECTED, current_condition.message)
     lacking = _growth_by_disk(volume, growing)
     nodes = {replica.disk_id: replica.node_id for replica in refused}
     sentences = dict.fromkeys(causes.describe(uuid, node, lacking[uuid]) for uuid, node in nodes.items())
     cause = "; ".join(sentences) or "its disks are asked for the old size first"
-    return unallocated_condition(EXPANSION_REJECTED, f"{start}: {cause}")
+    return unallocated_condition(writes.EXPANSION_REJECTED, f"{start}: {cause}")
 
 
 def _has_refusal(entry: ReplicaAllocation) -> bool:

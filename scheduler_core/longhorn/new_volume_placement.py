@@ -212,42 +212,29 @@ def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replic
     open_nodes, _ = node_candidates(cluster, request)
     tiers = {} if refusal else _tier_by_node(tiers_of(cluster, request, open_nodes, replicas), candidates.tier)
     candidate_disks = frozenset((candidate.node.name, candidate.disk.name) for candidate in candidates.disks)
-    placement = _Placement(cluster, request, replicas, candidate_disks)
-    nodes = [_explain_node(placement, node, tiers.get(node.name)) for node in cluster.nodes.values()]
-    return PlacementExplanation(candidates, refusal, tuple(nodes))
 
+    def explain_node(node: Node) -> NodeExplanation:
+        tier = tiers.get(node.name)
+        refusal = None
+        if tier is None:
+            refusal = node_refusal(cluster, request, node) or _anti_affinity_refusal(node, replicas)
+        disks: list[DiskExplanation] = []
+        for disk in node.disks:
+            uncounted = uncounted_bytes(node, disk, replicas)
+            disk_refusal = disk_and_space_refusal(cluster, request, node, disk, uncounted)
+            if disk_refusal is None and refusal is None and (node.name, disk.name) not in candidate_disks:
+                text = f"disk {disk.name} has a replica of volume {request.volume.name}"
+                disk_refusal = Refusal(Rule.DISK_ANTI_AFFINITY, text)
+            disks.append(DiskExplanation(disk, disk_space(disk, cluster.settings, uncounted), disk_refusal))
+        return NodeExplanation(node, refusal, tier, tuple(disks))
 
-class _Placement(Struct, frozen=True):
-    cluster: Cluster
-    request: ReplicaRequest
-    replicas: Sequence[Replica]  # all replicas of the volume
-    candidate_disks: frozenset[tuple[str, str]]  # node and name of each disk that the replica may go to
+    return PlacementExplanation(candidates, refusal, tuple(map(explain_node, cluster.nodes.values())))
 
 
 def _tier_by_node(tiers: Iterable[tuple[Tier, Sequence[Node]]], winner: Tier | None) -> Mapping[str, Tier]:
     """The tier in which each node was tried; once a tier has won, only its nodes are listed."""
     tried = [entry for entry in tiers if winner is None or entry[0] is winner]
     return {node.name: tier for tier, nodes in reversed(tried) for node in nodes}
-
-
-def _explain_node(placement: _Placement, node: Node, tier: Tier | None) -> NodeExplanation:
-    cluster = placement.cluster
-    request = placement.request
-    replicas = placement.replicas
-    refusal = (
-        None if tier is not None else node_refusal(cluster, request, node) or _anti_affinity_refusal(node, replicas)
-    )
-    disks: list[DiskExplanation] = []
-    for disk in node.disks:
-        uncounted = uncounted_bytes(node, disk, replicas)
-        disk_refusal = disk_and_space_refusal(cluster, request, node, disk, uncounted)
-        is_candidate = (node.name, disk.name) in placement.candidate_disks
-        if disk_refusal is None and refusal is None and not is_candidate:
-            disk_refusal = Refusal(
-                Rule.DISK_ANTI_AFFINITY, f"disk {disk.name} has a replica of volume {request.volume.name}"
-            )
-        disks.append(DiskExplanation(disk, disk_space(disk, cluster.settings, uncounted), disk_refusal))
-    return NodeExplanation(node, refusal, tier, tuple(disks))
 
 
 def _anti_affinity_refusal(node: Node, replicas: Sequence[Replica]) -> Refusal:
