@@ -24,21 +24,8 @@ from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.leadership import version_precondition
+from scheduler_core.disk_schedule import reconcile as decisions
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
-from scheduler_core.disk_schedule.reconcile import (
-    Create,
-    Delete,
-    NodeLookup,
-    Reconciliation,
-    Recreate,
-    UpdateSpec,
-    allocation_events,
-    mirror_spec,
-    mirror_status,
-    new_schedule,
-    reconcile,
-    sync_disks,
-)
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     DiskSchedule,
@@ -105,7 +92,7 @@ class DiskController(Controller):
 
     @abstractmethod
     async def reconcile_schedule(
-        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
+        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: decisions.NodeLookup
     ) -> None:
         """Writes what a DiskSchedule needs. `schedule` is the value of `cached`, `node` the Longhorn node that it
         names. Raises an ApiError if a write failed; `conflict` if the object changed meanwhile.
@@ -132,7 +119,7 @@ class Allocator(DiskController):
             self.enqueue(uuid)
 
     async def reconcile_schedule(
-        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
+        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: decisions.NodeLookup
     ) -> None:
         """Writes the next status, then removes the finalizer if nothing is left."""
         if schedule.mirrored:
@@ -150,7 +137,7 @@ class Allocator(DiskController):
 
         await self.writer.schedules.write_status(schedule.name, decide)
         for before, status in decided:
-            for event in allocation_events(before, status):
+            for event in decisions.allocation_events(before, status):
                 self.context.record_event("DiskSchedule", cached.raw, event.reason, event.message, normal=event.normal)
         newest = self.cache.schedules.get(schedule.name)
         if newest is None or isinstance(newest.value, Fault) or not newest.value.deleting:
@@ -173,9 +160,9 @@ class Allocator(DiskController):
             del self._deferred_since[schedule.name]
         return outcome.status
 
-    def _reconcile(self, schedule: DiskSchedule) -> Reconciliation:
+    def _reconcile(self, schedule: DiskSchedule) -> decisions.Reconciliation:
         node = self.cache.nodes.value(schedule.spec.node)
-        return reconcile(schedule, node, self.context.timestamp, self.cache.disks.occupancy(schedule.name))
+        return decisions.reconcile(schedule, node, self.context.timestamp, self.cache.disks.occupancy(schedule.name))
 
 
 class Mirror(DiskController):
@@ -217,7 +204,7 @@ class Mirror(DiskController):
                     self.enqueue(uuid)
 
     async def reconcile_schedule(
-        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
+        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: decisions.NodeLookup
     ) -> None:
         """Writes spec and status that describe the disk."""
         if schedule.deleting:
@@ -228,12 +215,12 @@ class Mirror(DiskController):
         images = [each.image for each in self.cache.images.readable().values()]
         objects = [self.cache.replicas.value(name) for name in self._replicas_on_disk.get(schedule.name, ())]
         replicas = [each for each in objects if isinstance(each, Replica)]
-        spec = self._keep_unreadable(schedule, mirror_spec(schedule, replicas, images))
+        spec = self._keep_unreadable(schedule, decisions.mirror_spec(schedule, replicas, images))
         if spec != schedule.spec or not schedule.mirrored:
             body = convert.set_mirror_label(convert.with_spec(cached.raw, spec), mirrored=True)
             cached = await self.writer.put_schedule(schedule.name, body)
         written = schedule if isinstance(cached.value, Fault) else cached.value
-        status = mirror_status(written, node, self.context.timestamp)
+        status = decisions.mirror_status(written, node, self.context.timestamp)
         if status is not None:
             await self.writer.put_schedule(schedule.name, convert.with_status(cached.raw, status), "status")
 
@@ -286,17 +273,19 @@ class NodeController(Controller):
         del key
         cached = self.cache.schedules.all()
         nodes = self.cache.nodes
-        outcome = sync_disks(nodes.readable().values(), readable(cached), nodes.unreadable().keys())
+        outcome = decisions.sync_disks(nodes.readable().values(), readable(cached), nodes.unreadable().keys())
         self._log_problems(outcome.problems)
         # An object that cannot be read exists, too.
-        changes = [each for each in outcome.changes if not isinstance(each, Create) or each.uuid not in cached]
-        creations = [each.uuid for each in changes if isinstance(each, Create)]
+        changes = [
+            each for each in outcome.changes if not isinstance(each, decisions.Create) or each.uuid not in cached
+        ]
+        creations = [each.uuid for each in changes if isinstance(each, decisions.Create)]
         self._forget_predecessors(creations)
         occupancy = await self._list_occupancy() if creations else {}
         conflict = False
         for change in changes:
             try:
-                if isinstance(change, Create):
+                if isinstance(change, decisions.Create):
                     await self._create(change, occupancy.get(change.uuid, NO_OCCUPANTS))
                 else:
                     await self._write(change, cached)
@@ -315,8 +304,8 @@ class NodeController(Controller):
             [each for each in images if not isinstance(each, Fault)],
         )
 
-    async def _create(self, create: Create, occupancy: DiskOccupancy) -> None:
-        schedule = new_schedule(create, occupancy, self._predecessors.get(create.uuid))
+    async def _create(self, create: decisions.Create, occupancy: DiskOccupancy) -> None:
+        schedule = decisions.new_schedule(create, occupancy, self._predecessors.get(create.uuid))
         raw = await self.writer.create(DISK_SCHEDULES, convert.new_disk_schedule(self.context.namespace, schedule))
         if not schedule.empty:
             requests = len(schedule.spec.replicas) + len(schedule.spec.backing_images)
@@ -338,17 +327,19 @@ class NodeController(Controller):
                 del self._predecessors[uuid]
 
     async def _write(
-        self, change: UpdateSpec | Delete | Recreate, cached: dict[str, InformerObject[DiskSchedule]]
+        self,
+        change: decisions.UpdateSpec | decisions.Delete | decisions.Recreate,
+        cached: dict[str, InformerObject[DiskSchedule]],
     ) -> None:
         raw = cached[change.schedule.name].raw
         match change:
-            case UpdateSpec(schedule, disk, node):
+            case decisions.UpdateSpec(schedule, disk, node):
                 spec = replace(schedule.spec, disk=disk, node=node)
                 await self.writer.put_schedule(schedule.name, convert.with_finalizer(convert.with_spec(raw, spec)))
-            case Delete(schedule):
+            case decisions.Delete(schedule):
                 await self.writer.delete(DISK_SCHEDULES, schedule.name, version_precondition(raw))
                 log.info("DiskSchedule deleted: its disk is gone", disk=schedule.spec.disk, uuid=schedule.name)
-            case Recreate(schedule):
+            case decisions.Recreate(schedule):
                 self._predecessors[schedule.name] = schedule
                 await self.writer.remove_finalizer(DISK_SCHEDULES, raw)
                 log.info(

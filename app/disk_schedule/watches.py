@@ -27,16 +27,9 @@ from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.kube.resources import Resource
 from app.kube.store import Store, Watch
+from scheduler_core.convert import snapshot_kinds as kinds
 from scheduler_core.convert.disk_schedule import read_disk_schedule
 from scheduler_core.convert.kube import NODE
-from scheduler_core.convert.snapshot_kinds import (
-    ENGINE_IMAGE,
-    INSTANCE_MANAGER,
-    LONGHORN_GROUP,
-    LONGHORN_NODE,
-    REPLICA,
-    SETTING,
-)
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
 from scheduler_core.longhorn.cluster import Cluster
@@ -64,7 +57,7 @@ class ControllerCache(Store):
         super().__init__(client, timing, stale_after)
 
         def watch(resource: Resource, informer: Informer[_Value]) -> Informer[_Value]:
-            within = namespace if resource.group == LONGHORN_GROUP else ""
+            within = namespace if resource.group == kinds.LONGHORN_GROUP else ""
             required = resource not in _OPTIONAL
             hint = _HINTS.get(resource, "")
             spec = Watch(resource, informer.decode, informer, within, required=required, hint=hint)
@@ -72,13 +65,13 @@ class ControllerCache(Store):
             return informer
 
         self.schedules = watch(resources.DISK_SCHEDULES, Informer(read_disk_schedule, keep=True))
-        self.nodes = watch(resources.LONGHORN_NODES, Informer(LONGHORN_NODE.decode))
+        self.nodes = watch(resources.LONGHORN_NODES, Informer(kinds.LONGHORN_NODE.decode))
         self.volumes = watch(resources.LONGHORN_VOLUMES, Informer(read_volume, keep=True))
-        self.replicas = watch(resources.LONGHORN_REPLICAS, Informer(REPLICA.decode, keep=True))
+        self.replicas = watch(resources.LONGHORN_REPLICAS, Informer(kinds.REPLICA.decode, keep=True))
         self.images = watch(resources.LONGHORN_BACKING_IMAGES, Informer(read_image))
-        self._settings = watch(resources.LONGHORN_SETTINGS, Informer(SETTING.decode))
-        self._engine_images = watch(resources.LONGHORN_ENGINE_IMAGES, Informer(ENGINE_IMAGE.decode))
-        self._instance_managers = watch(resources.LONGHORN_INSTANCE_MANAGERS, Informer(INSTANCE_MANAGER.decode))
+        self._settings = watch(resources.LONGHORN_SETTINGS, Informer(kinds.SETTING.decode))
+        self._engine_images = watch(resources.LONGHORN_ENGINE_IMAGES, Informer(kinds.ENGINE_IMAGE.decode))
+        self._instance_managers = watch(resources.LONGHORN_INSTANCE_MANAGERS, Informer(kinds.INSTANCE_MANAGER.decode))
         self._kube_nodes = watch(resources.NODES, Informer(NODE.decode))
         self.disks = DiskIndex(self.schedules, self.nodes, self.volumes, self.replicas, self.images)
         self._now = now

@@ -24,15 +24,7 @@ from scheduler_core.disk_schedule import writes
 from scheduler_core.disk_schedule.allocation import claim
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run
-from scheduler_core.disk_schedule.writes import (
-    SetReplicaSize,
-    SetRequirement,
-    Write,
-    condition_matches,
-    disk_name,
-    disk_problem,
-    unallocated_condition,
-)
+from scheduler_core.disk_schedule.writes import Write, unallocated_condition
 from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Volume
@@ -76,7 +68,7 @@ def expand(
             return Expansion(_rollback_requests(allocations), condition, requeue=True)
         return Expansion(_growth_requests(volume, growing), _pending_condition(volume))
     granted = [entry for entry in growing if entry.stage is Stage.ALLOCATED and entry.held >= volume.size]
-    if len(granted) == len(growing) or condition_matches(current_condition, _granted_condition(volume)):
+    if len(granted) == len(growing) or writes.condition_matches(current_condition, _granted_condition(volume)):
         incomplete = len(granted) < len(growing)
         requests = _growth_requests(volume, growing) if incomplete else ()
         sizes = _size_writes((*granted, *unplaced), volume.size)
@@ -105,7 +97,7 @@ def _may_request_growth(entry: ReplicaAllocation) -> bool:
 
 def _growth_requests(volume: Volume, growing: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
     return tuple(
-        SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, volume.size)
+        writes.SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, volume.size)
         for entry in growing
         if _may_request_growth(entry)
         and entry.requested != volume.size
@@ -117,14 +109,14 @@ def _growth_requests(volume: Volume, growing: Iterable[ReplicaAllocation]) -> tu
 def _rollback_requests(allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
     """Returns requests for the current size where more is requested, because an expansion failed or was called off."""
     return tuple(
-        SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
+        writes.SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
         for entry in allocations
         if entry.requested is not None and entry.requested > entry.current_size and entry.stage is not Stage.REFUSED_NEW
     )
 
 
 def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[Write, ...]:
-    return tuple(SetReplicaSize(entry.name, size) for entry in allocations)
+    return tuple(writes.SetReplicaSize(entry.name, size) for entry in allocations)
 
 
 def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Counter[str]:
@@ -152,10 +144,10 @@ class _Causes(Struct, frozen=True):
     full_disks: Collection[str] = ()  # UUIDs of disks that would refuse a request
 
     def describe(self, uuid: str, node: str, lacking: int) -> str:
-        problem = disk_problem(self.schedules, uuid)
+        problem = writes.disk_problem(self.schedules, uuid)
         if problem:
             return problem
-        disk = f"no room on disk {disk_name(self.schedules, uuid)} on node {node}"
+        disk = f"no room on disk {writes.disk_name(self.schedules, uuid)} on node {node}"
         space = self.space.get(uuid)
         if space is None or space.problem:
             return disk

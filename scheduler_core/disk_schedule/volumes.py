@@ -14,26 +14,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.disk_schedule import writes
-from scheduler_core.disk_schedule.disk_space import (
-    DiskChoice,
-    DiskSpaces,
-    PlacementView,
-    choose_disk,
-    unclaimed_image_bytes,
-)
+from scheduler_core.disk_schedule import disk_space, writes
 from scheduler_core.disk_schedule.expansion import expand
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run, replica_allocation
-from scheduler_core.disk_schedule.writes import (
-    AssignReplica,
-    SetReplicaSize,
-    SetRequirement,
-    SetVolumeCondition,
-    Write,
-    condition_matches,
-    disk_problem,
-    unallocated_condition,
-)
+from scheduler_core.disk_schedule.writes import Write, unallocated_condition
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
@@ -52,7 +36,7 @@ class VolumeSnapshot(Struct, frozen=True):
     volume: Volume
     replicas: tuple[Replica, ...]
     schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
-    space: DiskSpaces  # what a newcomer can get on each disk, by UUID
+    space: disk_space.DiskSpaces  # what a newcomer can get on each disk, by UUID
     condition: Condition | None = None  # the volume's condition DiskAllocation, None if it has none
     image_fault: str = ""  # why the volume's backing image cannot be read; "" if it can, or does not exist
     created: str = ""  # when the volume was created, RFC 3339; "" if that does not matter, because it has a condition
@@ -114,12 +98,12 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     ]
     growth = expand(snapshot.volume, allocations, snapshot.schedules, snapshot.space, snapshot.condition)
     sizes = tuple(
-        SetReplicaSize(entry.name, entry.current_size)
+        writes.SetReplicaSize(entry.name, entry.current_size)
         for entry in allocations
         if entry.current_size and not entry.replica.size
     )
     requests = tuple(
-        SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
+        writes.SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
         for entry in allocations
         if entry.stage is Stage.UNREQUESTED
     )
@@ -160,13 +144,13 @@ def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> R
     # The place itself counts as taken already.
     name = snapshot.volume.backing_image
     image = snapshot.cluster.backing_image(name) if name else None
-    more = unclaimed_image_bytes(snapshot.schedules.get(uuid), image.name, image.real_size) if image else 0
+    more = disk_space.unclaimed_image_bytes(snapshot.schedules.get(uuid), image.name, image.real_size) if image else 0
     return entry if space.grants(more) else replace(entry, stage=Stage.REFUSED_NEW)
 
 
 def condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
     """Sets a volume's condition where it differs."""
-    if condition_matches(current, wanted):
+    if writes.condition_matches(current, wanted):
         return ()
     # While a volume is being placed, its message would change with every step; it is updated only once that takes long.
     if (
@@ -177,7 +161,7 @@ def condition_writes(current: Condition | None, wanted: Condition, now: str) -> 
         return ()
     same_status = current is not None and current.status == wanted.status
     since = current.last_transition_time if current is not None and same_status else now
-    return (SetVolumeCondition(replace(wanted, last_transition_time=since or now)),)
+    return (writes.SetVolumeCondition(replace(wanted, last_transition_time=since or now)),)
 
 
 def _is_recent(time: str, now: str) -> bool:
@@ -192,7 +176,7 @@ def _is_recent(time: str, now: str) -> bool:
 def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
     # A controller may also have requested them while its cache was behind.
     return tuple(
-        SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0)
+        writes.SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0)
         for entry in allocations
         for uuid in sorted(snapshot.disks_with_request(entry.name))
         if uuid != entry.replica.disk_id
@@ -211,24 +195,24 @@ def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaA
     without_disk: list[str] = []
     explanation = ""
     undecided = False
-    view = PlacementView(snapshot.cluster, snapshot.schedules, snapshot.space)
+    view = disk_space.PlacementView(snapshot.cluster, snapshot.schedules, snapshot.space)
     for entry in allocations:
         if _waits_for_attachment(snapshot.volume, entry) or entry.stage not in {Stage.UNPLACED, Stage.REFUSED_NEW}:
             continue
         if snapshot.image_problem is None:
-            choice = choose_disk(view, snapshot.volume, entry.replica, snapshot.replicas)
+            choice = disk_space.choose_disk(view, snapshot.volume, entry.replica, snapshot.replicas)
         else:
-            choice = DiskChoice(None)
+            choice = disk_space.DiskChoice(None)
         if choice.candidate is not None:
             disk = choice.candidate.disk
             placing += [
-                AssignReplica(entry.name, choice.candidate.node.name, disk.uuid, disk.path),
-                SetRequirement(disk.uuid, RequestKind.REPLICA, entry.name, entry.current_size),
+                writes.AssignReplica(entry.name, choice.candidate.node.name, disk.uuid, disk.path),
+                writes.SetRequirement(disk.uuid, RequestKind.REPLICA, entry.name, entry.current_size),
             ]
             # Only one is placed, because the next one's place depends on it.
             break
         if entry.replica.node_id or entry.replica.disk_id:
-            placing.append(AssignReplica(entry.name))
+            placing.append(writes.AssignReplica(entry.name))
         without_disk.append(entry.name)
         explanation = explanation or choice.explanation
         undecided |= choice.undecided
@@ -302,7 +286,7 @@ def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAlloca
 def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
     uuid = entry.replica.disk_id
     request = f"{format_bytes(entry.current_size)} for replica {entry.name}, which has data there"
-    cause = disk_problem(snapshot.schedules, uuid)
+    cause = writes.disk_problem(snapshot.schedules, uuid)
     if cause:
         return f"{cause}: it cannot grant {request}"
     space = snapshot.space.get(uuid)
