@@ -54,7 +54,7 @@ class Obstacle(Struct, frozen=True):
     resource: Resource
     selectors: Mapping[str, str]
     decode: Decode[str]  # returns an object's key, and as value its name if it is one of them
-    refusal: Callable[[set[str]], str]  # says why nothing is written while objects with these names exist, or ""
+    refusal: Callable[[set[str]], str]  # says why nothing is written while objects with these names exist
 
 
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
@@ -64,8 +64,6 @@ def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
 
 
 def _pods_refusal(pods: set[str]) -> str:
-    if not pods:
-        return ""
     more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
     return f"longhorn-manager runs here (pod {min(pods)}{more}) and allocates by itself; use --mirror to observe it"
 
@@ -76,9 +74,7 @@ def _decode_definition(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     return name, name if longhorns else None
 
 
-def _definition_refusal(definitions: set[str]) -> str:
-    if not definitions:
-        return ""
+def _definition_refusal(_: set[str]) -> str:
     return f"longhorn-manager owns the DiskSchedules here (the CustomResourceDefinition {_DEFINITION} is its own) and answers them itself"
 
 
@@ -121,10 +117,12 @@ class ObstacleWatch(Store):
     @property
     def problem(self) -> str:
         """Why nothing may be written, in one sentence, or ""; that the objects are not known is a reason, too."""
-        problems = (
-            self.problem_of([each.label]) or each.refusal(set(self[each.label].values())) for each in self._obstacles
-        )
-        return next(filter(None, problems), "")
+        for each in self._obstacles:
+            names = set(self[each.label].values())
+            problem = self.problem_of([each.label]) or (each.refusal(names) if names else "")
+            if problem:
+                return problem
+        return ""
 
 
 async def refusal(client: KubeClient, namespace: str, *, mirror: bool) -> str:

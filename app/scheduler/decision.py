@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from scheduler_core.convert.generic import PendingPod
@@ -85,7 +86,7 @@ def message(result: ScheduleResult) -> str:
     return f"0/{nodes} nodes are available: {counts}."
 
 
-class PlacedPod(Struct, frozen=True):
+class PlacedPod(Struct, frozen=True, rename={"best": "equallyGood"}):
     """A pod with its node."""
 
     pod: str
@@ -98,15 +99,7 @@ class PlacedPod(Struct, frozen=True):
 
     def data(self) -> dict[str, Any]:
         """Returns what is printed."""
-        return {
-            "pod": self.pod,
-            "node": self.node,
-            "score": self.score,
-            "scores": dict(self.scores),
-            "equallyGood": self.best,
-            "refused": dict(self.refused),
-            "unsupported": [constraint.field for constraint in self.unsupported],
-        }
+        return {**msgspec.to_builtins(self), "unsupported": [constraint.field for constraint in self.unsupported]}
 
 
 class UnplacedPod(Struct, frozen=True):
@@ -115,9 +108,6 @@ class UnplacedPod(Struct, frozen=True):
     pod: str
     message: str  # why, as one line
     reasons: Mapping[str, int]  # number of nodes per reason
-
-    def data(self) -> dict[str, Any]:
-        return {"pod": self.pod, "message": self.message, "reasons": dict(self.reasons)}
 
 
 class WhatIfReport(Struct, frozen=True):
@@ -128,7 +118,7 @@ class WhatIfReport(Struct, frozen=True):
 
     def data(self) -> dict[str, Any]:
         """Returns what is printed; stable, and documented in docs/generic-scheduler.md."""
-        return {"bindings": [pod.data() for pod in self.placed], "unschedulable": [pod.data() for pod in self.unplaced]}
+        return {"bindings": [pod.data() for pod in self.placed], "unschedulable": msgspec.to_builtins(self.unplaced)}
 
 
 def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions

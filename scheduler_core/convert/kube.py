@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from scheduler_core.convert.fields import Fields, list_of, value_at
@@ -214,7 +215,7 @@ DISRUPTION_BUDGET: Final = Fields(
 MAX_MESSAGE: Final = 1024
 
 
-class ObjectReference(Struct, frozen=True):
+class ObjectReference(Struct, frozen=True, rename="camel"):
     """The object that an Event is about."""
 
     api_version: str
@@ -245,13 +246,7 @@ def new_event(event: ObjectEvent) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": event.name, "namespace": about.namespace},
-        "involvedObject": {
-            "kind": about.kind,
-            "apiVersion": about.api_version,
-            "namespace": about.namespace,
-            "name": about.name,
-            "uid": about.uid,
-        },
+        "involvedObject": msgspec.to_builtins(about),
         "reason": event.reason,
         "type": "Normal" if event.normal else "Warning",
         "source": {"component": event.component},

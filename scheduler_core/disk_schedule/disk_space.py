@@ -101,17 +101,6 @@ def disk_space(schedule: DiskSchedule, node: NodeLookup, occupancy: DiskOccupanc
     )
 
 
-def disk_spaces(
-    schedules: Mapping[str, DiskSchedule], nodes: Mapping[str, NodeLookup], occupancy: Mapping[str, DiskOccupancy]
-) -> DiskSpaces:
-    """Returns what a newcomer can get on each disk, by UUID."""
-    spaces = {
-        uuid: disk_space(schedule, nodes.get(schedule.spec.node), occupancy.get(uuid, NO_OCCUPANTS))
-        for uuid, schedule in schedules.items()
-    }
-    return DiskSpaces(spaces)
-
-
 class DiskAccounting(Struct, frozen=True):
     """What counts on a disk in addition to `storageScheduled`."""
 

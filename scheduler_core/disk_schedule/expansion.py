@@ -147,7 +147,8 @@ class _Causes(Struct, frozen=True):
         problem = writes.disk_problem(self.schedules, uuid)
         if problem:
             return problem
-        disk = f"no room on disk {writes.disk_name(self.schedules, uuid)} on node {node}"
+        # A disk without a DiskSchedule has a problem.
+        disk = f"no room on disk {self.schedules[uuid].spec.disk} on node {node}"
         space = self.space.get(uuid)
         if space is None or space.problem:
             return disk

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from scheduler_core.longhorn import stages
-from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
+from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, tiers, used_disks
 from scheduler_core.longhorn.cluster import DEGRADED, Cluster, is_replenishing, wait_refusal
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest, source_missing
@@ -335,6 +335,7 @@ def _disk_candidates(
     if refusal is not None:
         return DiskCandidates(reasons=_reported_reasons([refusal.rule]))
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
+    used = used_disks(replicas, ignore_failed=reuse)
     reasons: Reasons = frozenset()
     for tier, members in tiers_of(cluster, request, nodes, replicas, reuse=reuse):
         eligible: list[DiskCandidate] = []
@@ -343,9 +344,10 @@ def _disk_candidates(
             eligible += candidates
             if refused:
                 reasons |= refused
-        spread = spread_over_disks(eligible, replicas, soft=soft.disk, ignore_failed=reuse)
-        if spread:
-            return DiskCandidates(tuple(spread), tier)
+        empty = [candidate for candidate in eligible if candidate.disk_uuid not in used]
+        # Where every disk has a replica, disk anti-affinity that is soft allows all of them.
+        if empty or (soft.disk and eligible):
+            return DiskCandidates(tuple(empty or eligible), tier)
     return DiskCandidates(reasons=reasons)
 
 
