@@ -47,7 +47,6 @@ class DiskController(Controller):
     """Reconciles a DiskSchedule when it or its node changes."""
 
     def subscribe(self) -> None:
-        """Subscribes to DiskSchedules, and to nodes for the limits."""
         self.cache.schedules.subscribe(self._on_schedule_change)
         self.cache.nodes.subscribe(self._on_node_change)
 
@@ -146,7 +145,6 @@ class Allocator(DiskController):
             await self.writer.remove_finalizer(DISK_SCHEDULES, newest.raw)
 
     def _decide_status(self, schedule: DiskSchedule) -> DiskScheduleStatus | None:
-        """Returns the status to write now."""
         # A change by which nothing is decided is written after some minutes, or together with the next one.
         outcome = self._reconcile(schedule)
         if outcome.status is None or not outcome.deferrable:
@@ -196,7 +194,6 @@ class Mirror(DiskController):
                     self.enqueue(uuid)
 
     def _enqueue_disks_of_unreadable(self, kind: RequestKind, name: str, before: object) -> None:
-        """Enqueues the disks of an object that could not be read before."""
         if isinstance(before, Fault):
             # Its own disks were not known; the DiskSchedules that name it are.
             for uuid, schedule in self.cache.schedules.readable().items():

@@ -79,11 +79,9 @@ class Informer(Objects[InformerObject[_Value]]):
 
     @property
     def objects(self) -> Mapping[str, InformerObject[_Value]]:
-        """All objects, as they are at any time."""
         return cast("dict[str, InformerObject[_Value]]", self.latest)
 
     def all(self) -> dict[str, InformerObject[_Value]]:
-        """Returns all objects as they are now."""
         return dict(self.objects)
 
     def value(self, name: str) -> Version[_Value]:
@@ -173,7 +171,6 @@ def _is_newer(version: str, other: str) -> bool:
 
 
 def _body(raw: bytes | msgspec.Raw) -> bytes:
-    """Returns an object without managedFields."""
     # They are large and never written back.
     kept = bytes(raw)
     if b'"managedFields"' not in kept:

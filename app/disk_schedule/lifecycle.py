@@ -253,7 +253,6 @@ class DiskScheduleLifecycle(Program):
         log.error("the Lease was not given up; it runs out by itself", exc_info=error)
 
     async def run_tasks(self) -> None:
-        """Watches and writes Events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watches.run(), name="watches")
             tasks.create_task(self._recorder.run(), name="events")
@@ -302,7 +301,6 @@ class DiskScheduleLifecycle(Program):
         self._report()
 
     def begin_drain(self) -> None:
-        """Refuses every further write."""
         self._draining = True
 
     async def _run_controllers(self) -> None:

@@ -249,7 +249,6 @@ def _image_size(image: ImageObject | Fault | None) -> int | Fault | None:
 
 
 def _problem(volume: VolumeObject | Fault, replicas: Mapping[str, Replica | Fault]) -> str:
-    """Returns what cannot be read of a volume, as a sentence."""
     if isinstance(volume, Fault):
         return f"the volume cannot be read: {volume}"
     # An unreadable replica may be anywhere and of any size.

@@ -123,7 +123,6 @@ class ScheduleWriter:
         raise AssertionError("the last attempt returns or raises")
 
     async def _write_changes(self, name: str, disk: _Disk) -> None:
-        """Applies all waiting changes in one PUT."""
         changes = disk.changes
         disk.changes = []
         try:
@@ -150,7 +149,6 @@ class ScheduleWriter:
                 change.done = True
 
     async def _without_needed_requests(self, changes: list[_Change]) -> list[_Change]:
-        """Returns the changes except withdrawals whose object is on the disk."""
         withdrawals = [change for change in changes if not change.write.size]
         on_disk = await asyncio.gather(*(self._is_on_disk(change.write) for change in withdrawals))
         needed = [change for change, is_on_disk in zip(withdrawals, on_disk, strict=True) if is_on_disk]
@@ -189,7 +187,6 @@ def _conflict(name: str, problem: str) -> ApiError:
 
 
 def _entry(schedule: DiskSchedule, write: disk_writes.SetRequirement) -> tuple[object, ...]:
-    """What a change of a request is decided from."""
     allocation: Allocation | None = schedule.status.allocations(write.kind).get(write.name)
     return schedule.spec.requests(write.kind).get(write.name), allocation, schedule.deleting
 
@@ -241,7 +238,6 @@ class ObjectWriter:
         return await self._client.find(resource.path(self._namespace, name))
 
     async def read_schedule(self, name: str) -> None:
-        """Reads a DiskSchedule into the cache, as it is now."""
         raw = await self.read(DISK_SCHEDULES, name)
         if raw is not None:
             self._cache.schedules.store(raw)
@@ -276,7 +272,6 @@ class ObjectWriter:
         return await self._client.create(resource.path(self._namespace), body)
 
     async def delete(self, resource: Resource, name: str, options: Mapping[str, Any]) -> None:
-        """Deletes an object under preconditions."""
         self._require_permission()
         await self._client.delete(resource.path(self._namespace, name), options)
 

@@ -278,7 +278,6 @@ class PodReporter:
         self._latest: LruMap[str, _Condition] = LruMap(_MAX_PODS, on_evict=self._dispatcher.discard)
 
     def record(self, pod: Pod, reason: str, message: str, *, normal: bool) -> None:
-        """Records an Event about a pod."""
         about = ObjectReference(PODS.api_version, PODS.kind, pod.namespace, pod.name, pod.uid)
         self._events.record(about, reason, message, normal=normal)
 
@@ -293,7 +292,6 @@ class PodReporter:
             self._dispatcher.put(pod.uid, condition)
 
     def clear_conditions(self) -> None:
-        """Drops conditions that are not written yet."""
         # Attempts of a successor decide what conditions say. Events are still written: an Event reports what has happened.
         self._latest.clear()
         self._dispatcher.clear()

@@ -44,10 +44,8 @@ DEFAULT_MEMORY_REQUEST: Final = 200 * 1024 * 1024
 
 
 def _capacity(name: str) -> Callable[..., int]:
-    scale = pod_constraints.MILLI if name == pod_constraints.CPU else 1
-
     def read(capacity: pod_constraints.WireAmounts | None) -> int:
-        return pod_constraints.amount((capacity or {}).get(name), f"status.capacity[{name}]", scale)
+        return pod_constraints.resource_amount(name, (capacity or {}).get(name), f"status.capacity[{name}]")
 
     return read
 
@@ -59,9 +57,7 @@ def _allocatable(
     field = "status.capacity" if allocatable is None else "status.allocatable"
     amounts = capacity if allocatable is None else allocatable
     return {
-        name: pod_constraints.amount(
-            value, f"{field}[{name}]", pod_constraints.MILLI if name == pod_constraints.CPU else 1
-        )
+        name: pod_constraints.resource_amount(name, value, f"{field}[{name}]")
         for name, value in (amounts or {}).items()
     }
 
