@@ -125,9 +125,11 @@ class ControllerCache(Store):
         snapshot = replace(
             snapshot,
             replicas=readable(self.replicas.objects),
-            volumes=View(self.disks.volume, self.volumes.objects.keys),
+            volumes=CachedValues(self.disks.volume, self.volumes.objects.keys),
         )
-        replicas = View(self._replicas_of, lambda: {replica.volume for replica in self.replicas.readable().values()})
+        replicas = CachedValues(
+            self._replicas_of, lambda: {replica.volume for replica in self.replicas.readable().values()}
+        )
         cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=replicas)
         self._cluster = (revisions, clock, cluster)
         return cluster
@@ -137,7 +139,7 @@ class ControllerCache(Store):
         return tuple(each for name in names if isinstance(each := self.replicas.value(name), Replica)) or None
 
 
-class View(Mapping[str, _Value]):
+class CachedValues(Mapping[str, _Value]):
     """What a cache has now, without copying it.
 
     Args:
@@ -162,14 +164,14 @@ class View(Mapping[str, _Value]):
         return sum(1 for _ in self)
 
 
-def readable(objects: Mapping[str, InformerObject[_Value]]) -> View[_Value]:
+def readable(objects: Mapping[str, InformerObject[_Value]]) -> CachedValues[_Value]:
     """What the objects say that can be read."""
 
     def find(name: str) -> _Value | None:
         cached = objects.get(name)
         return None if cached is None or isinstance(cached.value, Fault) else cached.value
 
-    return View(find, objects.keys)
+    return CachedValues(find, objects.keys)
 
 
 DiskHandler = Callable[[str], None]
