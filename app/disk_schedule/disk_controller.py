@@ -33,6 +33,7 @@ from scheduler_core.model.disk_schedule import (
     DiskScheduleStatus,
     Fault,
     RequestKind,
+    Requests,
 )
 from scheduler_core.model.longhorn import Node, Replica
 from scheduler_core.values import replace
@@ -76,8 +77,7 @@ class DiskController(Controller):
                 "a disk is over-allocated", scheduled=status.storage_scheduled, available=status.storage_available
             )
 
-    def _on_node_change(self, name: str, before: Version[Node], after: Version[Node]) -> None:
-        del before, after
+    def _on_node_change(self, name: str, _before: object, _after: object) -> None:
         for uuid in sorted(self.cache.disks.disks_of(name)):
             self.enqueue(uuid)
 
@@ -86,15 +86,13 @@ class DiskController(Controller):
         cached = self.cache.schedules.get(key)
         if cached is None or isinstance(cached.value, Fault):
             return None
-        await self.reconcile_schedule(cached, cached.value, self.cache.nodes.value(cached.value.spec.node))
+        await self.reconcile_schedule(cached, cached.value)
         return None
 
     @abstractmethod
-    async def reconcile_schedule(
-        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: decisions.NodeLookup
-    ) -> None:
-        """Writes what a DiskSchedule needs. `schedule` is the value of `cached`, `node` the Longhorn node that it
-        names. Raises an ApiError if a write failed; `conflict` if the object changed meanwhile.
+    async def reconcile_schedule(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> None:
+        """Writes what a DiskSchedule needs. `schedule` is the value of `cached`. Raises an ApiError if a write failed;
+        `conflict` if the object changed meanwhile.
         """
 
 
@@ -117,16 +115,13 @@ class Allocator(DiskController):
         if self.cache.schedules.get(uuid) is not None:
             self.enqueue(uuid)
 
-    async def reconcile_schedule(
-        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: decisions.NodeLookup
-    ) -> None:
+    async def reconcile_schedule(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> None:
         """Writes the next status, then removes the finalizer if nothing is left."""
         if schedule.mirrored:
             # Left by a mirror: from now on it allocates. This write enqueues the DiskSchedule again.
             body = convert.set_mirror_label(convert.with_spec(cached.raw, schedule.spec), mirrored=False)
             await self.writer.put_schedule(schedule.name, body)
             return
-        del node
         decided: list[tuple[DiskSchedule, DiskScheduleStatus]] = []
 
         def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
@@ -200,9 +195,7 @@ class Mirror(DiskController):
                 if name in schedule.spec.requests(kind):
                     self.enqueue(uuid)
 
-    async def reconcile_schedule(
-        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: decisions.NodeLookup
-    ) -> None:
+    async def reconcile_schedule(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> None:
         """Writes spec and status that describe the disk."""
         if schedule.deleting:
             # A mirrored DiskSchedule promises nothing, so its deletion need not wait.
@@ -217,20 +210,20 @@ class Mirror(DiskController):
             body = convert.set_mirror_label(convert.with_spec(cached.raw, spec), mirrored=True)
             cached = await self.writer.put_schedule(schedule.name, body)
         written = schedule if isinstance(cached.value, Fault) else cached.value
-        status = decisions.mirror_status(written, node, self.context.timestamp)
+        status = decisions.mirror_status(written, self.cache.nodes.value(schedule.spec.node), self.context.timestamp)
         if status is not None:
             await self.writer.put_schedule(schedule.name, convert.with_status(cached.raw, status), "status")
 
     def _keep_unreadable(self, schedule: DiskSchedule, spec: DiskScheduleSpec) -> DiskScheduleSpec:
         """Returns the spec with the old requests of unreadable objects."""
         # These are assumed to keep their places and sizes.
-        replicas = {
-            name: size for name, size in schedule.spec.replicas.items() if name in self.cache.replicas.unreadable()
-        }
-        images = {
-            name: size for name, size in schedule.spec.backing_images.items() if name in self.cache.images.unreadable()
-        }
-        return replace(spec, replicas={**replicas, **spec.replicas}, backing_images={**images, **spec.backing_images})
+        unreadable = self.cache.replicas.unreadable().keys(), self.cache.images.unreadable().keys()
+
+        def requests(kind: RequestKind) -> Requests:
+            names = unreadable[kind is RequestKind.BACKING_IMAGE] & schedule.spec.requests(kind).keys()
+            return {**{name: schedule.spec.requests(kind)[name] for name in names}, **spec.requests(kind)}
+
+        return spec.with_requests(requests)
 
 
 # One UUID may be on several nodes, so there is one decision about all disks, and one key.

@@ -265,8 +265,7 @@ class DiskIndex:
         value = self._volumes.value(name)
         return value.volume if isinstance(value, VolumeObject) else None
 
-    def _on_replica_change(self, name: str, before: Version[Replica], after: Version[Replica]) -> None:
-        del before
+    def _on_replica_change(self, name: str, _before: object, after: Version[Replica]) -> None:
         if isinstance(after, Fault):
             cached = self._replicas.get(name)
             self._set_volume(name, volume_label(cached.raw) if cached else "")

@@ -17,7 +17,7 @@ too, until the second watch shows that, or a later pod of the name, or the first
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -39,7 +39,6 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.results import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.generic.policy import Policy, kinds_read
 from scheduler_core.generic.rule_registry import SERVICES
 from scheduler_core.model.generic import PodKey
@@ -315,11 +314,7 @@ class _FactsEvaluator:
     def of(self, pending: PendingPod, state: ClusterState) -> FactsFor:
         """Returns how to compute facts about a pod's volumes in this state."""
         contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
-
-        def facts(names: Sequence[str]) -> LonghornFacts:
-            return self._plans.longhorn_facts(pending.pod, names, state, self._options, contenders)
-
-        return facts
+        return lambda names: self._plans.longhorn_facts(pending.pod, names, state, self._options, contenders)
 
 
 def _bind(state: ClusterState, changes: Changes, now: datetime) -> ClusterState:
