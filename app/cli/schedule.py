@@ -251,12 +251,13 @@ def _watch(
     log_format: LogFormat,
     log_level: str,
 ) -> None:
+    from app.runtime.server import run_process
     from app.scheduler.lifecycle import run_scheduler
 
     configure(log_format, log_level)
     address = "" if listener is None else " (http://{}:{}/metrics)".format(*listener.getsockname()[:2])
     start_message = f"Scheduling pods of {config.name} as {options.identity}{address}; Ctrl-C hands over and stops"
-    run_scheduler(config, options, listener, lambda: print_line(start_message, err=True))
+    run_process(run_scheduler(config, options, listener, lambda: print_line(start_message, err=True)))
 
 
 _File = Annotated[str, typer.Argument(metavar="FILE", help="Policy file, JSON.")]

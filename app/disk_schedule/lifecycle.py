@@ -38,7 +38,7 @@ from app.kube.store import Store, Watch
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import Election, LeaderLoop, NoElection, Program
 from app.runtime.probes import Health, UnavailableError, probe_application
-from app.runtime.server import HttpServer, run_process, serve
+from app.runtime.server import HttpServer, serve
 from scheduler_core.convert.disk_schedule import longhorns_definition
 from scheduler_core.convert.kube import POD
 from scheduler_core.errors import CoreError
@@ -309,18 +309,13 @@ class DiskScheduleLifecycle(Program):
                 tasks.create_task(controller.run(), name=controller.name)
 
 
-def run_controllers(
+async def run_controllers(
     options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
 ) -> None:
     """Reconciles until a signal. `connected` is called once the checks have passed, before the first watch. Raises a
     CoreError if there is no cluster, it refuses, or longhorn-manager allocates there.
     """
-    run_process(_main(options, process, listener, connected))
 
-
-async def _main(
-    options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
-) -> None:
     async def connect() -> KubeClient:
         return await KubeClient.connect(process.kubeconfig, process.context)
 
