@@ -83,7 +83,7 @@ class SchedulerCache:
     Args:
         scheduler_name: the `spec.schedulerName` of this scheduler's pods
         handler: receives these pods
-        stale_after: seconds without an answer of the API server, after which `problem` says so
+        stale_after: seconds without an answer of the API server, after which `problem_of` says so
         new_longhorn_cache: returns a new cache, which does not run yet; without it Longhorn's objects are never known
     """
 
@@ -116,9 +116,9 @@ class SchedulerCache:
             self._caught_up = None
             self._longhorn_changed.set()
 
-    def problem(self, kinds: frozenset[str]) -> str:
+    def problem_of(self, kinds: frozenset[str]) -> str:
         """Returns why these kinds cannot be used now, "" if they can."""
-        problem = self.objects.problem((kinds - {LONGHORN}) | SERVICES)
+        problem = self.objects.problem_of((kinds - {LONGHORN}) | SERVICES)
         if problem or LONGHORN not in kinds:
             return problem
         if self.longhorn is None:
