@@ -165,7 +165,9 @@ class VolumeController(Controller):
         read_objects = ReadObjects(dict(cached_schedules), raw, objects)
         problem = _problem(volume, replicas)
         if isinstance(volume, Fault) or problem:
-            return VolumeDecision(self._report_unreadable(raw, problem)), read_objects
+            wanted = disk_writes.unallocated_condition(disk_writes.UNREADABLE, problem)
+            reported = condition_writes(condition_of(raw), wanted, self.context.timestamp)
+            return VolumeDecision(reported), read_objects
         readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
         schedules = readable(cached_schedules)
         disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
@@ -187,10 +189,6 @@ class VolumeController(Controller):
     def _image_fault(self, name: str) -> str:
         image = self.cache.images.value(name) if name else None
         return str(image) if isinstance(image, Fault) else ""
-
-    def _report_unreadable(self, raw: bytes, problem: str) -> tuple[disk_writes.Write, ...]:
-        wanted = disk_writes.unallocated_condition(disk_writes.UNREADABLE, problem)
-        return condition_writes(condition_of(raw), wanted, self.context.timestamp)
 
 
 def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
