@@ -55,7 +55,7 @@ class GenericSource(Protocol):
     def want(self, kinds: frozenset[str]) -> None:
         """Provides these kinds from now on."""
 
-    def problem(self, kinds: frozenset[str]) -> str:
+    def problem_of(self, kinds: frozenset[str]) -> str:
         """Returns why these kinds are not known well enough, or ""."""
 
     def state(self) -> GenericClusterState:
@@ -71,7 +71,7 @@ class SnapshotGenericState:
     def want(self, kinds: frozenset[str]) -> None:
         """Does nothing: a snapshot provides every kind."""
 
-    def problem(self, kinds: frozenset[str]) -> str:
+    def problem_of(self, kinds: frozenset[str]) -> str:
         """Returns "": a file that could be read is complete."""
         del kinds
         return ""
@@ -119,13 +119,13 @@ class PolicyInForce:
     @property
     def problem(self) -> str:
         self._update()
-        return self._source.problem(self._reads)
+        return self._source.problem_of(self._reads)
 
     @property
     def waiting_for(self) -> str:
         if self._file is None or self.policy is self._file.policy:
             return ""
-        return self._source.problem(self._needs(self._file.policy))
+        return self._source.problem_of(self._needs(self._file.policy))
 
     def _update(self) -> None:
         """Puts a newer policy in force once everything it reads is known."""
@@ -134,7 +134,7 @@ class PolicyInForce:
             return
         kinds = self._needs(newest)
         self._source.want(kinds | self._reads)
-        if not self._source.problem(kinds):
+        if not self._source.problem_of(kinds):
             self._policy = newest
             self._reads = kinds
             self._source.want(kinds)

@@ -67,7 +67,7 @@ def disk_schedule(  # one parameter per flag
     """
     # The Kubernetes client takes a second to import, and --help needs none.
     from app.disk_schedule.lifecycle import ControllerOptions, ProcessOptions, run_controllers
-    from app.runtime.server import exit_quietly
+    from app.runtime.server import exit_quietly, run_process
 
     timing = ElectionTiming(lease_duration, renew_deadline, retry_period)
     flags.check_log_level(log_level)
@@ -78,9 +78,6 @@ def disk_schedule(  # one parameter per flag
         configure(log_format, log_level)
         address = flags.url(host, listener.getsockname()[1])
         welcome = f"{does} as {name} (readiness: {address}/readyz, metrics: {address}/metrics, Ctrl-C stops)"
-        run_controllers(
-            ControllerOptions(longhorn_namespace, mirror, stale_after, release_orphans_after),
-            ProcessOptions(name, kubeconfig, context, timing if leader_elect else None),
-            listener,
-            lambda: print_line(welcome, err=True),
-        )
+        options = ControllerOptions(longhorn_namespace, mirror, stale_after, release_orphans_after)
+        process = ProcessOptions(name, kubeconfig, context, timing if leader_elect else None)
+        run_process(run_controllers(options, process, listener, lambda: print_line(welcome, err=True)))

@@ -169,6 +169,7 @@ def schedule(given: _Flags) -> None:
         )
     flags.check_log_level(given.log_level)
     from app.kube.client import CallLimits
+    from app.runtime.server import run_process
     from app.scheduler.lifecycle import SchedulerOptions, run_scheduler
     from app.scheduler.scheduler import SchedulerConfig
 
@@ -191,7 +192,7 @@ def schedule(given: _Flags) -> None:
     start_message = (
         f"Scheduling pods of {given.scheduler_name} as {process_options.identity}{address}; Ctrl-C hands over and stops"
     )
-    run_scheduler(config, process_options, listener, lambda: print_line(start_message, err=True))
+    run_process(run_scheduler(config, process_options, listener, lambda: print_line(start_message, err=True)))
 
 
 def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, list[PendingPod]]:

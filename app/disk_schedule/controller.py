@@ -82,7 +82,7 @@ class _DiskScheduleCollector(Collector):
             for state in _STATES:
                 requests.add_metric([kind.value.replace(" ", "_"), state], counts[kind, state])
         yield requests
-        unreadable = self._cache.unreadable()
+        unreadable = self._cache.count_unreadable()
         broken = GaugeMetricFamily(
             f"{PREFIX}_disk_schedule_unreadable_objects", "Objects that cannot be read", labels=["kind"]
         )
@@ -217,7 +217,6 @@ class Controller(ABC):
             self._running = False
 
     def enqueue(self, key: str) -> None:
-        """Adds a key to the queue if this controller runs."""
         if self._running and key:
             self.queue.add(key)
 
@@ -244,7 +243,6 @@ class OrphanRequests:
         return len(self._missing_since.keys() | self._deleted_at.keys())
 
     def mark_deleted(self, name: str) -> None:
-        """Records that the object's deletion was observed."""
         # A controller that was about to write a request for the object may still do so.
         self._deleted_at.pop(name, None)
         self._deleted_at[name] = self._clock()

@@ -18,26 +18,14 @@ import structlog
 
 from app.disk_schedule.controller import Controller, ControllerContext, over_allocated
 from app.disk_schedule.informer import ImageObject, InformerObject, Version
+from app.disk_schedule.watches import readable
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.leadership import version_precondition
+from scheduler_core.disk_schedule import reconcile as decisions
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
-from scheduler_core.disk_schedule.reconcile import (
-    Create,
-    Delete,
-    NodeLookup,
-    Reconciliation,
-    Recreate,
-    UpdateSpec,
-    allocation_events,
-    mirror_spec,
-    mirror_status,
-    new_schedule,
-    reconcile,
-    sync_disks,
-)
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     DiskSchedule,
@@ -45,13 +33,12 @@ from scheduler_core.model.disk_schedule import (
     DiskScheduleStatus,
     Fault,
     RequestKind,
+    Requests,
 )
 from scheduler_core.model.longhorn import Node, Replica
 from scheduler_core.values import replace
 
 log = structlog.get_logger("controllers")
-
-"""Reasons with which storageAvailable is 0 whatever the disk has."""
 
 _MAX_DEFERRED: Final = 600.0
 """Seconds for which a small change of storageAvailable may be missing in the status."""
@@ -61,7 +48,6 @@ class DiskController(Controller):
     """Reconciles a DiskSchedule when it or its node changes."""
 
     def subscribe(self) -> None:
-        """Subscribes to DiskSchedules, and to nodes for the limits."""
         self.cache.schedules.subscribe(self._on_schedule_change)
         self.cache.nodes.subscribe(self._on_node_change)
 
@@ -91,8 +77,7 @@ class DiskController(Controller):
                 "a disk is over-allocated", scheduled=status.storage_scheduled, available=status.storage_available
             )
 
-    def _on_node_change(self, name: str, before: Version[Node], after: Version[Node]) -> None:
-        del before, after
+    def _on_node_change(self, name: str, _before: object, _after: object) -> None:
         for uuid in sorted(self.cache.disks.disks_of(name)):
             self.enqueue(uuid)
 
@@ -101,15 +86,13 @@ class DiskController(Controller):
         cached = self.cache.schedules.get(key)
         if cached is None or isinstance(cached.value, Fault):
             return None
-        await self.reconcile_schedule(cached, cached.value, self.cache.nodes.value(cached.value.spec.node))
+        await self.reconcile_schedule(cached, cached.value)
         return None
 
     @abstractmethod
-    async def reconcile_schedule(
-        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
-    ) -> None:
-        """Writes what a DiskSchedule needs. `schedule` is the value of `cached`, `node` the Longhorn node that it
-        names. Raises an ApiError if a write failed; `conflict` if the object changed meanwhile.
+    async def reconcile_schedule(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> None:
+        """Writes what a DiskSchedule needs. `schedule` is the value of `cached`. Raises an ApiError if a write failed;
+        `conflict` if the object changed meanwhile.
         """
 
 
@@ -132,16 +115,13 @@ class Allocator(DiskController):
         if self.cache.schedules.get(uuid) is not None:
             self.enqueue(uuid)
 
-    async def reconcile_schedule(
-        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
-    ) -> None:
+    async def reconcile_schedule(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> None:
         """Writes the next status, then removes the finalizer if nothing is left."""
         if schedule.mirrored:
             # Left by a mirror: from now on it allocates. This write enqueues the DiskSchedule again.
             body = convert.set_mirror_label(convert.with_spec(cached.raw, schedule.spec), mirrored=False)
             await self.writer.put_schedule(schedule.name, body)
             return
-        del node
         decided: list[tuple[DiskSchedule, DiskScheduleStatus]] = []
 
         def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
@@ -151,18 +131,15 @@ class Allocator(DiskController):
 
         await self.writer.schedules.write_status(schedule.name, decide)
         for before, status in decided:
-            for event in allocation_events(before, status):
+            for event in decisions.allocation_events(before, status):
                 self.context.record_event("DiskSchedule", cached.raw, event.reason, event.message, normal=event.normal)
         newest = self.cache.schedules.get(schedule.name)
         if newest is None or isinstance(newest.value, Fault) or not newest.value.deleting:
             return
         if self._reconcile(newest.value).remove_finalizer:
-            await self.writer.put_without_finalizer(
-                DISK_SCHEDULES, schedule.name, convert.without_finalizer(newest.raw)
-            )
+            await self.writer.remove_finalizer(DISK_SCHEDULES, newest.raw)
 
     def _decide_status(self, schedule: DiskSchedule) -> DiskScheduleStatus | None:
-        """Returns the status to write now."""
         # A change by which nothing is decided is written after some minutes, or together with the next one.
         outcome = self._reconcile(schedule)
         if outcome.status is None or not outcome.deferrable:
@@ -176,9 +153,9 @@ class Allocator(DiskController):
             del self._deferred_since[schedule.name]
         return outcome.status
 
-    def _reconcile(self, schedule: DiskSchedule) -> Reconciliation:
+    def _reconcile(self, schedule: DiskSchedule) -> decisions.Reconciliation:
         node = self.cache.nodes.value(schedule.spec.node)
-        return reconcile(schedule, node, self.context.timestamp, self.cache.disks.occupancy(schedule.name))
+        return decisions.reconcile(schedule, node, self.context.timestamp, self.cache.disks.occupancy(schedule.name))
 
 
 class Mirror(DiskController):
@@ -212,46 +189,41 @@ class Mirror(DiskController):
                     self.enqueue(uuid)
 
     def _enqueue_disks_of_unreadable(self, kind: RequestKind, name: str, before: object) -> None:
-        """Enqueues the disks of an object that could not be read before."""
         if isinstance(before, Fault):
             # Its own disks were not known; the DiskSchedules that name it are.
             for uuid, schedule in self.cache.schedules.readable().items():
                 if name in schedule.spec.requests(kind):
                     self.enqueue(uuid)
 
-    async def reconcile_schedule(
-        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
-    ) -> None:
+    async def reconcile_schedule(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> None:
         """Writes spec and status that describe the disk."""
         if schedule.deleting:
             # A mirrored DiskSchedule promises nothing, so its deletion need not wait.
             if FINALIZER in schedule.finalizers:
-                await self.writer.put_without_finalizer(
-                    DISK_SCHEDULES, schedule.name, convert.without_finalizer(cached.raw)
-                )
+                await self.writer.remove_finalizer(DISK_SCHEDULES, cached.raw)
             return
         images = [each.image for each in self.cache.images.readable().values()]
         objects = [self.cache.replicas.value(name) for name in self._replicas_on_disk.get(schedule.name, ())]
         replicas = [each for each in objects if isinstance(each, Replica)]
-        spec = self._keep_unreadable(schedule, mirror_spec(schedule, replicas, images))
+        spec = self._keep_unreadable(schedule, decisions.mirror_spec(schedule, replicas, images))
         if spec != schedule.spec or not schedule.mirrored:
             body = convert.set_mirror_label(convert.with_spec(cached.raw, spec), mirrored=True)
             cached = await self.writer.put_schedule(schedule.name, body)
         written = schedule if isinstance(cached.value, Fault) else cached.value
-        status = mirror_status(written, node, self.context.timestamp)
+        status = decisions.mirror_status(written, self.cache.nodes.value(schedule.spec.node), self.context.timestamp)
         if status is not None:
             await self.writer.put_schedule(schedule.name, convert.with_status(cached.raw, status), "status")
 
     def _keep_unreadable(self, schedule: DiskSchedule, spec: DiskScheduleSpec) -> DiskScheduleSpec:
         """Returns the spec with the old requests of unreadable objects."""
         # These are assumed to keep their places and sizes.
-        replicas = {
-            name: size for name, size in schedule.spec.replicas.items() if name in self.cache.replicas.unreadable()
-        }
-        images = {
-            name: size for name, size in schedule.spec.backing_images.items() if name in self.cache.images.unreadable()
-        }
-        return replace(spec, replicas={**replicas, **spec.replicas}, backing_images={**images, **spec.backing_images})
+        unreadable = self.cache.replicas.unreadable().keys(), self.cache.images.unreadable().keys()
+
+        def requests(kind: RequestKind) -> Requests:
+            names = unreadable[kind is RequestKind.BACKING_IMAGE] & schedule.spec.requests(kind).keys()
+            return {**{name: schedule.spec.requests(kind)[name] for name in names}, **spec.requests(kind)}
+
+        return spec.with_requests(requests)
 
 
 # One UUID may be on several nodes, so there is one decision about all disks, and one key.
@@ -290,18 +262,20 @@ class NodeController(Controller):
         """Carries out the changes; after a conflict, the key is requeued."""
         del key
         cached = self.cache.schedules.all()
-        schedules = {name: each.value for name, each in cached.items() if not isinstance(each.value, Fault)}
-        outcome = sync_disks(self.cache.nodes.readable().values(), schedules, self.cache.nodes.unreadable().keys())
+        nodes = self.cache.nodes
+        outcome = decisions.sync_disks(nodes.readable().values(), readable(cached), nodes.unreadable().keys())
         self._log_problems(outcome.problems)
         # An object that cannot be read exists, too.
-        changes = [each for each in outcome.changes if not isinstance(each, Create) or each.uuid not in cached]
-        creations = [each.uuid for each in changes if isinstance(each, Create)]
+        changes = [
+            each for each in outcome.changes if not isinstance(each, decisions.Create) or each.uuid not in cached
+        ]
+        creations = [each.uuid for each in changes if isinstance(each, decisions.Create)]
         self._forget_predecessors(creations)
         occupancy = await self._list_occupancy() if creations else {}
         conflict = False
         for change in changes:
             try:
-                if isinstance(change, Create):
+                if isinstance(change, decisions.Create):
                     await self._create(change, occupancy.get(change.uuid, NO_OCCUPANTS))
                 else:
                     await self._write(change, cached)
@@ -320,8 +294,8 @@ class NodeController(Controller):
             [each for each in images if not isinstance(each, Fault)],
         )
 
-    async def _create(self, create: Create, occupancy: DiskOccupancy) -> None:
-        schedule = new_schedule(create, occupancy, self._predecessors.get(create.uuid))
+    async def _create(self, create: decisions.Create, occupancy: DiskOccupancy) -> None:
+        schedule = decisions.new_schedule(create, occupancy, self._predecessors.get(create.uuid))
         raw = await self.writer.create(DISK_SCHEDULES, convert.new_disk_schedule(self.context.namespace, schedule))
         if not schedule.empty:
             requests = len(schedule.spec.replicas) + len(schedule.spec.backing_images)
@@ -343,19 +317,21 @@ class NodeController(Controller):
                 del self._predecessors[uuid]
 
     async def _write(
-        self, change: UpdateSpec | Delete | Recreate, cached: dict[str, InformerObject[DiskSchedule]]
+        self,
+        change: decisions.UpdateSpec | decisions.Delete | decisions.Recreate,
+        cached: dict[str, InformerObject[DiskSchedule]],
     ) -> None:
         raw = cached[change.schedule.name].raw
         match change:
-            case UpdateSpec(schedule, disk, node):
+            case decisions.UpdateSpec(schedule, disk, node):
                 spec = replace(schedule.spec, disk=disk, node=node)
                 await self.writer.put_schedule(schedule.name, convert.with_finalizer(convert.with_spec(raw, spec)))
-            case Delete(schedule):
+            case decisions.Delete(schedule):
                 await self.writer.delete(DISK_SCHEDULES, schedule.name, version_precondition(raw))
                 log.info("DiskSchedule deleted: its disk is gone", disk=schedule.spec.disk, uuid=schedule.name)
-            case Recreate(schedule):
+            case decisions.Recreate(schedule):
                 self._predecessors[schedule.name] = schedule
-                await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, convert.without_finalizer(raw))
+                await self.writer.remove_finalizer(DISK_SCHEDULES, raw)
                 log.info(
                     "DiskSchedule is created again: its disk is there", disk=schedule.spec.disk, uuid=schedule.name
                 )

@@ -17,18 +17,18 @@ from msgspec import Struct
 from app.kube.reflector import Key
 from app.kube.store import Objects
 from scheduler_core.convert import disk_schedule as convert
+from scheduler_core.convert.fields import value_at
 from scheduler_core.convert.meta import header
-from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
+from scheduler_core.convert.snapshot_kinds import BACKING_IMAGE, VOLUME
 from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError
-from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault
+from scheduler_core.model.disk_schedule import BackingImageCopies, Fault
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import BackingImage, Replica, Volume
+from scheduler_core.model.longhorn import BackingImage, Volume
 
 _Value = TypeVar("_Value")
-_Model = TypeVar("_Model")
 _NO_BYTES: Final = b""
-_VOLUME_LABEL: Final = "longhornvolume"
+_VOLUME: Final = value_at("Replica.longhorn.io", "metadata.labels[longhornvolume]", "")
 
 
 class InformerObject(Struct, Generic[_Value], frozen=True):
@@ -55,21 +55,13 @@ class ImageObject(Struct, frozen=True):
     copies: BackingImageCopies
 
 
-class _Labelled(msgspec.Struct):
-    class _Metadata(msgspec.Struct):
-        labels: dict[str, str] = msgspec.field(default_factory=dict)
-
-    metadata: _Metadata
-
-
 Version: TypeAlias = _Value | Fault | None
 """The value of an object before or after a change; None if there is no object."""
-EventHandler = Callable[[str, Version[_Value], Version[_Value]], None]
-"""Receives a name, and the values before and after a change."""
 
 
 class Informer(Objects[InformerObject[_Value]]):
-    """The objects of one kind, at the newest version that this process knows. `revision` grows with every change.
+    """The objects of one kind, at the newest version that this process knows. `revision` grows with every change. A
+    handler gets a name, and the values before and after: they differ, or an object that cannot be read has another version.
 
     Args:
         read: returns what an object says; may raise an ObjectError
@@ -85,19 +77,11 @@ class Informer(Objects[InformerObject[_Value]]):
         # By name, the version that this process wrote last, and the one before; the watch may have yet to deliver them.
         self._written_versions: dict[Key, tuple[str, str]] = {}
 
-    def subscribe(self, handler: EventHandler[_Value]) -> None:
-        """Adds a handler for every change from now on: the value differs, or an object that cannot be read has another
-        version.
-        """
-        super().subscribe(handler)
-
     @property
     def objects(self) -> Mapping[str, InformerObject[_Value]]:
-        """All objects, as they are at any time."""
         return cast("dict[str, InformerObject[_Value]]", self.latest)
 
     def all(self) -> dict[str, InformerObject[_Value]]:
-        """Returns all objects as they are now."""
         return dict(self.objects)
 
     def value(self, name: str) -> Version[_Value]:
@@ -116,7 +100,8 @@ class Informer(Objects[InformerObject[_Value]]):
         """
         metadata = header(raw)
         cached = self.get(metadata.name)
-        if cached is not None and self.has_own_write_since(metadata.name, metadata.version):
+        # The cache has a version that this process wrote, or a newer one.
+        if cached is not None and metadata.version in self._written_versions.get(metadata.name, ()):
             return metadata.name, cached
         return metadata.name, self.object_of(raw)
 
@@ -147,15 +132,9 @@ class Informer(Objects[InformerObject[_Value]]):
             self._written_versions[written.name] = (cached.version, written.version)
 
     def store(self, raw: bytes) -> InformerObject[_Value]:
-        """Reads an object, and stores it as `store_written` does."""
         written = self.object_of(raw)
         self.store_written(written)
         return written
-
-    def has_own_write_since(self, name: str, version: str) -> bool:
-        """Whether this process wrote this version of an object, or replaced it."""
-        # The cache then has it or a newer one.
-        return version in self._written_versions.get(name, ())
 
     async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
         """Waits at most `seconds` until the version of a cached object is not `version`; returns whether it came. A
@@ -192,7 +171,6 @@ def _is_newer(version: str, other: str) -> bool:
 
 
 def _body(raw: bytes | msgspec.Raw) -> bytes:
-    """Returns an object without managedFields."""
     # They are large and never written back.
     kept = bytes(raw)
     if b'"managedFields"' not in kept:
@@ -204,53 +182,25 @@ def _body(raw: bytes | msgspec.Raw) -> bytes:
     return msgspec.json.encode(body)
 
 
-def model_reader(group: str, kind: str, model: type[_Model]) -> Callable[[bytes | msgspec.Raw], _Model | Fault]:
-    """Returns the function that reads an object of a registered kind. Raises an ObjectError from the returned function,
-    if the object cannot be read.
-    """
-    registered_kind = KINDS[group, kind]
-
-    def read(raw: bytes | msgspec.Raw) -> _Model:
-        _, value = registered_kind.decode(raw)
-        if not isinstance(value, model):
-            raise TypeError(f"{kind} is read as {type(value).__name__}, not as {model.__name__}")
-        return value
-
-    return read
-
-
-read_volume_model: Final = model_reader(LONGHORN_GROUP, "Volume", Volume)
-read_replica: Final = model_reader(LONGHORN_GROUP, "Replica", Replica)
-_read_image: Final = model_reader(LONGHORN_GROUP, "BackingImage", BackingImage)
-
-
-def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject | Fault:
+def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject:
     """Reads a volume with its condition. Raises an ObjectError if it cannot be read."""
-    volume = read_volume_model(raw)
-    return volume if isinstance(volume, Fault) else VolumeObject(volume, condition_of(bytes(raw)))
+    return VolumeObject(VOLUME.decode(raw), condition_of(raw))
 
 
 def volume_label(raw: bytes) -> str:
     """Returns the volume that a replica's label names, "" for none; the replica itself may be unreadable."""
     try:
-        return msgspec.json.decode(raw, type=_Labelled).metadata.labels.get(_VOLUME_LABEL, "")
-    except msgspec.DecodeError:
+        return _VOLUME.decode(raw)
+    except ObjectError:
         return ""
 
 
-def condition_of(raw: bytes) -> Condition | None:
+def condition_of(raw: bytes | msgspec.Raw) -> Condition | None:
     return convert.volume_condition(raw, DISK_ALLOCATION)
 
 
 def read_image(raw: bytes | msgspec.Raw) -> ImageObject | Fault:
     """Reads a backing image in both forms. Raises an ObjectError if it cannot be read."""
-    image = _read_image(raw)
-    copies = convert.backing_image_copies(bytes(raw))
-    if isinstance(copies, Fault):
-        return copies
-    return image if isinstance(image, Fault) else ImageObject(image, copies)
-
-
-def read_schedule(raw: bytes | msgspec.Raw) -> DiskSchedule | Fault:
-    """Reads a DiskSchedule; its faults name the unusable fields."""
-    return convert.read_disk_schedule(bytes(raw))
+    image = BACKING_IMAGE.decode(raw)
+    copies = convert.backing_image_copies(raw)
+    return copies if isinstance(copies, Fault) else ImageObject(image, copies)

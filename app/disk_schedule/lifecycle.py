@@ -39,13 +39,12 @@ from app.kube.store import Store, Watch
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import Election, NoElection, Program
 from app.runtime.probes import Health, UnavailableError, probe_application
-from app.runtime.server import HttpServer, run_process, serve
+from app.runtime.server import HttpServer, serve
 from scheduler_core.convert.disk_schedule import longhorns_definition
-from scheduler_core.convert.meta import pod_phase
+from scheduler_core.convert.kube import POD
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
 
-_TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 _DEFINITION: Final = DISK_SCHEDULES.label
 
 
@@ -56,18 +55,16 @@ class Obstacle(Struct, frozen=True):
     resource: Resource
     selectors: Mapping[str, str]
     decode: Decode[str]  # returns an object's key, and as value its name if it is one of them
-    refusal: Callable[[set[str]], str]  # says why nothing is written while objects with these names exist, or ""
+    refusal: Callable[[set[str]], str]  # says why nothing is written while objects with these names exist
 
 
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     """Returns a pod's name as key, and as value unless it has ended."""
-    name, phase = pod_phase(raw)
-    return name, None if phase in _TERMINAL_PHASES else name
+    pod = POD.decode(raw)
+    return pod.name, None if pod.finished else pod.name
 
 
 def _pods_refusal(pods: set[str]) -> str:
-    if not pods:
-        return ""
     more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
     return f"longhorn-manager runs here (pod {min(pods)}{more}) and allocates by itself; use --mirror to observe it"
 
@@ -78,9 +75,7 @@ def _decode_definition(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     return name, name if longhorns else None
 
 
-def _definition_refusal(definitions: set[str]) -> str:
-    if not definitions:
-        return ""
+def _definition_refusal(_: set[str]) -> str:
     return f"longhorn-manager owns the DiskSchedules here (the CustomResourceDefinition {_DEFINITION} is its own) and answers them itself"
 
 
@@ -123,10 +118,12 @@ class ObstacleWatch(Store):
     @property
     def problem(self) -> str:
         """Why nothing may be written, in one sentence, or ""; that the objects are not known is a reason, too."""
-        problems = (
-            self.problem_of([each.label]) or each.refusal(set(self[each.label].values())) for each in self._obstacles
-        )
-        return next(filter(None, problems), "")
+        for each in self._obstacles:
+            names = set(self[each.label].values())
+            problem = self.problem_of([each.label]) or (each.refusal(names) if names else "")
+            if problem:
+                return problem
+        return ""
 
 
 async def refusal(client: KubeClient, namespace: str, *, mirror: bool) -> str:
@@ -252,7 +249,6 @@ class DiskScheduleLifecycle(Program):
         log.error("the Lease was not given up; it runs out by itself", exc_info=error)
 
     async def run_tasks(self) -> None:
-        """Watches and writes Events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watches.run(), name="watches")
             tasks.create_task(self._recorder.run(), name="events")
@@ -301,7 +297,6 @@ class DiskScheduleLifecycle(Program):
         self._report()
 
     def begin_drain(self) -> None:
-        """Refuses every further write."""
         self._draining = True
 
     async def _run_controllers(self) -> None:
@@ -310,18 +305,12 @@ class DiskScheduleLifecycle(Program):
                 tasks.create_task(controller.run(), name=controller.name)
 
 
-def run_controllers(
+async def run_controllers(
     options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
 ) -> None:
     """Reconciles until a signal. `connected` is called once the checks have passed, before the first watch. Raises a
     CoreError if there is no cluster, it refuses, or longhorn-manager allocates there.
     """
-    run_process(_main(options, process, listener, connected))
-
-
-async def _main(
-    options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
-) -> None:
     connect = partial(KubeClient.connect, process.kubeconfig, process.context)
     async with await connect() as client:
         problem = await refusal(client, options.namespace, mirror=options.mirror)

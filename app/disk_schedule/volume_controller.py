@@ -23,7 +23,7 @@ from scheduler_core.disk_schedule.backing_images import (
     decide_image,
     disks_that_need_image,
 )
-from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, decide_volume
+from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, condition_writes, decide_volume
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
@@ -165,7 +165,9 @@ class VolumeController(Controller):
         read_objects = ReadObjects(dict(cached_schedules), raw, objects)
         problem = _problem(volume, replicas)
         if isinstance(volume, Fault) or problem:
-            return VolumeDecision(self._report_unreadable(raw, problem)), read_objects
+            wanted = disk_writes.unallocated_condition(disk_writes.UNREADABLE, problem)
+            reported = condition_writes(condition_of(raw), wanted, self.context.timestamp)
+            return VolumeDecision(reported), read_objects
         readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
         schedules = readable(cached_schedules)
         disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
@@ -187,15 +189,6 @@ class VolumeController(Controller):
     def _image_fault(self, name: str) -> str:
         image = self.cache.images.value(name) if name else None
         return str(image) if isinstance(image, Fault) else ""
-
-    def _report_unreadable(self, raw: bytes, problem: str) -> tuple[disk_writes.Write, ...]:
-        wanted = Condition(disk_writes.DISK_ALLOCATION, "False", disk_writes.UNREADABLE, problem)
-        current = condition_of(raw)
-        if disk_writes.condition_matches(current, wanted):
-            return ()
-        same_status = current is not None and current.status == wanted.status
-        since = current.last_transition_time if current is not None and same_status else self.context.timestamp
-        return (disk_writes.SetVolumeCondition(replace(wanted, last_transition_time=since or self.context.timestamp)),)
 
 
 def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
@@ -254,7 +247,6 @@ def _image_size(image: ImageObject | Fault | None) -> int | Fault | None:
 
 
 def _problem(volume: VolumeObject | Fault, replicas: Mapping[str, Replica | Fault]) -> str:
-    """Returns what cannot be read of a volume, as a sentence."""
     if isinstance(volume, Fault):
         return f"the volume cannot be read: {volume}"
     # An unreadable replica may be anywhere and of any size.
@@ -284,16 +276,13 @@ class ReplicaController(Controller):
     async def reconcile(self, key: str) -> Requeue | None:
         """Withdraws the requests for a replica that is being deleted, then removes its finalizer."""
         cached_schedules = self.cache.schedules.all()
-        schedules = {
-            name: each.value for name, each in cached_schedules.items() if isinstance(each.value, DiskSchedule)
-        }
         raw = await self.writer.read(LONGHORN_REPLICAS, key)
         if raw is not None:
             replica = self.cache.replicas.object_of(raw).value
             if isinstance(replica, Fault):
                 # It still shows whether it is being deleted.
                 replica = replace(Replica(key, ""), deleting=header(raw).deleting)
-            writes = disk_writes.release_replica(replica, schedules)
+            writes = disk_writes.release_replica(replica, readable(cached_schedules))
             await self.writer.write_all(
                 writes, ReadObjects(cached_schedules, objects={(RequestKind.REPLICA, key): raw})
             )
@@ -347,11 +336,10 @@ class ImageController(Controller):
     async def reconcile(self, key: str) -> Requeue | None:
         """Reads the DiskSchedules, then the image, decides, and writes."""
         cached_schedules = self.cache.schedules.all()
-        schedules = {name: each.value for name, each in cached_schedules.items() if not isinstance(each.value, Fault)}
         raw = await self.writer.read(LONGHORN_BACKING_IMAGES, key)
         if raw is None:
             return None
-        snapshot = self._snapshot(raw, key, schedules)
+        snapshot = self._snapshot(raw, key, readable(cached_schedules))
         decision = decide_image(snapshot)
         read_objects = ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
         await self.writer.write_all(decision.writes, read_objects)
@@ -361,7 +349,7 @@ class ImageController(Controller):
         waits_for_event = not snapshot.image.size and snapshot.image.wanted_disks
         return Requeue.WAITING if decision.requeue and not waits_for_event else None
 
-    def _snapshot(self, raw: bytes, name: str, schedules: dict[str, DiskSchedule]) -> ImageSnapshot:
+    def _snapshot(self, raw: bytes, name: str, schedules: Mapping[str, DiskSchedule]) -> ImageSnapshot:
         copies = convert.backing_image_copies(raw)
         if isinstance(copies, BackingImageCopies) and copies.deleting:
             return ImageSnapshot(copies, schedules)
@@ -389,9 +377,7 @@ def _read_image(raw: bytes, name: str) -> ImageObject:
         image = read_image(raw)
     except ObjectError as error:
         raise UnreadableError(f"backing image {name} cannot be read: {error}") from error
-    if isinstance(image, Fault):
-        raise UnreadableError(f"backing image {name} cannot be read: {image}")
-    if image.copies.faults:
-        faults = "; ".join(str(fault) for fault in image.copies.faults)
-        raise UnreadableError(f"backing image {name} cannot be read: {faults}")
+    if isinstance(image, Fault) or image.copies.faults:
+        faults = (image,) if isinstance(image, Fault) else image.copies.faults
+        raise UnreadableError(f"backing image {name} cannot be read: {'; '.join(map(str, faults))}")
     return image

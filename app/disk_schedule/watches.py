@@ -8,9 +8,9 @@ what exists.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from app.disk_schedule.informer import (
     ImageObject,
@@ -18,31 +18,28 @@ from app.disk_schedule.informer import (
     InformerObject,
     Version,
     VolumeObject,
-    model_reader,
     read_image,
-    read_replica,
-    read_schedule,
     read_volume,
     volume_label,
 )
 from app.kube import resources
 from app.kube.client import KubeClient
-from app.kube.reflector import CacheStatus, Timing
+from app.kube.reflector import Timing
 from app.kube.resources import Resource
 from app.kube.store import Store, Watch
-from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
+from scheduler_core.convert import snapshot_kinds as kinds
+from scheduler_core.convert.disk_schedule import read_disk_schedule
+from scheduler_core.convert.kube import NODE
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, Fault
 from scheduler_core.model.longhorn import Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
 
 _Value = TypeVar("_Value")
-_Model = TypeVar("_Model")
 _MAX_AGE: Final = 0.25
 _OPTIONAL: Final = frozenset({resources.LONGHORN_BACKING_IMAGES})
 _HINTS: Final[Mapping[Resource, str]] = {
@@ -51,51 +48,41 @@ _HINTS: Final[Mapping[Resource, str]] = {
 }
 
 
-class ControllerCache:
+class ControllerCache(Store):
     """Owner of the informers; everything happens on the event loop that runs `run`."""
 
     def __init__(
         self, client: KubeClient, namespace: str, timing: Timing, now: Callable[[], datetime], stale_after: float
     ) -> None:
-        self._store = Store(client, timing, stale_after)
+        super().__init__(client, timing, stale_after)
 
         def watch(resource: Resource, informer: Informer[_Value]) -> Informer[_Value]:
-            within = namespace if resource.group == LONGHORN_GROUP else ""
+            within = namespace if resource.group == kinds.LONGHORN_GROUP else ""
             required = resource not in _OPTIONAL
             hint = _HINTS.get(resource, "")
             spec = Watch(resource, informer.decode, informer, within, required=required, hint=hint)
-            self._store.watch(resource.label, spec)
+            self.watch(resource.label, spec)
             return informer
 
-        def models(resource: Resource, model: type[_Value]) -> Informer[_Value]:
-            return watch(resource, Informer(model_reader(resource.group, resource.kind, model)))
-
-        self.schedules = watch(resources.DISK_SCHEDULES, Informer(read_schedule, keep=True))
-        self.nodes = models(resources.LONGHORN_NODES, longhorn.Node)
+        self.schedules = watch(resources.DISK_SCHEDULES, Informer(read_disk_schedule, keep=True))
+        self.nodes = watch(resources.LONGHORN_NODES, Informer(kinds.LONGHORN_NODE.decode))
         self.volumes = watch(resources.LONGHORN_VOLUMES, Informer(read_volume, keep=True))
-        self.replicas = watch(resources.LONGHORN_REPLICAS, Informer(read_replica, keep=True))
+        self.replicas = watch(resources.LONGHORN_REPLICAS, Informer(kinds.REPLICA.decode, keep=True))
         self.images = watch(resources.LONGHORN_BACKING_IMAGES, Informer(read_image))
-        self._settings = models(resources.LONGHORN_SETTINGS, str)
-        self._engine_images = models(resources.LONGHORN_ENGINE_IMAGES, longhorn.EngineImage)
-        self._instance_managers = models(resources.LONGHORN_INSTANCE_MANAGERS, longhorn.InstanceManager)
-        self._kube_nodes = models(resources.NODES, kube.Node)
+        self._settings = watch(resources.LONGHORN_SETTINGS, Informer(kinds.SETTING.decode))
+        self._engine_images = watch(resources.LONGHORN_ENGINE_IMAGES, Informer(kinds.ENGINE_IMAGE.decode))
+        self._instance_managers = watch(resources.LONGHORN_INSTANCE_MANAGERS, Informer(kinds.INSTANCE_MANAGER.decode))
+        self._kube_nodes = watch(resources.NODES, Informer(NODE.decode))
         self.disks = DiskIndex(self.schedules, self.nodes, self.volumes, self.replicas, self.images)
         self._now = now
         self._clock = timing.clock
         self._cluster: tuple[tuple[int, ...], float, Cluster] | None = None
 
-    async def run(self) -> None:
-        await self._store.run()
-
-    @property
-    def statuses(self) -> Mapping[str, CacheStatus]:
-        return self._store.statuses
-
     @property
     def problem(self) -> str:
-        return self._store.problem_of()
+        return self.problem_of()
 
-    def unreadable(self) -> Counter[str]:
+    def count_unreadable(self) -> Counter[str]:
         """Returns how many objects cannot be read, by kind."""
         kinds: tuple[tuple[Resource, Informer[Any]], ...] = (
             (resources.DISK_SCHEDULES, self.schedules),
@@ -138,57 +125,53 @@ class ControllerCache:
         snapshot = replace(
             snapshot,
             replicas=readable(self.replicas.objects),
-            volumes=Readable(self.volumes.objects, lambda each: each.volume),
+            volumes=CachedValues(self.disks.volume, self.volumes.objects.keys),
         )
-        cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=_ReplicasByVolume(self.replicas, self.disks))
+        replicas = CachedValues(
+            self._replicas_of, lambda: {replica.volume for replica in self.replicas.readable().values()}
+        )
+        cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=replicas)
         self._cluster = (revisions, clock, cluster)
         return cluster
 
+    def _replicas_of(self, volume: str) -> tuple[Replica, ...] | None:
+        names = sorted(self.disks.replicas_of(volume))
+        return tuple(each for name in names if isinstance(each := self.replicas.value(name), Replica)) or None
 
-class Readable(Mapping[str, _Model], Generic[_Value, _Model]):
-    """What the objects that can be read say, converted, without copying them."""
 
-    def __init__(self, objects: Mapping[str, InformerObject[_Value]], convert: Callable[[_Value], _Model]) -> None:
-        self._objects = objects
-        self._convert = convert
+class CachedValues(Mapping[str, _Value]):
+    """What a cache has now, without copying it.
 
-    def __getitem__(self, name: str) -> _Model:
-        """Returns a value; KeyError if there is none, or it cannot be read."""
-        value = self._objects[name].value
-        if isinstance(value, Fault):
+    Args:
+        find: returns a value by name, None if there is none
+        names: returns all names, and perhaps some without a value
+    """
+
+    def __init__(self, find: Callable[[str], _Value | None], names: Callable[[], Collection[str]]) -> None:
+        self._find = find
+        self._names = names
+
+    def __getitem__(self, name: str) -> _Value:
+        value = self._find(name)
+        if value is None:
             raise KeyError(name)
-        return self._convert(value)
+        return value
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, each in self._objects.items() if not isinstance(each.value, Fault))
+        return (name for name in self._names() if self._find(name) is not None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-def readable(objects: Mapping[str, InformerObject[_Value]]) -> Readable[_Value, _Value]:
-    return Readable(objects, lambda value: value)
+def readable(objects: Mapping[str, InformerObject[_Value]]) -> CachedValues[_Value]:
+    """What the objects say that can be read."""
 
+    def find(name: str) -> _Value | None:
+        cached = objects.get(name)
+        return None if cached is None or isinstance(cached.value, Fault) else cached.value
 
-class _ReplicasByVolume(Mapping[str, tuple[longhorn.Replica, ...]]):
-    """The replicas of each volume, ordered by name, without copying the cache."""
-
-    def __init__(self, replicas: Informer[longhorn.Replica], disks: DiskIndex) -> None:
-        self._replicas = replicas
-        self._disks = disks
-
-    def __getitem__(self, volume: str) -> tuple[longhorn.Replica, ...]:
-        names = sorted(self._disks.replicas_of(volume))
-        replicas = tuple(each for name in names if isinstance(each := self._replicas.value(name), longhorn.Replica))
-        if not replicas:
-            raise KeyError(volume)
-        return replicas
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({replica.volume for replica in self._replicas.readable().values()})
-
-    def __len__(self) -> int:
-        return len({replica.volume for replica in self._replicas.readable().values()})
+    return CachedValues(find, objects.keys)
 
 
 DiskHandler = Callable[[str], None]
@@ -266,7 +249,7 @@ class DiskIndex:
         """Counts a replica on the disk that it will be placed on, until `refresh` or its next event."""
         value = self._replicas.value(replica)
         if isinstance(value, Replica):
-            volume = self._volume(value.volume)
+            volume = self.volume(value.volume)
             size = value.size or (volume.size if volume else 0)
             self._place_replica(replica, uuid, Occupant(size, has_data=False, backing_image=_image_of(volume)))
 
@@ -276,14 +259,13 @@ class DiskIndex:
         if value is None:
             self._place_replica(replica, "", None)
         elif isinstance(value, Replica):
-            self._place_replica(replica, value.disk_id, replica_occupant(value, self._volume(value.volume)))
+            self._place_replica(replica, value.disk_id, replica_occupant(value, self.volume(value.volume)))
 
-    def _volume(self, name: str) -> Volume | None:
+    def volume(self, name: str) -> Volume | None:
         value = self._volumes.value(name)
         return value.volume if isinstance(value, VolumeObject) else None
 
-    def _on_replica_change(self, name: str, before: Version[Replica], after: Version[Replica]) -> None:
-        del before
+    def _on_replica_change(self, name: str, _before: object, after: Version[Replica]) -> None:
         if isinstance(after, Fault):
             cached = self._replicas.get(name)
             self._set_volume(name, volume_label(cached.raw) if cached else "")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -122,7 +123,6 @@ class ScheduleWriter:
         raise AssertionError("the last attempt returns or raises")
 
     async def _write_changes(self, name: str, disk: _Disk) -> None:
-        """Applies all waiting changes in one PUT."""
         changes = disk.changes
         disk.changes = []
         try:
@@ -149,7 +149,6 @@ class ScheduleWriter:
                 change.done = True
 
     async def _without_needed_requests(self, changes: list[_Change]) -> list[_Change]:
-        """Returns the changes except withdrawals whose object is on the disk."""
         withdrawals = [change for change in changes if not change.write.size]
         on_disk = await asyncio.gather(*(self._is_on_disk(change.write) for change in withdrawals))
         needed = [change for change, is_on_disk in zip(withdrawals, on_disk, strict=True) if is_on_disk]
@@ -188,7 +187,6 @@ def _conflict(name: str, problem: str) -> ApiError:
 
 
 def _entry(schedule: DiskSchedule, write: disk_writes.SetRequirement) -> tuple[object, ...]:
-    """What a change of a request is decided from."""
     allocation: Allocation | None = schedule.status.allocations(write.kind).get(write.name)
     return schedule.spec.requests(write.kind).get(write.name), allocation, schedule.deleting
 
@@ -217,7 +215,9 @@ class ReadObjects(Struct):
 
 
 class ObjectWriter:
-    """Reads and writes single objects.
+    """Reads and writes single objects. Every method raises an ApiError if the API server refused or did not answer;
+    `conflict` if the object exists already, or has another version now. Writing raises a NotNowError if this process may
+    not write.
 
     Args:
         client: the API server
@@ -234,21 +234,16 @@ class ObjectWriter:
         self.schedules = ScheduleWriter(cache.schedules, self.put_schedule, self._is_on_disk)
 
     async def read(self, resource: Resource, name: str) -> bytes | None:
-        """Returns an object as it is now, None if there is none. Raises an ApiError if the API server refused or did
-        not answer.
-        """
+        """Returns an object as it is now, None if there is none."""
         return await self._client.find(resource.path(self._namespace, name))
 
     async def read_schedule(self, name: str) -> None:
-        """Reads a DiskSchedule into the cache, as it is now. Raises an ApiError as `read` does."""
         raw = await self.read(DISK_SCHEDULES, name)
         if raw is not None:
             self._cache.schedules.store(raw)
 
     async def list_all(self, resource: Resource) -> list[bytes]:
-        """Returns all objects of a kind as the API server has them; none if the kind does not exist. Raises an ApiError
-        as `read` does.
-        """
+        """Returns all objects of a kind as the API server has them; none if the kind does not exist."""
         items: list[bytes] = []
         try:
             async for page in pages(self._client, resource.path(self._namespace), {}):
@@ -259,9 +254,7 @@ class ObjectWriter:
         return items
 
     async def list_replicas(self, volume: str, cached_names: Iterable[str]) -> dict[str, bytes]:
-        """Returns a volume's replicas as they are now, by name, found by Longhorn's label or by the names in the cache.
-        Raises an ApiError as `read` does.
-        """
+        """Returns a volume's replicas as they are now, by name, found by Longhorn's label or by the names in the cache."""
         replicas: dict[str, bytes] = {}
         if len(volume) <= _MAX_LABEL_LENGTH:
             query = {"labelSelector": f"{_VOLUME_LABEL}={volume}"}
@@ -274,68 +267,44 @@ class ObjectWriter:
         return replicas
 
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> bytes:
-        """Creates an object; returns it as it was stored.
-
-        Raises:
-            ApiError: as read; `conflict` if it exists already
-            NotNowError: this process may not write
-        """
+        """Creates an object; returns it as it was stored."""
         self._require_permission()
         return await self._client.create(resource.path(self._namespace), body)
 
     async def delete(self, resource: Resource, name: str, options: Mapping[str, Any]) -> None:
-        """Deletes an object under preconditions.
-
-        Raises:
-            ApiError: as read; `conflict` if the preconditions do not hold
-            NotNowError: this process may not write
-        """
         self._require_permission()
         await self._client.delete(resource.path(self._namespace, name), options)
 
     async def put_schedule(
         self, name: str, body: Mapping[str, Any], subresource: str = ""
     ) -> InformerObject[DiskSchedule]:
-        """Replaces a DiskSchedule, or its status, at the version in `body`.
-
-        Raises:
-            ApiError: as read; `conflict` if the object has another version now
-            NotNowError: this process may not write
-        """
+        """Replaces a DiskSchedule, or its status, at the version in `body`."""
         raw = await self._replace(DISK_SCHEDULES, name, body, subresource)
         return self._cache.schedules.store(raw)
 
-    async def put_without_finalizer(self, resource: Resource, name: str, body: Mapping[str, Any]) -> None:
-        """Replaces an object by one without its finalizer. The response is ignored: the object may be gone with this
-        write.
-
-        Raises:
-            ApiError: as read
-            NotNowError: this process may not write
-        """
-        await self._replace(resource, name, body)
+    async def remove_finalizer(self, resource: Resource, raw: bytes) -> None:
+        """Removes the finalizer from an object. The response is ignored: the object may be gone with this write."""
+        await self._replace(resource, header(raw).name, convert.without_finalizer(raw))
 
     async def write_all(self, writes: Iterable[disk_writes.Write], read_objects: ReadObjects) -> None:
-        """Carries out writes in their order; the first that fails ends them.
-
-        Raises:
-            ApiError: as read; `conflict` if an object has another version now
-            NotNowError: this process may not write
-        """
+        """Carries out writes in their order; the first that fails ends them."""
         for write in writes:
             match write:
                 case disk_writes.SetRequirement():
                     await self._set_requirement(write, read_objects)
                 case disk_writes.AssignReplica(replica, node, disk, path):
-                    await self._update(
-                        read_objects, RequestKind.REPLICA, replica, _replica_change(place=(node, disk, path))
-                    )
+                    place = partial(convert.with_replica_fields, place=(node, disk, path))
+                    await self._update(read_objects, RequestKind.REPLICA, replica, place)
                 case disk_writes.SetReplicaSize(replica, size):
-                    await self._update(read_objects, RequestKind.REPLICA, replica, _replica_change(size=size))
+                    resize = partial(convert.with_replica_fields, size=size)
+                    await self._update(read_objects, RequestKind.REPLICA, replica, resize)
                 case disk_writes.ChangeCopies(image, added, removed):
-                    await self._update(read_objects, RequestKind.BACKING_IMAGE, image, _copies_change(added, removed))
+                    copies = partial(convert.with_copies, added=added, dropped=removed)
+                    await self._update(read_objects, RequestKind.BACKING_IMAGE, image, copies)
                 case disk_writes.RemoveFinalizer(kind, name):
-                    await self._remove_finalizer(read_objects, kind, name)
+                    raw = read_objects.objects.get((kind, name))
+                    if raw is not None and FINALIZER in header(raw).finalizers:
+                        await self.remove_finalizer(_OBJECTS[kind], raw)
                 case disk_writes.SetVolumeCondition(condition):
                     if read_objects.volume is None:
                         raise AssertionError("only a volume that was read is reported on")
@@ -374,12 +343,6 @@ class ObjectWriter:
         if kind is RequestKind.REPLICA:
             self._cache.replicas.store(raw)
 
-    async def _remove_finalizer(self, read_objects: ReadObjects, kind: RequestKind, name: str) -> None:
-        raw = read_objects.objects.get((kind, name))
-        if raw is None or FINALIZER not in header(raw).finalizers:
-            return
-        await self.put_without_finalizer(_OBJECTS[kind], name, convert.without_finalizer(raw))
-
     async def _replace(self, resource: Resource, name: str, body: Mapping[str, Any], subresource: str = "") -> bytes:
         self._require_permission()
         return await self._client.replace(resource.path(self._namespace, name, subresource), body)
@@ -387,13 +350,3 @@ class ObjectWriter:
     def _require_permission(self) -> None:
         if not self._allowed():
             raise NotNowError("this process may not write now")
-
-
-def _replica_change(
-    *, place: tuple[str, str, str] | None = None, size: int | None = None
-) -> Callable[[bytes], Mapping[str, Any]]:
-    return lambda raw: convert.with_replica_fields(raw, place=place, size=size)
-
-
-def _copies_change(added: tuple[str, ...], removed: tuple[str, ...]) -> Callable[[bytes], Mapping[str, Any]]:
-    return lambda raw: convert.with_copies(raw, added, removed)

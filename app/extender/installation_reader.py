@@ -20,7 +20,7 @@ from app.kube.client import ApiError, KubeClient, pages
 from app.kube.cluster_cache import WATCHED
 from scheduler_core.convert import installed_objects
 from scheduler_core.convert.kube import ConfigMap
-from scheduler_core.convert.leadership import endpoint_slice, lease
+from scheduler_core.convert.leadership import endpoint_slice
 from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.decide.settings import ExtenderSettings, SettingsHistory, SettingsSource
@@ -31,7 +31,7 @@ from scheduler_core.leadership.election import LEASE_NAME
 from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, PLACEMENT_GUARD_STANDBY
 from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.longhorn.csi_driver import DRIVER
-from scheduler_core.model.installation import DEFAULT_SCHEDULER, HeldLease, InstalledPod, Permission, SchedulingFailure
+from scheduler_core.model.installation import DEFAULT_SCHEDULER, InstalledPod, Permission, SchedulingFailure
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.values import replace
 
@@ -112,7 +112,7 @@ class InstallationReader:
             second_scheduler_pods=tuple(sorted(pod.key for pod in pods if pod.scheduler_name == SECOND_SCHEDULER)),
             claiming_pods=await self._claiming_pods(pods, classes),
             admitted=admitted,
-            lease=await self._get(resources.LEASES, namespace, EXTENDER.name, _held_lease),
+            lease=await self._get(resources.LEASES, namespace, EXTENDER.name, installed_objects.held_lease),
             endpoints=await self._get(resources.ENDPOINT_SLICES, namespace, EXTENDER.name, _addresses) or (),
             guard_installed=bool(guard),
             probe=probe,
@@ -299,11 +299,6 @@ class InstallationReader:
             *(_failure(installation_calls.proxy_call(self._client, replace(pod, port=pod.probe_port))) for pod in pods)
         )
         return {pod.name: report for pod, report in zip(pods, reports, strict=True) if report is not None}
-
-
-def _held_lease(raw: bytes) -> HeldLease:
-    record = lease(raw)
-    return HeldLease(record.holder, record.duration, record.renewed)
 
 
 def _addresses(raw: bytes) -> tuple[str, ...]:

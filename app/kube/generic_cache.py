@@ -7,7 +7,7 @@ needs it. The cost is proportional to the changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -155,8 +155,9 @@ class GenericCache(Store):
     def statuses(self) -> Mapping[str, CacheStatus]:
         return {f"{kind} (policy)": status for kind, status in super().statuses.items()}
 
-    def problem(self, kinds: frozenset[str]) -> str:
-        problem = self.problem_of(sorted(kinds))
+    def problem_of(self, keys: Iterable[str] | None = None) -> str:
+        """Returns why rules that read these kinds cannot be evaluated, or ""."""
+        problem = super().problem_of(None if keys is None else sorted(keys))
         return f"{self._prefix}{problem}" if problem else ""
 
     def pod(self, key: Key) -> generic.PendingPod | None:

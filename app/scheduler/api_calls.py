@@ -20,8 +20,11 @@ the condition True, which the API server does itself.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import count
 from time import monotonic
 from typing import Final
 
@@ -37,8 +40,7 @@ from app.settings import LOADED, REFUSED
 from scheduler_core.backoff import Backoff
 from scheduler_core.caches import LruMap
 from scheduler_core.convert.generic import PendingPod, binding, not_scheduled_patch, pending_pod, selected_node_patch
-from scheduler_core.convert.kube import POD, STORAGE_CLASS, ObjectReference, truncate_message
-from scheduler_core.convert.snapshot_kinds import KINDS
+from scheduler_core.convert.kube import CLAIM, POD, STORAGE_CLASS, ObjectReference, truncate_message
 from scheduler_core.errors import CoreError, MissingObjectError, ObjectError, ResolutionError
 from scheduler_core.model import kube
 from scheduler_core.model.kube import Pod
@@ -55,31 +57,6 @@ _BOUND_PODS_QUERY: Final = {"fieldSelector": "spec.nodeName!="}
 _POD_GONE: Final = "the pod is gone"
 
 _ClaimKey = tuple[str, str]
-
-
-class _UncertainBinding:
-    """A Binding that the API server may still be making."""
-
-    def __init__(self, error: ApiError) -> None:
-        self._attempts = 0
-        self._refused = False
-        self._in_work_until = -float("inf")
-        self.add(error)
-
-    def add(self, error: ApiError) -> None:
-        self._attempts += 1
-        self._refused = not error.unreachable
-        if error.unreachable and error.status not in _FINISHED_STATUSES:
-            self._in_work_until = monotonic() + REQUEST_TIMEOUT
-
-    @property
-    def may_retry(self) -> bool:
-        return not self._refused and self._attempts < _MAX_ATTEMPTS
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the pod, read from now on, shows the final result."""
-        return self._refused or (not self.may_retry and monotonic() >= self._in_work_until)
 
 
 class _BindingAttempt(Struct, frozen=True, eq=False):
@@ -136,23 +113,27 @@ class Binder:
 
     async def _find_outcome(self, pod: Pod, node: str, error: ApiError) -> str:
         """Repeats a Binding until its result is known; returns and raises as `bind`."""
-        uncertain = _UncertainBinding(error)
-        pauses = 0
-        while True:
+        attempts = 1
+        in_work_until = _end_of_work(error)
+        for pauses in count():
             bound_to = await self._read_node(pod)
             if bound_to:
                 return "" if bound_to == node else f"it was bound to {bound_to} meanwhile"
+            may_retry = error.unreachable and attempts < _MAX_ATTEMPTS
+            # From now on the pod shows the final result.
+            is_over = not error.unreachable or (not may_retry and monotonic() >= in_work_until)
             # A process that does not lead any more must not repeat the Binding, and decides nothing from what it assumes.
-            if bound_to is not None and (uncertain.is_over or not self._leads()):
+            if bound_to is not None and (is_over or not self._leads()):
                 return str(error)
             await asyncio.sleep(_BACKOFF.delay(pauses))
-            pauses += 1
-            if bound_to is not None and uncertain.may_retry and self._leads():
+            if bound_to is not None and may_retry and self._leads():
                 retry_error = await self._post(pod, node)
                 if retry_error is None:
                     return ""
                 error = retry_error
-                uncertain.add(error)
+                attempts += 1
+                in_work_until = max(in_work_until, _end_of_work(error))
+        raise AssertionError("the loop ends when the result is known")
 
     async def _read_node(self, pod: Pod) -> str | None:
         """Returns the pod's node, "" if it has none, None if the API server does not answer."""
@@ -181,8 +162,8 @@ class Binder:
     async def _select_node(self, key: _ClaimKey, attempt: _BindingAttempt, conflict: _BindingAttempt | None) -> None:
         """Selects the node of a claim that waits for its first consumer, or raises a CoreError."""
         path = CLAIMS.path(*key)
-        _, claim = KINDS[CLAIMS.group, CLAIMS.kind].decode(await self._client.get(path))
-        if not isinstance(claim, kube.Claim) or not await self._waits_for_node(claim):
+        claim = CLAIM.decode(await self._client.get(path))
+        if not await self._waits_for_node(claim):
             return
         if conflict is not None:
             raise _claim_conflict(key, conflict.node, conflict.pod.key)
@@ -210,6 +191,12 @@ class Binder:
         return STORAGE_CLASS.decode(await self._client.get(STORAGE_CLASSES.path(name=class_name))).waits_for_consumer
 
 
+def _end_of_work(error: ApiError) -> float:
+    """Until when the API server may still be making a Binding."""
+    in_work = error.unreachable and error.status not in _FINISHED_STATUSES
+    return monotonic() + REQUEST_TIMEOUT if in_work else -math.inf
+
+
 def _claim_conflict(claim: _ClaimKey, node: str, pod: str) -> CoreError:
     return CoreError(
         f"PersistentVolumeClaim {'/'.join(claim)} is being provisioned for node {node}, because pod {pod} mounts it"
@@ -222,40 +209,30 @@ TIMEOUT: Final = 2.0
 MAX_CLAIMS: Final = 16
 
 
-class ClaimCheck:
-    """Reads the claims of one pod after the other."""
+async def check_claims(client: KubeClient, pod: Pod) -> None:
+    """Returns if no claim of the pod is known to be unusable. Raises a ResolutionError if a claim does not exist, or is
+    being deleted; the text is the same in every attempt.
+    """
+    names = sorted({volume.claim for volume in pod.volumes})[:MAX_CLAIMS]
+    if not names:
+        return
+    problems: list[ResolutionError | None] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(TIMEOUT):
+            problems = await asyncio.gather(*(_claim_problem(client, pod, name) for name in names))
+    for problem in filter(None, problems):
+        raise problem
 
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
 
-    async def check(self, pod: kube.Pod) -> None:
-        """Returns if no claim of the pod is known to be unusable. Raises a ResolutionError if a claim does not exist,
-        or is being deleted; the text is the same in every attempt.
-        """
-        names = sorted({volume.claim for volume in pod.volumes})[:MAX_CLAIMS]
-        if not names:
-            return
-        try:
-            async with asyncio.timeout(TIMEOUT):
-                problems = await asyncio.gather(*(self._problem(pod, name) for name in names))
-        except TimeoutError:
-            return
-        for problem in problems:
-            if problem is not None:
-                raise problem
-
-    async def _problem(self, pod: kube.Pod, name: str) -> ResolutionError | None:
-        try:
-            _, claim = KINDS[CLAIMS.group, CLAIMS.kind].decode(await self._client.get(CLAIMS.path(pod.namespace, name)))
-        except ApiError as error:
-            if not error.not_found:
-                return None
-            return MissingObjectError(CLAIMS.kind, f"{pod.namespace}/{name}", f"pod {pod.key}")
-        except ObjectError:
-            return None
-        if isinstance(claim, kube.Claim) and claim.deleting:
-            return ResolutionError(f"{CLAIMS.kind} {pod.namespace}/{name} is being deleted (named by pod {pod.key})")
+async def _claim_problem(client: KubeClient, pod: Pod, name: str) -> ResolutionError | None:
+    try:
+        claim = CLAIM.decode(await client.get(CLAIMS.path(pod.namespace, name)))
+    except ApiError as error:
+        return MissingObjectError(CLAIMS.kind, f"{pod.namespace}/{name}", f"pod {pod.key}") if error.not_found else None
+    except ObjectError:
         return None
+    deleting = f"{CLAIMS.kind} {pod.namespace}/{name} is being deleted (named by pod {pod.key})"
+    return ResolutionError(deleting) if claim.deleting else None
 
 
 PREFIX: Final = "longhorn_generic_scheduler"
@@ -301,7 +278,6 @@ class PodReporter:
         self._latest: LruMap[str, _Condition] = LruMap(_MAX_PODS, on_evict=self._dispatcher.discard)
 
     def record(self, pod: Pod, reason: str, message: str, *, normal: bool) -> None:
-        """Records an Event about a pod."""
         about = ObjectReference(PODS.api_version, PODS.kind, pod.namespace, pod.name, pod.uid)
         self._events.record(about, reason, message, normal=normal)
 
@@ -316,7 +292,6 @@ class PodReporter:
             self._dispatcher.put(pod.uid, condition)
 
     def clear_conditions(self) -> None:
-        """Drops conditions that are not written yet."""
         # Attempts of a successor decide what conditions say. Events are still written: an Event reports what has happened.
         self._latest.clear()
         self._dispatcher.clear()

@@ -17,7 +17,7 @@ too, until the second watch shows that, or a later pod of the name, or the first
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -39,7 +39,6 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.many_nodes import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.generic.policy import Policy, kinds_read
 from scheduler_core.generic.rule_registry import SERVICES
 from scheduler_core.model.generic import PodKey
@@ -77,10 +76,6 @@ class _AssumedPod(Struct, frozen=True):
     pending: PendingPod
     node: str
 
-    @property
-    def pod(self) -> Pod:
-        return self.pending.pod
-
 
 class SchedulerCache:
     """Owner of the watched objects and the assumed pods. Everything happens on the event loop that runs `run`.
@@ -88,7 +83,7 @@ class SchedulerCache:
     Args:
         scheduler_name: the `spec.schedulerName` of this scheduler's pods
         handler: receives these pods
-        stale_after: seconds without an answer of the API server, after which `problem` says so
+        stale_after: seconds without an answer of the API server, after which `problem_of` says so
         new_longhorn_cache: returns a new cache, which does not run yet; without it Longhorn's objects are never known
     """
 
@@ -121,9 +116,9 @@ class SchedulerCache:
             self._caught_up = None
             self._longhorn_changed.set()
 
-    def problem(self, kinds: frozenset[str]) -> str:
+    def problem_of(self, kinds: frozenset[str]) -> str:
         """Returns why these kinds cannot be used now, "" if they can."""
-        problem = self.objects.problem((kinds - {LONGHORN}) | SERVICES)
+        problem = self.objects.problem_of((kinds - {LONGHORN}) | SERVICES)
         if problem or LONGHORN not in kinds:
             return problem
         if self.longhorn is None:
@@ -183,7 +178,7 @@ class SchedulerCache:
         """Ends the assumption: binding the pod has failed."""
         key = pending.pod.namespaced_name
         assumed = self._assumed.get(key)
-        if assumed is None or assumed.pod.uid != pending.pod.uid:
+        if assumed is None or assumed.pending.pod.uid != pending.pod.uid:
             return
         del self._assumed[key]
         self.objects.recount(key)
@@ -191,7 +186,7 @@ class SchedulerCache:
 
     def effective_pod(self, pod: PendingPod) -> Pod:
         assumed = self._assumed.get(pod.pod.namespaced_name)
-        return pod.pod if assumed is None else pod_on_node(assumed.pod, assumed.node)
+        return pod.pod if assumed is None else pod_on_node(assumed.pending.pod, assumed.node)
 
     def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         """Takes a change; called by `GenericCache`."""
@@ -205,11 +200,16 @@ class SchedulerCache:
         assumed = self._assumed.get(key)
         if self.longhorn is not None:
             # Its own watch may not have delivered that yet.
-            if assumed is not None and value is not None and value.pod.node_name and value.pod.uid == assumed.pod.uid:
+            if (
+                assumed is not None
+                and value is not None
+                and value.pod.node_name
+                and value.pod.uid == assumed.pending.pod.uid
+            ):
                 self.longhorn.on_bound(assumed.pending, value.pod.node_name)
             if before is not None and (value is None or value.pod.finished or value.pod.uid != before.pod.uid):
                 self.longhorn.on_gone(key)
-        if assumed is not None and (value is None or value.pod.node_name or value.pod.uid != assumed.pod.uid):
+        if assumed is not None and (value is None or value.pod.node_name or value.pod.uid != assumed.pending.pod.uid):
             del self._assumed[key]
             assumed = None
         # It was on a node, and is gone or different.
@@ -314,11 +314,7 @@ class _FactsEvaluator:
     def of(self, pending: PendingPod, state: ClusterState) -> FactsFor:
         """Returns how to compute facts about a pod's volumes in this state."""
         contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
-
-        def facts(names: Sequence[str]) -> LonghornFacts:
-            return self._plans.longhorn_facts(pending.pod, names, state, self._options, contenders)
-
-        return facts
+        return lambda names: self._plans.longhorn_facts(pending.pod, names, state, self._options, contenders)
 
 
 def _bind(state: ClusterState, changes: Changes, now: datetime) -> ClusterState:

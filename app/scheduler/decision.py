@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from scheduler_core.convert.generic import PendingPod
@@ -22,10 +23,9 @@ from scheduler_core.generic.policy import (
     UnsupportedConstraint,
     UnsupportedMode,
     ignored_constraints,
-    node_refusal,
+    node_refusals,
     unsupported_constraints,
     unsupported_message,
-    unsupported_nodes,
 )
 from scheduler_core.generic.rule_registry import is_longhorn_rule
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
@@ -86,7 +86,7 @@ def message(result: ScheduleResult) -> str:
     return f"0/{nodes} nodes are available: {counts}."
 
 
-class PlacedPod(Struct, frozen=True):
+class PlacedPod(Struct, frozen=True, rename={"best": "equallyGood"}):
     """A pod with its node."""
 
     pod: str
@@ -99,15 +99,7 @@ class PlacedPod(Struct, frozen=True):
 
     def data(self) -> dict[str, Any]:
         """Returns what is printed."""
-        return {
-            "pod": self.pod,
-            "node": self.node,
-            "score": self.score,
-            "scores": dict(self.scores),
-            "equallyGood": self.best,
-            "refused": dict(self.refused),
-            "unsupported": [constraint.field for constraint in self.unsupported],
-        }
+        return {**msgspec.to_builtins(self), "unsupported": [constraint.field for constraint in self.unsupported]}
 
 
 class UnplacedPod(Struct, frozen=True):
@@ -116,9 +108,6 @@ class UnplacedPod(Struct, frozen=True):
     pod: str
     message: str  # why, as one line
     reasons: Mapping[str, int]  # number of nodes per reason
-
-    def data(self) -> dict[str, Any]:
-        return {"pod": self.pod, "message": self.message, "reasons": dict(self.reasons)}
 
 
 class WhatIfReport(Struct, frozen=True):
@@ -129,7 +118,7 @@ class WhatIfReport(Struct, frozen=True):
 
     def data(self) -> dict[str, Any]:
         """Returns what is printed; stable, and documented in docs/generic-scheduler.md."""
-        return {"bindings": [pod.data() for pod in self.placed], "unschedulable": [pod.data() for pod in self.unplaced]}
+        return {"bindings": [pod.data() for pod in self.placed], "unschedulable": msgspec.to_builtins(self.unplaced)}
 
 
 def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
@@ -151,35 +140,29 @@ def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
             why = unsupported_message(constraints)
             unplaced.append(UnplacedPod(name, why, {why: len(state.node_names)}))
             continue
-        closed = unsupported_nodes(pending.pod, state, policy) if refuse else {}
-        reasons = {node: node_refusal(constraint) for node, constraint in closed.items()}
+        closed = node_refusals(pending.pod, state, policy) if refuse else {}
         facts_for = None if longhorn is None else longhorn.facts_for(pending)
         try:
-            result = decide(pending.pod, state, policy, select_host, facts_for, reasons)
+            result = decide(pending.pod, state, policy, select_host, facts_for, closed)
         except ResolutionError as error:
             unplaced.append(UnplacedPod(name, str(error), {str(error): len(state.node_names)}))
             continue
         if not result.node:
             unplaced.append(UnplacedPod(name, message(result), result.count_by_reason()))
             continue
-        placed_pod = _placed_pod(name, result)
-        if unsupported is UnsupportedMode.WARN:
-            ignored = ignored_constraints(pending.pod, result.node, state, policy)
-            placed_pod = replace(placed_pod, unsupported=ignored)
-        placed.append(placed_pod)
+        warns = unsupported is UnsupportedMode.WARN
+        placed.append(
+            PlacedPod(
+                pod=name,
+                node=result.node,
+                score=result.ranking.totals[result.node],
+                scores={priority: scores[result.node] for priority, scores in result.ranking.scores.items()},
+                best=len(result.best),
+                refused=result.count_by_reason(),
+                unsupported=ignored_constraints(pending.pod, result.node, state, policy) if warns else (),
+            )
+        )
         state = state.with_binding(pending.pod, result.node)
         if longhorn is not None:
             longhorn.bind(pending, result.node)
     return WhatIfReport(tuple(placed), tuple(unplaced))
-
-
-def _placed_pod(name: str, result: ScheduleResult) -> PlacedPod:
-    ranking = result.ranking
-    return PlacedPod(
-        pod=name,
-        node=result.node,
-        score=ranking.totals[result.node],
-        scores={priority: scores[result.node] for priority, scores in ranking.scores.items()},
-        best=len(result.best),
-        refused=result.count_by_reason(),
-    )

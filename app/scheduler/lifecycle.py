@@ -28,7 +28,7 @@ from app.runtime.decision_thread import DecisionThread
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import Program
 from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
-from app.runtime.server import HttpServer, run_process, serve
+from app.runtime.server import HttpServer, serve
 from app.scheduler.api_calls import PodReporter, SchedulerMetrics
 from app.scheduler.cache import LonghornCache
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
@@ -125,18 +125,12 @@ class SchedulerLifecycle(Program):
         log.warning("a pod is still being bound, or an event written; handing over without it")
 
 
-def run_scheduler(
+async def run_scheduler(
     config: SchedulerConfig, options: SchedulerOptions, listener: socket.socket | None, on_connect: Callable[[], None]
 ) -> None:
     """Schedules until a signal. Without a listener the probes are not served. `on_connect` is called once there is a
     connection to the cluster. Raises a ConnectError if there is no cluster to talk to.
     """
-    run_process(_run(config, options, listener, on_connect))
-
-
-async def _run(
-    config: SchedulerConfig, options: SchedulerOptions, listener: socket.socket | None, on_connect: Callable[[], None]
-) -> None:
     async with await KubeClient.connect(options.kubeconfig, options.context, options.limits) as client:
         on_connect()
         metrics = SchedulerMetrics()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -25,26 +25,23 @@ from app.kube.reflector import Timing
 from app.policy import PolicyFile, PolicyInForce
 from app.runtime import wait_at_most
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread
-from app.scheduler.api_calls import ERROR, SCHEDULED, UNSCHEDULABLE, Binder, ClaimCheck, PodReporter, SchedulerMetrics
+from app.scheduler.api_calls import ERROR, SCHEDULED, UNSCHEDULABLE, Binder, PodReporter, SchedulerMetrics, check_claims
 from app.scheduler.cache import LonghornCache, SchedulerCache, binding_changes, kinds_required
 from app.scheduler.decision import FactsFor, decide, message
 from app.scheduler.scheduling_queue import SchedulingQueue
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.generic import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
 from scheduler_core.errors import ResolutionError
-from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import (
     Policy,
     UnsupportedMode,
     ignored_constraints,
-    node_refusal,
+    node_refusals,
     unsupported_constraints,
     unsupported_message,
-    unsupported_nodes,
 )
 from scheduler_core.generic.scheduler import ScheduleResult, SelectHost
 from scheduler_core.model.generic import PodKey
-from scheduler_core.model.kube import Pod
 
 log = structlog.get_logger("scheduler")
 policy_log = structlog.get_logger("rules")
@@ -89,7 +86,7 @@ class GenericScheduler:
         self.reporter = parts.reporter
         self.metrics = parts.metrics
         self._binder = Binder(parts.client, self._may_write)
-        self._claims = ClaimCheck(parts.client)
+        self._client = parts.client
         self.queue = SchedulingQueue()
         self.cache = SchedulerCache(
             parts.client,
@@ -253,12 +250,13 @@ class GenericScheduler:
         policy = self.policy_in_force.policy
         longhorn = self.cache.longhorn if policy.reads_longhorn else None
         facts_for: FactsFor | None = None
-        await self._claims.check(pending.pod)
+        await check_claims(self._client, pending.pod)
         if longhorn is not None:
             await longhorn.fetch_missing(pending)
             facts_for = longhorn.facts_for(pending, self._assumed_changes())
         state = self.cache.state()
-        closed = self._closed_nodes(pending.pod, state, policy)
+        refuses = self._config.unsupported is UnsupportedMode.REFUSE
+        closed = node_refusals(pending.pod, state, policy) if refuses else {}
         return await self._runner.run(
             partial(decide, pending.pod, state, policy, self._config.select_host, facts_for, closed)
         )
@@ -269,12 +267,6 @@ class GenericScheduler:
             return ""
         constraints = unsupported_constraints(pending.pod, self.policy_in_force.policy)
         return f"{unsupported_message(constraints)}; see --unsupported-constraints" if constraints else ""
-
-    def _closed_nodes(self, pod: Pod, state: GenericClusterState, policy: Policy) -> Mapping[str, str]:
-        if self._config.unsupported is not UnsupportedMode.REFUSE:
-            return {}
-        closed = unsupported_nodes(pod, state, policy)
-        return {name: node_refusal(constraint) for name, constraint in closed.items()}
 
     def _warn_about_constraints(self, pending: PendingPod, node: str) -> None:
         if self._config.unsupported is not UnsupportedMode.WARN:

@@ -145,7 +145,6 @@ class SchedulingQueue:
             self._enqueue(queued, now)
 
     def _enqueue(self, queued: _QueuedPod, now: float) -> None:
-        """Adds an entry for a pod."""
         # Its earlier entries become outdated.
         self._stamp += 1
         queued.stamp = self._stamp

@@ -15,18 +15,26 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from scheduler_core.convert.fields import value_at
 from scheduler_core.convert.installed_objects import ANSWERED, is_probe_replica
-from scheduler_core.convert.meta import Metadata, Wire, decode_object
+from scheduler_core.convert.meta import Wire, decode_object
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP, REPLICA
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED, Placement
 
 JsonPatch = list[dict[str, Any]]
+
+
+def _keys(annotations: dict[str, str] | None) -> frozenset[str]:
+    return frozenset(annotations or ())
+
+
 _REVIEW_VERSION: Final = "admission.k8s.io/v1"
 _REVIEW_KIND: Final = "AdmissionReview"
 _MAX_SHOWN: Final = 64
-_REPLICA: Final = "Replica.longhorn.io"
+_MIGRATION_ENGINE: Final = value_at("Replica.longhorn.io", "spec.migrationEngineName", "")
+_ANNOTATIONS: Final = value_at("Replica.longhorn.io", "metadata.annotations", frozenset[str](), _keys)
 _UPDATE: Final = "UPDATE"
 _CREATE: Final = "CREATE"
 # What a diagnosis reads in the object that it would have created.
@@ -51,15 +59,6 @@ class _Review(Wire):
     request: _Request
     api_version: str = ""
     kind: str = ""
-
-
-class _MigrationSpec(Wire):
-    migration_engine_name: str | None = None
-
-
-class _Migration(Wire):
-    metadata: Metadata
-    spec: _MigrationSpec | None = None
 
 
 class AdmissionRequest(Struct, frozen=True):
@@ -135,12 +134,13 @@ def _placement_of(request: _Request) -> tuple[Placement | str, bool]:
     try:
         old = REPLICA.read(request.old)
         new = REPLICA.read(request.new)
-        migration = decode_object(_REPLICA, request.new, _Migration)
+        migration = _MIGRATION_ENGINE.read(request.new)
+        annotations = _ANNOTATIONS.read(request.new)
     except ObjectError as error:
         return str(error), False
-    if migration.spec is not None and migration.spec.migration_engine_name:
+    if migration:
         return "the replica belongs to a migration", False
-    return _shape_problem(old, new) or Placement.of(new), bool(migration.metadata.annotations)
+    return _shape_problem(old, new) or Placement.of(new), bool(annotations)
 
 
 def _shape_problem(old: longhorn.Replica, new: longhorn.Replica) -> str:

@@ -10,11 +10,12 @@ the kind `diskschedules.longhorn.io`, with different contracts (docs/disk-schedu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
+from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json, stored_body
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
@@ -29,20 +30,8 @@ def is_owned_by_longhorn(metadata: Metadata, conditions: Iterable[Condition]) ->
     return any(owner.kind == "Node" for owner in owners) or any(each.type == "Ready" for each in conditions)
 
 
-class _Properties(Wire):
-    properties: dict[str, Any] | None = None
-
-
-class _Schema(Wire):
-    open_api_schema: _Properties | None = msgspec.field(default=None, name="openAPIV3Schema")
-
-
-class _Version(Wire):
-    schema: _Schema | None = None
-
-
 class _Spec(Wire):
-    versions: tuple[_Version, ...] = ()
+    versions: tuple[dict[str, Any], ...] = ()
 
 
 class _Definition(Wire):
@@ -53,9 +42,8 @@ class _Definition(Wire):
 def longhorns_definition(raw: bytes | msgspec.Raw) -> tuple[str, bool]:
     """The name of a CustomResourceDefinition of DiskSchedules, and whether it is longhorn-manager's."""
     definition = decode_json("CustomResourceDefinition", raw, _Definition)
-    schemas = (version.schema.open_api_schema for version in definition.spec.versions if version.schema is not None)
-    statuses = ((schema.properties or {}).get("status") or {} for schema in schemas if schema is not None)
-    ours = any("storageAvailable" in (status.get("properties") or {}) for status in statuses)
+    path = ("schema", "openAPIV3Schema", "properties", "status", "properties")
+    ours = any("storageAvailable" in reduce(_object_field, path, version) for version in definition.spec.versions)
     return definition.metadata.name, not ours
 
 
@@ -99,14 +87,8 @@ class _Metadata(Metadata):
 
 
 class DiskSchedule(Wire):
-    """longhorn.io DiskSchedule; spec and status are checked field by field."""
+    """longhorn.io DiskSchedule or BackingImage; spec and status are checked field by field."""
 
-    metadata: _Metadata
-    spec: Any = None
-    status: Any = None
-
-
-class _BackingImage(Wire):
     metadata: _Metadata
     spec: Any = None
     status: Any = None
@@ -119,7 +101,7 @@ class _WithConditions(Wire):
     status: _Status | None = None
 
 
-def read_disk_schedule(raw: bytes) -> model.DiskSchedule | Fault:
+def read_disk_schedule(raw: bytes | msgspec.Raw) -> model.DiskSchedule | Fault:
     try:
         return disk_schedule(decode_json("DiskSchedule.longhorn.io", raw, DiskSchedule))
     except ObjectError as error:
@@ -244,10 +226,10 @@ def _adoption(annotation: str | None, faults: list[Fault]) -> model.Adoption:
     return model.Adoption(sizes[RequestKind.REPLICA], sizes[RequestKind.BACKING_IMAGE])
 
 
-def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
+def backing_image_copies(raw: bytes | msgspec.Raw) -> model.BackingImageCopies | Fault:
     """Reads a backing image; returns a Fault if it is none."""
     try:
-        wire = decode_json("BackingImage.longhorn.io", raw, _BackingImage)
+        wire = decode_json("BackingImage.longhorn.io", raw, DiskSchedule)
     except ObjectError as error:
         return Fault(error.field, error.problem)
     faults: list[Fault] = []
@@ -276,7 +258,7 @@ def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
     )
 
 
-def volume_condition(raw: bytes, kind: str) -> Condition | None:
+def volume_condition(raw: bytes | msgspec.Raw, kind: str) -> Condition | None:
     """A condition of a volume, None if it is absent or cannot be read."""
     try:
         wire = msgspec.json.decode(raw, type=_WithConditions)
@@ -314,7 +296,7 @@ def with_spec(raw: bytes, spec: model.DiskScheduleSpec) -> Json:
     """The body that replaces the DiskSchedule read as `raw`, at that version; foreign fields stay, and so do sizes that
     cannot be read.
     """
-    body = _body(raw)
+    body = stored_body(raw)
     before = _object_field(body, "spec")
     requests = {field: _merge_requests(before, field, spec.requests(kind)) for kind, field in _FIELDS.items()}
     return {**body, "spec": {**before, "name": spec.disk, "nodeID": spec.node, **requests}}
@@ -327,7 +309,7 @@ def _merge_requests(before: Mapping[str, Any], field: str, requests: model.Reque
 
 def with_status(raw: bytes, status: model.DiskScheduleStatus) -> Json:
     """The body for the DiskSchedule's status subresource, at the version read as `raw`."""
-    body = _body(raw)
+    body = stored_body(raw)
     before = _object_field(body, "status")
     allocations = {
         field: {
@@ -357,7 +339,7 @@ def _gibibytes(size: int) -> str:
 
 def with_volume_condition(raw: bytes, condition: Condition) -> Json:
     """The body for the volume's status subresource, with one condition set and everything else as read in `raw`."""
-    body = _body(raw)
+    body = stored_body(raw)
     status = _object_field(body, "status")
     others = [entry for entry in _condition_entries(status) if entry.get("type") != condition.type]
     return {**body, "status": {**status, "conditions": [*others, *_condition_list(status, (condition,))]}}
@@ -394,7 +376,7 @@ def without_finalizer(raw: bytes | Json) -> Json:
 
 
 def _set_finalizer(raw: bytes | Json, *, add: bool) -> Json:
-    body = raw if isinstance(raw, dict) else _body(raw)
+    body = raw if isinstance(raw, dict) else stored_body(raw)
     others = [entry for entry in body["metadata"].get("finalizers") or () if entry != model.FINALIZER]
     return {**body, "metadata": {**body["metadata"], "finalizers": [*others, *([model.FINALIZER] if add else [])]}}
 
@@ -403,7 +385,7 @@ def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None
     """The body that sets a Replica's place (node, disk UUID and path), its size, or both. It replaces the Replica read
     as `raw`, at that version.
     """
-    body = _body(raw)
+    body = stored_body(raw)
     metadata = body["metadata"]
     spec = dict(_object_field(body, "spec"))
     if place is not None:
@@ -418,7 +400,7 @@ def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None
 
 def with_copies(raw: bytes, added: tuple[str, ...], dropped: tuple[str, ...]) -> Json:
     """The body that changes a BackingImage's disks, at the version read as `raw`."""
-    body = _body(raw)
+    body = stored_body(raw)
     spec = dict(_object_field(body, "spec"))
     files = {uuid: file for uuid, file in _object_field(spec, "diskFileSpecMap").items() if uuid not in dropped}
     new = {uuid: {"evictionRequested": False} for uuid in added if uuid not in files}
@@ -429,8 +411,3 @@ def _object_field(body: Mapping[str, Any], field: str) -> Json:
     """A field that holds an object; empty if it holds anything else."""
     value = body.get(field)
     return value if isinstance(value, dict) else {}
-
-
-def _body(raw: bytes) -> Json:
-    body: Json = msgspec.json.decode(raw)
-    return {**body, "metadata": {key: value for key, value in body["metadata"].items() if key != "managedFields"}}

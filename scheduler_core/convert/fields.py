@@ -30,16 +30,17 @@ import re
 from collections.abc import Callable
 from functools import cached_property
 from types import NoneType
-from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import structs
 
-from scheduler_core.convert.meta import Metadata, Subject, Wire, decode_json, decode_object
+from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object, subject
 from scheduler_core.errors import ObjectError, OversizeError, QuantityError, QuantityOverflowError
 from scheduler_core.values import is_struct_type
 
 _Model = TypeVar("_Model")
+_Value = TypeVar("_Value")
 _Wire = TypeVar("_Wire", bound=Wire)
 _KEY: Final = re.compile(r"(.+)\[(.+)\]")
 _LITERALS: Final = (str, int, tuple)
@@ -63,6 +64,7 @@ class Fields(Generic[_Model]):
         self,
         kind: str,
         model: type[_Model],
+        /,
         *,
         needs_metadata: bool = True,
         **conversions: Callable[..., Any] | Fields[Any] | tuple[Any, ...],
@@ -182,11 +184,26 @@ class Fields(Generic[_Model]):
         return construct
 
     def _locate(self, wire: Any, path: str, error: QuantityError | ObjectError) -> ObjectError:
-        subject = Subject(self.kind, wire.metadata or Metadata()).text if self.kind else ""
+        name = subject(self.kind, wire.metadata or Metadata()) if self.kind else ""
         if isinstance(error, ObjectError):
-            return type(error)(subject, error.field, error.problem)
+            return type(error)(name, error.field, error.problem)
         kind = OversizeError if isinstance(error, QuantityOverflowError) else ObjectError
-        return kind(subject, path, str(error))
+        return kind(name, path, str(error))
+
+
+def value_at(
+    kind: str,
+    path: str,
+    default: _Value,
+    convert: Callable[..., _Value] | None = None,
+    *,
+    needs_metadata: bool = True,
+) -> Fields[_Value]:
+    """How the value at one path of an object is read."""
+    marks = (path, convert) if convert else (path,)
+    model: Any = msgspec.defstruct("Value", [("value", Annotated[(type(default), *marks)], default)])
+    fields: Fields[Any] = Fields(kind, model, needs_metadata=needs_metadata)
+    return Fields.by_hand(kind, fields.wire, lambda wire: fields.construct(wire).value)
 
 
 def _source(field: structs.FieldInfo, hint: Any, paths: list[str], convert: Any) -> _Source:

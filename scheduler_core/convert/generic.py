@@ -44,10 +44,8 @@ DEFAULT_MEMORY_REQUEST: Final = 200 * 1024 * 1024
 
 
 def _capacity(name: str) -> Callable[..., int]:
-    scale = pod_constraints.MILLI if name == pod_constraints.CPU else 1
-
     def read(capacity: pod_constraints.WireAmounts | None) -> int:
-        return pod_constraints.amount((capacity or {}).get(name), f"status.capacity[{name}]", scale)
+        return pod_constraints.resource_amount(name, (capacity or {}).get(name), f"status.capacity[{name}]")
 
     return read
 
@@ -59,9 +57,7 @@ def _allocatable(
     field = "status.capacity" if allocatable is None else "status.allocatable"
     amounts = capacity if allocatable is None else allocatable
     return {
-        name: pod_constraints.amount(
-            value, f"{field}[{name}]", pod_constraints.MILLI if name == pod_constraints.CPU else 1
-        )
+        name: pod_constraints.resource_amount(name, value, f"{field}[{name}]")
         for name, value in (amounts or {}).items()
     }
 
@@ -179,30 +175,6 @@ _SCHEDULING: Final = Fields(
 SCHEDULED_POD: Final = POD.extend(volumes=(pod_volumes, Metadata, list_of(_Volume)), scheduling=_SCHEDULING)
 
 
-class _ServiceSpec(Wire):
-    selector: dict[str, str] | None = None
-
-
-class _ReplicationController(Wire):
-    metadata: Metadata
-    spec: _ServiceSpec | None = None
-
-
-def _replication_controller(wire: _ReplicationController) -> Controller:
-    spec = wire.spec or _ServiceSpec()
-    selector = LabelSelector(read_labels(spec.selector))
-    return Controller("ReplicationController", wire.metadata.namespace or "default", wire.metadata.name, selector)
-
-
-class _WorkloadSpec(Wire):
-    selector: pod_constraints.WireLabelSelector | None = None
-
-
-class _Workload(Wire):
-    metadata: Metadata
-    spec: _WorkloadSpec | None = None
-
-
 class _Template(Struct, frozen=True):
     pod: Annotated[kube.Pod | None, "spec.template"] = None
 
@@ -210,17 +182,17 @@ class _Template(Struct, frozen=True):
 TEMPLATE: Final = Fields("StatefulSet", _Template, needs_metadata=False, pod=SCHEDULED_POD)
 
 
-def _workload(kind: str) -> Fields[Controller]:
-    def read(wire: _Workload) -> Controller:
-        selector = pod_constraints.label_selector((wire.spec or _WorkloadSpec()).selector)
-        return Controller(kind, wire.metadata.namespace or "default", wire.metadata.name, selector)
-
-    return Fields.by_hand(kind, _Workload, read)
+def _label_map(labels: dict[str, str] | None) -> LabelSelector:
+    return LabelSelector(read_labels(labels))
 
 
-REPLICATION_CONTROLLER: Final = Fields.by_hand("ReplicationController", _ReplicationController, _replication_controller)
-REPLICA_SET: Final = _workload("ReplicaSet")
-STATEFUL_SET: Final = _workload("StatefulSet")
+def _controller(kind: str, selector: Callable[..., LabelSelector | None]) -> Fields[Controller]:
+    return Fields(kind, Controller, kind=(lambda _: kind, Metadata), selector=selector)
+
+
+REPLICATION_CONTROLLER: Final = _controller("ReplicationController", _label_map)
+REPLICA_SET: Final = _controller("ReplicaSet", pod_constraints.label_selector)
+STATEFUL_SET: Final = _controller("StatefulSet", pod_constraints.label_selector)
 # By kind and API group.
 CONTROLLERS: Final[Mapping[tuple[str, str], Fields[Controller]]] = {
     ("ReplicationController", ""): REPLICATION_CONTROLLER,

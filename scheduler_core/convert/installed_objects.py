@@ -15,12 +15,14 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Struct
 
-from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json, decode_object
+from scheduler_core.convert.fields import Fields, value_at
+from scheduler_core.convert.meta import Wire, WireCondition, conditions, decode_json
+from scheduler_core.convert.pod_constraints import WireResources
 from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model.constraints import EXTENDER_RESOURCE
 from scheduler_core.model.installation import (
+    HeldLease,
     InstalledPod,
     Permission,
     SchedulingFailure,
@@ -37,18 +39,13 @@ _LOOPBACK: Final = "127.0.0.1"
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
-class _Resources(Wire):
-    requests: dict[str, str | int | float] | None = None
-    limits: dict[str, str | int | float] | None = None
-
-
 class _ContainerPort(Wire):
     name: str | None = None
     container_port: int = 0
 
 
 class _Container(Wire):
-    resources: _Resources | None = None
+    resources: WireResources | None = None
     ports: list[_ContainerPort] | None = None
     command: list[str] | None = None
     args: list[str] | None = None
@@ -150,6 +147,9 @@ def command_line(raw: bytes | msgspec.Raw) -> list[str]:
     return _command_line(containers[0]) if containers else []
 
 
+held_lease: Final = Fields("Lease", HeldLease).decode
+
+
 class _ServicePort(Wire):
     name: str | None = None
     port: int = 0
@@ -166,51 +166,13 @@ def _is_tls(ports: list[_ServicePort] | None) -> bool:
 service_address: Final = Fields("Service", ServiceAddress, port=_first_port, tls=_is_tls).decode
 
 
-class _InvolvedObject(Wire):
-    namespace: str | None = None
-    name: str = ""
+scheduling_failure: Final = Fields("Event", SchedulingFailure, needs_metadata=False).decode
+"""An event of the reason FailedScheduling."""
 
-
-class _Series(Wire):
-    last_observed_time: str | None = None
-
-
-class EventObject(Wire):
-    """core/v1 Event."""
-
-    involved_object: _InvolvedObject
-    message: str | None = None
-    event_time: str | None = None
-    last_timestamp: str | None = None
-    series: _Series | None = None
-
-
-def scheduling_failure(raw: bytes | msgspec.Raw) -> SchedulingFailure:
-    """An event of the reason FailedScheduling."""
-    wire = decode_json("Event", raw, EventObject)
-    about = wire.involved_object
-    series = wire.series.last_observed_time if wire.series is not None else None
-    return SchedulingFailure(
-        pod=f"{about.namespace or 'default'}/{about.name}",
-        message=wire.message or "",
-        last=series or wire.last_timestamp or wire.event_time or "",
-    )
-
-
-class _DriverSpec(Wire):
-    storage_capacity: bool | None = None
-
-
-class CSIDriverObject(Wire):
-    """storage.k8s.io/v1 CSIDriver."""
-
-    spec: _DriverSpec | None = None
-
-
-def csi_driver_tracks_capacity(raw: bytes | msgspec.Raw) -> bool:
-    """Whether kube-scheduler compares CSIStorageCapacity objects for a driver."""
-    spec = decode_json("CSIDriver", raw, CSIDriverObject).spec
-    return spec is not None and bool(spec.storage_capacity)
+csi_driver_tracks_capacity: Final = value_at(
+    "CSIDriver", "spec.storageCapacity", default=False, needs_metadata=False
+).decode
+"""Whether kube-scheduler compares CSIStorageCapacity objects for a driver."""
 
 
 # Longhorn's tags are chosen by administrators; none chooses this.
@@ -262,18 +224,8 @@ def access_review(permission: Permission, namespace: str, account: str) -> dict[
     }
 
 
-class _ReviewStatus(Wire):
-    allowed: bool = False
-
-
-class _Review(Wire):
-    status: _ReviewStatus | None = None
-
-
-def is_allowed(raw: bytes) -> bool:
-    """What the API server answers to a SubjectAccessReview."""
-    status = decode_json("SubjectAccessReview", raw, _Review).status
-    return status is not None and status.allowed
+is_allowed: Final = value_at("SubjectAccessReview", "status.allowed", default=False, needs_metadata=False).decode
+"""What the API server answers to a SubjectAccessReview."""
 
 
 def probe_namespace(name: str) -> dict[str, Any]:
@@ -356,25 +308,23 @@ def probe_replica(api_version: str) -> dict[str, Any]:
     }
 
 
-class _Named(Wire):
-    metadata: Metadata
+_REPLICA_NAME: Final = value_at("Replica.longhorn.io", "metadata.name", "")
+_ANSWER: Final = value_at("Replica.longhorn.io", f"metadata.annotations[{ANSWERED}]", "")
 
 
 def is_probe_replica(new: object) -> bool:
     try:
-        return decode_object("Replica.longhorn.io", new, _Named).metadata.name == TAG
+        return _REPLICA_NAME.read(new) == TAG
     except ObjectError:
         return False
 
 
 def is_answered(raw: bytes) -> bool:
-    return ANSWERED in (decode_json("Replica.longhorn.io", raw, _Named).metadata.annotations or {})
+    return bool(_ANSWER.decode(raw))
 
 
 pod_progress: Final = Fields("Pod", PodProgress).decode
 
 
-def selected_node(raw: bytes | msgspec.Raw) -> str:
-    """The node that kube-scheduler has chosen for a claim, "" for none."""
-    annotations = decode_json("PersistentVolumeClaim", raw, _Named).metadata.annotations or {}
-    return annotations.get(SELECTED_NODE_ANNOTATION, "")
+selected_node: Final = value_at("PersistentVolumeClaim", f"metadata.annotations[{SELECTED_NODE_ANNOTATION}]", "").decode
+"""The node that kube-scheduler has chosen for a claim, "" for none."""

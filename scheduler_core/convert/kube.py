@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import Struct
 
-from scheduler_core.convert.fields import Fields, list_of
-from scheduler_core.convert.meta import Metadata, OwnerReference, Subject, Wire, WireCondition, conditions
+from scheduler_core.convert.fields import Fields, list_of, value_at
+from scheduler_core.convert.meta import Metadata, OwnerReference, Wire, WireCondition, conditions, subject
 from scheduler_core.convert.pod_constraints import WireNodeSelector, WireRequirement, label_selector
 from scheduler_core.errors import ObjectError, OversizeError
 from scheduler_core.model import kube
@@ -43,34 +44,34 @@ CLAIM: Final = Fields("PersistentVolumeClaim", kube.Claim, needs_metadata=False,
 CLAIM_VOLUME: Final = Fields("", kube.ClaimVolume, template=CLAIM)
 
 
-def _template_spec(template: Wire, subject: Subject) -> kube.ClaimSpec:
+def _template_spec(template: Wire, owner: str) -> kube.ClaimSpec:
     try:
         return _CLAIM_SPEC.construct(template)
     except ObjectError as error:
-        raise type(error)(subject.text, error.field, error.problem) from error
+        raise type(error)(owner, error.field, error.problem) from error
 
 
 def pod_volumes(metadata: Metadata, volumes: list[Any] | None) -> tuple[kube.ClaimVolume, ...]:
-    return _claim_volumes(volumes, metadata.name, Subject("Pod", metadata)) if volumes else ()
+    return _claim_volumes(volumes, metadata.name, subject("Pod", metadata)) if volumes else ()
 
 
-def _claim_volumes(volumes: list[Any], pod: str, subject: Subject) -> tuple[kube.ClaimVolume, ...]:
+def _claim_volumes(volumes: list[Any], pod: str, owner: str) -> tuple[kube.ClaimVolume, ...]:
     """The claim-backed volumes of a pod. The claim of a generic ephemeral volume is named ``<pod>-<volume>``."""
     claim_volumes = []
     for index, volume in enumerate(volumes):
         if volume.persistentVolumeClaim is not None:
             if not volume.persistentVolumeClaim.claimName:
-                raise ObjectError(subject.text, f"spec.volumes[{index}].persistentVolumeClaim.claimName", "is empty")
+                raise ObjectError(owner, f"spec.volumes[{index}].persistentVolumeClaim.claimName", "is empty")
             claim_volumes.append(kube.ClaimVolume(volume.name, volume.persistentVolumeClaim.claimName))
         elif volume.ephemeral is not None:
             template = volume.ephemeral.volumeClaimTemplate or CLAIM.wire()
-            claim_volumes.append(_ephemeral_volume(volume.name, f"{pod}-{volume.name}", template, subject))
+            claim_volumes.append(_ephemeral_volume(volume.name, f"{pod}-{volume.name}", template, owner))
     return tuple(claim_volumes)
 
 
-def _ephemeral_volume(name: str, claim: str, template: Wire, subject: Subject) -> kube.ClaimVolume:
+def _ephemeral_volume(name: str, claim: str, template: Wire, owner: str) -> kube.ClaimVolume:
     try:
-        return kube.ClaimVolume(name, claim, _template_spec(template, subject), ephemeral=True)
+        return kube.ClaimVolume(name, claim, _template_spec(template, owner), ephemeral=True)
     except OversizeError as error:
         # The API server accepts such a pod, and its controllers create such a claim.
         return kube.ClaimVolume(name, claim, kube.ClaimSpec(), ephemeral=True, problem=str(error))
@@ -129,20 +130,7 @@ PERSISTENT_VOLUME: Final = Fields(
 )
 
 
-class _SnapshotStatus(Wire):
-    bound_volume_snapshot_content_name: str | None = None
-
-
-class _VolumeSnapshot(Wire):
-    metadata: Metadata
-    status: _SnapshotStatus | None = None
-
-
-def _bound_content(wire: _VolumeSnapshot) -> str:
-    return (wire.status.bound_volume_snapshot_content_name if wire.status else None) or ""
-
-
-VOLUME_SNAPSHOT: Final = Fields.by_hand("VolumeSnapshot", _VolumeSnapshot, _bound_content)
+VOLUME_SNAPSHOT: Final = value_at("VolumeSnapshot", "status.boundVolumeSnapshotContentName", "")
 
 if TYPE_CHECKING:
     _PodSpec = Any
@@ -173,18 +161,18 @@ class Workload(Wire):
 def workload_pod(kind: str, wire: Workload) -> kube.Pod:
     """The pod that a workload would create first on an empty cluster; for a StatefulSet pod 0, with its own claims."""
     metadata = wire.metadata or Metadata()
-    subject = Subject(kind, metadata)
+    owner = subject(kind, metadata)
     spec = wire.spec or _WorkloadSpec()
     if spec.job_template is not None:
         spec = spec.job_template.spec or _WorkloadSpec()
     if spec.template is None or spec.template.spec is None:
-        raise ObjectError(subject.text, "spec.template", "is missing, so there is no pod to decide about")
+        raise ObjectError(owner, "spec.template", "is missing, so there is no pod to decide about")
     name = f"{metadata.name}-0"
     own_claims = {
-        (template.metadata.name if template.metadata else ""): _template_spec(template, subject)
+        (template.metadata.name if template.metadata else ""): _template_spec(template, owner)
         for template in spec.volume_claim_templates or ()
     }
-    mounted = _claim_volumes(spec.template.spec.volumes or [], name, subject)
+    mounted = _claim_volumes(spec.template.spec.volumes or [], name, owner)
     return kube.Pod(
         namespace=metadata.namespace or "default",
         name=name,
@@ -199,20 +187,11 @@ class _CsiDriver(Wire):
     name: str
 
 
-class _CsiNodeSpec(Wire):
-    drivers: list[_CsiDriver] | None = None
+def _driver_names(drivers: list[_CsiDriver] | None) -> frozenset[str]:
+    return frozenset(driver.name for driver in drivers or ())
 
 
-class _CsiNode(Wire):
-    metadata: Metadata | None = None
-    spec: _CsiNodeSpec | None = None
-
-
-def _driver_names(wire: _CsiNode) -> frozenset[str]:
-    return frozenset(driver.name for driver in (wire.spec and wire.spec.drivers) or ())
-
-
-CSI_NODE: Final = Fields.by_hand("CSINode", _CsiNode, _driver_names)
+CSI_NODE: Final = value_at("CSINode", "spec.drivers", frozenset[str](), _driver_names)
 
 
 class ConfigMap(Wire):
@@ -236,7 +215,7 @@ DISRUPTION_BUDGET: Final = Fields(
 MAX_MESSAGE: Final = 1024
 
 
-class ObjectReference(Struct, frozen=True):
+class ObjectReference(Struct, frozen=True, rename="camel"):
     """The object that an Event is about."""
 
     api_version: str
@@ -267,13 +246,7 @@ def new_event(event: ObjectEvent) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": event.name, "namespace": about.namespace},
-        "involvedObject": {
-            "kind": about.kind,
-            "apiVersion": about.api_version,
-            "namespace": about.namespace,
-            "name": about.name,
-            "uid": about.uid,
-        },
+        "involvedObject": msgspec.to_builtins(about),
         "reason": event.reason,
         "type": "Normal" if event.normal else "Warning",
         "source": {"component": event.component},

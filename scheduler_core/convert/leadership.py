@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.meta import Metadata, Wire, decode_json
+from scheduler_core.convert.meta import Metadata, Wire, decode_json, stored_body
 from scheduler_core.leadership.election import LeaseRecord
 from scheduler_core.leadership.endpoint_slice import Endpoint, LeaderService, Slice
 
@@ -36,11 +37,10 @@ def update_lease(raw: bytes, record: LeaseRecord) -> dict[str, Any]:
     """The body that replaces the Lease read as `raw`, with its foreign labels and fields, and the version that the
     record is based on.
     """
-    body: dict[str, Any] = msgspec.json.decode(raw)
+    body = stored_body(raw)
     # The uid stays: without it, the API server takes a replace of a deleted Lease for a create (AllowCreateOnUpdate),
     # whatever its resourceVersion.
-    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
-    metadata["resourceVersion"] = record.resource_version
+    metadata = {**body["metadata"], "resourceVersion": record.resource_version}
     return {**body, "metadata": metadata, "spec": {**(body.get("spec") or {}), **_spec(record)}}
 
 
@@ -117,10 +117,9 @@ def new_slice(namespace: str, service: LeaderService, desired: Slice) -> dict[st
 
 
 def update_slice(raw: bytes, service: LeaderService, desired: Slice) -> dict[str, Any]:
-    body: dict[str, Any] = msgspec.json.decode(raw)
-    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
-    metadata["labels"] = {**(metadata.get("labels") or {}), **desired.labels}
-    return {**body, "metadata": metadata, **_content(service, desired)}
+    body = stored_body(raw)
+    labels = {**(body["metadata"].get("labels") or {}), **desired.labels}
+    return {**body, "metadata": {**body["metadata"], "labels": labels}, **_content(service, desired)}
 
 
 def version_precondition(raw: bytes) -> dict[str, Any]:
@@ -163,32 +162,22 @@ SELF_REVIEW: Final[Mapping[str, Any]] = {"apiVersion": "authentication.k8s.io/v1
 _PREFIX: Final = "system:serviceaccount:"
 
 
-class _UserInfo(Wire):
-    username: str = ""
-    uid: str = ""
+class _User(Struct, frozen=True):
+    name: Annotated[str, "status.userInfo.username"] = ""
+    uid: Annotated[str, "status.userInfo.uid"] = ""
 
 
-class _Status(Wire):
-    user_info: _UserInfo | None = None
-
-
-class SelfSubjectReview(Wire):
-    """authentication.k8s.io/v1 SelfSubjectReview."""
-
-    status: _Status | None = None
+_SELF: Final = Fields("SelfSubjectReview", _User, needs_metadata=False)
 
 
 def owner_references(raw: bytes, namespace: str) -> list[dict[str, str]]:
     """The ownerReferences of an object that the caller creates in a namespace: its ServiceAccount, or none if the
     caller is another user, or an account of another namespace.
     """
-    status = decode_json("SelfSubjectReview", raw, SelfSubjectReview).status
-    user = status.user_info if status is not None else None
-    if user is None or not user.uid or not user.username.startswith(_PREFIX):
-        return []
-    account_namespace, _, name = user.username.removeprefix(_PREFIX).partition(":")
+    user = _SELF.decode(raw)
+    account_namespace, _, name = user.name.removeprefix(_PREFIX).partition(":")
     # An owner must be in the object's namespace, or Kubernetes takes it for gone.
-    if account_namespace != namespace or not name:
+    if not user.uid or not user.name.startswith(_PREFIX) or account_namespace != namespace or not name:
         return []
     return [{"apiVersion": "v1", "kind": "ServiceAccount", "name": name, "uid": user.uid}]
 

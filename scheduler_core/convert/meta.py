@@ -1,17 +1,16 @@
-"""Parts that all wire types share: metadata, conditions, quantities, and decoding. Errors name the object and the
+"""Parts that all wire types share: metadata, conditions, and decoding. Errors name the object and the
 field. The metadata of an object of any kind is read even if the rest of the object cannot be.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from scheduler_core.errors import ObjectError, OversizeError, QuantityError, QuantityOverflowError
+from scheduler_core.errors import ObjectError
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.quantity import MAX_BYTES, parse_bytes
 
 
 class Wire(msgspec.Struct, rename="camel", gc=False):
@@ -60,37 +59,10 @@ def conditions(wire: list[WireCondition] | None) -> tuple[Condition, ...]:
     )
 
 
-class Subject:
+def subject(kind: str, metadata: Metadata) -> str:
     """The object being read, for error messages: ``PersistentVolumeClaim shop/data``."""
-
-    def __init__(self, kind: str, metadata: Metadata) -> None:
-        namespace = f"{metadata.namespace}/" if metadata.namespace else ""
-        self.text = f"{kind} {namespace}{metadata.name}"
-
-    def size(self, value: str | float | None, field: str, *, default: int = 0) -> int:
-        """A size in bytes that must not be negative.
-
-        Raises:
-            ObjectError: the value is no quantity, or negative
-            OversizeError: it does not fit 64 bits
-        """
-        if value is None or value == "":
-            return default
-        try:
-            size = parse_bytes(value if isinstance(value, str) else str(value))
-        except QuantityOverflowError as error:
-            raise OversizeError(self.text, field, str(error)) from error
-        except QuantityError as error:
-            raise ObjectError(self.text, field, str(error)) from error
-        if size < 0:
-            raise ObjectError(self.text, field, f"{value!r} is negative")
-        return size
-
-    def counter(self, value: int, field: str) -> int:
-        """A byte count as Longhorn reports it: any 64-bit integer, negative ones included."""
-        if not -MAX_BYTES - 1 <= value <= MAX_BYTES:
-            raise ObjectError(self.text, field, f"{value} does not fit a signed 64-bit integer")
-        return value
+    namespace = f"{metadata.namespace}/" if metadata.namespace else ""
+    return f"{kind} {namespace}{metadata.name}"
 
 
 _AnyWire = TypeVar("_AnyWire", bound=Wire)
@@ -140,19 +112,8 @@ class _Metadata(Wire):
     finalizers: list[str] | None = None
 
 
-class _Status(Wire):
-    phase: str | None = None
-
-
 class _Object(Wire):
     metadata: _Metadata
-
-
-class _ObjectWithPhase(_Object):
-    status: _Status | None = None
-
-
-_Shape = TypeVar("_Shape", _Object, _ObjectWithPhase)
 
 
 class Header(Struct, frozen=True):
@@ -168,7 +129,10 @@ class Header(Struct, frozen=True):
 
 def header(raw: bytes | msgspec.Raw) -> Header:
     """The header of an object."""
-    metadata = _decode(raw, _Object).metadata
+    try:
+        metadata = msgspec.json.decode(raw, type=_Object).metadata
+    except msgspec.DecodeError as error:
+        raise ObjectError("an object", "metadata", str(error)) from error
     return Header(
         name=metadata.name,
         version=metadata.resource_version,
@@ -179,13 +143,7 @@ def header(raw: bytes | msgspec.Raw) -> Header:
     )
 
 
-def pod_phase(raw: bytes | msgspec.Raw) -> tuple[str, str]:
-    pod = _decode(raw, _ObjectWithPhase)
-    return pod.metadata.name, (pod.status.phase if pod.status else None) or ""
-
-
-def _decode(raw: bytes | msgspec.Raw, shape: type[_Shape]) -> _Shape:
-    try:
-        return msgspec.json.decode(raw, type=shape)
-    except msgspec.DecodeError as error:
-        raise ObjectError("an object", "metadata", str(error)) from error
+def stored_body(raw: bytes) -> dict[str, Any]:
+    """The object to replace, without managedFields, which are large and never written back."""
+    body: dict[str, Any] = msgspec.json.decode(raw)
+    return {**body, "metadata": {key: value for key, value in body["metadata"].items() if key != "managedFields"}}

@@ -222,7 +222,7 @@ def _container_amount(resources: WireResources | None, name: str, index: int) ->
     for part, amounts in (("requests", resources.requests), ("limits", resources.limits)):
         if amounts and name in amounts:
             field = f"spec.containers[{index}].resources.{part}[{name}]"
-            return amount(amounts[name], field, MILLI if name == CPU else 1)
+            return resource_amount(name, amounts[name], field)
     return None
 
 
@@ -365,6 +365,11 @@ def amount(value: Amount | None, field: str, scale: int = 1) -> int:
     if parsed < 0:
         raise ObjectError("", field, f"{value!r} is negative")
     return parsed
+
+
+def resource_amount(name: str, value: Amount | None, field: str) -> int:
+    """An amount of a resource: CPU in millicores, all others in whole units."""
+    return amount(value, field, MILLI if name == CPU else 1)
 
 
 _parse_cached = lru_cache(maxsize=4096)(parse_clamped)

@@ -33,8 +33,7 @@ class Runner(Struct, Generic[_Schema], frozen=True):
     # What every line must have; it is checked first, to distinguish a malformed line from a fault of the engine.
     schema: type[_Schema]
     find_problem: Callable[[_Schema], str]  # returns what else is wrong with a line, "" for nothing
-    # Returns the difference between a recorded decision and the engine's, which str() shows, or None.
-    check: Callable[[Vector], object | None]
+    check: Callable[[Vector], str]  # returns the difference between a recorded decision and the engine's, "" for none
 
     def read(self, path: Path) -> Iterable[Vector]:
         """Returns the decisions of a file, one JSON object per line, each parsed once the caller takes it.
@@ -86,7 +85,7 @@ class Runner(Struct, Generic[_Schema], frozen=True):
         for vector in (vector for path in paths for vector in self.read(path)):
             total += 1
             mismatch = self.check(vector)
-            if mismatch is not None:
+            if mismatch:
                 failed += 1
                 print(mismatch)
             if show_progress and total % _PROGRESS_INTERVAL == 0:

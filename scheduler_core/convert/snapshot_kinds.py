@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from scheduler_core.convert import disk_schedule, kube
-from scheduler_core.convert.fields import Fields, map_of
+from scheduler_core.convert.fields import Fields, map_of, value_at
 from scheduler_core.convert.generic import SCHEDULED_POD
 from scheduler_core.convert.kube import DISRUPTION_BUDGET
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
@@ -62,16 +62,7 @@ ENGINE_IMAGE: Final = Fields("EngineImage.longhorn.io", longhorn.EngineImage)
 INSTANCE_MANAGER: Final = Fields("InstanceManager.longhorn.io", longhorn.InstanceManager)
 
 
-class _Setting(Wire):
-    metadata: Metadata
-    value: str | None = None
-
-
-def _setting(wire: _Setting) -> str:
-    return wire.value or ""
-
-
-SETTING: Final = Fields.by_hand("Setting.longhorn.io", _Setting, _setting)
+SETTING: Final = value_at("Setting.longhorn.io", "value", "")
 
 
 class _Spec(Wire):

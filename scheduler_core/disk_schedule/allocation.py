@@ -10,7 +10,7 @@ and the backing image that it needs on the disk are granted together, or neither
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -66,12 +66,12 @@ def allocate(
     draft = _Draft(spec, status, limit, occupancy)
     for kind, name in _unsatisfied_requests(spec, draft):
         draft.serve(kind, name)
-    return replace(
-        status,
-        replicas=_allocations_of(draft.held, RequestKind.REPLICA),
-        backing_images=_allocations_of(draft.held, RequestKind.BACKING_IMAGE),
-        storage_scheduled=min(draft.total, MAX_BYTES),
+    status = status.with_allocations(
+        lambda kind: {
+            name: draft.held[kind, name] for name in sorted(name for each, name in draft.held if each is kind)
+        }
     )
+    return replace(status, storage_scheduled=min(draft.total, MAX_BYTES))
 
 
 class _Draft:
@@ -190,10 +190,6 @@ def _unsatisfied_requests(spec: DiskScheduleSpec, draft: _Draft) -> list[_Key]:
         if size is None or size > draft.size((kind, name))
     ]
     return sorted(requests, key=lambda key: (not draft.restores(key), draft.size(key) == 0))
-
-
-def _allocations_of(held: Mapping[_Key, Allocation], kind: RequestKind) -> Allocations:
-    return {name: held[kind, name] for name in sorted(name for each, name in held if each is kind)}
 
 
 def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:

@@ -101,17 +101,6 @@ def disk_space(schedule: DiskSchedule, node: NodeLookup, occupancy: DiskOccupanc
     )
 
 
-def disk_spaces(
-    schedules: Mapping[str, DiskSchedule], nodes: Mapping[str, NodeLookup], occupancy: Mapping[str, DiskOccupancy]
-) -> DiskSpaces:
-    """Returns what a newcomer can get on each disk, by UUID."""
-    spaces = {
-        uuid: disk_space(schedule, nodes.get(schedule.spec.node), occupancy.get(uuid, NO_OCCUPANTS))
-        for uuid, schedule in schedules.items()
-    }
-    return DiskSpaces(spaces)
-
-
 class DiskAccounting(Struct, frozen=True):
     """What counts on a disk in addition to `storageScheduled`."""
 
@@ -130,37 +119,30 @@ def account(disk: Disk, schedule: DiskSchedule, unlisted_replicas: Iterable[Repl
         unlisted_replicas: replicas placed on the disk that the node's status does not list yet
     """
     placed = {replica.name: replica.size for replica in unlisted_replicas}
-    replicas = _KindTotals.of(disk.scheduled_replicas, placed, schedule.spec.replicas, schedule.status.replicas)
-    images = _KindTotals.of(
-        disk.scheduled_backing_images, {}, schedule.spec.backing_images, schedule.status.backing_images
-    )
+    spec, status = schedule.spec, schedule.status
+    replicas = _count_kind(disk.scheduled_replicas, placed, spec.replicas, status.replicas)
+    images = _count_kind(disk.scheduled_backing_images, {}, spec.backing_images, status.backing_images)
     return DiskAccounting(
-        uncounted=replicas.uncounted + images.uncounted,
-        free=disk.storage_available - replicas.total - images.total,
+        uncounted=replicas[0] + images[0],
+        free=disk.storage_available - replicas[1] - images[1],
     )
 
 
-class _KindTotals(Struct, frozen=True):
-    """Totals of one kind of object on a disk."""
-
-    uncounted: int  # bytes that Longhorn's status lacks
-    total: int  # bytes in all, by the DiskSchedule's measure
-
-    @classmethod
-    def of(
-        cls, listed: Mapping[str, int], placed: Mapping[str, int], requests: Requests, allocations: Allocations
-    ) -> _KindTotals:
-        claimed = claims(requests, allocations)
-        rejected = {
-            name for name, entry in allocations.items() if entry.state is AllocationState.REJECTED and entry.size == 0
-        }
-        uncounted = 0
-        total = 0
-        for name in listed.keys() | placed.keys() | claimed.keys():
-            size = 0 if name in rejected else max(placed.get(name, 0), claimed.get(name, 0))
-            uncounted += max(0, size - listed.get(name, 0))
-            total += claimed[name] if name in claimed else max(placed.get(name, 0), listed.get(name, 0))
-        return cls(uncounted, total)
+def _count_kind(
+    listed: Mapping[str, int], placed: Mapping[str, int], requests: Requests, allocations: Allocations
+) -> tuple[int, int]:
+    """Returns the bytes of one kind of object that Longhorn's status lacks, and all of them by the DiskSchedule's measure."""
+    claimed = claims(requests, allocations)
+    rejected = {
+        name for name, entry in allocations.items() if entry.state is AllocationState.REJECTED and entry.size == 0
+    }
+    uncounted = 0
+    total = 0
+    for name in listed.keys() | placed.keys() | claimed.keys():
+        size = 0 if name in rejected else max(placed.get(name, 0), claimed.get(name, 0))
+        uncounted += max(0, size - listed.get(name, 0))
+        total += claimed[name] if name in claimed else max(placed.get(name, 0), listed.get(name, 0))
+    return uncounted, total
 
 
 # Nodes that are evaluated for one replica: so many, or else more, or else all.

@@ -20,21 +20,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
+from scheduler_core.disk_schedule import writes
 from scheduler_core.disk_schedule.allocation import claim
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run
-from scheduler_core.disk_schedule.writes import (
-    EXPANSION_GRANTED,
-    EXPANSION_PENDING,
-    EXPANSION_REJECTED,
-    SetReplicaSize,
-    SetRequirement,
-    Write,
-    condition_matches,
-    disk_name,
-    disk_problem,
-    unallocated_condition,
-)
+from scheduler_core.disk_schedule.writes import Write, unallocated_condition
 from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Volume
@@ -65,7 +55,7 @@ def expand(
     growing = [entry for entry in allocations if entry.stage is not Stage.UNPLACED and entry.current_size < volume.size]
     if not growing:
         return Expansion((*_rollback_requests(allocations), *_size_writes(unplaced, volume.size)))
-    if current_condition is not None and current_condition.reason == EXPANSION_REJECTED:
+    if current_condition is not None and current_condition.reason == writes.EXPANSION_REJECTED:
         growth = _growth_by_disk(volume, growing)
         full_disks = frozenset(uuid for uuid, size in growth.items() if uuid in space and not space[uuid].grants(size))
         at_current_size = all(
@@ -78,7 +68,7 @@ def expand(
             return Expansion(_rollback_requests(allocations), condition, requeue=True)
         return Expansion(_growth_requests(volume, growing), _pending_condition(volume))
     granted = [entry for entry in growing if entry.stage is Stage.ALLOCATED and entry.held >= volume.size]
-    if len(granted) == len(growing) or condition_matches(current_condition, _granted_condition(volume)):
+    if len(granted) == len(growing) or writes.condition_matches(current_condition, _granted_condition(volume)):
         incomplete = len(granted) < len(growing)
         requests = _growth_requests(volume, growing) if incomplete else ()
         sizes = _size_writes((*granted, *unplaced), volume.size)
@@ -107,7 +97,7 @@ def _may_request_growth(entry: ReplicaAllocation) -> bool:
 
 def _growth_requests(volume: Volume, growing: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
     return tuple(
-        SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, volume.size)
+        writes.SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, volume.size)
         for entry in growing
         if _may_request_growth(entry)
         and entry.requested != volume.size
@@ -119,14 +109,14 @@ def _growth_requests(volume: Volume, growing: Iterable[ReplicaAllocation]) -> tu
 def _rollback_requests(allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
     """Returns requests for the current size where more is requested, because an expansion failed or was called off."""
     return tuple(
-        SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
+        writes.SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
         for entry in allocations
         if entry.requested is not None and entry.requested > entry.current_size and entry.stage is not Stage.REFUSED_NEW
     )
 
 
 def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[Write, ...]:
-    return tuple(SetReplicaSize(entry.name, size) for entry in allocations)
+    return tuple(writes.SetReplicaSize(entry.name, size) for entry in allocations)
 
 
 def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Counter[str]:
@@ -140,12 +130,12 @@ def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Cou
 
 def _pending_condition(volume: Volume) -> Condition:
     message = f"waiting for all disks to answer for {format_bytes(volume.size)} per replica"
-    return unallocated_condition(EXPANSION_PENDING, message)
+    return unallocated_condition(writes.EXPANSION_PENDING, message)
 
 
 def _granted_condition(volume: Volume) -> Condition:
     message = f"all disks granted {format_bytes(volume.size)} per replica"
-    return unallocated_condition(EXPANSION_GRANTED, message)
+    return unallocated_condition(writes.EXPANSION_GRANTED, message)
 
 
 class _Causes(Struct, frozen=True):
@@ -154,10 +144,11 @@ class _Causes(Struct, frozen=True):
     full_disks: Collection[str] = ()  # UUIDs of disks that would refuse a request
 
     def describe(self, uuid: str, node: str, lacking: int) -> str:
-        problem = disk_problem(self.schedules, uuid)
+        problem = writes.disk_problem(self.schedules, uuid)
         if problem:
             return problem
-        disk = f"no room on disk {disk_name(self.schedules, uuid)} on node {node}"
+        # A disk without a DiskSchedule has a problem.
+        disk = f"no room on disk {self.schedules[uuid].spec.disk} on node {node}"
         space = self.space.get(uuid)
         if space is None or space.problem:
             return disk
@@ -172,12 +163,12 @@ def _rejected_condition(
     refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in causes.full_disks]
     # While replicas go back to the old size there may be no such disk: the message stays.
     if not refused and current_condition is not None and current_condition.message.startswith(f"{start}:"):
-        return unallocated_condition(EXPANSION_REJECTED, current_condition.message)
+        return unallocated_condition(writes.EXPANSION_REJECTED, current_condition.message)
     lacking = _growth_by_disk(volume, growing)
     nodes = {replica.disk_id: replica.node_id for replica in refused}
     sentences = dict.fromkeys(causes.describe(uuid, node, lacking[uuid]) for uuid, node in nodes.items())
     cause = "; ".join(sentences) or "its disks are asked for the old size first"
-    return unallocated_condition(EXPANSION_REJECTED, f"{start}: {cause}")
+    return unallocated_condition(writes.EXPANSION_REJECTED, f"{start}: {cause}")
 
 
 def _has_refusal(entry: ReplicaAllocation) -> bool:

@@ -19,12 +19,14 @@ from scheduler_core.model.disk_schedule import (
     FINALIZER,
     Adoption,
     Allocation,
+    Allocations,
     AllocationState,
     DiskSchedule,
     DiskScheduleSpec,
     DiskScheduleStatus,
     Fault,
     RequestKind,
+    Requests,
 )
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
@@ -221,12 +223,11 @@ def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
     if schedule.decided:
         return schedule.status
     # A new DiskSchedule's first decision starts from the grants of its predecessor.
-    held = {
-        kind: {name: Allocation(AllocationState.SCHEDULED, size) for name, size in adopted.items() if size}
-        for kind in RequestKind
-        for adopted in (schedule.adoption.sizes(kind),)
-    }
-    return replace(schedule.status, replicas=held[RequestKind.REPLICA], backing_images=held[RequestKind.BACKING_IMAGE])
+    return schedule.status.with_allocations(lambda kind: _scheduled(schedule.adoption.sizes(kind)))
+
+
+def _scheduled(sizes: Requests) -> Allocations:
+    return {name: Allocation(AllocationState.SCHEDULED, size) for name, size in sorted(sizes.items()) if size}
 
 
 def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
@@ -308,21 +309,9 @@ def mirror_status(schedule: DiskSchedule, node: NodeLookup, now: str) -> DiskSch
     """Returns the next status of a mirrored spec, if it differs. Everything counts as scheduled, whatever the limit.
     More than storageAvailable is an over-allocation: condition Schedulable is False with reason OverAllocated.
     """
-    held = {
-        kind: {
-            name: Allocation(AllocationState.SCHEDULED, size)
-            for name, size in sorted(schedule.spec.requests(kind).items())
-            if size
-        }
-        for kind in RequestKind
-    }
-    total = sum(entry.size for entries in held.values() for entry in entries.values())
-    status = replace(
-        schedule.status,
-        replicas=held[RequestKind.REPLICA],
-        backing_images=held[RequestKind.BACKING_IMAGE],
-        storage_scheduled=min(total, MAX_BYTES),
-    )
+    status = schedule.status.with_allocations(lambda kind: _scheduled(schedule.spec.requests(kind)))
+    total = sum(entry.size for kind in RequestKind for entry in status.allocations(kind).values())
+    status = replace(status, storage_scheduled=min(total, MAX_BYTES))
     status = describe_status(schedule, status, limit_of(schedule, node), now)
     return None if status == schedule.status else status
 

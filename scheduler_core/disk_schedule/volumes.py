@@ -14,34 +14,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.disk_schedule.disk_space import (
-    DiskChoice,
-    DiskSpaces,
-    PlacementView,
-    choose_disk,
-    unclaimed_image_bytes,
-)
+from scheduler_core.disk_schedule import disk_space, writes
 from scheduler_core.disk_schedule.expansion import expand
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run, replica_allocation
-from scheduler_core.disk_schedule.writes import (
-    ALLOCATION_PENDING,
-    ALLOCATION_REJECTED,
-    BACKING_IMAGE_MISSING,
-    BACKING_IMAGE_PENDING,
-    DISK_ALLOCATION,
-    NO_DISK,
-    NODE_UNREADABLE,
-    PLACE_CONTRADICTED,
-    UNREADABLE,
-    AssignReplica,
-    SetReplicaSize,
-    SetRequirement,
-    SetVolumeCondition,
-    Write,
-    condition_matches,
-    disk_problem,
-    unallocated_condition,
-)
+from scheduler_core.disk_schedule.writes import Write, unallocated_condition
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
@@ -60,7 +36,7 @@ class VolumeSnapshot(Struct, frozen=True):
     volume: Volume
     replicas: tuple[Replica, ...]
     schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
-    space: DiskSpaces  # what a newcomer can get on each disk, by UUID
+    space: disk_space.DiskSpaces  # what a newcomer can get on each disk, by UUID
     condition: Condition | None = None  # the volume's condition DiskAllocation, None if it has none
     image_fault: str = ""  # why the volume's backing image cannot be read; "" if it can, or does not exist
     created: str = ""  # when the volume was created, RFC 3339; "" if that does not matter, because it has a condition
@@ -81,10 +57,10 @@ class VolumeSnapshot(Struct, frozen=True):
         if not name or (image is not None and image.real_size > 0):
             return None
         if self.image_fault:
-            return unallocated_condition(UNREADABLE, f"backing image {name} cannot be read: {self.image_fault}")
+            return unallocated_condition(writes.UNREADABLE, f"backing image {name} cannot be read: {self.image_fault}")
         if image is None:
-            return unallocated_condition(BACKING_IMAGE_MISSING, f"there is no backing image {name}")
-        return unallocated_condition(BACKING_IMAGE_PENDING, f"the size of backing image {name} is not known yet")
+            return unallocated_condition(writes.BACKING_IMAGE_MISSING, f"there is no backing image {name}")
+        return unallocated_condition(writes.BACKING_IMAGE_PENDING, f"the size of backing image {name} is not known yet")
 
 
 class VolumeDecision(Struct, frozen=True):
@@ -122,12 +98,12 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     ]
     growth = expand(snapshot.volume, allocations, snapshot.schedules, snapshot.space, snapshot.condition)
     sizes = tuple(
-        SetReplicaSize(entry.name, entry.current_size)
+        writes.SetReplicaSize(entry.name, entry.current_size)
         for entry in allocations
         if entry.current_size and not entry.replica.size
     )
     requests = tuple(
-        SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
+        writes.SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
         for entry in allocations
         if entry.stage is Stage.UNREQUESTED
     )
@@ -139,13 +115,13 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     # A disk has no DiskSchedule yet, does not answer, or refuses a replica with data, or its backing image is missing.
     unanswered = any(entry.stage in {Stage.REFUSED, Stage.PENDING} or entry.obstacle for entry in allocations)
     requeue = growth.requeue or unresolved or unanswered
-    writes = (*strays, *sizes, *growth.writes, *requests, *placement.writes)
+    other_writes = (*strays, *sizes, *growth.writes, *requests, *placement.writes)
     # The condition is written first: an expansion must not be forgotten half-way (see `expansion`).
-    condition_writes = _condition_writes(snapshot.condition, condition, now)
-    if is_new and condition.reason == ALLOCATION_PENDING and (requeue or writes):
-        condition_writes = ()
+    first_writes = condition_writes(snapshot.condition, condition, now)
+    if is_new and condition.reason == writes.ALLOCATION_PENDING and (requeue or other_writes):
+        first_writes = ()
     return VolumeDecision(
-        writes=(*condition_writes, *writes),
+        writes=(*first_writes, *other_writes),
         ready=frozenset(entry.name for entry in allocations if entry.stage is Stage.ALLOCATED and not entry.obstacle),
         requeue=requeue,
     )
@@ -168,23 +144,24 @@ def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> R
     # The place itself counts as taken already.
     name = snapshot.volume.backing_image
     image = snapshot.cluster.backing_image(name) if name else None
-    more = unclaimed_image_bytes(snapshot.schedules.get(uuid), image.name, image.real_size) if image else 0
+    more = disk_space.unclaimed_image_bytes(snapshot.schedules.get(uuid), image.name, image.real_size) if image else 0
     return entry if space.grants(more) else replace(entry, stage=Stage.REFUSED_NEW)
 
 
-def _condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
-    if condition_matches(current, wanted):
+def condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
+    """Sets a volume's condition where it differs."""
+    if writes.condition_matches(current, wanted):
         return ()
     # While a volume is being placed, its message would change with every step; it is updated only once that takes long.
     if (
         current is not None
-        and current.reason == wanted.reason == ALLOCATION_PENDING
+        and current.reason == wanted.reason == writes.ALLOCATION_PENDING
         and _is_recent(current.last_transition_time, now)
     ):
         return ()
     same_status = current is not None and current.status == wanted.status
     since = current.last_transition_time if current is not None and same_status else now
-    return (SetVolumeCondition(replace(wanted, last_transition_time=since or now)),)
+    return (writes.SetVolumeCondition(replace(wanted, last_transition_time=since or now)),)
 
 
 def _is_recent(time: str, now: str) -> bool:
@@ -199,7 +176,7 @@ def _is_recent(time: str, now: str) -> bool:
 def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
     # A controller may also have requested them while its cache was behind.
     return tuple(
-        SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0)
+        writes.SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0)
         for entry in allocations
         for uuid in sorted(snapshot.disks_with_request(entry.name))
         if uuid != entry.replica.disk_id
@@ -214,32 +191,32 @@ class _Placement(Struct, frozen=True):
 
 
 def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> _Placement:
-    writes: list[Write] = []
+    placing: list[Write] = []
     without_disk: list[str] = []
     explanation = ""
     undecided = False
-    view = PlacementView(snapshot.cluster, snapshot.schedules, snapshot.space)
+    view = disk_space.PlacementView(snapshot.cluster, snapshot.schedules, snapshot.space)
     for entry in allocations:
         if _waits_for_attachment(snapshot.volume, entry) or entry.stage not in {Stage.UNPLACED, Stage.REFUSED_NEW}:
             continue
         if snapshot.image_problem is None:
-            choice = choose_disk(view, snapshot.volume, entry.replica, snapshot.replicas)
+            choice = disk_space.choose_disk(view, snapshot.volume, entry.replica, snapshot.replicas)
         else:
-            choice = DiskChoice(None)
+            choice = disk_space.DiskChoice(None)
         if choice.candidate is not None:
             disk = choice.candidate.disk
-            writes += [
-                AssignReplica(entry.name, choice.candidate.node.name, disk.uuid, disk.path),
-                SetRequirement(disk.uuid, RequestKind.REPLICA, entry.name, entry.current_size),
+            placing += [
+                writes.AssignReplica(entry.name, choice.candidate.node.name, disk.uuid, disk.path),
+                writes.SetRequirement(disk.uuid, RequestKind.REPLICA, entry.name, entry.current_size),
             ]
             # Only one is placed, because the next one's place depends on it.
             break
         if entry.replica.node_id or entry.replica.disk_id:
-            writes.append(AssignReplica(entry.name))
+            placing.append(writes.AssignReplica(entry.name))
         without_disk.append(entry.name)
         explanation = explanation or choice.explanation
         undecided |= choice.undecided
-    return _Placement(tuple(writes), tuple(without_disk), explanation, undecided)
+    return _Placement(tuple(placing), tuple(without_disk), explanation, undecided)
 
 
 def _waits_for_attachment(volume: Volume, entry: ReplicaAllocation) -> bool:
@@ -268,33 +245,33 @@ def _condition(
     # True only if every replica holds its size on a disk that is there, together with the volume's backing image.
     refusals = [_refusal(snapshot, entry) for entry in allocations if entry.stage is Stage.REFUSED]
     if refusals:
-        return unallocated_condition(ALLOCATION_REJECTED, "; ".join(refusals))
+        return unallocated_condition(writes.ALLOCATION_REJECTED, "; ".join(refusals))
     obstacles = [entry.obstacle for entry in allocations if entry.stage is Stage.ALLOCATED and entry.obstacle]
     image_problem = snapshot.image_problem
     if image_problem is not None and not all(entry.stage is Stage.ALLOCATED for entry in allocations):
         return image_problem
     if placement.without_disk:
         replicas = _list_replicas(placement.without_disk)
-        reason = NODE_UNREADABLE if placement.undecided else NO_DISK
+        reason = writes.NODE_UNREADABLE if placement.undecided else writes.NO_DISK
         return unallocated_condition(
             reason, f"no disk can be asked for room for {replicas}, which needs {placement.explanation}"
         )
     if contradictions:
-        return unallocated_condition(PLACE_CONTRADICTED, "; ".join(contradictions))
+        return unallocated_condition(writes.PLACE_CONTRADICTED, "; ".join(contradictions))
     detached = tuple(entry.name for entry in allocations if _waits_for_attachment(snapshot.volume, entry))
     pending = [entry for entry in allocations if entry.stage is not Stage.ALLOCATED and entry.name not in detached]
     if pending or placement.writes:
         return _pending_condition(snapshot, pending)
     if detached:
         message = f"waiting for the volume to be attached, then for room for {_list_replicas(detached)}"
-        return unallocated_condition(ALLOCATION_PENDING, message)
+        return unallocated_condition(writes.ALLOCATION_PENDING, message)
     if image_problem is not None:
         return image_problem
     if obstacles:
-        worst = next((each for each in obstacles if each.reason == ALLOCATION_REJECTED), obstacles[0])
+        worst = next((each for each in obstacles if each.reason == writes.ALLOCATION_REJECTED), obstacles[0])
         messages = dict.fromkeys(each.message for each in obstacles if each.reason == worst.reason)
         return replace(worst, message="; ".join(messages))
-    return Condition(DISK_ALLOCATION, "True")
+    return Condition(writes.DISK_ALLOCATION, "True")
 
 
 def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAllocation]) -> Condition:
@@ -303,13 +280,13 @@ def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAlloca
         schedule = snapshot.schedules.get(entry.replica.disk_id)
         disk = f"disk {schedule.spec.disk} on node {schedule.spec.node}" if schedule else "a disk"
         waiting.append(f"{format_bytes(entry.current_size)} for replica {entry.name} on {disk}")
-    return unallocated_condition(ALLOCATION_PENDING, f"waiting for {', '.join(waiting)}")
+    return unallocated_condition(writes.ALLOCATION_PENDING, f"waiting for {', '.join(waiting)}")
 
 
 def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
     uuid = entry.replica.disk_id
     request = f"{format_bytes(entry.current_size)} for replica {entry.name}, which has data there"
-    cause = disk_problem(snapshot.schedules, uuid)
+    cause = writes.disk_problem(snapshot.schedules, uuid)
     if cause:
         return f"{cause}: it cannot grant {request}"
     space = snapshot.space.get(uuid)

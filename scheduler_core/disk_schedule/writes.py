@@ -85,10 +85,6 @@ def disk_problem(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
     return "" if schedulable.status != "False" or schedulable.reason == OVER_ALLOCATED else schedulable.message
 
 
-def disk_name(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
-    return schedules[uuid].spec.disk if uuid in schedules else uuid
-
-
 class SetRequirement(Struct, frozen=True):
     """Request `size` bytes for `name` on a disk; 0 withdraws the request. A request is withdrawn after its object has
     left the disk, and caches of two kinds are not equally new. So the caller reads the Replica (or BackingImage) from

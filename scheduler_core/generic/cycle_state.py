@@ -127,17 +127,10 @@ class Argument(Struct, frozen=True):
 NO_ARGUMENT: Final = Argument()
 
 
-class _FactsOfNodes(Struct, frozen=True):
+class _FactsOfNodes(NamedTuple):
     node_infos: Sequence[NodeInfo]
     distinct: Sequence[ScoreInputs | None]
     indexes: Sequence[int]
-
-    @classmethod
-    def of(cls, node_infos: Sequence[NodeInfo], longhorn_facts: LonghornFacts) -> _FactsOfNodes:
-        facts = map(longhorn_facts.nodes.get, map(attrgetter("node.name"), node_infos))
-        inputs = [None if entry is None else entry.score_inputs for entry in facts]
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(inputs))}
-        return cls(node_infos, tuple(numbers), list(map(numbers.__getitem__, inputs)))
 
 
 @dataclass(frozen=True)
@@ -197,7 +190,10 @@ class CycleState:
         """
         facts = self._latest_facts
         if facts is None or facts.node_infos is not node_infos:
-            facts = _FactsOfNodes.of(node_infos, self.longhorn_facts)
+            found = map(self.longhorn_facts.nodes.get, map(attrgetter("node.name"), node_infos))
+            inputs = [None if entry is None else entry.score_inputs for entry in found]
+            numbers = {key: number for number, key in enumerate(dict.fromkeys(inputs))}
+            facts = _FactsOfNodes(node_infos, tuple(numbers), list(map(numbers.__getitem__, inputs)))
             object.__setattr__(self, "_latest_facts", facts)
         scores = [0 if inputs is None else score(inputs) for inputs in facts.distinct]
         return list(map(scores.__getitem__, facts.indexes))

@@ -283,16 +283,13 @@ def unsupported_constraints(pod: Pod, policy: Policy) -> tuple[UnsupportedConstr
     return tuple(UnsupportedConstraint(field, rule) for rule, names in fields if rule not in rules for field in names)
 
 
-def unsupported_nodes(pod: Pod, cluster: GenericClusterState, policy: Policy) -> dict[str, UnsupportedConstraint]:
-    """The nodes that only an unsupported constraint closes to the pod."""
+def unsupported_nodes(
+    pod: Pod, cluster: GenericClusterState, policy: Policy, among: Sequence[str] | None = None
+) -> dict[str, UnsupportedConstraint]:
+    """The nodes, of all or `among` some, that only an unsupported constraint closes to the pod."""
     # That is a taint that it does not tolerate, or the required anti-affinity of a placed pod. Only nodes that are
     # ready and not cordoned are among them: the others are left out anyway.
-    return _closed_nodes(pod, cluster.node_names, cluster, policy)
-
-
-def _closed_nodes(
-    pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
-) -> dict[str, UnsupportedConstraint]:
+    names = cluster.node_names if among is None else among
     rules = _rules(policy)
     closed: dict[str, UnsupportedConstraint] = {}
     domains = frozenset() if POD_AFFINITY_RULE in rules else closed_domains(CycleState(pod, cluster))
@@ -312,12 +309,16 @@ def _closed_nodes(
 def ignored_constraints(
     pod: Pod, node: str, cluster: GenericClusterState, policy: Policy
 ) -> tuple[UnsupportedConstraint, ...]:
-    closed = _closed_nodes(pod, [node], cluster, policy)
+    closed = unsupported_nodes(pod, cluster, policy, [node])
     return (*unsupported_constraints(pod, policy), *closed.values())
 
 
-def node_refusal(constraint: UnsupportedConstraint) -> str:
-    return f"{_REASONS[constraint]}, which the policy does not read (rule {constraint.rule})"
+def node_refusals(pod: Pod, cluster: GenericClusterState, policy: Policy) -> dict[str, str]:
+    """Why each of `unsupported_nodes` is refused."""
+    return {
+        name: f"{_REASONS[constraint]}, which the policy does not read (rule {constraint.rule})"
+        for name, constraint in unsupported_nodes(pod, cluster, policy).items()
+    }
 
 
 def unsupported_message(constraints: Sequence[UnsupportedConstraint]) -> str:

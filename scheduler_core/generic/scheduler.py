@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo
 from scheduler_core.generic.cycle_state import NO_FACTS, CycleState, LonghornFacts, UndecidableError
-from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
+from scheduler_core.generic.policy import TAINT_RULE, Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.predicates import FITS, UNSCHEDULABLE, Check, always_fits
 from scheduler_core.generic.rule_registry import LOCAL_RULES, PREDICATES, PRIORITIES, is_longhorn_rule
 from scheduler_core.model.kube import Pod
@@ -30,8 +30,6 @@ NODE_NOT_FOUND: Final = "node does not exist"
 CORDONED: Final = UNSCHEDULABLE
 NOT_READY: Final = "node is not ready"
 _CORDON_RULE: Final = "CheckNodeUnschedulable"
-# A node that is not ready has a taint that says so.
-_TAINT_RULE: Final = "PodToleratesNodeTaints"
 
 
 class PredicateFailure(Struct, frozen=True):
@@ -156,7 +154,8 @@ def _split_by_availability(
     rules = {entry.rule for entry in policy.predicates}
     # Where the policy has the rules by which kube-scheduler decides that today, these decide it.
     reads_cordon = _CORDON_RULE in rules
-    reads_taints = _TAINT_RULE in rules
+    # A node that is not ready has a taint that says so.
+    reads_taints = TAINT_RULE in rules
     available = [
         node_info
         for node_info in node_infos

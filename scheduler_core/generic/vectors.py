@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD, SERVICE
 from scheduler_core.convert.recorded_decisions import Runner
@@ -25,29 +24,21 @@ _COMPARED: Final = ("policy_error", "error", "available", "fails", "feasible", "
 Json = Mapping[str, Any]
 
 
-class DecisionMismatch(Struct, frozen=True):
-    """A recorded decision that the engine does not reproduce."""
-
-    id: str
-    why: str
-    differences: tuple[tuple[str, object, object], ...]  # (field, expected, got)
-
-    def __str__(self) -> str:
-        lines = [
-            f"  {name}: expected {msgspec.json.encode(expected).decode()}, got {msgspec.json.encode(got).decode()}"
-            for name, expected, got in self.differences
-        ]
-        return "\n".join([f"{self.id} ({self.why})" if self.why else self.id, *lines])
-
-
-def check(vector: Json) -> DecisionMismatch | None:
-    """Returns the difference between a recorded decision and the engine's, or None if they are equal."""
+def check(vector: Json) -> str:
+    """Returns the difference between a recorded decision and the engine's, or "" if they are equal."""
     expected = _normalize(vector["expect"])
     got = decide_scenario(vector["scenario"])
-    differences = tuple(
-        (name, expected.get(name), got.get(name)) for name in _COMPARED if expected.get(name) != got.get(name)
-    )
-    return DecisionMismatch(str(vector["id"]), str(vector.get("why", "")), differences) if differences else None
+    differences = [
+        f"  {name}: expected {_text(expected.get(name))}, got {_text(got.get(name))}"
+        for name in _COMPARED
+        if expected.get(name) != got.get(name)
+    ]
+    heading = f"{vector['id']} ({vector['why']})" if vector.get("why") else str(vector["id"])
+    return "\n".join([heading, *differences]) if differences else ""
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _normalize(expect: Json) -> dict[str, Any]:

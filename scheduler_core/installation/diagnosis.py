@@ -19,6 +19,7 @@ from scheduler_core.installation import scheduler_checks as scheduler
 from scheduler_core.installation.facts import (
     PROGRAM,
     Finding,
+    Findings,
     GuardTrial,
     Installation,
     ProcessReport,
@@ -71,73 +72,67 @@ _GUARD_PROBLEMS: Final = (
 _GUARD_OFF: Final = Finding(Severity.OK, "the placement guard is off")
 
 
-def check_unread(unknown: Sequence[str]) -> list[Finding]:
-    return [Finding(Severity.WARNING, f"could not be read: {text}", command=advice_about(text)) for text in unknown]
+def check_unread(unknown: Sequence[str]) -> Findings:
+    return (Finding(Severity.WARNING, f"could not be read: {text}", command=advice_about(text)) for text in unknown)
 
 
-def check_kubernetes_version(kubernetes_version: str) -> list[Finding]:
+def check_kubernetes_version(kubernetes_version: str) -> Findings:
     """Whether the extender is tested with this Kubernetes."""
     version = minor_version(kubernetes_version)
     where = f"Kubernetes {kubernetes_version}".strip()
-    if version in TESTED_KUBERNETES:
-        return []
     if version is None:
-        return [Finding(Severity.WARNING, "the version cannot be read", where, "kubectl version")]
-    if version < OLDEST_KUBERNETES:
+        yield Finding(Severity.WARNING, "the version cannot be read", where, "kubectl version")
+    elif version < OLDEST_KUBERNETES:
         oldest = ".".join(map(str, OLDEST_KUBERNETES))
         what = f"Kubernetes {oldest} or newer is needed: the manifests contain a ValidatingAdmissionPolicy"
-        return [Finding(Severity.ERROR, what, where, "upgrade Kubernetes")]
-    return [Finding(Severity.WARNING, "this version is not tested", where, "see docs/limitations.md")]
+        yield Finding(Severity.ERROR, what, where, "upgrade Kubernetes")
+    elif version not in TESTED_KUBERNETES:
+        yield Finding(Severity.WARNING, "this version is not tested", where, "see docs/limitations.md")
 
 
-def check_longhorn_version(longhorn_version: str) -> list[Finding]:
+def check_longhorn_version(longhorn_version: str) -> Findings:
     """Whether the placement rules of this Longhorn were compared."""
     version = minor_version(longhorn_version)
-    if version in COMPARED_LONGHORN:
-        return []
     if version is None:
         command = "{kubectl} get settings.longhorn.io current-longhorn-version"
         where = "setting.longhorn.io/current-longhorn-version"
-        return [Finding(Severity.WARNING, "Longhorn's version cannot be read", where, command)]
-    what = "the placement rules of this version were not compared"
-    return [Finding(Severity.WARNING, what, f"Longhorn {longhorn_version}", "see docs/limitations.md")]
+        yield Finding(Severity.WARNING, "Longhorn's version cannot be read", where, command)
+    elif version not in COMPARED_LONGHORN:
+        what = "the placement rules of this version were not compared"
+        yield Finding(Severity.WARNING, what, f"Longhorn {longhorn_version}", "see docs/limitations.md")
 
 
-def check_pods(pods: Sequence[InstalledPod]) -> list[Finding]:
+def check_pods(pods: Sequence[InstalledPod]) -> Findings:
     """Whether two pods run, so that one can take over; on the loopback of a single control-plane node there is one."""
     where = f"deployment/{PROGRAM}"
     if not pods:
-        return [Finding(Severity.ERROR, "no pod of the extender runs", where, _APPLY)]
-    findings: list[Finding] = []
+        yield Finding(Severity.ERROR, "no pod of the extender runs", where, _APPLY)
     if len(pods) == 1 and not pods[0].on_loopback:
         what = "there is one pod, so that no other can take over"
         scale = f"{{kubectl}} scale deployment {PROGRAM} --replicas=2"
         command = f"{{kubectl}} describe deployment {PROGRAM}; if it wants one: {scale}"
-        findings.append(Finding(Severity.WARNING, what, where, command))
+        yield Finding(Severity.WARNING, what, where, command)
     for pod in pods:
         if not pod.ready:
-            command = f"{{kubectl}} describe pod {pod.name}"
-            findings.append(Finding(Severity.ERROR, "is not ready", f"pod/{pod.name}", command))
-    return findings
+            yield Finding(Severity.ERROR, "is not ready", f"pod/{pod.name}", f"{{kubectl}} describe pod {pod.name}")
 
 
-def check_own_pods(pods: Sequence[InstalledPod], system_pods: Sequence[InstalledPod]) -> list[Finding]:
+def check_own_pods(pods: Sequence[InstalledPod], system_pods: Sequence[InstalledPod]) -> Findings:
     """Whether pods that the extender depends on wait for the extender."""
     own = {pod.key for pod in pods}
-    findings: list[Finding] = []
     for pod in system_pods:
         where = f"pod/{pod.name} in {pod.namespace}"
         if pod.requests_extender:
             what = "requests longhorn.io/scheduler-extender, so it cannot start while no extender answers"
-            findings.append(Finding(Severity.ERROR, what, where, "remove the resource from its controller"))
+            yield Finding(Severity.ERROR, what, where, "remove the resource from its controller")
         if pod.claims and pod.key in own:
             what = f"mounts the claim {', '.join(pod.claims)}: it would have to answer for itself"
-            findings.append(Finding(Severity.ERROR, what, where, f"remove the volume from deployment/{PROGRAM}"))
-    return findings
+            yield Finding(Severity.ERROR, what, where, f"remove the volume from deployment/{PROGRAM}")
 
 
-def check_service(service: ServiceAddress | None) -> list[Finding]:
-    return [] if service else [Finding(Severity.ERROR, "there is no Service", f"service/{PROGRAM}", _APPLY)]
+def check_service(service: ServiceAddress | None) -> Findings:
+    if service is None:
+        yield Finding(Severity.ERROR, "there is no Service", f"service/{PROGRAM}", _APPLY)
 
 
 def check_leader(
@@ -146,46 +141,37 @@ def check_leader(
     leader: InstalledPod | None,
     endpoints: Sequence[str],
     leader_report: ProcessReport | str,
-) -> list[Finding]:
+) -> Findings:
     """Whether pods, Lease and EndpointSlice name the same leader."""
     where = f"lease/{PROGRAM}"
     if lease is None or not lease.holder:
-        return [Finding(Severity.ERROR, "no process holds the Lease", where, _LOGS)]
-    findings: list[Finding] = []
+        yield Finding(Severity.ERROR, "no process holds the Lease", where, _LOGS)
+        return
     renewed = parse_time(lease.renewed)
     if renewed is None or now - renewed > timedelta(seconds=lease.duration) + _CLOCK_SKEW:
-        what = f"{lease.holder} has not renewed the Lease in time"
-        findings.append(Finding(Severity.ERROR, what, where, _LOGS))
+        yield Finding(Severity.ERROR, f"{lease.holder} has not renewed the Lease in time", where, _LOGS)
     if leader is None:
-        what = f"the holder {lease.holder} is none of the extender's pods"
-        findings.append(Finding(Severity.ERROR, what, where, _LOGS))
-    return findings + _endpoint_findings(endpoints, leader, leader_report)
+        yield Finding(Severity.ERROR, f"the holder {lease.holder} is none of the extender's pods", where, _LOGS)
+    yield from _endpoint_findings(endpoints, leader, leader_report)
 
 
-def _endpoint_findings(
-    addresses: Sequence[str], leader: InstalledPod | None, report: ProcessReport | str
-) -> list[Finding]:
+def _endpoint_findings(addresses: Sequence[str], leader: InstalledPod | None, report: ProcessReport | str) -> Findings:
     where = f"endpointslice/{PROGRAM}"
-    # An EndpointSlice takes no loopback address, so that such a leader writes none.
-    if not addresses and leader is not None and leader.on_loopback:
-        return []
-    if not addresses:
-        what = "names no process, so that kube-scheduler's calls are refused"
-        command = _LOGS if isinstance(report, str) else _way_to_answer(report.refusal)
-        return [Finding(Severity.ERROR, what, where, command)]
-    findings: list[str] = []
-    if len(addresses) > 1:
-        findings.append(f"names several processes: {', '.join(addresses)}")
-    if leader is not None and leader.address and leader.address not in addresses:
-        findings.append(f"names {addresses[0]}, and the leader is at {leader.address}")
     # The leader checks its slice at an interval, and writes it again.
     command = f"{{kubectl}} delete endpointslice {PROGRAM}"
-    return [Finding(Severity.ERROR, what, where, command) for what in findings]
+    # An EndpointSlice takes no loopback address, so that such a leader writes none.
+    if not addresses and not (leader is not None and leader.on_loopback):
+        what = "names no process, so that kube-scheduler's calls are refused"
+        yield Finding(Severity.ERROR, what, where, _LOGS if isinstance(report, str) else _way_to_answer(report.refusal))
+    if len(addresses) > 1:
+        yield Finding(Severity.ERROR, f"names several processes: {', '.join(addresses)}", where, command)
+    if addresses and leader is not None and leader.address and leader.address not in addresses:
+        what = f"names {addresses[0]}, and the leader is at {leader.address}"
+        yield Finding(Severity.ERROR, what, where, command)
 
 
-def check_caches(reports: Mapping[str, ProcessReport], service: ServiceAddress | None) -> list[Finding]:
+def check_caches(reports: Mapping[str, ProcessReport], service: ServiceAddress | None) -> Findings:
     """Whether every process knows the cluster."""
-    findings: list[Finding] = []
     for name, report in sorted(reports.items()):
         where = f"pod/{name}"
         logs = f"{{kubectl}} logs {where}"
@@ -194,33 +180,29 @@ def check_caches(reports: Mapping[str, ProcessReport], service: ServiceAddress |
             if service is not None and service.tls:
                 # A process answers callers with a certificate, and the doctor has none.
                 command = f"{logs}; ask it with a certificate: docs/tls.md"
-            findings.append(Finding(Severity.WARNING, f"could not be asked: {report.unreachable}", where, command))
+            yield Finding(Severity.WARNING, f"could not be asked: {report.unreachable}", where, command)
         if report.not_ready:
-            findings.append(Finding(Severity.ERROR, f"is not ready: {report.not_ready}", where, logs))
+            yield Finding(Severity.ERROR, f"is not ready: {report.not_ready}", where, logs)
         if report.unreadable:
             what = f"leaves out objects: {list_some(report.unreadable, '; ')}"
-            findings.append(Finding(Severity.WARNING, what, where, "correct the field that is named"))
-    return findings
+            yield Finding(Severity.WARNING, what, where, "correct the field that is named")
 
 
 def check_answers(
     refused_settings: Sequence[str], leader: InstalledPod | None, leader_report: ProcessReport | str
-) -> list[Finding]:
+) -> Findings:
     """Whether the leader answers kube-scheduler, by valid settings."""
     # A process may still use the value of before, so the ConfigMap is read, too.
     from_process = () if isinstance(leader_report, str) else leader_report.refused_settings
     refusals = {text.partition(";")[0]: text for text in (*refused_settings, *from_process)}
     edit = f"{{kubectl}} edit configmap {PROGRAM}"
-    findings = [
-        Finding(Severity.WARNING, f"a setting is refused: {text}", f"configmap/{PROGRAM}", edit)
-        for text in refusals.values()
-    ]
+    for text in refusals.values():
+        yield Finding(Severity.WARNING, f"a setting is refused: {text}", f"configmap/{PROGRAM}", edit)
     if leader is None or isinstance(leader_report, str):
-        findings.append(Finding(Severity.SKIPPED, str(leader_report)))
+        yield Finding(Severity.SKIPPED, str(leader_report))
     elif not leader_report.answering:
         what = f"leads and does not answer: {leader_report.refusal}"
-        findings.append(Finding(Severity.ERROR, what, f"pod/{leader.name}", _way_to_answer(leader_report.refusal)))
-    return findings
+        yield Finding(Severity.ERROR, what, f"pod/{leader.name}", _way_to_answer(leader_report.refusal))
 
 
 def _way_to_answer(refusal: str) -> str:
@@ -231,66 +213,61 @@ def _way_to_answer(refusal: str) -> str:
     return f'{{kubectl}} patch configmap {PROGRAM} -p \'{{"data":{{"{ENABLED}":"true"}}}}\''
 
 
-def check_permissions(
-    denied: Sequence[Permission] | None, pods: Sequence[InstalledPod], namespace: str
-) -> list[Finding]:
+def check_permissions(denied: Sequence[Permission] | None, pods: Sequence[InstalledPod], namespace: str) -> Findings:
     """Whether the ServiceAccount may do all that the extender does."""
     if denied is None:
-        return [Finding(Severity.SKIPPED, "permissions could not be asked for")]
+        yield Finding(Severity.SKIPPED, "permissions could not be asked for")
     account = next((pod.account for pod in pods if pod.account), PROGRAM)
-    findings: list[Finding] = []
-    for permission in denied:
+    for permission in denied or ():
         kind = f"{permission.resource}.{permission.group}" if permission.group else permission.resource
         name = f"/{permission.name}" if permission.name else ""
         scope = "-A" if permission.everywhere else f"-n {namespace}"
         user = f"system:serviceaccount:{namespace}:{account}"
         ask = f"kubectl auth can-i {permission.verb} {kind}{name} {scope} --as {user}"
         command = f"{_APPLY}; then {ask}"
-        findings.append(Finding(Severity.ERROR, f"may not {permission}", f"serviceaccount/{account}", command))
-    return findings
+        yield Finding(Severity.ERROR, f"may not {permission}", f"serviceaccount/{account}", command)
 
 
-def check_certificate(leader: InstalledPod | None, leader_report: ProcessReport | str, now: datetime) -> list[Finding]:
+def check_certificate(leader: InstalledPod | None, leader_report: ProcessReport | str, now: datetime) -> Findings:
     """Whether the placement guard's certificate is valid, and known to API servers."""
     if leader is None or isinstance(leader_report, str):
-        return [Finding(Severity.SKIPPED, str(leader_report))]
+        yield Finding(Severity.SKIPPED, str(leader_report))
+        return
     # Its mode, and not its webhook: a webhook that is missing is one of its findings.
     if leader_report.guard_mode in {"", "off"}:
-        return [_GUARD_OFF]
-    findings: list[Finding] = []
+        yield _GUARD_OFF
+        return
     text = leader_report.guard_problem
     if text:
         ways = ((where, command) for words, where, command in _GUARD_PROBLEMS if words in text)
         where, command = next(ways, ("", _LOGS))
-        findings.append(Finding(Severity.ERROR, text, where or f"pod/{leader.name}", command))
+        yield Finding(Severity.ERROR, text, where or f"pod/{leader.name}", command)
     expiry = datetime.fromtimestamp(leader_report.certificate_expiry, UTC)
     if leader_report.certificate_expiry and expiry <= now + _EXPIRY_WARNING:
         expired = expiry <= now
         severity = Severity.ERROR if expired else Severity.WARNING
         what = f"{'has expired' if expired else 'expires'} at {expiry:%Y-%m-%d %H:%M} UTC, and nothing has renewed it"
-        findings.append(Finding(severity, what, f"secret/{_SECRET}", _LOGS))
-    return findings
+        yield Finding(severity, what, f"secret/{_SECRET}", _LOGS)
 
 
-def check_guard(leader_report: ProcessReport | str, guard_trial: GuardTrial | None) -> list[Finding]:
+def check_guard(leader_report: ProcessReport | str, guard_trial: GuardTrial | None) -> Findings:
     """Whether a dry run shows that API servers reach the placement guard."""
     report = None if isinstance(leader_report, str) else leader_report
     if report is not None and report.guard_mode in {"", "off"}:
-        return [_GUARD_OFF]
-    if report is not None and report.guard_problem:
-        return [Finding(Severity.SKIPPED, f"is not asked while the leader says: {report.guard_problem}")]
-    if guard_trial is None:
-        return [Finding(Severity.SKIPPED, "is not asked: there is no such webhook", _WEBHOOK)]
-    if guard_trial.problem:
+        yield _GUARD_OFF
+    elif report is not None and report.guard_problem:
+        yield Finding(Severity.SKIPPED, f"is not asked while the leader says: {report.guard_problem}")
+    elif guard_trial is None:
+        yield Finding(Severity.SKIPPED, "is not asked: there is no such webhook", _WEBHOOK)
+    elif guard_trial.problem:
         what = f"could not be tried: {guard_trial.problem}"
-        return [Finding(Severity.WARNING, what, _WEBHOOK, advice_about(guard_trial.problem))]
-    if guard_trial.answered:
-        return []
-    # Nothing says the mode of a leader that could not be asked.
-    severity = Severity.ERROR if report is not None else Severity.WARNING
-    what = guard_trial.obstacle or "they reach its port, but not by its Service, or do not trust its certificate"
-    command = next(command for words, command in _WAYS.items() if re.search(words, guard_trial.obstacle))
-    return [Finding(severity, f"API servers got no answer to a dry run: {what}", _WEBHOOK, command)]
+        yield Finding(Severity.WARNING, what, _WEBHOOK, advice_about(guard_trial.problem))
+    elif not guard_trial.answered:
+        # Nothing says the mode of a leader that could not be asked.
+        severity = Severity.ERROR if report is not None else Severity.WARNING
+        what = guard_trial.obstacle or "they reach its port, but not by its Service, or do not trust its certificate"
+        command = next(command for words, command in _WAYS.items() if re.search(words, guard_trial.obstacle))
+        yield Finding(severity, f"API servers got no answer to a dry run: {what}", _WEBHOOK, command)
 
 
 CAPACITY_TRACKING: Final = "csi-storage-capacity-tracking"
@@ -303,42 +280,38 @@ _OVER_PROVISIONING: Final = "storage-over-provisioning-percentage"
 _MINIMAL_AVAILABLE: Final = "storage-minimal-available-percentage"
 
 
-def check_settings(settings: Mapping[str, str]) -> list[Finding]:
+def check_settings(settings: Mapping[str, str]) -> Findings:
     """Whether Longhorn's settings keep what is promised available."""
     known = Settings.read(settings)
-    findings: list[Finding] = []
     for name, fault in sorted(known.faults.items()):
         what = f"cannot be read, so Longhorn places nothing: {fault}"
-        findings.append(_setting_finding(name, Severity.ERROR, what, "VALUE"))
+        yield _setting_finding(name, Severity.ERROR, what, "VALUE")
     percentage = known.storage_over_provisioning_percentage
     if percentage > _FULL:
         what = f"is {percentage}: more than a disk holds is promised, so that volumes may fill it"
-        findings.append(_setting_finding(_OVER_PROVISIONING, Severity.WARNING, what, str(_FULL)))
+        yield _setting_finding(_OVER_PROVISIONING, Severity.WARNING, what, str(_FULL))
     if known.storage_minimal_available_percentage <= 0:
         what = "is 0: volumes are placed on disks without available space"
-        findings.append(_setting_finding(_MINIMAL_AVAILABLE, Severity.WARNING, what, "25"))
-    return findings
+        yield _setting_finding(_MINIMAL_AVAILABLE, Severity.WARNING, what, "25")
 
 
 def check_capacity_tracking(
     settings: Mapping[str, str],
     tracks_capacity: bool,  # noqa: FBT001 # a fact
-) -> list[Finding]:
+) -> Findings:
     """Whether kube-scheduler drops nodes before it calls the extender."""
     setting = settings.get(CAPACITY_TRACKING)
     drops = "kube-scheduler drops nodes by older figures before it calls the extender"
     if setting == "true":
-        return [_setting_finding(CAPACITY_TRACKING, Severity.WARNING, f"is true: {drops}", "false")]
-    if not tracks_capacity:
-        return []
-    because = f"although the setting {CAPACITY_TRACKING} is {setting}"
-    command = "{kubectl} rollout restart deployment longhorn-driver-deployer, which writes it by the setting"
-    if setting is None:
-        # From v1.10.0 on; the setting is off by default since v1.11.2.
-        because = "as this version of Longhorn always writes it"
-        command = f"upgrade Longhorn to v1.11.2 or newer, where the setting {CAPACITY_TRACKING} decides, and is off"
-    what = f"storageCapacity is true, {because}: {drops}"
-    return [Finding(Severity.WARNING, what, f"csidriver/{DRIVER}", command)]
+        yield _setting_finding(CAPACITY_TRACKING, Severity.WARNING, f"is true: {drops}", "false")
+    elif tracks_capacity:
+        because = f"although the setting {CAPACITY_TRACKING} is {setting}"
+        command = "{kubectl} rollout restart deployment longhorn-driver-deployer, which writes it by the setting"
+        if setting is None:
+            # From v1.10.0 on; the setting is off by default since v1.11.2.
+            because = "as this version of Longhorn always writes it"
+            command = f"upgrade Longhorn to v1.11.2 or newer, where the setting {CAPACITY_TRACKING} decides, and is off"
+        yield Finding(Severity.WARNING, f"storageCapacity is true, {because}: {drops}", f"csidriver/{DRIVER}", command)
 
 
 def _setting_finding(name: str, severity: Severity, what: str, value: str) -> Finding:
@@ -346,24 +319,21 @@ def _setting_finding(name: str, severity: Severity, what: str, value: str) -> Fi
     return Finding(severity, what, f"setting.longhorn.io/{name}", command)
 
 
-def check_storage_classes(longhorn_classes: Sequence[StorageClass], settings: Mapping[str, str]) -> list[Finding]:
+def check_storage_classes(longhorn_classes: Sequence[StorageClass], settings: Mapping[str, str]) -> Findings:
     """Whether volumes wait until their pod has a node."""
     static = settings.get(_STATIC_CLASS, "longhorn-static")
     what = "binds at once: Longhorn places its volumes before their pods, and the extender cannot help"
-    findings: list[Finding] = []
     for entry in longhorn_classes:
         places_nothing = entry.name == static != _CHARTS_CLASS
         if not entry.waits_for_consumer and not places_nothing:
             command = _create_again(entry, "volumeBindingMode: WaitForFirstConsumer", "volumeBindingMode")
-            findings.append(Finding(Severity.WARNING, what, f"storageclass/{entry.name}", command))
-    return findings
+            yield Finding(Severity.WARNING, what, f"storageclass/{entry.name}", command)
 
 
-def check_tags(longhorn_classes: Sequence[StorageClass], longhorn_nodes: Sequence[Node]) -> list[Finding]:
+def check_tags(longhorn_classes: Sequence[StorageClass], longhorn_nodes: Sequence[Node]) -> Findings:
     """Whether nodes and disks have the tags that StorageClasses select."""
     node_tags = {tag for node in longhorn_nodes for tag in node.tags}
     disk_tags = {tag for node in longhorn_nodes for disk in node.disks for tag in disk.tags}
-    findings: list[Finding] = []
     for entry in longhorn_classes:
         for key, kind, tags in (("nodeSelector", "node", node_tags), ("diskSelector", "disk", disk_tags)):
             for tag in parameter_tags(entry.parameters, key):
@@ -376,8 +346,7 @@ def check_tags(longhorn_classes: Sequence[StorageClass], longhorn_nodes: Sequenc
                     command = _create_again(entry, f"a {key} that has neither blanks nor empty tags", value)
                 which = f"no {kind} {'has' if valid else 'can have'}"
                 what = f"{key} has the tag {tag!r}, which {which}: its volumes fit nowhere"
-                findings.append(Finding(Severity.WARNING, what, f"storageclass/{entry.name}", command))
-    return findings
+                yield Finding(Severity.WARNING, what, f"storageclass/{entry.name}", command)
 
 
 def _create_again(entry: StorageClass, correct: str, value: str) -> str:
@@ -395,7 +364,7 @@ class Check(Struct, frozen=True):
     name: str  # in lower case with hyphens
     success: str  # what is true if the test finds nothing
     reads: str  # names of facts: attributes of `Installation`, and parameters of the test
-    test: Callable[..., list[Finding]]
+    test: Callable[..., Findings]
 
 
 # fmt: off
@@ -440,7 +409,7 @@ def diagnose(facts: Installation, checks: Iterable[Check] = INSTALLED) -> list[F
     findings: list[Finding] = []
     for check in checks:
         read = {name: getattr(facts, name) for name in check.reads.split()}
-        for finding in check.test(**read) or [Finding(Severity.OK, check.success)]:
+        for finding in list(check.test(**read)) or [Finding(Severity.OK, check.success)]:
             command = finding.command.replace("{kubectl}", kubectl)
             findings.append(replace(finding, check=check.name, command=command))
     return findings

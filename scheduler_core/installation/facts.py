@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -45,6 +45,9 @@ class Finding(Struct, frozen=True):
     # namespace.
     command: str = ""
     check: str = ""  # the name of the check
+
+
+Findings = Iterator[Finding]
 
 
 class Caller(Struct, frozen=True):

@@ -15,6 +15,7 @@ from msgspec import Struct
 from scheduler_core.installation.facts import (
     PROGRAM,
     Finding,
+    Findings,
     ProbeResult,
     ProcessReport,
     Severity,
@@ -124,36 +125,35 @@ def check_registration(
     probe: ProbeResult | None,
     scheduler_name: str,
     observes: bool,  # noqa: FBT001 # a fact
-) -> list[Finding]:
+) -> Findings:
     """Whether a pod that fits nowhere is refused by the extender."""
     where = "kube-scheduler"
     if probe is None:
-        return [Finding(Severity.SKIPPED, "no probe pod was created")]
-    if probe.problem:
+        yield Finding(Severity.SKIPPED, "no probe pod was created")
+    elif probe.problem:
         what = f"could not be tried: {probe.problem}"
-        return [Finding(Severity.WARNING, what, "probe pod", advice_about(probe.problem))]
-    if probe.node and observes:
+        yield Finding(Severity.WARNING, what, "probe pod", advice_about(probe.problem))
+    elif probe.node and observes:
         reason = "the extender only observes, so that every node fits"
         what = f"the probe pod got {probe.node}, which shows nothing: {reason}"
         command = f"set {ENFORCEMENT} to enforce; then doctor again"
-        return [Finding(Severity.WARNING, what, f"configmap/{PROGRAM}", command)]
-    if probe.node:
+        yield Finding(Severity.WARNING, what, f"configmap/{PROGRAM}", command)
+    elif probe.node:
         misses = "it does not call the extender, or ignores its failure (ignorable)"
         what = f"kube-scheduler chose {probe.node} for a pod that fits on no node: {misses}"
-        return [Finding(Severity.ERROR, what, where, _REGISTER)]
-    if not probe.message:
+        yield Finding(Severity.ERROR, what, where, _REGISTER)
+    elif not probe.message:
         default = scheduler_name == DEFAULT_SCHEDULER
         runs = "kubectl -n kube-system get pods,lease" if default else f"run one with the profile {scheduler_name}"
         command = f"{runs}; or see --scheduler-name and --probe-timeout"
-        return [Finding(Severity.WARNING, f"{_silence(scheduler_name)}: it does not run, or is slow", where, command)]
-    if is_refusal(probe.message):
-        return []
-    cause = cause_of(probe.message)
-    if cause is not None:
-        return [Finding(Severity.ERROR, cause.what, where, cause.command)]
-    what = f"kube-scheduler refused the probe pod before it asked the extender: {excerpt(probe.message)}"
-    command = "have one node that it does not refuse by itself; then doctor again"
-    return [Finding(Severity.WARNING, what, where, command)]
+        yield Finding(Severity.WARNING, f"{_silence(scheduler_name)}: it does not run, or is slow", where, command)
+    elif cause := cause_of(probe.message):
+        yield Finding(Severity.ERROR, cause.what, where, cause.command)
+    elif not is_refusal(probe.message):
+        what = f"kube-scheduler refused the probe pod before it asked the extender: {excerpt(probe.message)}"
+        yield Finding(
+            Severity.WARNING, what, where, "have one node that it does not refuse by itself; then doctor again"
+        )
 
 
 def check_ask_policy(
@@ -162,15 +162,14 @@ def check_ask_policy(
     claiming_pods: Sequence[InstalledPod],
     scheduler_name: str,
     kubernetes_version: str,
-) -> list[Finding]:
+) -> Findings:
     """Whether pods with claims are sent to the extender: a policy or the pods themselves request it, or kube-scheduler
     sends all pods.
     """
-    if admitted is not None and admitted.asks(scheduler_name):
-        return []
     probe, plain_probe = probes
-    if plain_probe is not None and is_refusal(plain_probe.message):
-        return []
+    sends_all = plain_probe is not None and is_refusal(plain_probe.message)
+    if sends_all or (admitted is not None and admitted.asks(scheduler_name)):
+        return
     obstacle = ""
     if probe is None or not is_refusal(probe.message):
         obstacle = "the probe pod that asks for it was not refused by the extender, see registration"
@@ -178,18 +177,16 @@ def check_ask_policy(
         obstacle = "no pod without its resource was tried"
     elif not plain_probe.node:
         obstacle = _probe_problem(plain_probe, scheduler_name)
-    if obstacle:
-        what = f"which pods are sent to the extender is not known: {obstacle}"
-        return [Finding(Severity.SKIPPED, what)]
     silent = [pod.key for pod in claiming_pods if not pod.asks(scheduler_name)]
     apply = apply_policy(kubernetes_version, scheduler_name)
-    if silent:
+    if obstacle:
+        yield Finding(Severity.SKIPPED, f"which pods are sent to the extender is not known: {obstacle}")
+    elif silent:
         what = "mount claims of Longhorn and are placed without the extender: they do not request its resource, and no policy adds it"
-        return [Finding(Severity.ERROR, what, _pods(silent), apply)]
-    if not claiming_pods:
+        yield Finding(Severity.ERROR, what, _pods(silent), apply)
+    elif not claiming_pods:
         what = "with a claim is placed without the extender, unless it requests its resource: no policy adds it"
-        return [Finding(Severity.WARNING, what, _NEW_POD, apply)]
-    return []
+        yield Finding(Severity.WARNING, what, _NEW_POD, apply)
 
 
 def _probe_problem(probe: ProbeResult, scheduler: str) -> str:
@@ -200,102 +197,89 @@ def _silence(scheduler: str) -> str:
     return f"the kube-scheduler {scheduler} has said nothing about the probe pod"
 
 
-def check_policy_removal(admitted: InstalledPod | None, scheduler_name: str, kubernetes_version: str) -> list[Finding]:
+def check_policy_removal(admitted: InstalledPod | None, scheduler_name: str, kubernetes_version: str) -> Findings:
     """Whether new pods would wait for an extender that is gone."""
     if admitted is None:
-        return [Finding(Severity.SKIPPED, "it is not known what policies do to a new pod")]
-    if not admitted.asks(scheduler_name):
-        return []
-    what = "with a claim is still sent to the extender by a policy: once it is removed, such pods wait"
-    folder = policy_folder(kubernetes_version, scheduler_name)
-    otherwise = "kubectl get mutatingwebhookconfigurations; remove what changes pods so"
-    return [Finding(Severity.ERROR, what, _NEW_POD, f"kubectl delete -k {folder}" if folder else otherwise)]
+        yield Finding(Severity.SKIPPED, "it is not known what policies do to a new pod")
+    elif admitted.asks(scheduler_name):
+        what = "with a claim is still sent to the extender by a policy: once it is removed, such pods wait"
+        folder = policy_folder(kubernetes_version, scheduler_name)
+        otherwise = "kubectl get mutatingwebhookconfigurations; remove what changes pods so"
+        yield Finding(Severity.ERROR, what, _NEW_POD, f"kubectl delete -k {folder}" if folder else otherwise)
 
 
-def check_requests(leader: InstalledPod | None, leader_report: ProcessReport | str) -> list[Finding]:
+def check_requests(leader: InstalledPod | None, leader_report: ProcessReport | str) -> Findings:
     """Which clients call the leader, and whether they send names only."""
     if leader is None or isinstance(leader_report, str):
-        return [Finding(Severity.SKIPPED, str(leader_report))]
+        yield Finding(Severity.SKIPPED, str(leader_report))
+        return
     if not leader_report.callers:
-        return [Finding(Severity.SKIPPED, "the leader has had no request yet")]
+        yield Finding(Severity.SKIPPED, "the leader has had no request yet")
     what = "sends whole nodes: kube-scheduler then scores every node as if no pod ran on it"
     command = "nodeCacheCapable: true in kube-scheduler's configuration"
-    findings = [
-        Finding(Severity.WARNING, what, f"client {caller.address}", command)
-        for caller in leader_report.callers
-        if caller.sends_whole_nodes
-    ]
+    for caller in leader_report.callers:
+        if caller.sends_whole_nodes:
+            yield Finding(Severity.WARNING, what, f"client {caller.address}", command)
     named = sorted(caller.address for caller in leader_report.callers if not caller.sends_whole_nodes)
     if named:
-        what = f"with names of nodes come from {', '.join(named)}"
-        findings.append(Finding(Severity.OK, what, f"pod/{leader.name}"))
-    return findings
+        yield Finding(Severity.OK, f"with names of nodes come from {', '.join(named)}", f"pod/{leader.name}")
 
 
-def check_events(failures: Sequence[SchedulingFailure] | None) -> list[Finding]:
+def check_events(failures: Sequence[SchedulingFailure] | None) -> Findings:
     """Whether events of the last hour tell of failed calls."""
     if failures is None:
-        return [Finding(Severity.SKIPPED, "events could not be read")]
+        yield Finding(Severity.SKIPPED, "events could not be read")
     pods: dict[EventCause, list[str]] = {}
-    for failure in failures:
+    for failure in failures or ():
         cause = cause_of(failure.message)
         if cause is not None and cause is not UNMANAGED_RESOURCE:
             pods.setdefault(cause, []).append(failure.pod)
-    return [Finding(Severity.WARNING, cause.what, _pods(names), cause.command) for cause, names in pods.items()]
+    for cause, names in pods.items():
+        yield Finding(Severity.WARNING, cause.what, _pods(names), cause.command)
 
 
-def check_resource(failures: Sequence[SchedulingFailure] | None, probe: ProbeResult | None) -> list[Finding]:
+def check_resource(failures: Sequence[SchedulingFailure] | None, probe: ProbeResult | None) -> Findings:
     """Whether pods that request the resource can be scheduled."""
     names = [failure.pod for failure in failures or () if cause_of(failure.message) is UNMANAGED_RESOURCE]
     probed = probe is not None and cause_of(probe.message) is UNMANAGED_RESOURCE
-    if not names and not probed:
-        return []
-    where = _pods(names) if names else "probe pod"
-    return [Finding(Severity.ERROR, UNMANAGED_RESOURCE.what, where, UNMANAGED_RESOURCE.command)]
+    if names or probed:
+        where = _pods(names) if names else "probe pod"
+        yield Finding(Severity.ERROR, UNMANAGED_RESOURCE.what, where, UNMANAGED_RESOURCE.command)
 
 
-def check_registration_removal(
-    probes: tuple[ProbeResult | None, ProbeResult | None], scheduler_name: str
-) -> list[Finding]:
+def check_registration_removal(probes: tuple[ProbeResult | None, ProbeResult | None], scheduler_name: str) -> Findings:
     """Whether kube-scheduler no longer calls the extender, so that the extender can be removed."""
     probe, plain_probe = probes
-    if probe is None:
-        return [Finding(Severity.SKIPPED, "no probe pod was created")]
     # Without managedResources the extender is called for every pod.
     answers = [entry for entry in probes if entry is not None]
-    if any(_shows_a_call(entry.message) for entry in answers):
+    silent = [entry for entry in answers if not entry.node and cause_of(entry.message) is None]
+    if probe is None:
+        yield Finding(Severity.SKIPPED, "no probe pod was created")
+    elif any(
+        is_refusal(entry.message) or cause_of(entry.message) not in {None, UNMANAGED_RESOURCE} for entry in answers
+    ):
         what = "kube-scheduler still calls the extender: without it, pods wait"
         command = "remove the extender from its configuration, and restart it"
-        return [Finding(Severity.ERROR, what, "kube-scheduler", command)]
-    for entry in answers:
-        if not entry.node and cause_of(entry.message) is None:
-            problem = _probe_problem(entry, scheduler_name)
-            what = f"it is not known whether kube-scheduler calls the extender: {problem}"
-            return [Finding(Severity.WARNING, what)]
-    if plain_probe is None and not probe.node:
-        return [Finding(Severity.SKIPPED, "a pod without the resource is tried once no policy adds the resource")]
-    return []
+        yield Finding(Severity.ERROR, what, "kube-scheduler", command)
+    elif silent:
+        problem = _probe_problem(silent[0], scheduler_name)
+        yield Finding(Severity.WARNING, f"it is not known whether kube-scheduler calls the extender: {problem}")
+    elif plain_probe is None and not probe.node:
+        yield Finding(Severity.SKIPPED, "a pod without the resource is tried once no policy adds the resource")
 
 
-def _shows_a_call(message: str) -> bool:
-    cause = cause_of(message)
-    return is_refusal(message) or (cause is not None and cause is not UNMANAGED_RESOURCE)
-
-
-def check_requesting_pods(requesting_pods: Sequence[str], second_scheduler_pods: Sequence[str]) -> list[Finding]:
+def check_requesting_pods(requesting_pods: Sequence[str], second_scheduler_pods: Sequence[str]) -> Findings:
     """Whether pods would wait for a resource or a kube-scheduler that is gone."""
     resource = f"request {EXTENDER_RESOURCE}: once no extender manages it, such pods are not scheduled any more"
     scheduler = (
         f"have the schedulerName {SECOND_SCHEDULER}: without that kube-scheduler, they are not scheduled any more"
     )
-    return [
-        Finding(Severity.WARNING, what, _pods(names), f"remove the {field} from their controllers")
-        for names, field, what in (
-            (requesting_pods, "resource", resource),
-            (second_scheduler_pods, "schedulerName", scheduler),
-        )
-        if names
-    ]
+    for names, field, what in (
+        (requesting_pods, "resource", resource),
+        (second_scheduler_pods, "schedulerName", scheduler),
+    ):
+        if names:
+            yield Finding(Severity.WARNING, what, _pods(names), f"remove the {field} from their controllers")
 
 
 def _pods(names: Iterable[str]) -> str:

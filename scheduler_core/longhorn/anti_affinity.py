@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from msgspec import Struct
 
@@ -127,27 +127,12 @@ def has_disk_pressure(node: Node, settings: Settings) -> bool:
     return percentage > 0 and any(under_pressure(disk, percentage) for disk in node.disks if disk.in_status)
 
 
-class HasDisk(Protocol):
-    """Something that belongs to one disk."""
-
-    @property
-    def disk_uuid(self) -> str: ...
-
-
-_HasDisk = TypeVar("_HasDisk", bound=HasDisk)
-
-
-def spread_over_disks(
-    disks: Sequence[_HasDisk], replicas: Iterable[Replica], *, soft: bool, ignore_failed: bool
-) -> Sequence[_HasDisk]:
-    """The disks without a replica of the volume (filterDisksWithMatchingReplicas), or all disks if every disk has one
-    and `soft` allows it. Deleting and evicting replicas count here, and failed ones while they may be reused, also
-    during replenishment.
+def used_disks(replicas: Iterable[Replica], *, ignore_failed: bool) -> set[str]:
+    """UUIDs of the disks with a replica of the volume (filterDisksWithMatchingReplicas). Deleting and evicting replicas
+    count here, and failed ones while they may be reused, also during replenishment.
     """
-    used = {
+    return {
         replica.disk_id
         for replica in replicas
         if not replica.failed_at or (not ignore_failed and replica.potentially_reusable)
     }
-    empty = [disk for disk in disks if disk.disk_uuid not in used]
-    return disks if soft and not empty else empty

@@ -27,7 +27,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
 from scheduler_core.longhorn.volume_validation import check_expansion
-from scheduler_core.model import kube, longhorn
+from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Disk, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
@@ -109,10 +109,6 @@ def _derive_schedulable(cluster: Cluster, node: longhorn.Node) -> longhorn.Node:
     return replace(node, conditions=(schedulable_condition(cluster, node), *other_conditions))
 
 
-def node_schedulable(node: longhorn.Node) -> str:
-    return kube.condition(node.conditions, "Schedulable").status
-
-
 Answer = tuple[object, ...]
 Answers = dict[Answer, bool]
 
@@ -161,7 +157,7 @@ def _describe_schedule(_cluster: Cluster, vector: Json) -> str:
 def _answer_candidates(cluster: Cluster, vector: Json) -> Answers:
     candidates = find_candidates(cluster, _request(cluster, vector), _replicas(cluster, vector))
     disks = tuple(sorted((each.node.name, each.disk.name, each.disk.uuid) for each in candidates.disks))
-    cordons = [(name, node_schedulable(node)) for name, node in cluster.nodes.items()]
+    cordons = [(name, condition(node.conditions, "Schedulable").status) for name, node in cluster.nodes.items()]
     return {(disks, _texts(candidates.reasons), tuple(cordons) if vector.get("deriveSchedulable") else ()): False}
 
 

@@ -26,18 +26,6 @@ from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED, Settings, Ve
 from scheduler_core.longhorn.space import quotient, wrap_int64
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import ClaimSpec
-from scheduler_core.model.longhorn import (
-    BLOCK,
-    DISABLED,
-    FILESYSTEM,
-    V1,
-    V2,
-    DataLayout,
-    Disk,
-    Node,
-    Volume,
-    backup_name,
-)
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.values import replace
 
@@ -148,7 +136,7 @@ def _backup(parameters: Mapping[str, str], known: Provisioning, subject: str) ->
     url = parameters.get("fromBackup")
     if not url:
         return None
-    name = backup_name(url)
+    name = longhorn.backup_name(url)
     backup = known.backups.get(name)
     # mutator.go: Create refuses the volume.
     if backup is None or not backup.volume_size:
@@ -255,7 +243,7 @@ _STRIPES_PER_REGION: Final = 1024
 _FIXED_STRIPS: Final = 4
 
 
-def shards_as_replicas(volume: Volume) -> Volume:
+def shards_as_replicas(volume: longhorn.Volume) -> longhorn.Volume:
     """A new sharded volume as the volume of replicas that takes the same space; any other volume as it is."""
     layout = volume.data_layout
     if layout is None:
@@ -265,7 +253,7 @@ def shards_as_replicas(volume: Volume) -> Volume:
         size=shard_size(volume.size, layout),
         whole_size=volume.size,
         number_of_replicas=layout.data_chunks + layout.parity_chunks,
-        data_locality=DISABLED,
+        data_locality=longhorn.DISABLED,
         node_selector=(),
         replica_soft_anti_affinity="disabled",
         replica_zone_soft_anti_affinity="enabled",
@@ -273,7 +261,7 @@ def shards_as_replicas(volume: Volume) -> Volume:
     )
 
 
-def shard_size(size: int, layout: DataLayout) -> int:
+def shard_size(size: int, layout: longhorn.DataLayout) -> int:
     """The bytes of each shard of a volume of `size` bytes (go-spdk-helper, pkg/spdk/types/ec.go: ComputeShardSize)."""
     data = -(-(size + _metadata_bytes(size)) // layout.data_chunks)
     return _round_up(data + _front_bytes(layout.strip_size_kb), _ALIGNMENT)
@@ -305,7 +293,7 @@ def _metadata_bytes_of_device(size: int) -> int:
 HOSTNAME: Final = "kubernetes.io/hostname"
 ZONE: Final = "topology.kubernetes.io/zone"
 MODE: Final = "storageCapacityMode"
-_DISK_TYPE_BY_ENGINE: Final = {V1: FILESYSTEM, V2: BLOCK}
+_DISK_TYPE_BY_ENGINE: Final = {longhorn.V1: longhorn.FILESYSTEM, longhorn.V2: longhorn.BLOCK}
 
 
 class CapacityError(CoreError):
@@ -330,7 +318,9 @@ def get_capacity(cluster: Cluster, topology: Mapping[str, str], parameters: Mapp
     return Capacity(sum(free), max(free, default=0))
 
 
-def _nodes_of_segment(cluster: Cluster, topology: Mapping[str, str], parameters: Mapping[str, str]) -> list[Node]:
+def _nodes_of_segment(
+    cluster: Cluster, topology: Mapping[str, str], parameters: Mapping[str, str]
+) -> list[longhorn.Node]:
     mode = parameters.get(MODE, "node")
     if mode == "node":
         name = _segment(topology, HOSTNAME)
@@ -349,7 +339,7 @@ def _segment(topology: Mapping[str, str], key: str) -> str:
     return topology[key]
 
 
-def _free_sizes(settings: Settings, node: Node, parameters: Mapping[str, str]) -> Iterable[int]:
+def _free_sizes(settings: Settings, node: longhorn.Node, parameters: Mapping[str, str]) -> Iterable[int]:
     selector = _selector(parameters.get("nodeSelector", ""))
     usable = node.ready and node.schedulable and node.allow_scheduling and not node.eviction_requested
     if not usable or not selectors_match(node.tags, selector, settings.allow_empty_node_selector_volume):
@@ -357,9 +347,9 @@ def _free_sizes(settings: Settings, node: Node, parameters: Mapping[str, str]) -
     return [free_size(disk, settings) for disk in node.disks if _is_usable(disk, settings, parameters)]
 
 
-def _is_usable(disk: Disk, settings: Settings, parameters: Mapping[str, str]) -> bool:
+def _is_usable(disk: longhorn.Disk, settings: Settings, parameters: Mapping[str, str]) -> bool:
     """Whether a disk counts; a full disk counts too. The type is the reported one here, not the spec's."""
-    required_type = _DISK_TYPE_BY_ENGINE.get(parameters.get("dataEngine", V1))
+    required_type = _DISK_TYPE_BY_ENGINE.get(parameters.get("dataEngine", longhorn.V1))
     selector = _selector(parameters.get("diskSelector", ""))
     return (
         disk.in_spec
@@ -376,7 +366,7 @@ def _selector(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
 
-def free_size(disk: Disk, settings: Settings) -> int:
+def free_size(disk: longhorn.Disk, settings: Settings) -> int:
     """Free bytes below the over-provisioning limit. Computed in integers, and not in float64 as in the scheduler."""
     provisionable = (disk.storage_maximum - disk.storage_reserved) * settings.storage_over_provisioning_percentage
     return max(0, quotient(wrap_int64(provisionable), 100) - disk.storage_scheduled)

@@ -9,22 +9,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from scheduler_core.longhorn import placement
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.placement import (
-    Choice,
-    DiskCandidates,
-    PlacementResult,
-    Reasons,
-    cluster_refusal,
-    find_candidates,
-    node_candidates,
-    possible_choices,
-    preferred_disks,
-    schedule_replica,
-    tiers_of,
-    uncounted_bytes,
-)
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import DiskSpace, disk_space
@@ -64,7 +51,7 @@ class _Progress(Struct, frozen=True):
     placed: tuple[Replica, ...] = ()
     places: tuple[Place, ...] = ()
     chance: bool = False  # whether a choice so far depended on chance
-    reasons: Reasons | None = None  # why the remaining replicas could not be placed, None if none has failed
+    reasons: placement.Reasons | None = None  # why the remaining replicas could not be placed, None if none has failed
 
 
 def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]:
@@ -72,7 +59,7 @@ def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]
     controller/volume_controller.go: replenishReplicas (which prechecks each replica while none has a place yet, so that
     anti-affinity has no effect) and reconcileVolumeCondition (which then places them one after the other).
     """
-    precheck = find_candidates(cluster, ReplicaRequest.for_volume(volume), ())
+    precheck = placement.find_candidates(cluster, ReplicaRequest.for_volume(volume), ())
     if not precheck.disks:
         message = PRECHECK_FAILED + (join_reasons(precheck.reasons) or "disks are unavailable")
         return {VolumeOutcome((), 0, 0, ScheduledCondition(SCHEDULING_FAILURE, message)): False}
@@ -112,7 +99,7 @@ def _reachable_ends(cluster: Cluster, volume: Volume) -> list[_Progress]:
     return [*ends, *level.values()]
 
 
-def _schedule_next(cluster: Cluster, volume: Volume, placed: tuple[Replica, ...]) -> PlacementResult:
+def _schedule_next(cluster: Cluster, volume: Volume, placed: tuple[Replica, ...]) -> placement.PlacementResult:
     affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else ""
     pending = Replica(
         name="",
@@ -122,10 +109,10 @@ def _schedule_next(cluster: Cluster, volume: Volume, placed: tuple[Replica, ...]
         image=volume.image,
         hard_node_affinity=affinity,
     )
-    return schedule_replica(cluster, volume, pending, placed)
+    return placement.schedule_replica(cluster, volume, pending, placed)
 
 
-def _place_replica(volume: Volume, state: _Progress, choice: Choice) -> _Progress:
+def _place_replica(volume: Volume, state: _Progress, choice: placement.Choice) -> _Progress:
     node = choice.candidate.node
     disk = choice.candidate.disk
     replica = Replica(
@@ -156,7 +143,7 @@ def _condition(cluster: Cluster, volume: Volume, end: _Progress) -> ScheduledCon
     return ScheduledCondition(reason, join_reasons(end.reasons) or "replica scheduling failed")
 
 
-def join_reasons(reasons: Reasons) -> str:
+def join_reasons(reasons: placement.Reasons) -> str:
     """Reasons as Longhorn joins them: sorted, with semicolons."""
     return "; ".join(sorted(reasons))
 
@@ -181,7 +168,7 @@ class NodeExplanation(Struct, frozen=True):
 class PlacementExplanation(Struct, frozen=True):
     """Why each node and disk may or may not take a replica."""
 
-    candidates: DiskCandidates
+    candidates: placement.DiskCandidates
     refusal: Refusal | None  # what stops the decision before any node is looked at, or None
     nodes: tuple[NodeExplanation, ...]  # every node, ordered by name
 
@@ -191,7 +178,7 @@ class NextReplica(Struct, frozen=True):
 
     replica: Replica | None  # the existing replica without a node, None if the decision is about one more
     explanation: PlacementExplanation
-    choices: tuple[Choice, ...]  # the candidates Longhorn may choose, and why; it would not choose the others
+    choices: tuple[placement.Choice, ...]  # the candidates Longhorn may choose, and why; it would not choose the others
 
 
 def explain_next_replica(cluster: Cluster, volume: Volume) -> NextReplica:
@@ -201,53 +188,46 @@ def explain_next_replica(cluster: Cluster, volume: Volume) -> NextReplica:
     request = ReplicaRequest.for_replica(volume, unplaced) if unplaced else ReplicaRequest.for_volume(volume)
     explanation = explain(cluster, request, replicas)
     disks = explanation.candidates.disks
-    choices = possible_choices(preferred_disks(volume, disks, replicas), request.replica_size) if disks else ()
+    choices = (
+        placement.possible_choices(placement.preferred_disks(volume, disks, replicas), request.replica_size)
+        if disks
+        else ()
+    )
     return NextReplica(unplaced, explanation, choices)
 
 
 def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replica]) -> PlacementExplanation:
     """Explains the answer of `find_candidates`. `replicas` are all of this volume."""
-    candidates = find_candidates(cluster, request, replicas)
-    refusal = cluster_refusal(cluster, request)
-    open_nodes, _ = node_candidates(cluster, request)
-    tiers = {} if refusal else _tier_by_node(tiers_of(cluster, request, open_nodes, replicas), candidates.tier)
+    candidates = placement.find_candidates(cluster, request, replicas)
+    refusal = placement.cluster_refusal(cluster, request)
+    open_nodes, _ = placement.node_candidates(cluster, request)
+    tiers = (
+        {} if refusal else _tier_by_node(placement.tiers_of(cluster, request, open_nodes, replicas), candidates.tier)
+    )
     candidate_disks = frozenset((candidate.node.name, candidate.disk.name) for candidate in candidates.disks)
-    placement = _Placement(cluster, request, replicas, candidate_disks)
-    nodes = [_explain_node(placement, node, tiers.get(node.name)) for node in cluster.nodes.values()]
-    return PlacementExplanation(candidates, refusal, tuple(nodes))
 
+    def explain_node(node: Node) -> NodeExplanation:
+        tier = tiers.get(node.name)
+        refusal = None
+        if tier is None:
+            refusal = node_refusal(cluster, request, node) or _anti_affinity_refusal(node, replicas)
+        disks: list[DiskExplanation] = []
+        for disk in node.disks:
+            uncounted = placement.uncounted_bytes(node, disk, replicas)
+            disk_refusal = disk_and_space_refusal(cluster, request, node, disk, uncounted)
+            if disk_refusal is None and refusal is None and (node.name, disk.name) not in candidate_disks:
+                text = f"disk {disk.name} has a replica of volume {request.volume.name}"
+                disk_refusal = Refusal(Rule.DISK_ANTI_AFFINITY, text)
+            disks.append(DiskExplanation(disk, disk_space(disk, cluster.settings, uncounted), disk_refusal))
+        return NodeExplanation(node, refusal, tier, tuple(disks))
 
-class _Placement(Struct, frozen=True):
-    cluster: Cluster
-    request: ReplicaRequest
-    replicas: Sequence[Replica]  # all replicas of the volume
-    candidate_disks: frozenset[tuple[str, str]]  # node and name of each disk that the replica may go to
+    return PlacementExplanation(candidates, refusal, tuple(map(explain_node, cluster.nodes.values())))
 
 
 def _tier_by_node(tiers: Iterable[tuple[Tier, Sequence[Node]]], winner: Tier | None) -> Mapping[str, Tier]:
     """The tier in which each node was tried; once a tier has won, only its nodes are listed."""
     tried = [entry for entry in tiers if winner is None or entry[0] is winner]
     return {node.name: tier for tier, nodes in reversed(tried) for node in nodes}
-
-
-def _explain_node(placement: _Placement, node: Node, tier: Tier | None) -> NodeExplanation:
-    cluster = placement.cluster
-    request = placement.request
-    replicas = placement.replicas
-    refusal = (
-        None if tier is not None else node_refusal(cluster, request, node) or _anti_affinity_refusal(node, replicas)
-    )
-    disks: list[DiskExplanation] = []
-    for disk in node.disks:
-        uncounted = uncounted_bytes(node, disk, replicas)
-        disk_refusal = disk_and_space_refusal(cluster, request, node, disk, uncounted)
-        is_candidate = (node.name, disk.name) in placement.candidate_disks
-        if disk_refusal is None and refusal is None and not is_candidate:
-            disk_refusal = Refusal(
-                Rule.DISK_ANTI_AFFINITY, f"disk {disk.name} has a replica of volume {request.volume.name}"
-            )
-        disks.append(DiskExplanation(disk, disk_space(disk, cluster.settings, uncounted), disk_refusal))
-    return NodeExplanation(node, refusal, tier, tuple(disks))
 
 
 def _anti_affinity_refusal(node: Node, replicas: Sequence[Replica]) -> Refusal:

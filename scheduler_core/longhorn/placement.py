@@ -17,18 +17,11 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from scheduler_core.longhorn import stages
-from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
+from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, tiers, used_disks
 from scheduler_core.longhorn.cluster import DEGRADED, Cluster, is_replenishing, wait_refusal
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest, source_missing
 from scheduler_core.longhorn.space import DiskSpace, disk_space, space_refusal
-from scheduler_core.longhorn.stages import (
-    EXT_LIMIT,
-    eligibility_refusal,
-    prefilter_refusal,
-    space_setting_refusal,
-    space_stage_rule,
-)
 from scheduler_core.model import kube
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 from scheduler_core.values import replace
@@ -222,7 +215,12 @@ class _KnownNodes(NamedTuple):
 def _known_nodes(cluster: Cluster, request: ReplicaRequest) -> Mapping[str, _KnownNode]:
     """What is known of every node, renewed for those that have changed; empty where more decides than node and disks."""
     volume = request.volume
-    if request.linked_clone or volume.backing_image or volume.size >= EXT_LIMIT or space_setting_refusal(cluster):
+    if (
+        request.linked_clone
+        or volume.backing_image
+        or volume.size >= stages.EXT_LIMIT
+        or stages.space_setting_refusal(cluster)
+    ):
         return {}
     objects = (cluster.settings, cluster.instance_managers, cluster.engine_images)
     key = (
@@ -290,7 +288,7 @@ def _passing(
 
 def prefilter_disks(cluster: Cluster, request: ReplicaRequest, node: Node) -> tuple[Disk, ...]:
     """A node's disks that FindDiskCandidates considers at all."""
-    return tuple(disk for disk in node.disks if prefilter_refusal(cluster, request, disk) is None)
+    return tuple(disk for disk in node.disks if stages.prefilter_refusal(cluster, request, disk) is None)
 
 
 def cluster_refusal(cluster: Cluster, request: ReplicaRequest) -> Refusal | None:
@@ -337,6 +335,7 @@ def _disk_candidates(
     if refusal is not None:
         return DiskCandidates(reasons=_reported_reasons([refusal.rule]))
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
+    used = used_disks(replicas, ignore_failed=reuse)
     reasons: Reasons = frozenset()
     for tier, members in tiers_of(cluster, request, nodes, replicas, reuse=reuse):
         eligible: list[DiskCandidate] = []
@@ -345,9 +344,10 @@ def _disk_candidates(
             eligible += candidates
             if refused:
                 reasons |= refused
-        spread = spread_over_disks(eligible, replicas, soft=soft.disk, ignore_failed=reuse)
-        if spread:
-            return DiskCandidates(tuple(spread), tier)
+        empty = [candidate for candidate in eligible if candidate.disk_uuid not in used]
+        # Where every disk has a replica, disk anti-affinity that is soft allows all of them.
+        if empty or (soft.disk and eligible):
+            return DiskCandidates(tuple(empty or eligible), tier)
     return DiskCandidates(reasons=reasons)
 
 
@@ -376,10 +376,10 @@ def eligible_disks(
     eligible: list[DiskCandidate] = []
     rules: list[Rule] = []
     for disk in disks:
-        refusal = eligibility_refusal(cluster, request, disk)
+        refusal = stages.eligibility_refusal(cluster, request, disk)
         rule = refusal.rule if refusal is not None else None
         if rule is None and replicas is not None:
-            rule = space_stage_rule(cluster, request, disk, uncounted_bytes(node, disk, replicas))
+            rule = stages.space_stage_rule(cluster, request, disk, uncounted_bytes(node, disk, replicas))
         if rule is None:
             eligible.append(DiskCandidate(node, disk))
         else:

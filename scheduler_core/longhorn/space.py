@@ -64,21 +64,14 @@ def disk_space(disk: Disk, settings: Settings, uncounted: int = 0, grants: int |
     of its own, in addition to Longhorn's.
     """
     free = scheduling_limit(disk, settings) - disk.storage_scheduled - uncounted
+    full = Rule.STORAGE_AVAILABLE if disk.storage_available <= 0 else None
     return DiskSpace(
         free=free if grants is None else min(free, grants),
         headroom=disk.storage_available - minimal_available(disk, settings),
-        closed_by=_closing_rule(disk),
+        closed_by=Rule.STORAGE_MAXIMUM if disk.storage_maximum <= 0 else full,
         grants=grants,
         uncounted=uncounted,
     )
-
-
-def _closing_rule(disk: Disk) -> Rule | None:
-    if disk.storage_maximum <= 0:
-        return Rule.STORAGE_MAXIMUM
-    if disk.storage_available <= 0:
-        return Rule.STORAGE_AVAILABLE
-    return None
 
 
 def space_refusal(size: int, required: int, space: DiskSpace) -> Rule | None:

@@ -21,20 +21,12 @@ import msgspec
 from msgspec import Struct
 
 from scheduler_core.errors import QuantityError
+from scheduler_core.longhorn import space
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.node_status import is_down
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError
 from scheduler_core.longhorn.replica_request import FULL_COPY, LINKED_CLONE, is_data_from_volume, is_v2
 from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
-from scheduler_core.longhorn.space import (
-    disk_space,
-    minimal_available,
-    minimal_available_text,
-    scheduling_limit,
-    scheduling_limit_text,
-    space_detail,
-    space_refusal,
-)
 from scheduler_core.model.longhorn import (
     BEST_EFFORT,
     DISABLED,
@@ -393,12 +385,12 @@ def can_grow(disk: Disk, settings: Settings, increase: int) -> bool:
 
 
 def _growth_refusal(disk: Disk, settings: Settings, increase: int) -> str:
-    space = disk_space(disk, settings)
-    physical = _physical_refusal(disk, settings, increase) if increase > 0 and space.open else ""
-    rule = space_refusal(increase, 0, space)
+    left = space.disk_space(disk, settings)
+    physical = _physical_refusal(disk, settings, increase) if increase > 0 and left.open else ""
+    rule = space.space_refusal(increase, 0, left)
     if physical or rule is None:
         return physical
-    return space_detail(rule, disk, settings, space, Volume(name="", size=increase))
+    return space.space_detail(rule, disk, settings, left, Volume(name="", size=increase))
 
 
 def _physical_refusal(disk: Disk, settings: Settings, increase: int) -> str:
@@ -406,10 +398,10 @@ def _physical_refusal(disk: Disk, settings: Settings, increase: int) -> str:
     # The reserve counts as free here.
     used = disk.storage_maximum - disk.storage_available - disk.storage_reserved + increase
     unused = disk.storage_maximum - used
-    if unused < minimal_available(disk, settings):
-        least = minimal_available_text(disk, settings)
+    if unused < space.minimal_available(disk, settings):
+        least = space.minimal_available_text(disk, settings)
         return f"disk {disk.name}: {format_bytes(unused)} free once the growth is written must be at least {least}"
-    if used > scheduling_limit(disk, settings):
-        most = scheduling_limit_text(disk, settings)
+    if used > space.scheduling_limit(disk, settings):
+        most = space.scheduling_limit_text(disk, settings)
         return f"disk {disk.name}: {format_bytes(used)} used once the growth is written must be at most {most}"
     return ""

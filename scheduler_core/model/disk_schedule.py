@@ -4,13 +4,14 @@ the disk's UUID. Controllers that need space write the spec; only the DiskSchedu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
 from msgspec import Struct, field
 
 from scheduler_core.model.kube import Condition
+from scheduler_core.values import replace
 
 FINALIZER: Final = "longhorn.io"
 
@@ -68,6 +69,10 @@ class DiskScheduleSpec(Struct, frozen=True):
     def requests(self, kind: RequestKind) -> Requests:
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
+    def with_requests(self, requests: Callable[[RequestKind], Requests]) -> DiskScheduleSpec:
+        replicas, images = map(requests, (RequestKind.REPLICA, RequestKind.BACKING_IMAGE))
+        return replace(self, replicas=replicas, backing_images=images)
+
 
 class DiskScheduleStatus(Struct, frozen=True):
     """The answers to the requests. `storage_scheduled` is the sum of all allocated bytes. `storage_available` is the
@@ -82,6 +87,10 @@ class DiskScheduleStatus(Struct, frozen=True):
 
     def allocations(self, kind: RequestKind) -> Allocations:
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
+
+    def with_allocations(self, allocations: Callable[[RequestKind], Allocations]) -> DiskScheduleStatus:
+        replicas, images = map(allocations, (RequestKind.REPLICA, RequestKind.BACKING_IMAGE))
+        return replace(self, replicas=replicas, backing_images=images)
 
 
 class Adoption(Struct, frozen=True):

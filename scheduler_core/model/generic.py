@@ -48,10 +48,11 @@ class Service(Struct, frozen=True):
 class Controller(Struct, frozen=True):
     """A ReplicationController, ReplicaSet or StatefulSet with the pods that it selects."""
 
-    kind: str  # the kind's name
-    namespace: str
-    name: str
-    selector: LabelSelector | None = None  # None, or without any part: it selects nothing
+    kind: Annotated[str, "metadata"]  # the kind's name, which objects in a list do not have
+    namespace: Annotated[str, "metadata.namespace", namespace_or_default]
+    name: Annotated[str, "metadata.name"]
+    # None, or without any part: it selects nothing.
+    selector: Annotated[LabelSelector | None, "spec.selector"] = None
 
     @property
     def key(self) -> ControllerKey:

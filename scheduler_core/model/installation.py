@@ -64,17 +64,26 @@ class InstalledPod(Struct, frozen=True):
 class HeldLease(Struct, frozen=True):
     """The Lease of the leader."""
 
-    holder: str  # the leader's identity, "" for none
-    duration: int = 0  # seconds within which it promises to renew
-    renewed: str = ""  # when it did so last, in the API's form
+    holder: Annotated[str, "spec.holderIdentity"] = ""  # the leader's identity, "" for none
+    duration: Annotated[int, "spec.leaseDurationSeconds"] = 0  # seconds within which it promises to renew
+    renewed: Annotated[str, "spec.renewTime"] = ""  # when it did so last, in the API's form
+
+
+def _pod_key(namespace: str | None, name: str) -> str:
+    return f"{namespace_or_default(namespace)}/{name}"
+
+
+def _first_time(series: str | None, last: str | None, event: str | None) -> str:
+    return series or last or event or ""
 
 
 class SchedulingFailure(Struct, frozen=True):
     """An event in which kube-scheduler says why a pod waits."""
 
-    pod: str  # ``namespace/name``
-    message: str
-    last: str = ""  # when it happened last, in the API's form
+    pod: Annotated[str, "involvedObject.namespace", "involvedObject.name", _pod_key]  # ``namespace/name``
+    message: Annotated[str, "message"] = ""
+    # When it happened last, in the API's form.
+    last: Annotated[str, "series.lastObservedTime", "lastTimestamp", "eventTime", _first_time] = ""
 
 
 class ServiceAddress(Struct, frozen=True):

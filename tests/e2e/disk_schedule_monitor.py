@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from app.disk_schedule.informer import Informer, InformerObject, read_replica, read_schedule
+from app.disk_schedule.informer import Informer, InformerObject
 from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS
+from scheduler_core.convert.disk_schedule import read_disk_schedule
+from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.disk_schedule.occupancy import has_run
 from scheduler_core.model import disk_schedule as ds
 from scheduler_core.model.longhorn import Replica
@@ -29,7 +31,7 @@ class _ReplicaHistory(Informer[Replica]):
     """The replicas, with all of their versions."""
 
     def __init__(self) -> None:
-        super().__init__(read_replica)
+        super().__init__(REPLICA.decode)
         self._versions: defaultdict[str, list[tuple[int, Replica | ds.Fault]]] = defaultdict(list)
 
     def _set(self, key: Key, value: InformerObject[Replica] | None) -> None:
@@ -88,7 +90,7 @@ class DiskScheduleMonitor:
     async def _watch(self) -> None:
         client = await KubeClient.connect(str(self._kubeconfig))
         timing = Timing(time.monotonic, random.uniform)
-        decode_schedule = Informer(read_schedule).decode
+        decode_schedule = Informer(read_disk_schedule).decode
         reflector = Reflector(client, DISK_SCHEDULES, decode_schedule, self, timing, namespace=self._namespace)
         decode_replica = self._replicas.decode
         replicas = Reflector(

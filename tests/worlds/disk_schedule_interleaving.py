@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 
 from scheduler_core.disk_schedule import backing_images
-from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
+from scheduler_core.disk_schedule.disk_space import DiskSpaces
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import Create, Delete, UpdateSpec, new_schedule, reconcile, sync_disks
 from scheduler_core.disk_schedule.volumes import VolumeSnapshot, decide_volume
@@ -33,7 +33,7 @@ from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskSche
 from scheduler_core.model.longhorn import FILESYSTEM, BackingImage, Disk, Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
-from tests.worlds.disk_schedules import READY
+from tests.worlds.disk_schedules import READY, disk_spaces
 
 GI = 1024**3
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

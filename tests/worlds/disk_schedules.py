@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Final
 
-from scheduler_core.model.disk_schedule import Allocation, AllocationState
+from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
+from scheduler_core.disk_schedule.reconcile import NodeLookup
+from scheduler_core.model.disk_schedule import Allocation, AllocationState, DiskSchedule
 from scheduler_core.model.kube import Condition
 from tests.builders import GI, LONGHORN, Object
 
@@ -65,3 +68,14 @@ def _requests(sizes: Sizes | None) -> Object:
 
 def _allocations(answers: Answers | None) -> Object:
     return {name: {"state": state, "scheduledSize": int(size * GI)} for name, (state, size) in (answers or {}).items()}
+
+
+def disk_spaces(
+    schedules: Mapping[str, DiskSchedule], nodes: Mapping[str, NodeLookup], occupancy: Mapping[str, DiskOccupancy]
+) -> DiskSpaces:
+    """Returns what a newcomer can get on each disk, by UUID."""
+    spaces = {
+        uuid: disk_space(schedule, nodes.get(schedule.spec.node), occupancy.get(uuid, NO_OCCUPANTS))
+        for uuid, schedule in schedules.items()
+    }
+    return DiskSpaces(spaces)

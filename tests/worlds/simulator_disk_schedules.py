@@ -11,7 +11,7 @@ import msgspec
 from app.kube import resources
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule import backing_images, volumes
-from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
+from scheduler_core.disk_schedule.disk_space import DiskSpaces
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import Create, new_schedule, reconcile, sync_disks
 from scheduler_core.disk_schedule.writes import (
@@ -28,6 +28,7 @@ from scheduler_core.disk_schedule.writes import (
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
 from simulator.objects import KubeObject
 from tests.builders import NOW
+from tests.worlds.disk_schedules import disk_spaces
 from tests.worlds.simulator import World
 
 Json = dict[str, Any]

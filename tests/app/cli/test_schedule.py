@@ -306,7 +306,7 @@ def test_the_lease_name_comes_from_the_flag_or_the_environment(
             leases.append(options["lease"])
             super().__init__(*arguments, **options)
 
-    def build_only(config: SchedulerConfig, options: SchedulerOptions, *_: object) -> None:
+    async def build_only(config: SchedulerConfig, options: SchedulerOptions, *_: object) -> None:
         lifecycle.build_lifecycle(KubeClient(None), config, options, SchedulerMetrics())  # type: ignore[arg-type]
 
     monkeypatch.setattr(lifecycle, "Elector", RecordingElector)

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.kube.client import KubeClient
-from scheduler_core.disk_schedule.disk_space import disk_spaces
 from scheduler_core.disk_schedule.occupancy import occupancy_by_disk
 from tests import builders
 from tests.builders import GI
 from tests.e2e.disk_schedule import image
 from tests.worlds.controllers import World, put
+from tests.worlds.disk_schedules import disk_spaces
 from tests.worlds.fake_api import write_kubeconfig
 
 UUID = "n-disk-1"

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from app.disk_schedule.controller import OrphanRequests
-from app.disk_schedule.informer import Informer, InformerObject, read_image, read_replica, read_schedule, read_volume
+from app.disk_schedule.informer import Informer, InformerObject, read_image, read_volume
+from scheduler_core.convert.disk_schedule import read_disk_schedule
+from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.model.disk_schedule import Fault
 
 Change = tuple[str, str | Fault | None, str | Fault | None]
@@ -69,7 +71,7 @@ def test_a_copy_of_all_objects_does_not_change() -> None:
 
 def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
     raw = {"metadata": {"name": "r", "resourceVersion": "7"}, "spec": {"volumeSize": "-5"}}
-    key, decoded = Informer(read_replica).decode(json.dumps(raw).encode())
+    key, decoded = Informer(REPLICA.decode).decode(json.dumps(raw).encode())
     assert key == "r"
     assert (decoded.name, decoded.version) == ("r", "7")
     assert isinstance(decoded.value, Fault)
@@ -93,7 +95,9 @@ def test_an_object_that_was_deleted_is_decoded_again() -> None:
     informer.replace({"a": object_at(5, "old")})
     informer.store_written(object_at(6, "written"))
     informer.change("a", None)
-    assert not informer.has_own_write_since("a", "6")
+    informer.change("a", object_at(8, "new"))
+    _, decoded = informer.decode(json.dumps({"metadata": {"name": "a", "resourceVersion": "6"}}).encode())
+    assert decoded.value == "decoded"
 
 
 def test_kept_bytes_are_the_object_without_managed_fields() -> None:
@@ -116,7 +120,7 @@ def test_images_and_disk_schedules_have_a_fault_per_field() -> None:
     image = read_image(json.dumps({"metadata": {"name": "i"}, "spec": {"minNumberOfCopies": -1}}).encode())
     assert not isinstance(image, Fault)
     assert [fault.field for fault in image.copies.faults] == ["spec.minNumberOfCopies"]
-    schedule = read_schedule(json.dumps({"metadata": {"name": "s"}, "spec": {"replicas": {"r": -1}}}).encode())
+    schedule = read_disk_schedule(json.dumps({"metadata": {"name": "s"}, "spec": {"replicas": {"r": -1}}}).encode())
     assert not isinstance(schedule, Fault)
     assert [fault.field for fault in schedule.faults] == ["spec.replicas.r"]
 

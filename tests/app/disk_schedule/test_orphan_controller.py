@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from app.disk_schedule.controller import OrphanController
-from app.disk_schedule.informer import Informer, read_schedule
+from app.disk_schedule.informer import Informer
 from app.kube.client import KubeClient
 from app.kube.resources import DISK_SCHEDULES
+from scheduler_core.convert.disk_schedule import read_disk_schedule
 from tests.worlds.controllers import RecordingApi, World, put
 from tests.worlds.fake_api import serve, until
 
@@ -37,7 +38,7 @@ async def _withdrawn(api: RecordingApi, client: KubeClient, *, works: bool, late
     world.watches.images.change("i", None)
     if late:
         await until("a reconciliation without a request", lambda: not len(controller.queue))
-    schedule = Informer(read_schedule, keep=True).object_of(json.dumps(SCHEDULE).encode())
+    schedule = Informer(read_disk_schedule, keep=True).object_of(json.dumps(SCHEDULE).encode())
     world.watches.schedules.change("d", schedule)
     running = running or asyncio.create_task(controller.run())
     if works:

@@ -5,10 +5,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.disk_schedule.informer import Informer, InformerObject, read_schedule
+from app.disk_schedule.informer import Informer, InformerObject
 from app.disk_schedule.writer import ScheduleWriter
 from app.kube.client import ApiError
-from scheduler_core.convert.disk_schedule import with_status
+from scheduler_core.convert.disk_schedule import read_disk_schedule, with_status
 from scheduler_core.disk_schedule.writes import SetRequirement
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus, RequestKind
 from tests.builders import Object
@@ -24,7 +24,7 @@ class Server:
         # Changes that another writer makes, each just before one of our writes.
         self.foreign: list[Callable[[Object], None]] = []
         self.body: Object = {"metadata": {"name": "u"}, "spec": {"replicas": requests}}
-        self.cache = Informer(read_schedule, keep=True)
+        self.cache = Informer(read_disk_schedule, keep=True)
         self.cache.change("u", self._store())
 
     def _store(self) -> InformerObject[DiskSchedule]:

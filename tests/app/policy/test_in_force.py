@@ -56,7 +56,7 @@ async def generic_cache(folder: Path, stale_after: float = 60) -> AsyncIterator[
 
 
 async def wait_for_sync(api: FakeApi, cache: GenericCache, kinds: frozenset[str]) -> GenericClusterState:
-    await until("the state", lambda: not cache.problem(kinds))
+    await until("the state", lambda: not cache.problem_of(kinds))
     await until("watches", lambda: api.open_watches == len(kinds))
     return cache.state()
 
@@ -80,7 +80,7 @@ async def test_only_wanted_kinds_are_watched(tmp_path: Path) -> None:
     async with generic_cache(tmp_path) as (api, cache):
         await asyncio.sleep(0.05)
         assert api.requests == []
-        assert cache.problem(frozenset()) == ""
+        assert cache.problem_of(frozenset()) == ""
         cache.want(NODES)
         state = await wait_for_sync(api, cache, NODES)
         assert (state.node_names, list(state.assigned_pods)) == (("a", "b"), [])
@@ -90,7 +90,7 @@ async def test_only_wanted_kinds_are_watched(tmp_path: Path) -> None:
         cache.want(NODES)
         await until("the watches to end", lambda: api.open_watches == 1)
         assert cache.state().nodes["a"].pods == ()
-        assert cache.problem(SERVICES) == "policy: pods not listed yet"
+        assert cache.problem_of(SERVICES) == "policy: pods not listed yet"
 
 
 async def test_an_unreadable_pod_without_a_node_is_no_problem(tmp_path: Path) -> None:
@@ -103,12 +103,12 @@ async def test_an_unreadable_pod_without_a_node_is_no_problem(tmp_path: Path) ->
         await api.put(PATHS["Pod"], greedy)
         await api.put(PATHS["Pod"], requesting_pod(name="later", uid="x", node="b"))
         await until("the next pod", lambda: cache.state().nodes["b"].pod_count == 1)
-        assert (cache.problem(SERVICES), cache.pod(("default", "greedy"))) == ("", None)
+        assert (cache.problem_of(SERVICES), cache.pod(("default", "greedy"))) == ("", None)
         await api.put(PATHS["Pod"], requesting_pod(name="greedy", uid="g", cpu="much", node="b"))
-        await until("the problem", lambda: "Pod default/greedy: " in cache.problem(SERVICES))
+        await until("the problem", lambda: "Pod default/greedy: " in cache.problem_of(SERVICES))
         await api.put(PATHS["Pod"], requesting_pod(name="greedy", uid="g", cpu="10P", node="b"))
         await until("its end", lambda: cache.state().nodes["b"].pod_count == 2)
-        assert cache.problem(SERVICES) == ""
+        assert cache.problem_of(SERVICES) == ""
 
 
 async def test_the_state_follows_the_cluster(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ async def test_the_state_follows_the_cluster(tmp_path: Path) -> None:
             fresh = GenericCache(client, Timing(time.monotonic, max), 60)
             fresh.want(SERVICES)
             task = asyncio.create_task(fresh.run())
-            await until("the state", lambda: not fresh.problem(SERVICES))
+            await until("the state", lambda: not fresh.problem_of(SERVICES))
             assert contents(fresh.state()) == followed
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -166,7 +166,7 @@ async def test_a_new_list_replaces_everything(tmp_path: Path) -> None:
         await until(
             "services", lambda: [entry.service.name for entry in cache.state().services["default"]] == ["web-new"]
         )
-        assert cache.problem(SERVICES) == ""
+        assert cache.problem_of(SERVICES) == ""
 
 
 async def test_a_watch_that_fails_is_a_problem(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_a_watch_that_fails_is_a_problem(tmp_path: Path) -> None:
         api.always["watch"] = failing(503, "overloaded")
         api.always["list"] = failing(503, "overloaded")
         api.abort_watches()
-        await until("a problem", lambda: cache.problem(NODES).startswith("policy: nodes not heard of for"))
+        await until("a problem", lambda: cache.problem_of(NODES).startswith("policy: nodes not heard of for"))
         assert cache.state().node_names == ("a", "b"), "the last state stays"
 
 
@@ -186,17 +186,19 @@ async def test_a_kind_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
         api.missing.add(PATHS["Service"])
         del api.collections[PATHS["Service"]]
         cache.want(SERVICES)
-        await until("nodes and pods", lambda: not cache.problem(PODS))
-        await until("the reason", lambda: "404" in cache.problem(SERVICES) or "not found" in cache.problem(SERVICES))
-        assert "services" in cache.problem(SERVICES)
+        await until("nodes and pods", lambda: not cache.problem_of(PODS))
+        await until(
+            "the reason", lambda: "404" in cache.problem_of(SERVICES) or "not found" in cache.problem_of(SERVICES)
+        )
+        assert "services" in cache.problem_of(SERVICES)
 
 
 async def test_an_unreadable_pod_on_a_node_is_a_problem(tmp_path: Path) -> None:
     async with generic_cache(tmp_path) as (api, cache):
         api.add(PATHS["Pod"], requesting_pod(name="odd", uid="odd", node="a", cpu="much"))
         cache.want(PODS)
-        await until("the problem", lambda: "Pod default/odd" in cache.problem(PODS))
-        assert cache.problem(NODES) == ""
+        await until("the problem", lambda: "Pod default/odd" in cache.problem_of(PODS))
+        assert cache.problem_of(NODES) == ""
 
 
 class FakeSource:
@@ -209,7 +211,7 @@ class FakeSource:
     def want(self, kinds: frozenset[str]) -> None:
         self.wanted = kinds
 
-    def problem(self, kinds: frozenset[str]) -> str:
+    def problem_of(self, kinds: frozenset[str]) -> str:
         return ", ".join(sorted(kinds - self.listed))
 
     def state(self) -> GenericClusterState:

@@ -22,7 +22,7 @@ RUNNER = Runner(
     "Replays.",
     _Line,
     lambda line: "" if line.id else "it has no name",
-    lambda vector: None if vector.get("same", True) else f"{vector['id']} differs",
+    lambda vector: "" if vector.get("same", True) else f"{vector['id']} differs",
 )
 
 

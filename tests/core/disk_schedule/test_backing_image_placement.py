@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from scheduler_core.disk_schedule.backing_images import candidate_disks, disks_that_need_image
-from scheduler_core.disk_schedule.disk_space import disk_spaces
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec
 from scheduler_core.model.longhorn import BackingImage, Replica, Volume
 from tests.builders import GI, NOW, disk, longhorn_node, snapshot
+from tests.worlds.disk_schedules import disk_spaces
 
 
 def cluster(settings: dict[str, str] | None = None, **nodes: dict[str, Any]) -> Cluster:

@@ -11,7 +11,6 @@ import pytest
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule import backing_images, volumes
 from scheduler_core.disk_schedule.backing_images import ImageDecision, ImageSnapshot
-from scheduler_core.disk_schedule.disk_space import disk_spaces
 from scheduler_core.disk_schedule.occupancy import occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import NodeLookup
 from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot
@@ -32,7 +31,7 @@ from scheduler_core.model import longhorn as lh
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
-from tests.worlds.disk_schedules import READY, grant, rejection
+from tests.worlds.disk_schedules import READY, disk_spaces, grant, rejection
 
 NOW = "2026-01-01T00:00:00Z"
 Entry = tuple[int, ds.Allocation | None]
