@@ -146,9 +146,6 @@ class World:
     def forget_claim(self, number: int) -> None:
         self.cache.remove(make.claim(f"data-{number}", 60))
 
-    def fetches_take(self, seconds: float) -> None:
-        self.cache.fetch_seconds = seconds
-
     def _put_pod(self, number: int, raw: Object) -> None:
         if number in self._priorities:
             raw["spec"]["priority"] = self._priorities[number]
@@ -229,23 +226,14 @@ class World:
         offer = self.offers.ledger.offer_of(f"uid-{number}")
         return offer.number if offer else 0
 
-    def outstanding(self) -> int:
-        return self.offers.ledger.outstanding
-
     def ended_offers(self, scheduled: str) -> float:
         """How many offers have ended with a decision ("true"), or without ("false")."""
         labels = {"pod_scheduled": scheduled}
         return self.metrics.registry.get_sample_value(f"{SCHEDULING_WAIT}_count", labels) or 0.0
 
-    def fetched(self) -> list[str]:
-        return self.cache.fetched
-
     async def adopt(self, undisturbed: float) -> None:
         """Takes over, so many seconds after the previous leader's last answer."""
         await self.offers.adopt(undisturbed, self.record)
-
-    async def settle(self) -> bool:
-        return await self.offers.settle()
 
     def handed_over(self) -> list[str]:
         """The pods of the final record; "no record" without one."""
@@ -257,9 +245,6 @@ class World:
         self.record = decode_record(encode_record(self.offers.ledger, head, self.loop.time()).data)
         self.offers.clear()
         self._begin()
-
-    def clear(self) -> None:
-        self.offers.clear()
 
     def idle(self) -> None:
         assert self.offers.ledger.outstanding == 0
@@ -294,7 +279,7 @@ MAKING = {
     """,
     "a second request replaces the pod's own offer": """
         # Retries and one-node probes of the same pod do not compete with its offer.
-        0 create 0; filter 0 -> a b; filter 0 -> a b; filter 0 a -> a; offer 0 -> a; filter 0 -> a b; outstanding -> 1
+        0 create 0; filter 0 -> a b; filter 0 -> a b; filter 0 a -> a; offer 0 -> a; filter 0 -> a b; offers.ledger.outstanding -> 1
     """,
     "with a node-reservation time-out of 0 nothing is offered": """
         # Every pod is evaluated alone.
@@ -307,7 +292,7 @@ MAKING = {
     """,
     "fetching a missing object does not hold up other requests": """
         # While the API server is slow, another pod is answered.
-        0 create 0 30; create_unseen 1; fetches_take 1.5; filter 1 -> waits
+        0 create 0 30; create_unseen 1; set cache.fetch_seconds=1.5; filter 1 -> waits
         0.1 filter 0 -> a b
         1.499 offer 0 -> a b
         1.501 answer filter 1 -> a
@@ -324,18 +309,18 @@ MAKING = {
     """,
     "nothing is offered to a pod that does not exist": """
         # Requests about made-up pods would otherwise take the space of real ones.
-        0 create_claim 0; filter 0 -> a b; offer 0 -> none; fetched -> default/db-0
+        0 create_claim 0; filter 0 -> a b; offer 0 -> none; cache.fetched -> default/db-0
     """,
     "nothing is held at a preemption for a pod that does not exist": """
-        0 create_claim 0; preempt 0 a -> a; outstanding -> 0
+        0 create_claim 0; preempt 0 a -> a; offers.ledger.outstanding -> 0
     """,
     "nothing is offered to a pod of another UID": """
         # The pod of this name is a later one.
-        0 create 0; filter 0 uid=made-up -> a b; outstanding -> 0
+        0 create 0; filter 0 uid=made-up -> a b; offers.ledger.outstanding -> 0
     """,
     "a pod that the state has is not read again": """
         # No request to the API server is on the way of a decision.
-        0 create 0; filter 0 -> a b; fetched -> none
+        0 create 0; filter 0 -> a b; cache.fetched -> none
     """,
 }
 WAITING = {
@@ -347,7 +332,7 @@ WAITING = {
     "a request that waited in vain is refused as waiting": """
         # kube-scheduler's only loop must not be blocked for longer.
         0 create 0; filter 0 -> a b; create 1; reasons 1 -> waits
-        0.249 outstanding -> 1
+        0.249 offers.ledger.outstanding -> 1
         0.2499 offer 0 -> a b
         0.2501 answer reasons 1 -> WAITING WAITING
     """,
@@ -405,7 +390,7 @@ ENDING = {
     "a wide offer that replaces a decided one expires": """
         # Its watcher waited for no time at all.
         0 create 0; filter 0 -> a b; nominate 0 a; filter 0 -> a b
-        100 outstanding -> 0
+        100 offers.ledger.outstanding -> 0
     """,
     "a predecessor of the same name does not end the offer": """
         # A StatefulSet's new pod has the name of the old pod, which the watch may still show.
@@ -492,54 +477,54 @@ TAKE_OVER = {
 HAND_OVER = {
     "draining waits until offers have ended": """
         # They end by a decision or by age; then a successor may answer at once.
-        0 adopt inf -> none; create 0; filter 0 -> a b; settle -> waits
-        2 answer settle -> waits; select 0 a; answer settle -> yes; idle
+        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
+        2 answer offers.settle -> waits; select 0 a; answer offers.settle -> yes; idle
     """,
     "draining waits 5 s at most": """
         # If an offer is open then that no successor can know, the Lease must run out.
-        0 adopt inf -> none; create 0; filter 0 -> a b; settle -> waits
-        4.999 answer settle -> waits
-        5.001 answer settle -> no
+        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
+        4.999 answer offers.settle -> waits
+        5.001 answer offers.settle -> no
     """,
     "draining waits for an accepted request whose pod is looked for": """
         # Its offer is handed over with the others.
         0 world slow=yes store=works
         0 adopt inf -> none; create_unseen 0 of=pod; filter 0 -> waits
-        0.1 settle -> waits
-        0.501 answer settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
+        0.1 offers.settle -> waits
+        0.501 answer offers.settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
     """,
     "a leader that has not adopted yet hands nothing over": """
         # Its own record would hide its predecessor's.
         0 world store=works
-        0 settle -> no; handed_over -> no record
+        0 offers.settle -> no; handed_over -> no record
     """,
     "draining records the open offers without waiting for decisions": """
         # The pod's decision is under way.
         0 world store=works
-        0 adopt inf -> none; create 0; filter 0 -> a b; settle -> yes; handed_over -> uid-0
+        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> yes; handed_over -> uid-0
     """,
     "draining answers accepted requests first": """
         # What they are offered is recorded, too.
         0 world store=works
-        0 adopt inf -> none; create_unseen 0; fetches_take 1.5; filter 0 -> waits
-        0.1 settle -> waits
-        1.501 answer settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
+        0 adopt inf -> none; create_unseen 0; set cache.fetch_seconds=1.5; filter 0 -> waits
+        0.1 offers.settle -> waits
+        1.501 answer offers.settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
     """,
     "a request that takes too long for the hand-over gets no offer": """
         # The record is written, and must have every offer: requests have 3 s.
         0 world store=works
-        0 adopt inf -> none; create_unseen 0; fetches_take 4; filter 0 -> waits
-        0.1 settle -> waits
-        3.099 answer settle -> waits
-        3.101 answer settle -> yes
+        0 adopt inf -> none; create_unseen 0; set cache.fetch_seconds=4; filter 0 -> waits
+        0.1 offers.settle -> waits
+        3.099 answer offers.settle -> waits
+        3.101 answer offers.settle -> yes
         4.001 answer filter 0 -> UnavailableError; handed_over -> no offer
     """,
     "if the record cannot be written draining waits as without": """
         # The successor must not start at once.
         0 world store=fails
-        0 adopt inf -> none; create 0; filter 0 -> a b; settle -> waits
-        4.999 answer settle -> waits
-        5.001 answer settle -> no
+        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
+        4.999 answer offers.settle -> waits
+        5.001 answer offers.settle -> no
     """,
 }
 PREEMPTION = {
