@@ -110,19 +110,6 @@ def test_a_plan_obeys_every_rule(cluster: list[list[Object]], volumes: list[tupl
             assert all(set(tags) <= set(entry["tags"]) for _, tags, _ in volumes_on_disk)
 
 
-@given(CLUSTERS, VOLUMES, st.integers(0, 10))
-def test_more_space_never_loses_a_node(
-    cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]], excess: int
-) -> None:
-    """Nodes still fit when less is scheduled on every disk."""
-    before = fitting(explained(pod_of(volumes), objects(cluster, volumes), options=EXACT))
-    with_more_space = [
-        [{**entry, "scheduled": max(0, entry["scheduled"] - excess)} for entry in node] for node in cluster
-    ]
-    after = fitting(explained(pod_of(volumes), objects(with_more_space, volumes), options=EXACT))
-    assert set(before) <= set(after)
-
-
 @given(CLUSTERS, VOLUMES)
 def test_auto_offers_the_stale_safe_nodes_or_else_the_order_safe_ones_or_else_all_that_fit(
     cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]
