@@ -31,7 +31,7 @@ from tests.builders import Object
 from tests.worlds.state_source import FakeStateSource, SlowSource, caller_waits, fitting_nodes
 from tests.worlds.timeline import play, rows
 from tests.worlds.two_nodes import NODES, claim_with_node, database_pod, nominated_pod, two_nodes
-from tests.worlds.virtual_time import run, virtual_loop, virtually
+from tests.worlds.virtual_time import virtual_loop, virtually
 
 SCHEDULING_WAIT = f"{PREFIX}_pod_scheduling_wait_duration_seconds"
 FAR = make.storage_class("far", dataLocality="disabled")
@@ -572,25 +572,23 @@ def test_preemption_holds_the_room_it_makes(timeline: str) -> None:
     play(World, timeline)
 
 
-def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_path: Path) -> None:
+@virtually
+async def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_path: Path) -> None:
     argument = {"labelPreference": {"label": "gold", "presence": True}}
     priority = {"name": "PreferGold", "weight": 10, "argument": argument}
-
-    async def test() -> None:
-        world = World()
-        world.use_policy(tmp_path / "policy.json", priority, gold="b")
-        world.resize("a", space=70)
-        world.resize("b", space=60)
-        for number in (0, 1):
-            world.create(number, 25)
-            await world.filter(number)
-        assert world.offer(1) == ["b"]
-        await world.end()
-
-    run(test())
+    world = World()
+    world.use_policy(tmp_path / "policy.json", priority, gold="b")
+    world.resize("a", space=70)
+    world.resize("b", space=60)
+    for number in (0, 1):
+        world.create(number, 25)
+        await world.filter(number)
+    assert world.offer(1) == ["b"]
+    await world.end()
 
 
-def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
+@virtually
+async def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
     plugin = tmp_path / "broken_priority.py"
     plugin.write_text(
         "from scheduler_core.generic.plugin_rules import PriorityPlugin\n"
@@ -598,17 +596,13 @@ def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
         "    raise ValueError('no score')\n"
         "PRIORITIES = [PriorityPlugin('Broken', broken)]\n"
     )
-
-    async def test() -> None:
-        world = World()
-        world.use_policy(tmp_path / "policy.json", {"name": "Broken", "weight": 1}, str(plugin))
-        for number in (0, 1):
-            world.create(number, 30)
-            await world.filter(number)
-        assert world.offer(1) == ["a"]
-        await world.end()
-
-    run(test())
+    world = World()
+    world.use_policy(tmp_path / "policy.json", {"name": "Broken", "weight": 1}, str(plugin))
+    for number in (0, 1):
+        world.create(number, 30)
+        await world.filter(number)
+    assert world.offer(1) == ["a"]
+    await world.end()
 
 
 @virtually
