@@ -1,9 +1,8 @@
-"""Whole decisions, compared with trying every assignment, and changes that must not change them."""
+"""Whole decisions: what plans obey, which nodes each packing option offers, and changes that must not change them."""
 
 import json
 import random
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
 from hypothesis import given
@@ -64,34 +63,6 @@ def objects(cluster: Sequence[Sequence[Object]], volumes: Sequence[tuple[int, tu
 
 def pod_of(volumes: Sequence[Any]) -> Object:
     return pod(*(f"v{index}" for index in range(len(volumes))))
-
-
-def brute_force(node: Sequence[Object], volumes: Sequence[tuple[int, tuple[str, ...], int]]) -> bool:
-    """Whether any assignment obeys Longhorn's rules, written here from their text and in whole Gi."""
-    for picks in product(range(len(node)), repeat=len(volumes)):
-        scheduled = [entry["scheduled"] for entry in node]
-        for (size, tags, actual), pick in zip(volumes, picks, strict=True):
-            chosen = node[pick]
-            scheduled[pick] += size
-            if not chosen["allow"] or not set(tags) <= set(chosen["tags"]):
-                break
-            if chosen["available"] - min(actual, size) <= chosen["size"] * 25 / 100:
-                break
-        else:
-            if all(total <= entry["size"] - entry["reserved"] or entry["scheduled"] == total
-                   for total, entry in zip(scheduled, node, strict=True)):  # fmt: skip
-                return True
-    return False
-
-
-@given(CLUSTERS, VOLUMES)
-def test_a_node_fits_exactly_if_some_assignment_obeys_all_rules(
-    cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]
-) -> None:
-    """Tags, closed disks, both space rules and packing together."""
-    explanation = explained(pod_of(volumes), objects(cluster, volumes), options=EXACT)
-    expected = [f"n{index}" for index, node in enumerate(cluster) if brute_force(node, volumes)]
-    assert fitting(explanation) == expected
 
 
 @given(CLUSTERS, VOLUMES)
