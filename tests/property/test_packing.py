@@ -30,6 +30,15 @@ def brute_force(sizes: Sequence[int], free: Sequence[int], allowed: Sequence[int
     return place(0, tuple(free))
 
 
+def holds(sizes: Sequence[int], free: Sequence[int], allowed: Sequence[int] | None, assignment: Sequence[int]) -> bool:
+    """Whether each volume has a disk that it may use, and none of these disks is overfilled."""
+    remaining = list(free)
+    for volume, disk in enumerate(assignment):
+        remaining[disk] -= sizes[volume]
+    admitted = all(allowed is None or allowed[volume] >> disk & 1 for volume, disk in enumerate(assignment))
+    return len(assignment) == len(sizes) and admitted and all(remaining[disk] >= 0 for disk in assignment)
+
+
 @st.composite
 def problems(draw: st.DrawFn, max_volumes: int = 8, max_disks: int = 4) -> Problem:
     """Sizes with zeros and duplicates; free bytes at random, or about those of a known packing."""
@@ -74,11 +83,7 @@ def test_assign_agrees_with_fits_and_its_plan_holds(problem: Problem) -> None:
         assert plan is PackingAnswer.NO
         return
     assert answer is PackingAnswer.YES
-    remaining = list(free)
-    for volume, disk in enumerate(plan):
-        remaining[disk] -= sizes[volume]
-        assert allowed is None or allowed[volume] >> disk & 1
-    assert all(remaining[disk] >= 0 for disk in plan)
+    assert holds(sizes, free, allowed, plan)
 
 
 @examples(75)
