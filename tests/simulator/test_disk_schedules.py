@@ -38,9 +38,7 @@ def available_gib(world: World, node: str) -> int:
 
 async def test_the_simulator_places_no_replica() -> None:
     world, _ = await start_world("50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED), world.attach("v", "a"))
     assert world.places("v") == []
     assert len(world.replicas("v")) == 1
     assert not world.attachment("v").get("attached")
@@ -49,9 +47,7 @@ async def test_the_simulator_places_no_replica() -> None:
 async def test_a_replica_starts_once_its_disk_grants_its_size() -> None:
     """Neither a placement nor a request is enough."""
     world, disks = await start_world("50Gi")
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 10), world.attach("v", "a"))
     await disks.ask()
     await world.settle()
     assert world.places("v") == ["a"]
@@ -81,8 +77,7 @@ async def test_a_rejected_replica_starts_on_the_next_disk_that_grants_it() -> No
     )
     await disks.answer()
     assert disks.schedules[full_disk].status.replicas[replica_of_v.name] == Allocation(AllocationState.REJECTED, 0)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.attach("v", "a"))
     assert not world.attachment("v").get("attached")
     await world.delete_volume("u")
     await disks.settle()
@@ -93,9 +88,7 @@ async def test_a_rejected_replica_starts_on_the_next_disk_that_grants_it() -> No
 async def test_an_engine_starts_once_all_its_placed_replicas_are_granted() -> None:
     """A replica granted later would have to be rebuilt."""
     world, disks = await start_world("50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED, replicas=2)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED, replicas=2), world.attach("v", "a"))
     for _ in range(2):  # one replica is placed at a time
         await disks.ask()
     await disks.answer("a")
@@ -116,8 +109,7 @@ async def test_a_rebuild_waits_for_its_grant() -> None:
     await world.attach("v", "a")
     await disks.settle()
     leaving = world.places("v")[0]
-    await world.patch_disk(leaving, allowScheduling=False, evictionRequested=True)
-    await world.settle()
+    await world.settle(world.patch_disk(leaving, allowScheduling=False, evictionRequested=True))
     await disks.ask()
     await world.settle()
     assert [each.model.healthy_at for each in world.replicas("v")].count("") == 1
@@ -129,20 +121,14 @@ async def test_a_rebuild_waits_for_its_grant() -> None:
 
 async def test_an_ungranted_replica_with_data_starts_again() -> None:
     world = World()
-    await world.start("50Gi")
-    await world.add_volume("v", 40)
-    await world.write("v", 30)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.start("50Gi"), world.add_volume("v", 40), world.write("v", 30), world.attach("v", "a"))
     world.controllers.config = disk_schedule_config()
     disks = DiskScheduling(world)
     await disks.settle()
     [replica] = world.replicas("v")
     assert disks.of("a").status.replicas[replica.name] == Allocation(AllocationState.REJECTED, 0)
-    await world.detach("v")
-    await world.settle()
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.detach("v"))
+    await world.settle(world.attach("v", "a"))
     assert world.attachment("v")["attached"] is True
     assert report(world.controllers, ready=True)["ungranted"] == [replica.name]
 
@@ -213,8 +199,7 @@ async def test_an_expansion_that_one_disk_rejects_changes_nothing() -> None:
 async def test_writes_stay_within_the_grant_and_reduce_the_available_space() -> None:
     """A volume whose expansion waits is not filled beyond its old size."""
     world, disks = await grow_claim("50Gi", gib=30, replicas=1)
-    await world.write("v", 25)
-    await world.settle()
+    await world.settle(world.write("v", 25))
     assert world.volume("v").actual_size == 10 * GIB
     assert available_gib(world, "a") == 40
     await disks.settle()
@@ -226,9 +211,7 @@ async def test_writes_stay_within_the_grant_and_reduce_the_available_space() -> 
 async def test_a_grant_wakes_the_controllers_that_wait_for_it() -> None:
     """Nothing but the DiskSchedule and the replica's size changes."""
     world, disks = await grow_claim("50Gi", gib=20, replicas=1)
-    await world.add_volume("w", 10)
-    await world.attach("w", "a")
-    await world.settle()
+    await world.settle(world.add_volume("w", 10), world.attach("w", "a"))
     queues = (world.controllers.volumes, world.controllers.claims, world.controllers.replicas)
     task = asyncio.create_task(world.controllers.run())
     try:
@@ -249,9 +232,7 @@ async def test_a_deleted_replica_is_gone_once_its_data_is_deleted_and_its_space_
     await world.add_volume("v", 10)
     await world.attach("v", "a")
     await disks.settle()
-    await world.detach("v")
-    await world.delete_volume("v")
-    await world.settle()
+    await world.settle(world.detach("v"), world.delete_volume("v"))
     assert [each.finalizers for each in world.replicas("v")] == [["longhorn.io"]]
     assert world.disk("a").storage_scheduled == 10 * GIB
     await disks.settle()
@@ -266,8 +247,7 @@ async def test_a_released_replica_waits_for_the_deletion_of_its_data() -> None:
     await world.add_volume("v", 10)
     await world.attach("v", "a")
     await disks.settle()
-    await world.delete_volume("v")
-    await world.settle()
+    await world.settle(world.delete_volume("v"))
     await disks.release()
     await world.settle()
     assert [each.finalizers for each in world.replicas("v")] == [["simulator/data"]]
@@ -281,9 +261,7 @@ async def test_a_backing_image_is_copied_once_the_disk_grants_it() -> None:
     await world.api.create(LONGHORN_BACKING_IMAGES.path(LONGHORN_NAMESPACE), {"metadata": metadata})
     await world.add_volume("v", 10)
     path = LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, "v")
-    await world.api.patch(path, {"metadata": {}, "spec": {"backingImage": "i"}})
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.api.patch(path, {"metadata": {}, "spec": {"backingImage": "i"}}), world.attach("v", "a"))
     assert world.store.backing_images.models["i"].disks == ()
     await disks.ask()
     await world.settle()
