@@ -101,7 +101,7 @@ class World:
             raise self.written
         return self.written
 
-    async def disk(self, where: str, *, dry_run: bool = False, **fields: str) -> str:
+    async def disk(self, where: str, *, dry_run: bool = False, **fields: Any) -> str:
         """The disk that the API server would write for Longhorn's choice."""
         wanted = replace(at(where), **fields)
         review = placement_review(wanted)
@@ -113,7 +113,7 @@ class World:
     async def dry_run(self, where: str) -> str:
         return await self.disk(where, dry_run=True)
 
-    def show(self, where: str, answered: str = "", **fields: str) -> None:
+    def show(self, where: str, answered: str = "", **fields: Any) -> None:
         """The watch delivers a replica at a place, and with the place that was answered."""
         written = replace(at(where), **fields)
         raw = make.replica(
