@@ -72,9 +72,7 @@ async def test_each_replica_has_a_lag_of_its_own() -> None:
 async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> None:
     """The replica's object is gone, and its space is still counted: for as long as the lag of freed space, not of placements."""
     world = World(msgspec.structs.replace(QUICK, freed_lag=(LAG, LAG)))
-    await world.start("50Gi")
-    await _attach_volumes(world, "v")
-    await world.settle()
+    await world.settle(world.start("50Gi"), _attach_volumes(world, "v"))
     await world.settle(world.delete_volume("v"))
     assert world.store.replicas.objects == {}
     assert world.disk("a").storage_scheduled == 10 * GIB
@@ -86,9 +84,7 @@ async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> N
 async def test_node_status_stays_as_it_was_while_the_node_s_manager_is_gone() -> None:
     """A replica that is deleted meanwhile counts until the manager is back."""
     world = World()
-    await world.start("50Gi")
-    await _attach_volumes(world, "v")
-    await world.settle(world.annotate_node("a", down="true"))
+    await world.settle(world.start("50Gi"), _attach_volumes(world, "v"), world.annotate_node("a", down="true"))
     assert (world.disk("a").ready, world.disk("a").schedulable) == (False, False)
     await world.settle(world.delete_volume("v"))
     assert world.store.replicas.objects == {}
@@ -189,8 +185,7 @@ async def test_faulted_volume_is_salvaged_only_with_auto_salvage() -> None:
     """The volume stays faulted until the setting is true."""
     world = World()
     await world.start("50Gi", "50Gi", auto_salvage="false")
-    await _attach_volumes(world, "v")
-    await world.settle(world.annotate_node("a", down="true"))
+    await world.settle(_attach_volumes(world, "v"), world.annotate_node("a", down="true"))
     await world.settle(world.annotate_node("a", down=None))
     assert world.volume("v").robustness == "faulted"
     path = resources.LONGHORN_SETTINGS.path(resources.LONGHORN_NAMESPACE, "auto-salvage")

@@ -66,10 +66,7 @@ async def test_publish_before_the_volume_is_detached_is_refused() -> None:
 async def test_successful_publish_ends_the_back_off() -> None:
     """The next failure of the same attachment waits for the shortest time again."""
     world = await _world(QUICK)
-    await world.add_volume("v", 10, DISABLED)
-    await world.attach("v", "a")
-    await _publish(world, "v-a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED), world.attach("v", "a"), _publish(world, "v-a"))
     assert world.attachment("v")["attached"] is True
     assert world.controllers.publish_calls.retry_delay("v-a") == 1
 

@@ -28,8 +28,7 @@ async def start_volume(nodes: str, seed: int = 1) -> World:
     await world.start()
     for name in nodes:
         await add_node(world, name)
-    await add_node(world, "f", "filesystem")
-    await world.settle()
+    await world.settle(add_node(world, "f", "filesystem"))
     spec = {"size": str(10 * GIB), "numberOfReplicas": 1, "dataLocality": "disabled", "dataEngine": "v2", "nodeID": ""}
     metadata = {"name": "v", "namespace": LONGHORN_NAMESPACE, "finalizers": ["longhorn.io"]}
     body = {"metadata": metadata, "spec": {**spec, "dataLayout": LAYOUT}}
@@ -76,8 +75,7 @@ async def test_it_waits_for_its_last_shard() -> None:
     world = await start_volume("ab")
     await world.settle(world.attach("v", "a"))
     assert (sorted(shard_nodes(world)), world.volume("v").current_node_id) == (["a", "b"], "")
-    await add_node(world, "c")
-    await world.settle()
+    await world.settle(add_node(world, "c"))
     assert (sorted(shard_nodes(world)), world.volume("v").current_node_id) == (["a", "b", "c"], "a")
 
 
