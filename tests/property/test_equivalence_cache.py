@@ -142,10 +142,6 @@ def offer_other(number: int, nodes: frozenset[str], size: int) -> Change:
     return change
 
 
-def end_offer_of_other(number: int) -> Change:
-    return lambda world: world.end_offer(f"o{number}")
-
-
 def offer_unplaced_of_other(number: int, size: int) -> Change:
     """Another pod with a remote volume gets an answer."""
 
@@ -155,14 +151,6 @@ def offer_unplaced_of_other(number: int, size: int) -> Change:
         world.offer_unplaced(f"o{number}")
 
     return change
-
-
-def resize_disk(node: str, size: int) -> Change:
-    return lambda world: world.put(node_of(node, size, 6))
-
-
-def offer_requester(name: str, nodes: frozenset[str]) -> Change:
-    return lambda world: world.offer(name, nodes)
 
 
 def provision_claim(name: str) -> Change:
@@ -179,10 +167,10 @@ changes = st.one_of(
     st.builds(bind_other, others, node_names, st.integers(1, 8)),
     st.builds(delete_other, others),
     st.builds(offer_other, others, node_sets, st.integers(1, 8)),
-    st.builds(end_offer_of_other, others),
+    st.builds(lambda number: lambda world: world.end_offer(f"o{number}"), others),
     st.builds(offer_unplaced_of_other, others, st.integers(1, 8)),
-    st.builds(resize_disk, node_names, st.integers(4, 20)),
-    st.builds(offer_requester, requesters, node_sets),
+    st.builds(lambda node, size: lambda world: world.put(node_of(node, size, 6)), node_names, st.integers(4, 20)),
+    st.builds(lambda name, nodes: lambda world: world.offer(name, nodes), requesters, node_sets),
     st.builds(provision_claim, st.sampled_from(["p", "q", "t"])),
 )
 candidates = st.sampled_from([NODES, NODES, NODES[::-1], ("b", "d"), ("c", "nowhere", "a")])

@@ -165,19 +165,6 @@ def test_a_node_fits_if_it_fits_each_predicate_alone(
 
 
 @examples(50)
-@given(new_pods, states, policies, predicates, facts)
-def test_another_predicate_never_adds_a_node(
-    pod: Pod, state: GenericClusterState, policy: Policy, added: PolicyPredicate, longhorn_facts: LonghornFacts
-) -> None:
-    before = decide(pod, state, policy, longhorn_facts)
-    after = decide(
-        pod, state, replace(policy, predicates=(*policy.predicates, replace(added, name="More"))), longhorn_facts
-    )
-    assert set(after.feasible) <= set(before.feasible)
-    assert {*after.feasible, *after.failures} == {*before.feasible, *before.failures}
-
-
-@examples(50)
 @given(new_pods, states, policies, facts, st.randoms(use_true_random=False))
 def test_the_order_of_nodes_does_not_matter(
     pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts, random: Random

@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cache
-from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.packing.budget import Budget, PackingAnswer
-from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items, OptionalItems
 from scheduler_core.packing.order_safe import Safety, order_safe, order_safe_many
 from tests.examples import examples
@@ -188,34 +186,6 @@ def test_optional_replicas_agree_with_trying_all_orders(data: st.DataObject) -> 
         assert disk in disks
         placed = with_placed(volume, disk, placed)
         remaining, room = everything.after(volume, disk, remaining, room)
-
-
-@examples(100)
-@given(nodes())
-def test_volumes_that_are_order_safe_fit(node: Node) -> None:
-    if evaluate(node).answer is PackingAnswer.YES:
-        assert fits(Items(node.sizes), node.free, node.allowed, Budget()) is PackingAnswer.YES
-
-
-@examples(100)
-@given(nodes(), st.randoms(use_true_random=False))
-def test_the_order_of_volumes_and_disks_does_not_matter(node: Node, random: Random) -> None:
-    volumes = list(range(len(node.sizes)))
-    disks = list(range(len(node.free)))
-    random.shuffle(volumes)
-    random.shuffle(disks)
-    allowed = node.allowed and tuple(
-        sum(1 << at for at, disk in enumerate(disks) if node.allowed[v] >> disk & 1) for v in volumes
-    )
-    shuffled = Node(
-        tuple(node.sizes[v] for v in volumes),
-        node.required and tuple(node.required[v] for v in volumes),
-        tuple(node.free[d] for d in disks),
-        node.headroom and tuple(node.headroom[d] for d in disks),
-        allowed,
-    )
-
-    assert evaluate(shuffled).answer is evaluate(node).answer
 
 
 @examples(100)

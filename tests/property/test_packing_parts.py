@@ -2,7 +2,6 @@
 one that is right.
 """
 
-from functools import cache
 from itertools import compress, product
 
 import pytest
@@ -15,32 +14,13 @@ from scheduler_core.packing.feasible import pack
 from scheduler_core.packing.items import reachable_sums
 from scheduler_core.packing.patterns import PatternLimits
 from tests.examples import examples
+from tests.property.test_packing import Problem, brute_force, holds
 
 PLENTY = PatternLimits(max_partial=10**6, max_complete=10**6)
 
 
-def packs(problem: PackingProblem) -> bool:
-    """Tries every disk for every volume."""
-
-    @cache
-    def place(volume: int, remaining: tuple[int, ...]) -> bool:
-        if volume == len(problem.sizes):
-            return True
-        size = problem.sizes[volume]
-        return any(
-            place(volume + 1, (*remaining[:disk], room - size, *remaining[disk + 1 :]))
-            for disk, room in enumerate(remaining)
-            if size <= room and problem.masks[volume] >> disk & 1
-        )
-
-    return place(0, tuple(problem.capacities))
-
-
-def holds(problem: PackingProblem, assignment: list[int]) -> bool:
-    remaining = list(problem.capacities)
-    for volume, disk in enumerate(assignment):
-        remaining[disk] -= problem.sizes[volume]
-    return min(remaining) >= 0 and all(mask >> disk & 1 for mask, disk in zip(problem.masks, assignment, strict=True))
+def parts_of(problem: PackingProblem) -> Problem:
+    return tuple(problem.sizes), tuple(problem.capacities), tuple(problem.masks)
 
 
 @st.composite
@@ -67,8 +47,8 @@ def test_the_exact_search_alone_is_exact(problem: PackingProblem) -> None:
     """Without minimum bin slack and proofs."""
     assignment = search(problem, PLENTY, Budget(10**9))
 
-    assert (assignment is not None) == packs(problem)
-    assert assignment is None or holds(problem, assignment)
+    assert (assignment is not None) == brute_force(*parts_of(problem))
+    assert assignment is None or holds(*parts_of(problem), assignment)
 
 
 @examples(150)
@@ -84,7 +64,7 @@ def test_the_exact_search_finds_known_packings_through_its_dead_ends(
     assignment = search(problem, PLENTY, Budget(10**6))
 
     assert assignment is not None
-    assert holds(problem, assignment)
+    assert holds(*parts_of(problem), assignment)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +84,7 @@ def test_a_dead_end_holds_only_for_the_same_remaining_disks(sizes: list[int], ca
     assignment = search(problem, PLENTY, Budget())
 
     assert assignment is not None
-    assert holds(problem, assignment)
+    assert holds(*parts_of(problem), assignment)
 
 
 @examples(250)
@@ -113,8 +93,8 @@ def test_the_search_without_the_fast_path_is_exact(problem: PackingProblem) -> N
     """Its proofs, minimum bin slack and exact search together, on problems that need none of them, too."""
     assignment = pack(problem.sizes, problem.masks, problem.capacities, Budget(10**9))
 
-    assert (assignment is not None) == packs(problem)
-    assert assignment is None or holds(problem, assignment)
+    assert (assignment is not None) == brute_force(*parts_of(problem))
+    assert assignment is None or holds(*parts_of(problem), assignment)
 
 
 @examples(100)
@@ -123,7 +103,7 @@ def test_a_packing_of_minimum_bin_slack_is_one(problem: PackingProblem) -> None:
     """Filling disks one by one and repairing the remainder ends in a packing or in nothing."""
     assignment = minimum_bin_slack(problem, Budget(20_000))
 
-    assert assignment is None or holds(problem, assignment)
+    assert assignment is None or holds(*parts_of(problem), assignment)
 
 
 @examples(100)

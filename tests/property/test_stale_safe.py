@@ -18,7 +18,6 @@ from scheduler_core.packing.order_safe import (
     UnplacedVolumes,
     find_overbooking,
     missing_bytes,
-    order_safe,
 )
 from scheduler_core.values import replace
 from tests import builders as make
@@ -179,22 +178,6 @@ def test_missing_bytes_are_the_least_that_make_each_disk_safe(node: Node, option
         )
         without_data = [replace(other, headroom=None) for other in disks_of(node)]
         assert missing_bytes(volumes, without_data)[index] == next(tried)
-
-
-@examples(150)
-@given(nodes())
-def test_a_stale_safe_node_is_order_safe(node: Node) -> None:
-    if not packs(node) or find_overbooking(volumes_of(node), disks_of(node)) is not None:
-        return
-    safety = order_safe(
-        Items([size for size, _, _ in node.volumes]),
-        tuple(written for _, written, _ in node.volumes),
-        tuple(disk.free for disk in node.disks),
-        None if node.disks[0].headroom is None else tuple(disk.headroom or 0 for disk in node.disks),
-        tuple(mask for _, _, mask in node.volumes),
-        Budget(),
-    )
-    assert safety.answer is PackingAnswer.YES
 
 
 @examples(150)

@@ -29,6 +29,7 @@ class Disk:
 
     size: int
     scheduled: int
+    reserved: int
     available: float
     allow: bool
     ready: bool
@@ -145,6 +146,7 @@ def _random_node(random: Random) -> Node:
         node.disks[f"d{index}"] = Disk(
             size=size,
             scheduled=random.choice([0, 0, 10, 30, size]),
+            reserved=random.choice([0, 0, 10]),
             available=random.choice([size, size / 4, size / 4 + 20]),
             allow=random.random() < 0.85,
             ready=random.random() < 0.9,
@@ -179,6 +181,7 @@ def objects(cluster: Cluster) -> list[Object]:
             key: disk(
                 entry.size,
                 scheduled=entry.scheduled,
+                reserved=entry.reserved,
                 available=entry.available,
                 allow=entry.allow,
                 ready=entry.ready,
@@ -422,7 +425,7 @@ def free(cluster: Cluster, name: str, pick: str) -> int:
         for entry in volume.replicas
         if (entry.node, entry.disk) == (name, pick)
     )
-    return node_disk.size - node_disk.scheduled - replica_sizes
+    return node_disk.size - node_disk.reserved - node_disk.scheduled - replica_sizes
 
 
 def expected(cluster: Cluster) -> set[str]:

@@ -38,9 +38,7 @@ def available_gib(world: World, node: str) -> int:
 
 async def test_the_simulator_places_no_replica() -> None:
     world, _ = await start_world("50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED), world.attach("v", "a"))
     assert world.places("v") == []
     assert len(world.replicas("v")) == 1
     assert not world.attachment("v").get("attached")
@@ -49,17 +47,13 @@ async def test_the_simulator_places_no_replica() -> None:
 async def test_a_replica_starts_once_its_disk_grants_its_size() -> None:
     """Neither a placement nor a request is enough."""
     world, disks = await start_world("50Gi")
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await world.settle()
-    await disks.ask()
-    await world.settle()
+    await world.settle(world.add_volume("v", 10), world.attach("v", "a"))
+    await world.settle(disks.ask())
     assert world.places("v") == ["a"]
     assert disks.of("a").spec.replicas == {world.replicas("v")[0].name: 10 * GIB}
     assert not world.attachment("v").get("attached")
     assert report(world.controllers, ready=True)["ungranted"] == [world.replicas("v")[0].name]
-    await disks.answer()
-    await world.settle()
+    await world.settle(disks.answer())
     assert world.attachment("v")["attached"] is True
     assert world.volume("v").robustness == "healthy"
     assert report(world.controllers, ready=True)["ungranted"] == []
@@ -81,11 +75,9 @@ async def test_a_rejected_replica_starts_on_the_next_disk_that_grants_it() -> No
     )
     await disks.answer()
     assert disks.schedules[full_disk].status.replicas[replica_of_v.name] == Allocation(AllocationState.REJECTED, 0)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.attach("v", "a"))
     assert not world.attachment("v").get("attached")
-    await world.delete_volume("u")
-    await disks.settle()
+    await disks.settle(world.delete_volume("u"))
     assert world.replicas("v")[0].model.disk_id == replica_of_u.model.disk_id
     assert world.attachment("v")["attached"] is True
 
@@ -93,18 +85,14 @@ async def test_a_rejected_replica_starts_on_the_next_disk_that_grants_it() -> No
 async def test_an_engine_starts_once_all_its_placed_replicas_are_granted() -> None:
     """A replica granted later would have to be rebuilt."""
     world, disks = await start_world("50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED, replicas=2)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED, replicas=2), world.attach("v", "a"))
     for _ in range(2):  # one replica is placed at a time
         await disks.ask()
-    await disks.answer("a")
-    await world.settle()
+    await world.settle(disks.answer("a"))
     assert world.places("v") == ["a", "b"]
     assert sorted(each.model.current_state for each in world.replicas("v")) == ["", "running"]
     assert not world.attachment("v").get("attached")
-    await disks.answer("b")
-    await world.settle()
+    await world.settle(disks.answer("b"))
     assert world.attachment("v")["attached"] is True
     assert world.volume("v").robustness == "healthy"
 
@@ -112,14 +100,10 @@ async def test_an_engine_starts_once_all_its_placed_replicas_are_granted() -> No
 async def test_a_rebuild_waits_for_its_grant() -> None:
     """The successor of an evicted replica gets its data once it is granted."""
     world, disks = await start_world("50Gi", "50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED, replicas=2)
-    await world.attach("v", "a")
-    await disks.settle()
+    await disks.settle(world.add_volume("v", 10, DISABLED, replicas=2), world.attach("v", "a"))
     leaving = world.places("v")[0]
-    await world.patch_disk(leaving, allowScheduling=False, evictionRequested=True)
-    await world.settle()
-    await disks.ask()
-    await world.settle()
+    await world.settle(world.patch_disk(leaving, allowScheduling=False, evictionRequested=True))
+    await world.settle(disks.ask())
     assert [each.model.healthy_at for each in world.replicas("v")].count("") == 1
     await disks.settle()
     assert leaving not in world.places("v")
@@ -129,20 +113,14 @@ async def test_a_rebuild_waits_for_its_grant() -> None:
 
 async def test_an_ungranted_replica_with_data_starts_again() -> None:
     world = World()
-    await world.start("50Gi")
-    await world.add_volume("v", 40)
-    await world.write("v", 30)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.start("50Gi"), world.add_volume("v", 40), world.write("v", 30), world.attach("v", "a"))
     world.controllers.config = disk_schedule_config()
     disks = DiskScheduling(world)
     await disks.settle()
     [replica] = world.replicas("v")
     assert disks.of("a").status.replicas[replica.name] == Allocation(AllocationState.REJECTED, 0)
-    await world.detach("v")
-    await world.settle()
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.detach("v"))
+    await world.settle(world.attach("v", "a"))
     assert world.attachment("v")["attached"] is True
     assert report(world.controllers, ready=True)["ungranted"] == [replica.name]
 
@@ -157,9 +135,7 @@ async def grow_claim(*sizes: str, gib: int, replicas: int) -> tuple[World, DiskS
     await world.api.create(CLAIMS.path("shop"), body)
     reference = {"namespace": "shop", "name": "v"}
     volume = {"metadata": {}, "spec": {"claimRef": reference, "capacity": {"storage": "10Gi"}}}
-    await world.api.patch(PERSISTENT_VOLUMES.path(name="v"), volume)
-    await world.attach("v", "a")
-    await disks.settle()
+    await disks.settle(world.api.patch(PERSISTENT_VOLUMES.path(name="v"), volume), world.attach("v", "a"))
     assert world.volume("v").robustness == "healthy"
     await world.api.patch(CLAIM, {"metadata": {}, "spec": {"resources": {"requests": {"storage": f"{gib}Gi"}}}})
     await world.settle()
@@ -183,8 +159,7 @@ async def test_an_expansion_waits_until_every_disk_grants_it() -> None:
     """The claim reports the new size once all replicas have grown."""
     world, disks = await grow_claim("50Gi", "50Gi", gib=20, replicas=2)
     assert sizes_of(world) == (20, [10, 10], 10, 10)
-    await disks.ask()
-    await world.settle()
+    await world.settle(disks.ask())
     assert sizes_of(world) == (20, [10, 10], 10, 10)
     await disks.settle()
     assert sizes_of(world) == (20, [20, 20], 20, 20)
@@ -213,8 +188,7 @@ async def test_an_expansion_that_one_disk_rejects_changes_nothing() -> None:
 async def test_writes_stay_within_the_grant_and_reduce_the_available_space() -> None:
     """A volume whose expansion waits is not filled beyond its old size."""
     world, disks = await grow_claim("50Gi", gib=30, replicas=1)
-    await world.write("v", 25)
-    await world.settle()
+    await world.settle(world.write("v", 25))
     assert world.volume("v").actual_size == 10 * GIB
     assert available_gib(world, "a") == 40
     await disks.settle()
@@ -226,9 +200,7 @@ async def test_writes_stay_within_the_grant_and_reduce_the_available_space() -> 
 async def test_a_grant_wakes_the_controllers_that_wait_for_it() -> None:
     """Nothing but the DiskSchedule and the replica's size changes."""
     world, disks = await grow_claim("50Gi", gib=20, replicas=1)
-    await world.add_volume("w", 10)
-    await world.attach("w", "a")
-    await world.settle()
+    await world.settle(world.add_volume("w", 10), world.attach("w", "a"))
     queues = (world.controllers.volumes, world.controllers.claims, world.controllers.replicas)
     task = asyncio.create_task(world.controllers.run())
     try:
@@ -246,12 +218,8 @@ async def test_a_grant_wakes_the_controllers_that_wait_for_it() -> None:
 
 async def test_a_deleted_replica_is_gone_once_its_data_is_deleted_and_its_space_released() -> None:
     world, disks = await start_world("50Gi")
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await disks.settle()
-    await world.detach("v")
-    await world.delete_volume("v")
-    await world.settle()
+    await disks.settle(world.add_volume("v", 10), world.attach("v", "a"))
+    await world.settle(world.detach("v"), world.delete_volume("v"))
     assert [each.finalizers for each in world.replicas("v")] == [["longhorn.io"]]
     assert world.disk("a").storage_scheduled == 10 * GIB
     await disks.settle()
@@ -263,13 +231,9 @@ async def test_a_deleted_replica_is_gone_once_its_data_is_deleted_and_its_space_
 async def test_a_released_replica_waits_for_the_deletion_of_its_data() -> None:
     """Only the simulator's finalizer remains on the replica."""
     world, disks = await start_world("50Gi", settings=disk_schedule_config(delete_seconds=(3600.0, 3600.0)))
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await disks.settle()
-    await world.delete_volume("v")
-    await world.settle()
-    await disks.release()
-    await world.settle()
+    await disks.settle(world.add_volume("v", 10), world.attach("v", "a"))
+    await world.settle(world.delete_volume("v"))
+    await world.settle(disks.release())
     assert [each.finalizers for each in world.replicas("v")] == [["simulator/data"]]
     assert world.disk("a").storage_scheduled == 10 * GIB
 
@@ -281,20 +245,16 @@ async def test_a_backing_image_is_copied_once_the_disk_grants_it() -> None:
     await world.api.create(LONGHORN_BACKING_IMAGES.path(LONGHORN_NAMESPACE), {"metadata": metadata})
     await world.add_volume("v", 10)
     path = LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, "v")
-    await world.api.patch(path, {"metadata": {}, "spec": {"backingImage": "i"}})
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.api.patch(path, {"metadata": {}, "spec": {"backingImage": "i"}}), world.attach("v", "a"))
     assert world.store.backing_images.models["i"].disks == ()
-    await disks.ask()
-    await world.settle()
+    await world.settle(disks.ask())
     image = world.store.backing_images.objects["i"]
     assert image.model.disks == (world.disk("a").uuid,)
     assert "diskFileStatusMap" not in image.status
     await world.api.patch(
         LONGHORN_BACKING_IMAGES.path(LONGHORN_NAMESPACE, "i"), {"metadata": {}, "spec": {"diskFileSpecMap": None}}
     )
-    await disks.answer()
-    await world.settle()
+    await world.settle(disks.answer())
     assert not world.attachment("v").get("attached")
     await disks.settle()
     assert world.attachment("v")["attached"] is True

@@ -72,11 +72,8 @@ async def test_each_replica_has_a_lag_of_its_own() -> None:
 async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> None:
     """The replica's object is gone, and its space is still counted: for as long as the lag of freed space, not of placements."""
     world = World(msgspec.structs.replace(QUICK, freed_lag=(LAG, LAG)))
-    await world.start("50Gi")
-    await _attach_volumes(world, "v")
-    await world.settle()
-    await world.delete_volume("v")
-    await world.settle()
+    await world.settle(world.start("50Gi"), _attach_volumes(world, "v"))
+    await world.settle(world.delete_volume("v"))
     assert world.store.replicas.objects == {}
     assert world.disk("a").storage_scheduled == 10 * GIB
     world.seconds += LAG
@@ -87,17 +84,12 @@ async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> N
 async def test_node_status_stays_as_it_was_while_the_node_s_manager_is_gone() -> None:
     """A replica that is deleted meanwhile counts until the manager is back."""
     world = World()
-    await world.start("50Gi")
-    await _attach_volumes(world, "v")
-    await world.annotate_node("a", down="true")
-    await world.settle()
+    await world.settle(world.start("50Gi"), _attach_volumes(world, "v"), world.annotate_node("a", down="true"))
     assert (world.disk("a").ready, world.disk("a").schedulable) == (False, False)
-    await world.delete_volume("v")
-    await world.settle()
+    await world.settle(world.delete_volume("v"))
     assert world.store.replicas.objects == {}
     assert world.disk("a").storage_scheduled == 10 * GIB
-    await world.annotate_node("a", down=None)
-    await world.settle()
+    await world.settle(world.annotate_node("a", down=None))
     assert (world.disk("a").ready, world.disk("a").storage_scheduled) == (True, 0)
 
 
@@ -105,14 +97,10 @@ async def test_node_status_stays_as_it_was_while_the_node_s_manager_is_gone() ->
 async def test_local_volume_too_large_for_every_disk_is_not_attached(locality: str) -> None:
     """The failed precheck keeps it detached until there is enough space."""
     world = World()
-    await world.start("10Gi")
-    await world.add_volume("v", 20, locality)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.start("10Gi"), world.add_volume("v", 20, locality), world.attach("v", "a"))
     assert "un-schedulable replicas" in world.attachment("v")["attachError"]["message"]
     assert (world.volume("v").node_id, world.replicas("v")) == ("", [])
-    await world.annotate_node("a", disks='[{"size": "60Gi"}]')
-    await world.settle()
+    await world.settle(world.annotate_node("a", disks='[{"size": "60Gi"}]'))
     assert world.attachment("v")["attached"] is True
     assert world.places("v") == ["a"]
 
@@ -120,22 +108,16 @@ async def test_local_volume_too_large_for_every_disk_is_not_attached(locality: s
 async def test_local_volume_without_room_on_one_node_is_attached_on_another() -> None:
     """A detached volume counts as scheduled again."""
     world = World()
-    await world.start("10Gi", "50Gi")
-    await world.add_volume("v", 20, STRICT_LOCAL)
-    await world.attach("v", "a")
-    await world.settle()
-    await world.detach("v")
-    await world.settle()
-    await world.attach("v", "b")
-    await world.settle()
+    await world.settle(world.start("10Gi", "50Gi"), world.add_volume("v", 20, STRICT_LOCAL), world.attach("v", "a"))
+    await world.settle(world.detach("v"))
+    await world.settle(world.attach("v", "b"))
     assert world.attachment("v")["attached"] is True
     assert world.places("v") == ["b"]
 
 
 async def _write_image_deployment(world: World, **nodes: bool) -> None:
     path = resources.LONGHORN_ENGINE_IMAGES.path(resources.LONGHORN_NAMESPACE, "ei-simulated")
-    await world.api.patch(path, {"metadata": {}, "status": {"nodeDeploymentMap": nodes}})
-    await world.settle()
+    await world.settle(world.api.patch(path, {"metadata": {}, "status": {"nodeDeploymentMap": nodes}}))
 
 
 async def test_volume_is_not_attached_where_its_engine_image_is_missing() -> None:
@@ -156,32 +138,24 @@ async def test_volume_is_not_attached_where_its_engine_image_is_missing() -> Non
 async def test_volume_is_not_attached_where_no_instance_manager_runs() -> None:
     """A stopped manager stays stopped until the annotation is removed."""
     world = World()
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED)
-    await world.settle()
+    await world.settle(world.start("50Gi", "50Gi"), world.add_volume("v", 10, DISABLED))
     [home] = world.places("v")
     other = "b" if home == "a" else "a"
     path = resources.LONGHORN_INSTANCE_MANAGERS.path(resources.LONGHORN_NAMESPACE, manager_name(other, "v1"))
     await world.api.patch(path, {"metadata": {"annotations": {"simulator/stopped": "true"}}})
-    await world.attach("v", other)
-    await world.settle()
+    await world.settle(world.attach("v", other))
     assert world.store.instance_managers.models[manager_name(other, "v1")].state == "stopped"
     assert world.volume("v").state == "attaching"
-    await world.api.patch(path, {"metadata": {"annotations": {"simulator/stopped": None}}})
-    await world.settle()
+    await world.settle(world.api.patch(path, {"metadata": {"annotations": {"simulator/stopped": None}}}))
     assert world.volume("v").state == "attached"
 
 
 async def _start_rebuild(world: World) -> str:
     """Starts a rebuild, which stays incomplete; returns the replica's node. The volume has 5 GiB of data."""
     await world.start("50Gi", "50Gi", "50Gi", replica_replenishment_wait_interval="0")
-    await world.add_volume("v", 10, DISABLED, replicas=2)
-    await world.attach("v", "a")
-    await world.write("v", 5)
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED, replicas=2), world.attach("v", "a"), world.write("v", 5))
     lost = next(node for node in world.places("v") if node != "a")
-    await world.annotate_node(lost, down="true")
-    await world.settle()
+    await world.settle(world.annotate_node(lost, down="true"))
     [new] = [each for each in world.replicas("v") if not each.model.healthy_at and not each.model.failed_at]
     assert new.model.current_state == "running"
     return new.model.node_id
@@ -196,18 +170,14 @@ async def test_replica_occupies_the_disk_while_it_is_rebuilt() -> None:
 async def test_replica_is_removed_after_five_failed_rebuilds() -> None:
     world = World(msgspec.structs.replace(QUICK, rebuild_seconds=(LONG, LONG)))
     await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED, replicas=2)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED, replicas=2), world.attach("v", "a"))
     [weak] = [each.name for each in world.replicas("v") if each.model.node_id == "b"]
     counts = []
     for _ in range(6):
-        await world.annotate_node("b", down="true")
-        await world.settle()
+        await world.settle(world.annotate_node("b", down="true"))
         replica = world.store.replicas.models.get(weak)
         counts.append(replica.rebuild_retry_count if replica is not None else None)
-        await world.annotate_node("b", down=None)
-        await world.settle()
+        await world.settle(world.annotate_node("b", down=None))
     assert counts == [0, 1, 2, 3, 4, None]
 
 
@@ -215,15 +185,11 @@ async def test_faulted_volume_is_salvaged_only_with_auto_salvage() -> None:
     """The volume stays faulted until the setting is true."""
     world = World()
     await world.start("50Gi", "50Gi", auto_salvage="false")
-    await _attach_volumes(world, "v")
-    await world.annotate_node("a", down="true")
-    await world.settle()
-    await world.annotate_node("a", down=None)
-    await world.settle()
+    await world.settle(_attach_volumes(world, "v"), world.annotate_node("a", down="true"))
+    await world.settle(world.annotate_node("a", down=None))
     assert world.volume("v").robustness == "faulted"
     path = resources.LONGHORN_SETTINGS.path(resources.LONGHORN_NAMESPACE, "auto-salvage")
-    await world.api.patch(path, {"metadata": {}, "value": "true"})
-    await world.settle()
+    await world.settle(world.api.patch(path, {"metadata": {}, "value": "true"}))
     assert world.volume("v").robustness == "healthy"
 
 
@@ -250,8 +216,7 @@ async def test_class_is_refused_unless_its_tags_exist(parameters: dict[str, str]
         "metadata": {"name": "data", "namespace": "shop", "annotations": annotations},
         "spec": {"storageClassName": "c", "resources": {"requests": {"storage": "1Gi"}}},
     }
-    await world.api.create(resources.CLAIMS.path("shop"), claim)
-    await world.settle()
+    await world.settle(world.api.create(resources.CLAIMS.path("shop"), claim))
     assert (world.store.volumes.models == {}) is refused
     assert (world.controllers.runner.counters["provisioning_errors"] > 0) is refused
 

@@ -54,8 +54,7 @@ async def _apply_events(events: list[Event], seed: int, size: str) -> World:
     world = World(seed=seed)
     await world.start(*[size] * len(NODES), replica_replenishment_wait_interval="0")
     for event in events:
-        await _apply_event(world, *event)
-        await world.settle()
+        await world.settle(_apply_event(world, *event))
         _assert_invariants(world)
     return world
 

@@ -26,9 +26,7 @@ async def _world_with_an_unplaced_replica() -> World:
     """Two of three replicas of `v` are placed, on nodes a and b; volume `w` lacks none."""
     world = World()
     await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED, replicas=3)
-    await world.add_volume("w", 10, DISABLED)
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED, replicas=3), world.add_volume("w", 10, DISABLED))
     assert [each.model.node_id for each in world.replicas("v")].count("") == 1
     _forget_due_volumes(world)
     return world
@@ -57,9 +55,7 @@ async def test_new_node_enqueues_volumes_with_an_unplaced_replica() -> None:
 async def test_any_change_of_a_node_enqueues_volumes_with_a_failed_replica() -> None:
     """The failed replica may be used again after the change."""
     world = World()
-    await world.start("50Gi", "50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED, replicas=2)
-    await world.settle()
+    await world.settle(world.start("50Gi", "50Gi", "50Gi"), world.add_volume("v", 10, DISABLED, replicas=2))
     [failed, _] = world.replicas("v")
     path = LONGHORN_REPLICAS.path(LONGHORN_NAMESPACE, failed.name)
     await world.api.patch(path, {"metadata": {}, "spec": {"failedAt": "2026-01-01T00:00:00Z"}})
@@ -71,9 +67,7 @@ async def test_any_change_of_a_node_enqueues_volumes_with_a_failed_replica() -> 
 
 async def test_change_of_a_node_does_not_enqueue_volumes_that_wait_for_their_attachment() -> None:
     world = World()
-    await world.start("50Gi")
-    await world.add_volume("v", 10, BEST_EFFORT)
-    await world.settle()
+    await world.settle(world.start("50Gi"), world.add_volume("v", 10, BEST_EFFORT))
     _forget_due_volumes(world)
     await _patch_node(world, "a", {"spec": {"tags": ["ssd"]}})
     assert _due_volumes(world) == set()
@@ -92,12 +86,9 @@ async def test_node_has_null_disks_before_they_are_measured() -> None:
 
 async def test_lost_node_keeps_what_is_scheduled_on_its_disks() -> None:
     world = World()
-    await world.start("50Gi")
-    await world.add_volume("v", 10, DISABLED)
-    await world.settle()
+    await world.settle(world.start("50Gi"), world.add_volume("v", 10, DISABLED))
     before = world.disk("a")
-    await world.annotate_node("a", down="true")
-    await world.settle()
+    await world.settle(world.annotate_node("a", down="true"))
     after = world.disk("a")
     assert not world.store.longhorn_nodes.models["a"].ready
     assert (after.ready, after.schedulable) == (False, False)
@@ -108,15 +99,10 @@ async def test_lost_node_keeps_what_is_scheduled_on_its_disks() -> None:
 async def test_deleted_replica_stays_in_the_status_of_a_lost_node() -> None:
     """It is gone from the status when the node's manager is back."""
     world = World()
-    await world.start("50Gi")
-    await world.add_volume("v", 10, DISABLED)
-    await world.settle()
-    await world.annotate_node("a", down="true")
-    await world.delete_volume("v")
-    await world.settle()
+    await world.settle(world.start("50Gi"), world.add_volume("v", 10, DISABLED))
+    await world.settle(world.annotate_node("a", down="true"), world.delete_volume("v"))
     assert (world.replicas("v"), world.disk("a").storage_scheduled) == ([], 10 * GIB)
-    await world.annotate_node("a", down=None)
-    await world.settle()
+    await world.settle(world.annotate_node("a", down=None))
     assert (world.disk("a").storage_scheduled, world.disk("a").scheduled_replicas) == (0, {})
 
 
@@ -137,6 +123,5 @@ async def test_replicas_of_one_volume_see_each_other_on_a_stale_status() -> None
     """The second one does not fit beside the first, and is not placed."""
     world = World(msgspec.structs.replace(QUICK, status_lag=(30.0, 30.0)))
     await world.start("50Gi", replica_soft_anti_affinity="true")
-    await world.add_volume("v", 40, DISABLED, replicas=2)
-    await world.settle()
+    await world.settle(world.add_volume("v", 40, DISABLED, replicas=2))
     assert world.places("v") == ["a"]

@@ -27,9 +27,7 @@ CONFLICT = ApiError("PUT replica", 409, "Conflict", "the object has changed")
 async def _world() -> World:
     """Node a with a disk of 60Gi and one of 100Gi, which Longhorn prefers."""
     world = World()
-    await world.start()
-    await world.add_node("a", "60Gi", "100Gi")
-    await world.settle()
+    await world.settle(world.start(), world.add_node("a", "60Gi", "100Gi"))
     return world
 
 
@@ -75,9 +73,7 @@ def _scheduled(world: World) -> dict[str, list[str]]:
 async def test_placement_is_one_write_of_place_and_labels(locality: str, changed: set[str]) -> None:
     world = await _world()
     placements = _record_placements(world)
-    await world.add_volume("v", 10, locality)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, locality), world.attach("v", "a"))
     [(before, after)] = placements
     assert {key for key, value in after["spec"].items() if before["spec"][key] != value} == changed
     assert (after["spec"]["diskID"], after["spec"]["diskPath"]) == (LARGE, PATHS[LARGE])
@@ -111,9 +107,7 @@ async def test_place_that_admission_changed_is_the_replica_s_place(locality: str
     """Spec, labels, path and the node's status agree, and nothing changes them back."""
     world = await _world()
     world.api.admission = _move_to(SMALL, labels=True)
-    await world.add_volume("v", 10, locality)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, locality), world.attach("v", "a"))
     [replica] = world.replicas("v")
     assert (replica.spec["nodeID"], replica.spec["diskID"], replica.spec["diskPath"]) == ("a", SMALL, PATHS[SMALL])
     assert (replica.labels[NODE_LABEL], replica.labels[DISK_LABEL]) == ("a", SMALL)
@@ -127,8 +121,7 @@ async def test_changed_disk_without_its_label_counts_on_the_old_disk_until_it_he
     counts: list[dict[str, list[str]]] = []
     world.store.longhorn_nodes.listeners.append(lambda *_: counts.append(_scheduled(world)))
     world.api.admission = _move_to(SMALL, labels=False)
-    await world.add_volume("v", 10, DISABLED)
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED))
     [replica] = world.replicas("v")
     assert {LARGE: [replica.name]} in counts
     assert _scheduled(world) == {SMALL: [replica.name]}

@@ -46,8 +46,7 @@ async def test_new_volume_is_creating_and_detaching_before_it_is_detached() -> N
     world = World()
     await world.start("50Gi")
     states = _states(world)
-    await world.add_volume("v", 10, DISABLED)
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED))
     assert states == ["", "creating", "detaching", "detached"]
 
 
@@ -67,10 +66,7 @@ async def test_publish_before_the_volume_is_detached_is_refused() -> None:
 async def test_successful_publish_ends_the_back_off() -> None:
     """The next failure of the same attachment waits for the shortest time again."""
     world = await _world(QUICK)
-    await world.add_volume("v", 10, DISABLED)
-    await world.attach("v", "a")
-    await _publish(world, "v-a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 10, DISABLED), world.attach("v", "a"), _publish(world, "v-a"))
     assert world.attachment("v")["attached"] is True
     assert world.controllers.publish_calls.retry_delay("v-a") == 1
 
@@ -80,9 +76,7 @@ async def test_volume_without_a_place_stays_detached() -> None:
     world = World()
     await world.start("10Gi", "50Gi")
     states = _states(world)
-    await world.add_volume("v", 20, STRICT_LOCAL)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.add_volume("v", 20, STRICT_LOCAL), world.attach("v", "a"))
     assert world.volume("v").node_id == "a"
     assert states == ["", "creating", "detaching", "detached"]
 
@@ -105,12 +99,8 @@ async def test_publish_call_looks_at_its_volume_every_two_seconds() -> None:
 async def test_publish_call_ends_after_ninety_seconds() -> None:
     """The volume keeps its request, and the next call begins after the back-off."""
     world = World()
-    await world.start("10Gi")
-    await world.add_volume("v", 20, STRICT_LOCAL)
-    await world.add_node("b", "50Gi")
-    await world.settle()
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.start("10Gi"), world.add_volume("v", 20, STRICT_LOCAL), world.add_node("b", "50Gi"))
+    await world.settle(world.attach("v", "a"))
     world.seconds += 89
     await world.settle()
     assert "attachError" not in world.attachment("v")
@@ -194,10 +184,7 @@ async def test_most_placements_follow_another_within_half_a_second() -> None:
 async def test_replica_is_not_placed_on_a_disk_that_is_filled_during_its_delay() -> None:
     """The placement reads the status as it is at the end of the delay."""
     world = World(msgspec.structs.replace(QUICK, placement_seconds=(3600.0, 3600.0)))
-    await world.start("50Gi")
-    await world.add_volume("v", 40)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.start("50Gi"), world.add_volume("v", 40), world.attach("v", "a"))
     assert (world.volume("v").node_id, world.places("v")) == ("a", [])
     path = LONGHORN_NODES.path(LONGHORN_NAMESPACE, "a")
     await world.api.patch(path, {"metadata": {}, "spec": {"disks": {"disk-1": {"storageReserved": 2**40}}}})

@@ -28,15 +28,13 @@ async def start_volume(nodes: str, seed: int = 1) -> World:
     await world.start()
     for name in nodes:
         await add_node(world, name)
-    await add_node(world, "f", "filesystem")
-    await world.settle()
+    await world.settle(add_node(world, "f", "filesystem"))
     spec = {"size": str(10 * GIB), "numberOfReplicas": 1, "dataLocality": "disabled", "dataEngine": "v2", "nodeID": ""}
     metadata = {"name": "v", "namespace": LONGHORN_NAMESPACE, "finalizers": ["longhorn.io"]}
     body = {"metadata": metadata, "spec": {**spec, "dataLayout": LAYOUT}}
     await world.api.create(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE), body)
     source = {"csi": {"driver": DRIVER, "volumeHandle": "v"}}
-    await world.api.create(PERSISTENT_VOLUMES.path(), {"metadata": {"name": "v"}, "spec": source})
-    await world.settle()
+    await world.settle(world.api.create(PERSISTENT_VOLUMES.path(), {"metadata": {"name": "v"}, "spec": source}))
     return world
 
 
@@ -63,31 +61,26 @@ async def test_any_node_may_be_chosen() -> None:
 @pytest.mark.parametrize("node", ["d", "f"])
 async def test_it_is_attached_to_any_node_that_runs_v2(node: str) -> None:
     world = await start_volume("abcd")
-    await world.attach("v", node)
-    await world.settle()
+    await world.settle(world.attach("v", node))
     runs = node != "f"
     volume = world.volume("v")
     assert (volume.current_node_id, volume.state) == ((node, "attached") if runs else ("", "attaching"))
     assert volume.robustness == ("healthy" if runs else "unknown")
-    await world.detach("v")
-    await world.settle()
+    await world.settle(world.detach("v"))
     assert (world.volume("v").state, len(shard_nodes(world))) == ("detached", 3)
 
 
 async def test_it_waits_for_its_last_shard() -> None:
     """Two nodes take two shards, and a third node the last one."""
     world = await start_volume("ab")
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.attach("v", "a"))
     assert (sorted(shard_nodes(world)), world.volume("v").current_node_id) == (["a", "b"], "")
-    await add_node(world, "c")
-    await world.settle()
+    await world.settle(add_node(world, "c"))
     assert (sorted(shard_nodes(world)), world.volume("v").current_node_id) == (["a", "b", "c"], "a")
 
 
 async def test_deletion_frees_the_disks() -> None:
     world = await start_volume("abc")
-    await world.delete_volume("v")
-    await world.settle()
+    await world.settle(world.delete_volume("v"))
     assert ("v" in world.store.volumes.models, world.store.shards.objects) == (False, {})
     assert [world.disk(name).storage_scheduled for name in "abc"] == [0, 0, 0]

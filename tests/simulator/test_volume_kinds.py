@@ -9,9 +9,7 @@ from tests.worlds.simulator import World
 async def cloned_world(locality: str, *, seed: int = 1) -> World:
     """Three nodes, and a volume `copy` that is cloned from the volume `source`."""
     world = World(seed=seed)
-    await world.start("50Gi", "50Gi", "50Gi")
-    await world.add_volume("source", 10, DISABLED)
-    await world.settle()
+    await world.settle(world.start("50Gi", "50Gi", "50Gi"), world.add_volume("source", 10, DISABLED))
     await world.add_volume("copy", 10, locality, dataSource="vol://source")
     return world
 
@@ -24,8 +22,7 @@ async def test_a_clone_has_its_data_before_a_workload_attaches_it(locality: str)
     copy = world.volume("copy")
     assert (copy.clone_state, copy.state, copy.node_id) == ("copy-completed-awaiting-healthy", "detached", "")
     assert all(replica.model.healthy_at for replica in world.replicas("copy"))
-    await world.attach("copy", world.places("copy")[0])
-    await world.settle()
+    await world.settle(world.attach("copy", world.places("copy")[0]))
     assert world.volume("copy").state == "attached"
 
 

@@ -90,8 +90,7 @@ async def test_a_replica_elsewhere_of_a_volume_with_a_local_one_is_no_misplaceme
 
 async def test_freed_room_gets_a_local_replica_in_place_of_the_distant_one() -> None:
     world = await start_volume("10Gi", "50Gi", gib=20, node="a")
-    await world.annotate_node("a", disks='[{"size": "60Gi"}]')
-    await world.settle()
+    await world.settle(world.annotate_node("a", disks='[{"size": "60Gi"}]'))
     assert world.places("v") == ["a"]
     assert world.disk("b").storage_scheduled == 0
 
@@ -137,16 +136,14 @@ async def test_volume_with_fewer_replicas_than_wanted_is_degraded() -> None:
 
 async def test_second_attachment_on_another_node_is_refused() -> None:
     world = await start_volume("50Gi", "50Gi", node="a")
-    await world.attach("v", "b")
-    await world.settle()
+    await world.settle(world.attach("v", "b"))
     second = world.store.attachments.objects["v-b"].status
     assert second["attachError"]["message"] == "volume v is already attached to node a, cannot attach it to node b"
 
 
 async def test_detached_volume_keeps_a_stopped_replica() -> None:
     world = await start_volume("50Gi", "50Gi", node="a")
-    await world.detach("v")
-    await world.settle()
+    await world.settle(world.detach("v"))
     assert world.store.attachments_by_volume.get("v") == []
     assert (world.volume("v").state, world.volume("v").current_node_id) == ("detached", "")
     assert [each.model.current_state for each in world.replicas("v")] == ["stopped"]
@@ -158,8 +155,7 @@ async def test_lost_replica_is_replaced_after_the_replenishment_wait() -> None:
         "50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=2, node="a", replica_replenishment_wait_interval="0"
     )
     lost = next(node for node in world.places("v") if node != "a")
-    await world.annotate_node(lost, down="true")
-    await world.settle()
+    await world.settle(world.annotate_node(lost, down="true"))
     working = [each.model.node_id for each in world.replicas("v") if not each.model.failed_at]
     assert len(working) == 2
     assert lost not in working
@@ -171,23 +167,19 @@ async def test_degraded_volume_waits_for_the_failed_replica() -> None:
     world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=2, node="a")
     before = [each.name for each in world.replicas("v")]
     lost = next(node for node in world.places("v") if node != "a")
-    await world.annotate_node(lost, down="true")
-    await world.settle()
+    await world.settle(world.annotate_node(lost, down="true"))
     assert world.volume("v").robustness == "degraded"
-    await world.annotate_node(lost, down=None)
-    await world.settle()
+    await world.settle(world.annotate_node(lost, down=None))
     assert world.volume("v").robustness == "healthy"
     assert [each.name for each in world.replicas("v")] == before
 
 
 async def test_volume_without_working_replicas_is_faulted_and_then_salvaged() -> None:
     world = await start_volume("50Gi", "50Gi", node="a")
-    await world.annotate_node("a", down="true")
-    await world.settle()
+    await world.settle(world.annotate_node("a", down="true"))
     assert world.volume("v").robustness == "faulted"
     assert world.replicas("v")[0].model.failed_at
-    await world.annotate_node("a", down=None)
-    await world.settle()
+    await world.settle(world.annotate_node("a", down=None))
     assert (world.volume("v").robustness, world.places("v")) == ("healthy", ["a"])
 
 
@@ -195,8 +187,7 @@ async def test_evicted_disk_is_emptied() -> None:
     """A successor is healthy before the evicted replica is deleted."""
     world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=2, node="a")
     leaving = world.places("v")[0]
-    await world.patch_disk(leaving, allowScheduling=False, evictionRequested=True)
-    await world.settle()
+    await world.settle(world.patch_disk(leaving, allowScheduling=False, evictionRequested=True))
     assert leaving not in world.places("v")
     assert len(world.places("v")) == 2
     assert world.disk(leaving).storage_scheduled == 0
@@ -205,8 +196,7 @@ async def test_evicted_disk_is_emptied() -> None:
 async def test_detached_volume_is_attached_for_its_eviction_only() -> None:
     world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED)
     [leaving] = world.places("v")
-    await world.patch_disk(leaving, allowScheduling=False, evictionRequested=True)
-    await world.settle()
+    await world.settle(world.patch_disk(leaving, allowScheduling=False, evictionRequested=True))
     assert len(world.places("v")) == 1
     assert leaving not in world.places("v")
     assert world.volume("v").state == "detached"
@@ -229,8 +219,7 @@ async def test_replica_waits_for_its_backing_image() -> None:
     image = {"name": "image", "namespace": "longhorn-system", "annotations": {"simulator/real-size": "3Gi"}}
     await world.api.create("/apis/longhorn.io/v1beta2/namespaces/longhorn-system/backingimages", {"metadata": image})
     await world.api.patch(VOLUME_PATH, {"metadata": {}, "spec": {"backingImage": "image"}})
-    await world.attach("v", "b")
-    await world.settle()
+    await world.settle(world.attach("v", "b"))
     assert world.places("v") == ["b"]
     assert world.disk("b").storage_scheduled == 13 * GIB
     assert world.disk("b").storage_available == 47 * GIB // (100 * 2**20) * (100 * 2**20)
@@ -239,9 +228,7 @@ async def test_replica_waits_for_its_backing_image() -> None:
 async def test_written_data_stays_within_the_volume() -> None:
     """Writes beyond its size are cut off."""
     world = await start_volume("50Gi", "50Gi")
-    await world.write("v", 12)
-    await world.attach("v", "a")
-    await world.settle()
+    await world.settle(world.write("v", 12), world.attach("v", "a"))
     assert world.volume("v").actual_size == 10 * GIB
     assert world.disk("a").storage_available == 40 * GIB // (100 * 2**20) * (100 * 2**20)
 
@@ -249,10 +236,8 @@ async def test_written_data_stays_within_the_volume() -> None:
 async def test_deleted_volume_deletes_its_replicas() -> None:
     """The replicas go first, then the volume, then their space is free."""
     world = await start_volume("50Gi", "50Gi", node="a")
-    await world.detach("v")
-    await world.settle()
-    await world.delete_volume("v")
-    await world.settle()
+    await world.settle(world.detach("v"))
+    await world.settle(world.delete_volume("v"))
     assert [each["metadata"]["name"] for each in world.api.freed if "volumeName" in each.get("spec", {})]
     assert world.store.volumes.objects == {}
     assert world.disk("a").storage_scheduled == 0
@@ -260,8 +245,7 @@ async def test_deleted_volume_deletes_its_replicas() -> None:
 
 async def test_space_is_taken_until_the_replica_object_is_gone() -> None:
     world = await start_volume("50Gi", "50Gi", node="a", config=_config(delete_seconds=(3600.0, 3600.0)))
-    await world.delete_volume("v")
-    await world.settle()
+    await world.settle(world.delete_volume("v"))
     assert [each.model.deleting for each in world.replicas("v")] == [True]
     assert world.disk("a").storage_scheduled == 10 * GIB
 
@@ -282,8 +266,7 @@ async def test_an_extra_replica_stays_unless_locality_or_auto_balance_removes_it
     """Longhorn does not remove one because fewer are wanted (cleanupExtraHealthyReplicas)."""
     world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=3, node="a")
     changes = {"numberOfReplicas": 2, "dataLocality": locality, "replicaAutoBalance": auto_balance}
-    await world.api.patch(VOLUME_PATH, {"metadata": {}, "spec": changes})
-    await world.settle()
+    await world.settle(world.api.patch(VOLUME_PATH, {"metadata": {}, "spec": changes}))
     assert len(world.places("v")) == left
 
 
@@ -291,12 +274,9 @@ async def test_shared_volume_is_attached_on_every_node() -> None:
     """Longhorn attaches it once, until its last attachment is deleted."""
     world = await start_volume("50Gi", "50Gi", locality=DISABLED)
     await world.api.patch(VOLUME_PATH, {"metadata": {}, "spec": {"accessMode": "rwx"}})
-    await world.attach("v", "a")
-    await world.attach("v", "b")
-    await world.settle()
+    await world.settle(world.attach("v", "a"), world.attach("v", "b"))
     assert [each.status["attached"] for each in world.store.attachments_by_volume.get("v")] == [True, True]
-    await world.api.delete("/apis/storage.k8s.io/v1/volumeattachments/v-a")
-    await world.settle()
+    await world.settle(world.api.delete("/apis/storage.k8s.io/v1/volumeattachments/v-a"))
     assert [each.name for each in world.store.attachments_by_volume.get("v")] == ["v-b"]
     assert world.volume("v").state == "attached"
 
@@ -306,8 +286,7 @@ async def test_cordon_evicts_only_if_the_policy_says_so(policy: str, moves: bool
     """Longhorn's default policy moves nothing."""
     world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, node="a", node_drain_policy=policy)
     [home] = world.places("v")
-    await world.api.patch(f"/api/v1/nodes/{home}", {"metadata": {}, "spec": {"unschedulable": True}})
-    await world.settle()
+    await world.settle(world.api.patch(f"/api/v1/nodes/{home}", {"metadata": {}, "spec": {"unschedulable": True}}))
     assert (world.places("v") != [home]) is moves
     assert len(world.places("v")) == 1
 
@@ -319,8 +298,7 @@ async def test_cordon_copies_the_last_replica_if_the_policy_says_so(replicas: in
     disks = ("50Gi", "50Gi", "50Gi")
     world = await start_volume(*disks, locality=DISABLED, replicas=replicas, node="a", node_drain_policy=policy)
     home, *_ = world.places("v")
-    await world.api.patch(f"/api/v1/nodes/{home}", {"metadata": {}, "spec": {"unschedulable": True}})
-    await world.settle()
+    await world.settle(world.api.patch(f"/api/v1/nodes/{home}", {"metadata": {}, "spec": {"unschedulable": True}}))
     assert len(world.places("v")) == replicas + copies
 
 

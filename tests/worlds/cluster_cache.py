@@ -84,3 +84,13 @@ async def cached_cluster(
             assert not task.done(), task
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def synced_cluster(
+    folder: Path, *objects: Object | list[Object], stale_after: float = 60, api: FakeApi | None = None
+) -> AsyncIterator[CachedCluster]:
+    """As `cached_cluster`; the cache is complete."""
+    async with cached_cluster(folder, *objects, stale_after=stale_after, api=api) as world:
+        await world.wait_for_sync()
+        yield world

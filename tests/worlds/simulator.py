@@ -5,7 +5,7 @@ decisions rely on: versions, merge patches, finalizers, admission, watches.
 import itertools
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -238,8 +238,10 @@ class World:
         body = {"metadata": {"annotations": {"simulator/write": f"{gib}Gi"}}}
         await self.api.patch(resources.LONGHORN_VOLUMES.path(resources.LONGHORN_NAMESPACE, volume), body)
 
-    async def settle(self) -> None:
-        """Reconciles everything until a whole round writes nothing."""
+    async def settle(self, *actions: Awaitable[object]) -> None:
+        """Takes the actions one after the other, then reconciles everything until a whole round writes nothing."""
+        for action in actions:
+            await action
         controllers = self.controllers
         store = self.store
         for _ in range(ROUNDS):

@@ -3,7 +3,7 @@
 Each method lets one controller reconcile everything once, so that a test controls their progress.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 import msgspec
@@ -123,8 +123,10 @@ class DiskScheduling:
         for replica in list(self.world.store.replicas.models.values()):
             await self._write_all(release_replica(replica, self.schedules))
 
-    async def settle(self) -> None:
-        """Runs all controllers and the simulator until a round writes nothing."""
+    async def settle(self, *actions: Awaitable[object]) -> None:
+        """Takes the actions one after the other, then runs all controllers and the simulator until a round writes nothing."""
+        for action in actions:
+            await action
         while True:
             before = self.world.api.writes
             for reconcile_all in (self.world.settle, self.sync, self.ask, self.answer, self.release):

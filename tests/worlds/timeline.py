@@ -1,10 +1,10 @@
 """Timelines: tables of `at event -> answer` that a world plays in virtual time.
 
-Each line begins with the seconds since the world began; then come events, apart by `;`. An event is a method of the world with its
-arguments, and `-> answer` says what it must return:
+Each line begins with the seconds since the world began; then come events, apart by `;`. An event is a method of the world, or of a part
+of it, with its arguments, and `-> answer` says what it must return. An attribute is read by its name, and `set` changes attributes:
 
     0    create 0; filter 0 -> a b
-    0.1  select 0 a; offer 0 -> none
+    0.1  select 0 a; offer 0 -> none; ledger.outstanding -> 0; set leads=no
 
 A coroutine runs in the background. Its answer is `waits` while it is not done; a later event `answer filter 1 -> b` awaits the answer of
 `filter 1`, which must be there by then, and `cancel filter 1` ends it. An error is the answer `ErrorName words`, with words of its message. Lines that begin with # say
@@ -14,6 +14,8 @@ why something is so.
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial, reduce
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 import pytest
@@ -93,7 +95,8 @@ async def _answer(world: World, call: str, requests: dict[str, asyncio.Task[Any]
         task = requests.pop(call)
     else:
         verb, arguments, options = _parse(call)
-        result = getattr(world, verb)(*arguments, **options)
+        found = partial(_set, world) if verb == "set" else attrgetter(verb)(world)
+        result = found(*arguments, **options) if callable(found) else found
         if not isinstance(result, Coroutine):
             await asyncio.sleep(INSTANT)
             return _text(result)
@@ -105,6 +108,12 @@ async def _answer(world: World, call: str, requests: dict[str, asyncio.Task[Any]
         return WAITS
     error = task.exception()
     return f"{type(error).__name__} {error}" if error is not None else _text(task.result())
+
+
+def _set(world: World, **values: Any) -> None:
+    for path, value in values.items():
+        *parts, name = path.split(".")
+        setattr(reduce(getattr, parts, world), name, {"yes": True, "no": False}.get(value, value))
 
 
 def _is_answer(answer: str, expected: str) -> bool:

@@ -4,8 +4,10 @@ import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Any, TypeVar, TypeVarTuple
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
+_Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
 
@@ -62,12 +64,11 @@ def run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return runner.run(coroutine)
 
 
-def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+def virtually(test: Callable[_Parameters, Coroutine[Any, Any, None]]) -> Callable[_Parameters, None]:
     """Runs a test in virtual time."""
 
-    def wrapper() -> None:
-        run(test())
+    @wraps(test)
+    def wrapper(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> None:
+        run(test(*args, **kwargs))
 
-    wrapper.__name__ = test.__name__
-    wrapper.__doc__ = test.__doc__
     return wrapper

@@ -17,9 +17,8 @@ from app.kube.client import ApiError
 from app.runtime.decision_thread import Urgency
 from app.runtime.probes import PREFIX
 from scheduler_core.convert.admission import admission_request
-from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
+from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions
 from scheduler_core.decide.settings import ExtenderSettings, GuardMode
-from scheduler_core.guard.placement_guard import GuardState
 from scheduler_core.model.longhorn import REVIEWED, Placement, Replica
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.values import replace
@@ -29,12 +28,16 @@ from tests.worlds.engines import engines
 from tests.worlds.offers import with_offer
 from tests.worlds.placements import NODE, node_with_disks, path_of, placement, placement_review, waiting_volume
 from tests.worlds.state_source import FakeStateSource
+from tests.worlds.timeline import play, rows
 from tests.worlds.virtual_time import virtual_loop, virtually
 
-ON_A = placement("x", 10, "a")
-ON_B = placement("x", 10, "b")
-Y_ON_B = placement("y", 20, "b")
-OTHERS_ON_B = placement("other", 5, "b")
+SIZES = {"x": 10, "v": 10, "other": 5}
+
+
+def at(words: str) -> Placement:
+    """A placement, as timelines name it: ``x-on-b``."""
+    volume, _, disk = words.partition("-on-")
+    return placement(volume, SIZES.get(volume, 20), disk)
 
 
 class SlowEvaluator(Evaluator):
@@ -51,9 +54,9 @@ class SlowEvaluator(Evaluator):
 
 
 class World:
-    """A process's guard; tests play Longhorn and the API server by hand."""
+    """A process's guard; timelines play Longhorn and the API server."""
 
-    def __init__(self, mode: GuardMode = GuardMode.ENFORCE) -> None:
+    def __init__(self, *, mode: str = "enforce") -> None:
         disks = {"a": make.disk(10), "b": make.disk(20)}
         self.cache = FakeStateSource(
             node_with_disks(disks), waiting_volume("x", 10, age=2), waiting_volume("y", 20, age=1)
@@ -70,8 +73,9 @@ class World:
         self.written: list[Replica] | ApiError = []  # what the API server has; an error is raised
         self.reads = 0  # how often that was read
         self.obstacle = ""  # why API servers cannot reach the guard
+        self._task: asyncio.Task[None] | None = None
         context = guard.GuardContext(
-            lambda: ExtenderSettings(placement_guard=self.mode, guard_other_nodes=self.other_nodes),
+            lambda: ExtenderSettings(placement_guard=GuardMode(self.mode), guard_other_nodes=self.other_nodes),
             lambda: self.leads,
             self.contenders,
             self.recorded,
@@ -97,16 +101,21 @@ class World:
             raise self.written
         return self.written
 
-    async def disk(self, wanted: Placement, **request: Any) -> str:
+    async def disk(self, where: str, *, dry_run: bool = False, **fields: Any) -> str:
         """The disk that the API server would write for Longhorn's choice."""
+        wanted = replace(at(where), **fields)
         review = placement_review(wanted)
-        review["request"] |= request
+        review["request"]["dryRun"] = dry_run
         changes = await self.guard.review(admission_request(review))
         values = {change["path"]: change["value"] for change in changes if change["op"] == "replace"}
         return str(values.get("/spec/diskID", wanted.disk)).removeprefix(f"{NODE}-")
 
-    def show(self, written: Placement, reviewed: Placement | None = None, **labels: str) -> None:
+    async def dry_run(self, where: str) -> str:
+        return await self.disk(where, dry_run=True)
+
+    def show(self, where: str, answered: str = "", **fields: Any) -> None:
         """The watch delivers a replica at a place, and with the place that was answered."""
+        written = replace(at(where), **fields)
         raw = make.replica(
             written.replica,
             written.volume,
@@ -116,18 +125,65 @@ class World:
             diskID=written.disk,
             diskPath=written.disk_path,
         )
-        raw["metadata"]["labels"] = {"longhornnode": NODE, "longhorndiskuuid": written.disk} | labels
-        if reviewed is not None:
-            raw["metadata"]["annotations"] = {REVIEWED: reviewed.place}
+        raw["metadata"]["labels"] = {"longhornnode": NODE, "longhorndiskuuid": written.disk}
+        if answered:
+            raw["metadata"]["annotations"] = {REVIEWED: at(answered).place}
         self.cache.put(raw)
 
     async def prove(self) -> None:
-        await self.disk(ON_B)
-        self.show(ON_A, ON_A)
+        await self.disk("x-on-b")
+        self.show("x-on-a", "x-on-a")
         assert self.guard.proven
 
-    def counted(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(f"{PREFIX}_placement_guard_{name}_total", labels)
+    def write(self, where: str) -> None:
+        """The API server has a placement that no watch has shown."""
+        place = at(where)
+        self.written = [Replica(place.replica, place.volume, place.size, NODE, place.disk, place.disk_path)]
+
+    def reading_fails(self) -> None:
+        self.written = ApiError("GET replicas", 0, "", "no answer")
+
+    def deciding_fails(self, error: str = "") -> None:
+        self.evaluator.error = RuntimeError(error) if error else None
+
+    def wait_for_space(self, volume: str, age: int) -> None:
+        self.cache.put(*waiting_volume(volume, SIZES.get(volume, 20), age=age))
+
+    def replace_y_by_an_unbound_pod(self) -> None:
+        self.cache.remove(*waiting_volume("y", 20, age=1))
+        self.cache.put(make.claim("z", 20), make.pod("z", name="pod-z", uid="uid-pod-z"))
+
+    def offer(self, *, by: str = "ledger") -> None:
+        """The unbound pod is offered the node, by this process or, in the `record`, by the leader."""
+        setattr(self, by, with_offer(Ledger(), self.cache.state().view, "pod-z", [NODE], 0.0))
+
+    def create(self, volume: str) -> None:
+        self.cache.put(make.replica(f"r-{volume}", f"vol-{volume}", healthy=False, size=SIZES[volume]))
+
+    def delete(self, volume: str) -> None:
+        self.cache.remove(make.replica(f"r-{volume}", f"vol-{volume}", size=10, healthy=False))
+
+    def schedule_disk(self, disk: str) -> None:
+        self.cache.put(disk_schedule(f"{NODE}-{disk}", node=NODE, disk=disk))
+
+    def counted(self, metric: str, value: str) -> float | None:
+        labels = {"outcome" if metric == "placements" else "observation": value}
+        return self.metrics.registry.get_sample_value(f"{PREFIX}_placement_guard_{metric}_total", labels)
+
+    def awaited(self) -> list[str]:
+        """The placements that were answered and that no watch has shown."""
+        places = self.guard.activity.awaited
+        return sorted(f"{place.replica[2:]}-on-{place.disk.removeprefix(f'{NODE}-')}" for place in places)
+
+    def run(self) -> None:
+        self._task = asyncio.create_task(self.guard.run())
+
+    def stand_still(self, seconds: float) -> None:
+        self.loop.jump_to(self.loop.time() + seconds)
+
+    async def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 @pytest.fixture(autouse=True)
@@ -136,177 +192,128 @@ def logs() -> Iterator[list[Any]]:
         yield lines
 
 
-@virtually
-async def test_a_choice_that_would_break_the_plan_is_changed() -> None:
-    world = World()
-    assert await world.disk(ON_B) == "a"
-    assert world.counted("placements", outcome="changed") == 1
+DECIDING = {
+    "a choice that would break the plan is changed": """
+        0 disk x-on-b -> a; counted placements changed -> 1
+    """,
+    "placements at the same time see each other": """
+        0 disk x-on-b -> a; disk y-on-b -> b; awaited -> x-on-a y-on-b
+    """,
+    "observing changes nothing and counts what enforcing would change": """
+        0 world mode=observe; disk x-on-b -> b; counted placements changed -> 1; awaited -> x-on-b
+    """,
+    "a dry run is answered and not remembered": """
+        0 dry_run x-on-b -> a; awaited -> none; guard.activity.outcomes -> {}
+    """,
+    "a guard that is off changes nothing": """
+        0 world mode=off; disk x-on-b -> b; awaited -> none
+    """,
+    "without reservations nothing is changed": """
+        0 set competes=no; disk x-on-b -> b; awaited -> none
+    """,
+    "a process that does not lead keeps the same plan": """
+        # It follows from the cluster; nothing is read that a leader would have to give.
+        0 set leads=no; disk x-on-b -> a; guard.activity.outcomes -> {'changed': 1}
+    """,
+    "a standby keeps the offers that the leader recorded": """
+        0 set leads=no; replace_y_by_an_unbound_pod; dry_run x-on-b -> b; offer by=record; disk x-on-b -> a
+    """,
+    "an offer that is made meanwhile is kept too": """
+        0 replace_y_by_an_unbound_pod; set evaluator.seconds=0.1; disk x-on-b -> waits
+        0.05 offer
+        0.5 answer disk x-on-b -> a
+    """,
+    "an update of another shape is left alone": """
+        0 disk x-on-b disk_path= -> b; counted placements refused-shape -> 1
+    """,
+    "a decision that takes too long is given up": """
+        0 set evaluator.seconds=1.4; disk x-on-b -> waits
+        0.699 answer disk x-on-b -> waits
+        0.701 answer disk x-on-b -> b; counted placements late -> 1; show x-on-b; counted observations bypassed -> 1
+    """,
+    "a replica that is deleted takes no space": """
+        0 disk x-on-b; delete x; awaited -> none
+    """,
+    "a placement that is never written stops taking space": """
+        0 disk x-on-b; run
+        62 awaited -> none
+    """,
+}
+READING = {
+    "a standby reads what another process answered": """
+        # The watches of both lag differently: the placement of x on a is written, and shown to neither.
+        0 set leads=no; write x-on-a; disk y-on-a -> b; awaited -> x-on-a y-on-b
+    """,
+    "what cannot be read is decided by what the watches show": """
+        0 set leads=no; reading_fails; disk x-on-b -> a
+    """,
+    "a leader reads what was written after it took over": """
+        # The previous leader may have answered a moment ago; later its own answers are all that there are.
+        0 guard.adopt; dry_run x-on-b; reads -> 1
+        2.001 dry_run x-on-b; reads -> 1
+    """,
+    "a leader reads what was written if no watch shows its answer": """
+        # The answer may be lost, and a standby may have been asked: x is on b, and y needs a disk that is not there.
+        0 disk x-on-b -> a; write x-on-b; dry_run y-on-b; reads -> 0
+        0.5 dry_run y-on-b; reads -> 1; awaited -> x-on-b
+    """,
+    "a leader reads what was written after it stood still": """
+        # A standby may have answered meanwhile.
+        0 run
+        1 dry_run x-on-b; reads -> 0; stand_still 0.85; dry_run x-on-b; reads -> 1
+    """,
+    "after a decision that took too long the guard reads what was written": """
+        0 set evaluator.seconds=1.4; disk x-on-b -> waits
+        0.701 answer disk x-on-b -> b; set evaluator.seconds=0; disk y-on-b; reads -> 1
+    """,
+    "after an error the guard reads what was written": """
+        0 deciding_fails defect; disk x-on-b -> RuntimeError defect; deciding_fails; disk x-on-b; reads -> 1
+    """,
+    "a guard that decides nothing reads nothing": """
+        0 set leads=no competes=no; disk x-on-b -> b; reads -> 0
+    """,
+}
+PROOF = {
+    "the guard is proven by a placement that a watch shows as answered": """
+        0 evaluator.options.packing -> auto; prove; evaluator.options.packing -> exact; awaited -> none
+    """,
+    "a guard that cannot be reached is not proven": """
+        0 prove; set obstacle=expired; guard.proven -> no; evaluator.options.packing -> auto
+        0 set obstacle=; guard.proven -> yes
+    """,
+    "a placement that passes the guard by unproves it at once": """
+        0 prove; create other; show other-on-b; guard.proven -> no; evaluator.options.packing -> auto
+        0 show y-on-b y-on-b; guard.proven -> yes
+    """,
+    "a placement that passes a guard by that is off unproves it": """
+        0 prove; set mode=off; show y-on-b; set mode=enforce; guard.proven -> no
+    """,
+    "auto does not rely on the guard while a disk has a DiskSchedule": """
+        0 prove; evaluator.options.guarded -> yes; schedule_disk a; guard.proven -> yes; evaluator.options.guarded -> no
+    """,
+    "a placement that another process answered proves the guard too": """
+        0 set leads=no; show x-on-b x-on-b; guard.activity.health -> proven; counted observations confirmed -> 1
+    """,
+    "a change that is found otherwise ends changing": """
+        0 show y-on-b y-on-b; guard.proven -> yes; show x-on-b x-on-a disk=n-a; guard.activity.health -> tampered
+        0 guard.proven -> no; wait_for_space v 3; wait_for_space w 1; disk v-on-b -> b
+    """,
+}
 
 
-@virtually
-async def test_placements_at_the_same_time_see_each_other() -> None:
-    world = World()
-    assert (await world.disk(ON_B), await world.disk(Y_ON_B)) == ("a", "b")
-    assert [entry.disk for entry in world.guard.activity.awaited] == ["n-a", "n-b"]
+@pytest.mark.parametrize("timeline", rows(DECIDING))
+def test_a_placement_is_left_or_changed(timeline: str) -> None:
+    play(World, timeline)
 
 
-@virtually
-async def test_observing_changes_nothing_and_counts_what_enforcing_would_change() -> None:
-    world = World(GuardMode.OBSERVE)
-    assert await world.disk(ON_B) == "b"
-    assert world.counted("placements", outcome="changed") == 1
-    assert [entry.disk for entry in world.guard.activity.awaited] == ["n-b"]
+@pytest.mark.parametrize("timeline", rows(READING))
+def test_what_was_written_is_read_where_an_answer_may_be_unknown(timeline: str) -> None:
+    play(World, timeline)
 
 
-@virtually
-async def test_a_dry_run_is_answered_and_not_remembered() -> None:
-    world = World()
-    assert await world.disk(ON_B, dryRun=True) == "a"
-    assert world.guard.activity.awaited == ()
-    assert not world.guard.activity.outcomes
-
-
-@pytest.mark.parametrize("cause", ["off", "no reservations"])
-def test_nothing_is_changed_while_the_guard_may_not_decide(cause: str) -> None:
-    @virtually
-    async def check() -> None:
-        world = World()
-        if cause == "off":
-            world.mode = GuardMode.OFF
-        world.competes = cause != "no reservations"
-        assert await world.disk(ON_B) == "b"
-        assert world.guard.activity.awaited == ()
-
-    check()
-
-
-@virtually
-async def test_a_process_that_does_not_lead_keeps_the_same_plan() -> None:
-    """It follows from the cluster; nothing is read that a leader would have to give."""
-    world = World()
-    world.leads = False
-    assert await world.disk(ON_B) == "a"
-    assert world.guard.activity.outcomes == {"changed": 1}
-
-
-@virtually
-async def test_a_standby_keeps_the_offers_that_the_leader_recorded() -> None:
-    world = World()
-    world.leads = False
-    world.cache.remove(*waiting_volume("y", 20, age=1))
-    world.cache.put(make.claim("z", 20), make.pod("z", name="pod-z", uid="uid-pod-z"))
-    assert await world.disk(ON_B, dryRun=True) == "b"
-    world.record = with_offer(Ledger(), world.cache.state().view, "pod-z", [NODE], 0.0)
-    assert await world.disk(ON_B) == "a"
-
-
-@virtually
-async def test_a_standby_reads_what_another_process_answered() -> None:
-    """The watches of both lag differently: the placement of x on a is written, and shown to neither."""
-    leader = World()
-    standby = World()
-    standby.leads = False
-    assert await leader.disk(ON_B) == "a"
-    standby.written = [Replica("r-x", "vol-x", ON_A.size, NODE, ON_A.disk, ON_A.disk_path)]
-    assert await standby.disk(placement("y", 20, "a")) == "b"
-    assert {entry.replica for entry in standby.guard.activity.awaited} == {"r-x", "r-y"}
-
-
-@virtually
-async def test_what_cannot_be_read_is_decided_by_what_the_watches_show() -> None:
-    world = World()
-    world.leads = False
-    world.written = ApiError("GET replicas", 0, "", "no answer")
-    assert await world.disk(ON_B) == "a"
-
-
-@virtually
-async def test_a_leader_reads_what_was_written_after_it_took_over() -> None:
-    """The previous leader may have answered a moment ago; later its own answers are all that there are."""
-    world = World()
-    world.guard.adopt()
-    await world.disk(ON_B, dryRun=True)
-    assert world.reads == 1
-    await asyncio.sleep(guard.CATCH_UP_SECONDS)
-    await world.disk(ON_B, dryRun=True)
-    assert world.reads == 1
-
-
-@virtually
-async def test_a_leader_reads_what_was_written_if_no_watch_shows_its_answer() -> None:
-    """The answer may be lost, and a standby may have been asked: x is on b, and y needs a disk that is not there."""
-    world = World()
-    assert await world.disk(ON_B) == "a"
-    world.written = [Replica("r-x", "vol-x", ON_B.size, NODE, ON_B.disk, ON_B.disk_path)]
-    await world.disk(Y_ON_B, dryRun=True)
-    assert world.reads == 0
-    await asyncio.sleep(2 * guard.UNSEEN_SECONDS)
-    await world.disk(Y_ON_B, dryRun=True)
-    assert world.reads == 1
-    assert [entry.disk for entry in world.guard.activity.awaited] == [ON_B.disk]
-
-
-@virtually
-async def test_a_leader_reads_what_was_written_after_it_stood_still() -> None:
-    """A standby may have answered meanwhile."""
-    world = World()
-    task = asyncio.create_task(world.guard.run())
-    await asyncio.sleep(1)
-    await world.disk(ON_B, dryRun=True)
-    assert world.reads == 0
-    world.loop.jump_to(world.loop.time() + 0.85)
-    await asyncio.sleep(0.001)
-    await world.disk(ON_B, dryRun=True)
-    assert world.reads == 1
-    task.cancel()
-
-
-@virtually
-async def test_a_decision_that_takes_too_long_is_given_up() -> None:
-    world = World()
-    world.evaluator.seconds = 2 * guard.ANSWER_SECONDS
-    assert await world.disk(ON_B) == "b"
-    assert world.loop.time() == pytest.approx(guard.ANSWER_SECONDS)
-    assert world.counted("placements", outcome="late") == 1
-    world.show(ON_B)
-    assert world.counted("observations", observation="bypassed") == 1
-
-
-@virtually
-async def test_after_a_decision_that_took_too_long_the_guard_reads_what_was_written() -> None:
-    world = World()
-    world.evaluator.seconds = 2 * guard.ANSWER_SECONDS
-    await world.disk(ON_B)
-    world.evaluator.seconds = 0.0
-    await world.disk(Y_ON_B)
-    assert world.reads == 1
-
-
-@virtually
-async def test_a_guard_that_decides_nothing_reads_nothing() -> None:
-    world = World()
-    world.leads = False
-    world.competes = False
-    assert await world.disk(ON_B) == "b"
-    assert world.reads == 0
-
-
-@virtually
-async def test_a_replica_that_is_deleted_takes_no_space() -> None:
-    world = World()
-    await world.disk(ON_B)
-    world.cache.remove(make.replica("r-x", "vol-x", size=10, healthy=False))
-    assert world.guard.activity.awaited == ()
-
-
-@virtually
-async def test_a_placement_that_passes_a_guard_by_that_is_off_unproves_it() -> None:
-    world = World()
-    await world.prove()
-    world.mode = GuardMode.OFF
-    world.show(Y_ON_B)
-    world.mode = GuardMode.ENFORCE
-    assert not world.guard.proven
+@pytest.mark.parametrize("timeline", rows(PROOF))
+def test_placements_prove_the_guard(timeline: str) -> None:
+    play(World, timeline)
 
 
 @virtually
@@ -314,147 +321,42 @@ async def test_invented_reviews_make_the_guard_write_no_wrong_disk() -> None:
     """They take space for a minute, so that a plan may be given up; each replica still gets a disk that has room."""
     world = World()
     for number in range(5):
-        await world.disk(placement(f"invented-{number}", 20, "b"))
-    assert await world.disk(ON_B) in {"a", "b"}
-    assert await world.disk(Y_ON_B) == "b", "the only disk of its size"
+        await world.disk(f"invented{number}-on-b")
+    assert await world.disk("x-on-b") in {"a", "b"}
+    assert await world.disk("y-on-b") == "b", "the only disk of its size"
     # A review that names a real replica is replaced by the real one.
-    await world.disk(ON_B)
-    assert await world.disk(ON_A) == "a"
-
-
-@virtually
-async def test_after_an_error_the_guard_reads_what_was_written() -> None:
-    world = World()
-    world.evaluator.error = RuntimeError("a defect")
-    with pytest.raises(RuntimeError, match="a defect"):
-        await world.disk(ON_B)
-    world.evaluator.error = None
-    await world.disk(ON_B)
-    assert world.reads == 1
+    await world.disk("x-on-b")
+    assert await world.disk("x-on-a") == "a"
 
 
 @pytest.mark.parametrize(("behind", "node"), [(False, "m"), (True, NODE)])
-def test_a_replica_is_moved_to_another_node_only_by_a_leader_that_has_seen_all_answers(behind: bool, node: str) -> None:
-    @virtually
-    async def check() -> None:
-        other = make.longhorn_node("m", {"c": make.disk(10)})
-        other["spec"]["disks"]["c"]["path"] = path_of("c")
-        world = World()
-        world.other_nodes = True
-        world.cache.remove(*waiting_volume("x", 10, age=2))
-        free = [make.volume("vol-x", 10), make.replica("r-x", "vol-x", size=10, healthy=False)]
-        narrow = node_with_disks({"a": make.disk(5), "b": make.disk(20)})
-        world.cache.put(*narrow, other, *engines([NODE, "m"]), *free)
-        if behind:
-            world.guard.adopt()
-        await world.disk(ON_B)
-        assert [place.node for place in world.guard.allowances] == [node]
-
-    check()
-
-
 @virtually
-async def test_an_update_of_another_shape_is_left_alone() -> None:
+async def test_a_replica_is_moved_to_another_node_only_by_a_leader_that_has_seen_all_answers(
+    behind: bool, node: str
+) -> None:
+    other = make.longhorn_node("m", {"c": make.disk(10)})
+    other["spec"]["disks"]["c"]["path"] = path_of("c")
     world = World()
-    assert await world.disk(replace(ON_B, disk_path="")) == "b"
-    assert world.counted("placements", outcome="refused-shape") == 1
-
-
-@virtually
-async def test_the_guard_is_proven_by_a_placement_that_a_watch_shows_as_answered() -> None:
-    world = World()
-    packing = [world.evaluator.options.packing]
-    await world.prove()
-    packing.append(world.evaluator.options.packing)
-    assert packing == [Packing.AUTO, Packing.EXACT]
-    assert world.guard.activity.awaited == ()
-
-
-@virtually
-async def test_a_guard_that_cannot_be_reached_is_not_proven() -> None:
-    world = World()
-    await world.prove()
-    world.obstacle = "the certificate has expired"
-    assert not world.guard.proven
-    assert world.evaluator.options.packing is Packing.AUTO
-    world.obstacle = ""
-    assert world.guard.proven
-
-
-@virtually
-async def test_a_placement_that_passes_the_guard_by_unproves_it_at_once() -> None:
-    world = World()
-    await world.prove()
-    world.cache.put(make.replica("r-other", "vol-other", healthy=False, size=5))
-    world.show(OTHERS_ON_B)
-    assert not world.guard.proven
-    assert world.evaluator.options.packing is Packing.AUTO
-    world.show(Y_ON_B, Y_ON_B)
-    assert world.guard.proven
-
-
-@virtually
-async def test_auto_does_not_rely_on_the_guard_while_a_disk_has_a_disk_schedule() -> None:
-    world = World()
-    await world.prove()
-    assert world.evaluator.options.guarded
-    world.cache.put(disk_schedule(f"{NODE}-a", node=NODE, disk="a"))
-    assert world.guard.proven
-    assert not world.evaluator.options.guarded
-
-
-@virtually
-async def test_a_placement_that_another_process_answered_proves_the_guard_too() -> None:
-    world = World()
-    world.leads = False
-    world.show(ON_B, ON_B)
-    assert (world.guard.activity.health, world.counted("observations", observation="confirmed")) == ("proven", 1)
-
-
-@virtually
-async def test_a_change_that_is_found_otherwise_ends_changing() -> None:
-    world = World()
-    world.show(Y_ON_B, Y_ON_B)
-    assert world.guard.proven
-    world.show(replace(ON_B, disk=ON_A.disk), ON_A)
-    assert world.guard.activity.health is GuardState.TAMPERED
-    assert not world.guard.proven
-    world.cache.put(*waiting_volume("v", 10, age=3), *waiting_volume("w", 20, age=1))
-    assert await world.disk(placement("v", 10, "b")) == "b"
-
-
-@virtually
-async def test_a_placement_that_is_never_written_stops_taking_space() -> None:
-    world = World()
-    await world.disk(ON_B)
-    task = asyncio.create_task(world.guard.run())
-    await asyncio.sleep(guard.ALLOWANCE_LIFETIME + 2)
-    task.cancel()
-    assert world.guard.activity.awaited == ()
-
-
-@virtually
-async def test_an_offer_that_is_made_meanwhile_is_kept_too() -> None:
-    world = World()
-    world.cache.remove(*waiting_volume("y", 20, age=1))
-    world.cache.put(make.claim("z", 20), make.pod("z", name="pod-z", uid="uid-pod-z"))
-    world.evaluator.seconds = 0.1
-    answer = asyncio.create_task(world.disk(ON_B))
-    await asyncio.sleep(0.05)
-    world.ledger = with_offer(world.ledger, world.cache.state().view, "pod-z", [NODE], 0.0)
-    assert await answer == "a"
+    world.other_nodes = True
+    world.cache.remove(*waiting_volume("x", 10, age=2))
+    free = [make.volume("vol-x", 10), make.replica("r-x", "vol-x", size=10, healthy=False)]
+    narrow = node_with_disks({"a": make.disk(5), "b": make.disk(20)})
+    world.cache.put(*narrow, other, *engines([NODE, "m"]), *free)
+    if behind:
+        world.guard.adopt()
+    await world.disk("x-on-b")
+    assert [place.node for place in world.guard.allowances] == [node]
 
 
 @virtually
 async def test_a_pod_does_not_get_a_node_where_an_allowed_placement_leaves_it_no_space() -> None:
     world = World()
-    world.cache.remove(*waiting_volume("y", 20, age=1))
-    world.cache.put(make.claim("z", 20), make.pod("z", name="pod-z", uid="uid-pod-z"))
+    world.replace_y_by_an_unbound_pod()
     pod = world.cache.state().view.snapshot.pods["default", "pod-z"]
     assert (await world.evaluator.decide_without_fetch(pod, [NODE], world.contenders())).fits
     decision = asyncio.create_task(world.evaluator.decide_without_fetch(pod, [NODE], world.contenders()))
-    assert await world.disk(ON_B) == "b"
+    assert await world.disk("x-on-b") == "b"
     assert not (await decision).fits
     assert not (await world.evaluator.decide_without_fetch(pod, [NODE], world.contenders())).fits
-    world.show(ON_B)
+    world.show("x-on-b")
     assert world.guard.allowances == ()

@@ -9,6 +9,7 @@ from app.extender import endpoint_publisher
 from app.extender.endpoint_publisher import GuardEndpoint
 from app.kube.client import ApiError
 from scheduler_core.decide.settings import GuardMode
+from tests.worlds.timeline import play, rows
 
 
 class FakePublisher:
@@ -45,7 +46,7 @@ class FakeCertificate:
 
 
 class World:
-    """An endpoint among fakes, whose lead belongs to the test."""
+    """An endpoint among fakes, whose lead belongs to the timeline."""
 
     def __init__(self, *, address: bool = True, listener_problem: str = "") -> None:
         self.leads = True
@@ -59,9 +60,30 @@ class World:
             listener_problem=listener_problem,
         )
 
-    @property
-    def story(self) -> list[str]:
-        return self.publisher.story
+    async def keep(self, term: int | str, mode: str) -> None:
+        """Keeps the endpoint as of a leader's term, or of a process that leads in `none`."""
+        await self.endpoint.keep(None if isinstance(term, str) else term, GuardMode(mode))
+
+    def state(self, mode: str) -> list[str | bool]:
+        state = self.endpoint.state(GuardMode(mode))
+        return [state.mode, state.published, state.problem]
+
+    async def withdraw(self) -> None:
+        for service in self.endpoint.left:
+            await service.withdraw()
+
+    async def withdraw_in_time(self) -> None:
+        for service in self.endpoint.left:
+            await service.withdraw_in_time()
+
+    def refuse_writes(self) -> None:
+        self.publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
+
+    def accept_writes(self) -> None:
+        self.publisher.error = None
+
+    async def end(self) -> None:
+        """Nothing runs."""
 
 
 @pytest.fixture(autouse=True)
@@ -69,76 +91,86 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_publisher, "RETRY_INTERVAL", 0.0)
 
 
-@pytest.mark.parametrize("mode", [GuardMode.OBSERVE, GuardMode.ENFORCE])
-async def test_a_guard_that_is_switched_on_is_published_once(mode: GuardMode) -> None:
-    world = World()
-    for _ in range(3):
-        await world.endpoint.keep(1, mode)
-    assert world.story == ["published"]
-    assert world.endpoint.state(mode).published
-    await world.endpoint.keep(2, mode)
-    assert world.story == ["published", "published"], "a new term"
+TIMELINES = {
+    "a guard that observes is published once": """
+        0 keep 1 observe; keep 1 observe; keep 1 observe; publisher.story -> published; state observe -> observe yes none
+        # A new term.
+        0 keep 2 observe; publisher.story -> published published
+    """,
+    "a guard that enforces is published once": """
+        0 keep 1 enforce; keep 1 enforce; keep 1 enforce; publisher.story -> published; state enforce -> enforce yes none
+        0 keep 2 enforce; publisher.story -> published published
+    """,
+    "the slice of a guard that is off is emptied": """
+        # With a stolen token the Service could be pointed elsewhere, and API servers would call that.
+        0 set certificate.problem=unknown; keep 1 off; keep 1 off; withdraw; publisher.story -> emptied
+        0 standby.story -> emptied; state off -> off no none
+    """,
+    "switching off empties the slice": """
+        0 keep 1 enforce; keep 1 off; keep 1 off; keep 1 observe; publisher.story -> published emptied published
+    """,
+    "without a certificate that is accepted the slice is empty": """
+        # A call would fail after a handshake, and now fails at once.
+        0 set certificate.ready=no certificate.problem=expired; keep 1 enforce; publisher.story -> emptied
+        0 state enforce -> enforce no expired; set certificate.ready=yes; keep 1 enforce
+        0 set certificate.ready=no; keep 1 enforce; publisher.story -> emptied published emptied
+    """,
+    "a certificate with a problem that still holds is published": """
+        0 set certificate.problem=outage; keep 1 enforce; publisher.story -> published
+        0 state enforce -> enforce yes outage; state enforce -> enforce yes outage
+    """,
+    "a slice that cannot be written is tried again": """
+        # The permission may be missing.
+        0 refuse_writes; keep 1 enforce; state enforce -> enforce no PUT slice: may not
+        0 accept_writes; keep 1 enforce; state enforce -> enforce yes none
+    """,
+    "a process that does not lead is published as the standby": """
+        0 set leads=no; keep none enforce; keep none enforce; standby.story -> published; publisher.story -> none
+        0 state enforce -> enforce yes none
+    """,
+    "a standby whose guard is off is withdrawn": """
+        0 set leads=no; keep none off; keep none off; standby.story -> withdrawn; publisher.story -> none; state off -> off no none
+    """,
+    "a standby without a certificate is withdrawn": """
+        0 set leads=no certificate.ready=no; keep none enforce; keep none enforce; standby.story -> withdrawn
+        0 publisher.story -> none; state enforce -> enforce no none
+    """,
+    "a standby that takes over leads the other port here": """
+        0 set leads=no; keep none enforce; set leads=yes; keep 1 enforce; standby.story -> published; publisher.story -> published
+        0 withdraw_in_time; standby.story -> published withdrawn; publisher.story -> published withdrawn
+    """,
+    "a process that ends is removed from both ports": """
+        0 set leads=no; keep none enforce; withdraw_in_time; standby.story -> published withdrawn
+    """,
+    "a leader that ends is removed though it leads no more": """
+        0 keep 1 enforce; set leads=no; withdraw_in_time; publisher.story -> published withdrawn
+    """,
+    "a former leader leaves the slice to its successor": """
+        # It points here no more as soon as the lead is lost. Only its own address is removed.
+        0 keep 1 enforce; set leads=no; state enforce -> enforce no none; withdraw; endpoint.forget; set leads=yes
+        0 state enforce -> enforce no none; publisher.story -> published withdrawn
+    """,
+}
+RECHECKS = {
+    "an endpoint is checked at an interval": """
+        # The EndpointSlice may be edited by hand.
+        0 keep 1 enforce; keep 1 enforce; publisher.story -> published published
+    """,
+    "an empty slice is checked at an interval": """
+        0 set certificate.ready=no; keep 1 off; keep 1 observe; keep 1 enforce; publisher.story -> emptied emptied emptied
+    """,
+}
 
 
-async def test_an_endpoint_is_checked_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The EndpointSlice may be edited by hand."""
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_only_what_can_be_called_is_published(timeline: str) -> None:
+    play(World, timeline)
+
+
+@pytest.mark.parametrize("timeline", rows(RECHECKS))
+def test_slices_are_checked_again(timeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_publisher, "RECHECK_INTERVAL", 0.0)
-    world = World()
-    for _ in range(2):
-        await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert world.story == ["published", "published"]
-
-
-async def test_the_slice_of_a_guard_that_is_off_is_emptied() -> None:
-    """With a stolen token the Service could be pointed elsewhere, and API servers would call that."""
-    world = World()
-    world.certificate.problem = "no Secret"
-    for _ in range(2):
-        await world.endpoint.keep(1, GuardMode.OFF)
-    for service in world.endpoint.left:
-        await service.withdraw()
-    assert (world.story, world.standby.story) == (["emptied"], ["emptied"])
-    state = world.endpoint.state(GuardMode.OFF)
-    assert (state.mode, state.published, state.problem) == ("off", False, "")
-
-
-async def test_an_empty_slice_is_checked_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_publisher, "RECHECK_INTERVAL", 0.0)
-    world = World()
-    world.certificate.ready = False
-    for mode in (GuardMode.OFF, GuardMode.OBSERVE, GuardMode.ENFORCE):
-        await world.endpoint.keep(1, mode)
-    assert world.story == ["emptied"] * 3
-
-
-async def test_switching_off_empties_the_slice() -> None:
-    world = World()
-    for mode in (GuardMode.ENFORCE, GuardMode.OFF, GuardMode.OFF, GuardMode.OBSERVE):
-        await world.endpoint.keep(1, mode)
-    assert world.story == ["published", "emptied", "published"]
-
-
-async def test_without_a_certificate_that_is_accepted_the_slice_is_empty() -> None:
-    """A call would fail after a handshake, and now fails at once."""
-    world = World()
-    world.certificate.ready = False
-    world.certificate.problem = "expired"
-    await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert world.story == ["emptied"]
-    assert world.endpoint.state(GuardMode.ENFORCE).problem == "expired"
-    world.certificate.ready = True
-    await world.endpoint.keep(1, GuardMode.ENFORCE)
-    world.certificate.ready = False
-    await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert world.story == ["emptied", "published", "emptied"]
-
-
-async def test_a_certificate_with_a_problem_that_still_holds_is_published() -> None:
-    world = World()
-    world.certificate.problem = "no answer"
-    await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert world.story == ["published"]
-    assert world.endpoint.state(GuardMode.ENFORCE).problem == "no answer"
+    play(World, timeline)
 
 
 @pytest.mark.parametrize(
@@ -153,83 +185,7 @@ async def test_what_cannot_be_called_is_not_published(world: World, problem: str
     with capture_logs() as lines:
         for _ in range(2):
             await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert "published" not in world.story
+    assert "published" not in world.publisher.story
     assert [(line["log_level"], line["problem"]) for line in lines] == [("warning", problem)]
     assert world.endpoint.state(GuardMode.ENFORCE).problem == problem
     assert world.endpoint.state(GuardMode.OFF).problem == ""
-
-
-async def test_a_slice_that_cannot_be_written_is_tried_again() -> None:
-    """The permission may be missing."""
-    world = World()
-    world.publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
-    await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert world.endpoint.state(GuardMode.ENFORCE).problem == "PUT slice: may not"
-    world.publisher.error = None
-    await world.endpoint.keep(1, GuardMode.ENFORCE)
-    state = world.endpoint.state(GuardMode.ENFORCE)
-    assert (state.published, state.problem) == (True, "")
-
-
-@pytest.mark.parametrize(
-    ("mode", "ready", "story"),
-    [
-        (GuardMode.ENFORCE, True, ["published"]),
-        (GuardMode.OFF, True, ["withdrawn"]),
-        (GuardMode.ENFORCE, False, ["withdrawn"]),
-    ],
-)
-async def test_a_process_that_does_not_lead_is_published_as_the_standby(
-    mode: GuardMode, ready: bool, story: list[str]
-) -> None:
-    world = World()
-    world.leads = False
-    world.certificate.ready = ready
-    for _ in range(2):
-        await world.endpoint.keep(None, mode)
-    assert (world.standby.story, world.story) == (story, [])
-    assert world.endpoint.state(mode).published is (story == ["published"])
-
-
-async def test_a_standby_that_takes_over_leads_the_other_port_here() -> None:
-    world = World()
-    world.leads = False
-    await world.endpoint.keep(None, GuardMode.ENFORCE)
-    world.leads = True
-    await world.endpoint.keep(1, GuardMode.ENFORCE)
-    assert (world.standby.story, world.story) == (["published"], ["published"])
-    for service in world.endpoint.left:
-        await service.withdraw_in_time()
-    assert (world.standby.story, world.story) == (["published", "withdrawn"], ["published", "withdrawn"])
-
-
-async def test_a_process_that_ends_is_removed_from_both_ports() -> None:
-    world = World()
-    world.leads = False
-    await world.endpoint.keep(None, GuardMode.ENFORCE)
-    for service in world.endpoint.left:
-        await service.withdraw_in_time()
-    assert world.standby.story == ["published", "withdrawn"]
-
-
-async def test_a_leader_that_ends_is_removed_though_it_leads_no_more() -> None:
-    world = World()
-    await world.endpoint.keep(1, GuardMode.ENFORCE)
-    world.leads = False
-    for service in world.endpoint.left:
-        await service.withdraw_in_time()
-    assert world.story == ["published", "withdrawn"]
-
-
-async def test_a_former_leader_leaves_the_slice_to_its_successor() -> None:
-    """It points here no more as soon as the lead is lost."""
-    world = World()
-    await world.endpoint.keep(1, GuardMode.ENFORCE)
-    world.leads = False
-    assert not world.endpoint.state(GuardMode.ENFORCE).published
-    for service in world.endpoint.left:
-        await service.withdraw()
-    world.endpoint.forget()
-    world.leads = True
-    assert not world.endpoint.state(GuardMode.ENFORCE).published
-    assert world.story == ["published", "withdrawn"], "only its own address is removed"

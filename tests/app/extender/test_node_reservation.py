@@ -51,9 +51,6 @@ class World(NodeReservationWorld):
     def select(self, number: int, node: str) -> None:
         self.cache.put(claim_with_node(number, node))
 
-    def reserved(self) -> frozenset[str]:
-        return self.reservations.reserved_nodes()
-
     def waits_for_pods(self, scheduled: str) -> list[float]:
         """How many waits for a pod have ended with a node ("true") or without, and their seconds in all."""
         label = {"pod_scheduled": scheduled}
@@ -103,18 +100,12 @@ class World(NodeReservationWorld):
     async def adopt(self) -> None:
         await self.reservations.adopt(float("inf"))
 
-    async def settle(self) -> None:
-        await self.reservations.settle()
-
-    def refuse(self, reason: str = "") -> None:
-        self.refusal = reason
-
     def lose_lead(self) -> None:
-        self.refuse("follower")
+        self.refusal = "follower"
         self.reservations.clear()
 
     def idle(self) -> None:
-        assert self.reserved() == frozenset()
+        assert self.reservations.reserved_nodes() == frozenset()
         assert self.cache.listeners == {}
 
     async def end(self) -> None:
@@ -132,7 +123,7 @@ WAITING = {
         # The write lock is held until then; after that the node is reserved.
         0 create 0 1; filter 0 -> a b; filter 1 -> waits
         2.999 answer filter 1 -> waits
-        3 bind 0 a; answer filter 1 -> b; reserved -> a; waits_for_pods true -> 1 3
+        3 bind 0 a; answer filter 1 -> b; reservations.reserved_nodes -> a; waits_for_pods true -> 1 3
     """,
     "the next request waits at most for the pod-scheduling time-out": """
         # No node is reserved afterwards.
@@ -140,7 +131,7 @@ WAITING = {
         4.999 answer filter 1 -> waits
         5.001 answer filter 1 -> a b; waits_for_pods false -> 1 5; waits_for_pods true -> 0 0
         5.002 bind 0 a
-        6 reserved -> none
+        6 reservations.reserved_nodes -> none
     """,
     "requests are answered in the order of arrival": """
         # One request is answered at a time.
@@ -187,7 +178,7 @@ WAITING = {
         # The wait of the first request has not begun yet.
         0 create 0; filter_together 0 0 0 -> waits
         4.999 answer filter_together 0 0 0 -> waits
-        5.001 answer filter_together 0 0 0 -> a b a b a b; bind 0 a; reserved -> a; provision 0 a; list_replicas a 0
+        5.001 answer filter_together 0 0 0 -> a b a b a b; bind 0 a; reservations.reserved_nodes -> a; provision 0 a; list_replicas a 0
         11 idle; ended_reservations true -> 1
     """,
     "volumes that only prefer their node need no reservation": """
@@ -247,14 +238,14 @@ RESERVING = {
     "a node is reserved at most for the node-reservation time-out": """
         # A replica that was placed on the other node never comes.
         0 create 0; filter 0 -> a b; bind 0 a; provision 0 b; list_replicas b 0
-        6.99 reserved -> a
+        6.99 reservations.reserved_nodes -> a
         7.01 idle; ended_reservations false -> 1; seconds_of_reservations false -> 7
     """,
     "the order of watch events does not matter": """
         # A node may list a replica before the watches deliver it.
         0 create 0; filter 0 -> a b; bind 0 a
         0.1 list_replicas a 0
-        0.6 reserved -> a; provision 0 a
+        0.6 reservations.reserved_nodes -> a; provision 0 a
         0.9 idle; ended_reservations true -> 1
     """,
     "a reserved node is refused with its reason": """
@@ -277,34 +268,34 @@ LEADERSHIP = {
     """,
     "a request under evaluation is not answered after the lead is lost": """
         # The lead is checked again before the answer.
-        0 create_unseen 0 of=claim; filter 0 -> waits; refuse follower
+        0 create_unseen 0 of=claim; filter 0 -> waits; set refusal=follower
         0.501 answer filter 0 -> UnavailableError follower; idle
     """,
     "a draining process answers accepted requests": """
         # It accepts no new requests.
         0 world drains=yes
         0 create 0 1 2; filter 0 -> a b; filter 1 -> waits
-        1 refuse draining; filter 2 -> UnavailableError draining; settle -> waits
+        1 set refusal=draining; filter 2 -> UnavailableError draining; reservations.settle -> waits
         2 bind 0 a; answer filter 1 -> b
-        3 answer settle -> waits; bind 1 b; answer settle -> none
+        3 answer reservations.settle -> waits; bind 1 b; answer reservations.settle -> yes
     """,
     "a new leader reserves what the previous leader had reserved": """
         # It reserves the nodes of bound pods whose replicas are not listed yet, and no others.
         0 create 0 1 2 3; bind 0 a; provision 1 b; list_replicas b 1; bind 1 b; show 2 b phase=Running; show 3 b deleting=1
-        0 adopt -> none; reserved -> a; provision 0 a; list_replicas a 0
+        0 adopt -> none; reservations.reserved_nodes -> a; provision 0 a; list_replicas a 0
         1 idle
     """,
     "a new leader reserves the nodes selected for pods that are not bound yet": """
         # The reservations last until Longhorn lists the replicas.
-        0 create 0 1; select 0 a; adopt -> none; reserved -> a; filter 1 -> b; bind 1 b
+        0 create 0 1; select 0 a; adopt -> none; reservations.reserved_nodes -> a; filter 1 -> b; bind 1 b
         1 provision 1 b; list_replicas b 1
-        14 reserved -> a; bind 0 a; provision 0 a; list_replicas a 0
+        14 reservations.reserved_nodes -> a; bind 0 a; provision 0 a; list_replicas a 0
         15 idle
     """,
     "a node that was only selected is free once the pod is bound elsewhere": """
         # The first binding failed, and the next attempt chose the other node.
         0 create 0; select 0 a; adopt -> none; bind 0 b
-        1 reserved -> none
+        1 reservations.reserved_nodes -> none
     """,
     "an adopted reservation does not refuse its own pod": """
         # kube-scheduler has given up the attempt that selected the node.
@@ -313,18 +304,18 @@ LEADERSHIP = {
     "an adopted reservation lasts a minute at most": """
         # A pod may be stuck for other reasons.
         0 create 0; select 0 a; adopt -> none
-        59.9 reserved -> a
+        59.9 reservations.reserved_nodes -> a
         60.1 idle
     """,
     "a new leader adopts nothing while reservations are disabled": """
         # Both time-outs are 0.
         0 world scheduling_timeout=0 reservation_timeout=0
-        0 create 0 1; bind 0 a; select 1 a; adopt -> none; reserved -> none; idle
+        0 create 0 1; bind 0 a; select 1 a; adopt -> none; reservations.reserved_nodes -> none; idle
     """,
     "two pods may reserve one node": """
         # It is free once the replicas of both are listed.
-        0 create 0 1; bind 0 a; bind 1 a; adopt -> none; reserved -> a; provision 0 a; list_replicas a 0
-        1 reserved -> a; provision 1 a; list_replicas a 0 1
+        0 create 0 1; bind 0 a; bind 1 a; adopt -> none; reservations.reserved_nodes -> a; provision 0 a; list_replicas a 0
+        1 reservations.reserved_nodes -> a; provision 1 a; list_replicas a 0 1
         2 idle
     """,
     "soon after a take-over a selected node stays reserved though binding is late": """
@@ -332,8 +323,8 @@ LEADERSHIP = {
         0 create 0 1 2; adopt -> none; filter 0 -> a b; select 0 a; filter 1 -> waits
         4.999 answer filter 1 -> waits
         5.001 answer filter 1 -> b; waits_for_pods false -> 1 5
-        70 reserved -> none; filter 2 -> a b; select 2 a
-        76 reserved -> none
+        70 reservations.reserved_nodes -> none; filter 2 -> a b; select 2 a
+        76 reservations.reserved_nodes -> none
     """,
 }
 

@@ -104,11 +104,11 @@ class World:
         self.results.append(result)
 
     @property
-    def names(self) -> list[str]:
+    def nudged(self) -> list[str]:
         return [name for name, _, _ in self.patches]
 
     @property
-    def remembered_pods(self) -> list[str]:
+    def remembered(self) -> list[str]:
         return [entry.pod.name for entry in self.nudger.waiting]
 
     def fill(self, *names: str, space: float = 0) -> None:
@@ -182,17 +182,8 @@ class World:
     def hold_patches_of(self, number: int) -> None:
         self.slow_pods.add(f"db-{number}")
 
-    def nudged(self) -> list[str]:
-        return self.names
-
     def nudged_first(self) -> list[str]:
-        return list(dict.fromkeys(self.names))
-
-    def counted(self) -> list[str]:
-        return self.results
-
-    def remembered(self) -> list[str]:
-        return self.remembered_pods
+        return list(dict.fromkeys(self.nudged))
 
     def evaluations(self) -> int:
         return len(self.evaluator.evaluated)
@@ -202,24 +193,12 @@ class World:
         self.contenders_read.clear()
         return number
 
-    def oldest_wait(self) -> float:
-        return self.nudger.oldest_wait
-
-    def fetched(self) -> list[str]:
-        return self.cache.fetched
-
     def offers_outstanding(self) -> int:
         return self.offers.observed_ledger().outstanding
 
     async def ask(self, number: int) -> list[bool]:
         """Sends /filter; returns for each node whether the pod fits."""
         return [reason.fits for reason in (await self.filter(number)).reasons]
-
-    def adopt(self) -> None:
-        self.nudger.adopt()
-
-    def clear(self) -> None:
-        self.nudger.clear()
 
     def run(self) -> None:
         self._task = asyncio.create_task(self.nudger.run())
@@ -295,7 +274,7 @@ FITTING = {
     "objects that a refused pod names and the state lacks are not fetched": """
         # A watch will deliver them; a GET per review would be a flood.
         0 run; create_and_refuse 0 1; delete_claim 0; create_claim 1 storage_class=later; fill a b space=60
-        10 nudged -> none; fetched -> none; create_claim 0; create_class later
+        10 nudged -> none; cache.fetched -> none; create_claim 0; create_class later
         11 nudged_first -> db-0 db-1
     """,
 }
@@ -332,9 +311,9 @@ WHEN = {
     """,
     "the wait of the pod that was refused first is known": """
         # A later refusal changes nothing; without pods it is 0.
-        0 oldest_wait -> 0; create_and_refuse 0
+        0 nudger.oldest_wait -> 0; create_and_refuse 0
         30 create_and_refuse 1
-        40 oldest_wait -> 40; requested 0; oldest_wait -> 10
+        40 nudger.oldest_wait -> 40; requested 0; nudger.oldest_wait -> 10
     """,
 }
 FORGETTING = {
@@ -389,7 +368,7 @@ FORGETTING = {
     "a pod that is gone when it is patched is forgotten": """
         # It counts as gone, and the next pod has its turn.
         0 next_patch_finds_no_pod; run; create_and_refuse 0 1; fill a space=60
-        1 nudged -> db-0 db-1; counted -> gone patched; remembered -> db-1
+        1 nudged -> db-0 db-1; results -> gone patched; remembered -> db-1
     """,
     "a pod whose node is selected after its refusal is forgotten": """
         # Its nudges would be wasted: kube-scheduler is binding it.
@@ -424,18 +403,18 @@ FORGETTING = {
     "losing the lead forgets everything": """
         # The next leader nudges the pods.
         0 run; create_and_refuse 0 1
-        1 clear; remembered -> none; fill a space=60
+        1 nudger.clear; remembered -> none; fill a space=60
         101 nudged -> none
     """,
     "after a take-over pods whose conditions name a reason of the extender are remembered": """
         # They may be nudged for any Longhorn node. Other pods are left alone; the bound one takes what is free on its node.
-        0 create 0; create 1; create 2; create 3; decline 0; decline 1 lacking=Insufficient_cpu; decline 3 node=a; adopt
+        0 create 0; create 1; create 2; create 3; decline 0; decline 1 lacking=Insufficient_cpu; decline 3 node=a; nudger.adopt
         0 remembered -> db-0; run; fill a b space=60
         1 nudged -> db-0
     """,
     "after a take-over pods with a selected node are not nudged": """
         # The previous leader's answer led to that node; the condition is older.
-        0 create 0; create 1; decline 0; decline 1; select 0 a; adopt; remembered -> db-1; run; fill a b space=60
+        0 create 0; create 1; decline 0; decline 1; select 0 a; nudger.adopt; remembered -> db-1; run; fill a b space=60
         30 nudged_first -> db-1
     """,
 }
@@ -530,7 +509,7 @@ async def test_many_pods_are_nudged_at_a_limited_rate() -> None:
             assert sum(1 for earlier in times if earlier <= at) <= BURST + NUDGES_PER_SECOND * at
         assert len(world.patches) >= BURST + NUDGES_PER_SECOND
         await asyncio.sleep(5)
-        assert sorted(world.names) == sorted(f"db-{number}" for number in range(200))
+        assert sorted(world.nudged) == sorted(f"db-{number}" for number in range(200))
 
 
 PATH = "/api/v1/namespaces/default/pods"
@@ -642,11 +621,11 @@ async def test_a_bounded_number_of_pods_is_remembered_those_refused_first() -> N
     world = World()
     for number in range(MAX_REMEMBERED + 10):
         world.nudger.note_refusal(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES))
-    assert len(world.remembered_pods) == MAX_REMEMBERED
-    assert set(world.remembered_pods) == {f"db-{number}" for number in range(MAX_REMEMBERED)}
+    assert len(world.remembered) == MAX_REMEMBERED
+    assert set(world.remembered) == {f"db-{number}" for number in range(MAX_REMEMBERED)}
     world.nudger.note_request(Pod("default", "db-7", "uid-7"))
     world.nudger.note_refusal(Pod("default", "late", "uid-late"), list(NODES))
-    assert "late" in world.remembered_pods
+    assert "late" in world.remembered
 
 
 def test_equal_candidate_lists_are_stored_once() -> None:
@@ -670,10 +649,10 @@ async def test_a_refused_pod_is_nudged_requested_and_offered_a_node() -> None:
     world.on_patched = retry
     async with world.running():
         await world.filter(0)
-        assert world.remembered_pods == ["db-0"]
+        assert world.remembered == ["db-0"]
         world.fill("a", space=60)
         await asyncio.sleep(30)
-        assert world.names == ["db-0"]
-        assert world.remembered_pods == []
+        assert world.nudged == ["db-0"]
+        assert world.remembered == []
         (request,) = requests
         assert [reason.fits for reason in request.result().reasons] == [True, False]

@@ -91,6 +91,11 @@ async def store_of(server: ConfigMapServer, folder: Path) -> AsyncIterator[tuple
             await client.close()
 
 
+@pytest.fixture
+def server() -> ConfigMapServer:
+    return ConfigMapServer()
+
+
 def offered(ledger: Ledger, number: int) -> Ledger:
     pod = ObservedPod(f"uid-{number}", "default", f"web-{number}")
     return step(ledger, Offered(pod, frozenset("ab"), ("volume",)), time.monotonic())[0]
@@ -100,8 +105,9 @@ def encoded(head: RecordHead) -> bytes:
     return encode_record(offered(Ledger(), 0), head, time.monotonic()).data
 
 
-async def test_offers_are_recorded_as_they_are_made_three_times_a_second_at_most(tmp_path: Path) -> None:
-    server = ConfigMapServer()
+async def test_offers_are_recorded_as_they_are_made_three_times_a_second_at_most(
+    server: ConfigMapServer, tmp_path: Path
+) -> None:
     async with store_of(server, tmp_path) as (store, _):
         store.adopt()
         ledger = Ledger()
@@ -117,9 +123,10 @@ async def test_offers_are_recorded_as_they_are_made_three_times_a_second_at_most
     assert (head.holder, head.transitions, head.final, head.versions) == ("extender-2", 8, False, {})
 
 
-async def test_the_end_of_an_offer_is_not_urgent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_of_an_offer_is_not_urgent(
+    server: ConfigMapServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("app.extender.offer_store._ENDS_INTERVAL", 1.0)
-    server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
         ledger = offered(Ledger(), 0)
         store.note(ledger)
@@ -132,8 +139,9 @@ async def test_the_end_of_an_offer_is_not_urgent(tmp_path: Path, monkeypatch: py
         await until("its end", lambda: not server.writes[-1][1].offers)
 
 
-async def test_nothing_is_recorded_before_this_process_answers_nor_after(tmp_path: Path) -> None:
-    server = ConfigMapServer()
+async def test_nothing_is_recorded_before_this_process_answers_nor_after(
+    server: ConfigMapServer, tmp_path: Path
+) -> None:
     async with store_of(server, tmp_path) as (store, _):
         store.note(offered(Ledger(), 0))
         await asyncio.sleep(0.2)
@@ -144,8 +152,7 @@ async def test_nothing_is_recorded_before_this_process_answers_nor_after(tmp_pat
     assert server.writes == []
 
 
-async def test_the_final_record_says_what_the_leader_had_seen(tmp_path: Path) -> None:
-    server = ConfigMapServer()
+async def test_the_final_record_says_what_the_leader_had_seen(server: ConfigMapServer, tmp_path: Path) -> None:
     async with store_of(server, tmp_path) as (store, _):
         store.adopt()
         ledger = offered(Ledger(), 0)
@@ -157,8 +164,7 @@ async def test_the_final_record_says_what_the_leader_had_seen(tmp_path: Path) ->
     assert len(server.writes[-1][1].offers) == 1
 
 
-async def test_a_write_after_another_process_wrote_is_repeated(tmp_path: Path) -> None:
-    server = ConfigMapServer()
+async def test_a_write_after_another_process_wrote_is_repeated(server: ConfigMapServer, tmp_path: Path) -> None:
     async with store_of(server, tmp_path) as (store, _):
         assert await store.read() is None
         server.put(b"something else")
@@ -166,17 +172,15 @@ async def test_a_write_after_another_process_wrote_is_repeated(tmp_path: Path) -
     assert server.conflicts == 1
 
 
-async def test_a_former_leader_writes_nothing(tmp_path: Path) -> None:
+async def test_a_former_leader_writes_nothing(server: ConfigMapServer, tmp_path: Path) -> None:
     """Its fence is closed by the time it has read the version that it would write on."""
-    server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, leadership):
         leadership.leads = False
         assert not await store.write_final(Ledger())
     assert server.writes == []
 
 
-async def test_a_missing_config_map_does_not_stop_the_leader(tmp_path: Path) -> None:
-    server = ConfigMapServer()
+async def test_a_missing_config_map_does_not_stop_the_leader(server: ConfigMapServer, tmp_path: Path) -> None:
     server.exists = False
     async with store_of(server, tmp_path) as (store, _):
         with pytest.raises(ApiError) as missing:
@@ -188,10 +192,9 @@ async def test_a_missing_config_map_does_not_stop_the_leader(tmp_path: Path) -> 
 
 
 async def test_an_api_server_that_hangs_delays_the_end_by_seconds_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: ConfigMapServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.extender.offer_store.FINAL_SECONDS", 0.2)
-    server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
         server.hangs = math.inf
         async with asyncio.timeout(2):
@@ -199,11 +202,10 @@ async def test_an_api_server_that_hangs_delays_the_end_by_seconds_only(
 
 
 async def test_a_final_record_is_repeated_after_a_call_without_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: ConfigMapServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the successor would wait until the Lease has run out."""
     monkeypatch.setattr("app.extender.offer_store.CALL_SECONDS", 0.2)
-    server = ConfigMapServer()
     async with store_of(server, tmp_path) as (store, _):
         assert await store.read() is None
         server.hangs = 1
@@ -211,8 +213,7 @@ async def test_a_final_record_is_repeated_after_a_call_without_an_answer(
     assert len(server.writes[-1][1].offers) == 1
 
 
-async def test_the_record_of_the_last_leader_is_read(tmp_path: Path) -> None:
-    server = ConfigMapServer()
+async def test_the_record_of_the_last_leader_is_read(server: ConfigMapServer, tmp_path: Path) -> None:
     server.put(encoded(RecordHead("extender-1", 7)))
     async with store_of(server, tmp_path) as (store, leadership):
         for holder, duration in (("extender-1", 15), ("", RELEASED_SECONDS)):
@@ -223,11 +224,10 @@ async def test_the_record_of_the_last_leader_is_read(tmp_path: Path) -> None:
 
 
 async def test_the_record_is_read_after_a_call_without_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: ConfigMapServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it, the successor would wait until the last leader's answers are visible."""
     monkeypatch.setattr("app.extender.offer_store.CALL_SECONDS", 0.2)
-    server = ConfigMapServer()
     server.put(encoded(RecordHead("extender-1", 7, final=True, versions={})))
     async with store_of(server, tmp_path) as (store, _):
         server.hangs = 1
@@ -245,10 +245,9 @@ async def test_the_record_is_read_after_a_call_without_an_answer(
     ],
 )
 async def test_a_record_of_another_leader_is_refused(
-    tmp_path: Path, predecessor: LeaseRecord | None, head: RecordHead
+    server: ConfigMapServer, tmp_path: Path, predecessor: LeaseRecord | None, head: RecordHead
 ) -> None:
     """A later leader may have made offers that it does not have."""
-    server = ConfigMapServer()
     server.put(encoded(head))
     async with store_of(server, tmp_path) as (store, leadership):
         leadership.predecessor = predecessor
@@ -256,9 +255,10 @@ async def test_a_record_of_another_leader_is_refused(
             await store.read()
 
 
-async def test_the_record_of_an_earlier_leader_is_neither_final_nor_complete(tmp_path: Path) -> None:
+async def test_the_record_of_an_earlier_leader_is_neither_final_nor_complete(
+    server: ConfigMapServer, tmp_path: Path
+) -> None:
     """The last one wrote none: it ended before it answered, or could not write."""
-    server = ConfigMapServer()
     server.put(encoded(RecordHead("extender-0", 6, final=True)))
     async with store_of(server, tmp_path) as (store, leadership):
         for holder, duration in (("extender-1", 15), ("", RELEASED_SECONDS)):
@@ -269,8 +269,7 @@ async def test_the_record_of_an_earlier_leader_is_neither_final_nor_complete(tmp
             assert len(record.offers) == 1
 
 
-async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
-    server = ConfigMapServer()
+async def test_a_damaged_record_is_refused(server: ConfigMapServer, tmp_path: Path) -> None:
     async with store_of(server, tmp_path) as (store, _):
         server.put(b"not JSON")
         with pytest.raises(RecordError):
@@ -280,8 +279,9 @@ async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
             await store.read()
 
 
-async def test_a_process_that_does_not_lead_reads_the_offers_that_the_leader_recorded_last(tmp_path: Path) -> None:
-    server = ConfigMapServer()
+async def test_a_process_that_does_not_lead_reads_the_offers_that_the_leader_recorded_last(
+    server: ConfigMapServer, tmp_path: Path
+) -> None:
     async with store_of(server, tmp_path) as (store, _):
         assert list(await store.read_offers()) == []
         record = encode_record(offered(Ledger(), 1), RecordHead("extender-1", 7), time.monotonic())

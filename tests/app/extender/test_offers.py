@@ -31,7 +31,7 @@ from tests.builders import Object
 from tests.worlds.state_source import FakeStateSource, SlowSource, caller_waits, fitting_nodes
 from tests.worlds.timeline import play, rows
 from tests.worlds.two_nodes import NODES, claim_with_node, database_pod, nominated_pod, two_nodes
-from tests.worlds.virtual_time import run, virtual_loop, virtually
+from tests.worlds.virtual_time import virtual_loop, virtually
 
 SCHEDULING_WAIT = f"{PREFIX}_pod_scheduling_wait_duration_seconds"
 FAR = make.storage_class("far", dataLocality="disabled")
@@ -146,9 +146,6 @@ class World:
     def forget_claim(self, number: int) -> None:
         self.cache.remove(make.claim(f"data-{number}", 60))
 
-    def fetches_take(self, seconds: float) -> None:
-        self.cache.fetch_seconds = seconds
-
     def _put_pod(self, number: int, raw: Object) -> None:
         if number in self._priorities:
             raw["spec"]["priority"] = self._priorities[number]
@@ -237,15 +234,9 @@ class World:
         labels = {"pod_scheduled": scheduled}
         return self.metrics.registry.get_sample_value(f"{SCHEDULING_WAIT}_count", labels) or 0.0
 
-    def fetched(self) -> list[str]:
-        return self.cache.fetched
-
     async def adopt(self, undisturbed: float) -> None:
         """Takes over, so many seconds after the previous leader's last answer."""
         await self.offers.adopt(undisturbed, self.record)
-
-    async def settle(self) -> bool:
-        return await self.offers.settle()
 
     def handed_over(self) -> list[str]:
         """The pods of the final record; "no record" without one."""
@@ -257,9 +248,6 @@ class World:
         self.record = decode_record(encode_record(self.offers.observed_ledger(), head, self.loop.time()).data)
         self.offers.clear()
         self._begin()
-
-    def clear(self) -> None:
-        self.offers.clear()
 
     def idle(self) -> None:
         assert self.offers.observed_ledger().outstanding == 0
@@ -307,7 +295,7 @@ MAKING = {
     """,
     "fetching a missing object does not hold up other requests": """
         # While the API server is slow, another pod is answered.
-        0 create 0 30; create_unseen 1; fetches_take 1.5; filter 1 -> waits
+        0 create 0 30; create_unseen 1; set cache.fetch_seconds=1.5; filter 1 -> waits
         0.1 filter 0 -> a b
         1.499 offer 0 -> a b
         1.501 answer filter 1 -> a
@@ -324,7 +312,7 @@ MAKING = {
     """,
     "nothing is offered to a pod that does not exist": """
         # Requests about made-up pods would otherwise take the space of real ones.
-        0 create_claim 0; filter 0 -> a b; offer 0 -> none; fetched -> default/db-0
+        0 create_claim 0; filter 0 -> a b; offer 0 -> none; cache.fetched -> default/db-0
     """,
     "nothing is held at a preemption for a pod that does not exist": """
         0 create_claim 0; preempt 0 a -> a; outstanding -> 0
@@ -335,7 +323,7 @@ MAKING = {
     """,
     "a pod that the state has is not read again": """
         # No request to the API server is on the way of a decision.
-        0 create 0; filter 0 -> a b; fetched -> none
+        0 create 0; filter 0 -> a b; cache.fetched -> none
     """,
 }
 WAITING = {
@@ -492,54 +480,54 @@ TAKE_OVER = {
 HAND_OVER = {
     "draining waits until offers have ended": """
         # They end by a decision or by age; then a successor may answer at once.
-        0 adopt inf -> none; create 0; filter 0 -> a b; settle -> waits
-        2 answer settle -> waits; select 0 a; answer settle -> yes; idle
+        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
+        2 answer offers.settle -> waits; select 0 a; answer offers.settle -> yes; idle
     """,
     "draining waits 5 s at most": """
         # If an offer is open then that no successor can know, the Lease must run out.
-        0 adopt inf -> none; create 0; filter 0 -> a b; settle -> waits
-        4.999 answer settle -> waits
-        5.001 answer settle -> no
+        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
+        4.999 answer offers.settle -> waits
+        5.001 answer offers.settle -> no
     """,
     "draining waits for an accepted request whose pod is looked for": """
         # Its offer is handed over with the others.
         0 world slow=yes store=works
         0 adopt inf -> none; create_unseen 0 of=pod; filter 0 -> waits
-        0.1 settle -> waits
-        0.501 answer settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
+        0.1 offers.settle -> waits
+        0.501 answer offers.settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
     """,
     "a leader that has not adopted yet hands nothing over": """
         # Its own record would hide its predecessor's.
         0 world store=works
-        0 settle -> no; handed_over -> no record
+        0 offers.settle -> no; handed_over -> no record
     """,
     "draining records the open offers without waiting for decisions": """
         # The pod's decision is under way.
         0 world store=works
-        0 adopt inf -> none; create 0; filter 0 -> a b; settle -> yes; handed_over -> uid-0
+        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> yes; handed_over -> uid-0
     """,
     "draining answers accepted requests first": """
         # What they are offered is recorded, too.
         0 world store=works
-        0 adopt inf -> none; create_unseen 0; fetches_take 1.5; filter 0 -> waits
-        0.1 settle -> waits
-        1.501 answer settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
+        0 adopt inf -> none; create_unseen 0; set cache.fetch_seconds=1.5; filter 0 -> waits
+        0.1 offers.settle -> waits
+        1.501 answer offers.settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
     """,
     "a request that takes too long for the hand-over gets no offer": """
         # The record is written, and must have every offer: requests have 3 s.
         0 world store=works
-        0 adopt inf -> none; create_unseen 0; fetches_take 4; filter 0 -> waits
-        0.1 settle -> waits
-        3.099 answer settle -> waits
-        3.101 answer settle -> yes
+        0 adopt inf -> none; create_unseen 0; set cache.fetch_seconds=4; filter 0 -> waits
+        0.1 offers.settle -> waits
+        3.099 answer offers.settle -> waits
+        3.101 answer offers.settle -> yes
         4.001 answer filter 0 -> UnavailableError; handed_over -> no offer
     """,
     "if the record cannot be written draining waits as without": """
         # The successor must not start at once.
         0 world store=fails
-        0 adopt inf -> none; create 0; filter 0 -> a b; settle -> waits
-        4.999 answer settle -> waits
-        5.001 answer settle -> no
+        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
+        4.999 answer offers.settle -> waits
+        5.001 answer offers.settle -> no
     """,
 }
 PREEMPTION = {
@@ -587,25 +575,23 @@ def test_preemption_holds_the_room_it_makes(timeline: str) -> None:
     play(World, timeline)
 
 
-def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_path: Path) -> None:
+@virtually
+async def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_path: Path) -> None:
     argument = {"labelPreference": {"label": "gold", "presence": True}}
     priority = {"name": "PreferGold", "weight": 10, "argument": argument}
-
-    async def test() -> None:
-        world = World()
-        world.use_policy(tmp_path / "policy.json", priority, gold="b")
-        world.resize("a", space=70)
-        world.resize("b", space=60)
-        for number in (0, 1):
-            world.create(number, 25)
-            await world.filter(number)
-        assert world.offer(1) == ["b"]
-        await world.end()
-
-    run(test())
+    world = World()
+    world.use_policy(tmp_path / "policy.json", priority, gold="b")
+    world.resize("a", space=70)
+    world.resize("b", space=60)
+    for number in (0, 1):
+        world.create(number, 25)
+        await world.filter(number)
+    assert world.offer(1) == ["b"]
+    await world.end()
 
 
-def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
+@virtually
+async def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
     plugin = tmp_path / "broken_priority.py"
     plugin.write_text(
         "from scheduler_core.generic.plugin_rules import PriorityPlugin\n"
@@ -613,17 +599,13 @@ def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
         "    raise ValueError('no score')\n"
         "PRIORITIES = [PriorityPlugin('Broken', broken)]\n"
     )
-
-    async def test() -> None:
-        world = World()
-        world.use_policy(tmp_path / "policy.json", {"name": "Broken", "weight": 1}, str(plugin))
-        for number in (0, 1):
-            world.create(number, 30)
-            await world.filter(number)
-        assert world.offer(1) == ["a"]
-        await world.end()
-
-    run(test())
+    world = World()
+    world.use_policy(tmp_path / "policy.json", {"name": "Broken", "weight": 1}, str(plugin))
+    for number in (0, 1):
+        world.create(number, 30)
+        await world.filter(number)
+    assert world.offer(1) == ["a"]
+    await world.end()
 
 
 @virtually

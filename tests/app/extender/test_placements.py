@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from itertools import count
 from typing import Any
 
@@ -25,8 +25,9 @@ from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from tests import builders as make
 from tests.worlds.decision_runners import LaterRunner
 from tests.worlds.state_source import FakeStateSource
+from tests.worlds.timeline import play, rows
 from tests.worlds.two_nodes import database_pod, two_nodes
-from tests.worlds.virtual_time import run, virtual_loop, virtually
+from tests.worlds.virtual_time import virtual_loop, virtually
 
 PLACEMENT_WAIT = f"{PREFIX}_node_reservation_duration_seconds"
 
@@ -34,15 +35,24 @@ PLACEMENT_WAIT = f"{PREFIX}_node_reservation_duration_seconds"
 class World:
     """Two nodes of 100 Gi; tests play kube-scheduler and Longhorn by hand. Pods compete if there is a `contention`."""
 
-    def __init__(self, options: FilterOptions | None = None, contention: Contention | None = None) -> None:
+    def __init__(self, *, best_effort: str = "require", contention: Contention | None = None) -> None:
         self.cache = FakeStateSource(two_nodes())
         self.metrics = Metrics()
         self.logs: list[EventDict] = []
         self.loop = virtual_loop()
         self._contention = contention
-        evaluator = Evaluator(self.cache, options or FilterOptions())
+        evaluator = Evaluator(self.cache, FilterOptions(require_best_effort=best_effort == "require"))
         self.placements = Placements(self.cache, evaluator, self.contenders, self.metrics, self.loop.time)
         self.cache.subscribe("replicas", self.placements.note_delivery)
+
+    def lead(self) -> None:
+        self.placements.adopt()
+        self._task = asyncio.create_task(self.placements.run())
+
+    async def end(self) -> None:
+        assert not self._task.done(), self._task
+        self._task.cancel()
+        await asyncio.wait({self._task})
 
     def contenders(self) -> Contenders:
         if self._contention is None:
@@ -65,8 +75,19 @@ class World:
     def list_replica(self, number: int, node: str) -> None:
         self.cache.put(make.longhorn_node(node, {"disk-1": make.disk(100, listed={f"r-{number}": 10})}))
 
+    def show(self, number: int) -> None:
+        self.cache.put(database_pod(number))
+
+    def delete(self, number: int) -> None:
+        self.cache.remove(database_pod(number))
+
     def decide(self, number: int, node: str) -> None:
         self.placements.note_decision(make.as_pod(database_pod(number)), node, self.loop.time() - 1)
+
+    def decide_for_two_volumes(self, node: str) -> None:
+        pod = make.pod("data-0", "data-1", name="db-0", uid="uid-0", node=node)
+        self.cache.put(pod)
+        self.placements.note_decision(make.as_pod(pod), node, 0.0)
 
     def ended_waits(self, placed: str) -> tuple[float, float]:
         """How many pods were placed ("true") or not ("false"), and the sum of their waits."""
@@ -75,6 +96,13 @@ class World:
         waits = registry.get_sample_value(f"{PLACEMENT_WAIT}_count", labels)
         seconds = registry.get_sample_value(f"{PLACEMENT_WAIT}_sum", labels)
         return waits or 0.0, seconds or 0.0
+
+    def became(self) -> list[str]:
+        """What pods became that were not placed."""
+        return [line["became"] for line in self.log_lines("not placed")]
+
+    def has_no_report(self) -> bool:
+        return self.placements.report == PlacementReport()
 
     @property
     def misplacements(self) -> float | None:
@@ -91,6 +119,20 @@ class World:
         return [line for line in self.logs if line["event"] == event]
 
 
+class LeadingWorld(World):
+    """A world of timelines, in which this process leads and `Placements` runs."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._captured = ExitStack()
+        self.logs = self._captured.enter_context(capture_logs())
+        self.lead()
+
+    async def end(self) -> None:
+        self._captured.close()
+        await super().end()
+
+
 class InterruptedContention(Contention):
     """Calls `interruption` before every evaluation."""
 
@@ -105,13 +147,96 @@ class InterruptedContention(Contention):
 async def leading(world: World | None = None) -> AsyncIterator[World]:
     """A world in which this process leads and `Placements` runs."""
     world = world or World()
-    world.placements.adopt()
-    task = asyncio.create_task(world.placements.run())
+    world.lead()
     with capture_logs() as world.logs:
         yield world
-    assert not task.done(), task
-    task.cancel()
-    await asyncio.wait({task})
+    await world.end()
+
+
+FOLLOWING = {
+    "a pod whose second volume is missing is not placed yet": """
+        0 bind 0 a; bind 1 a; decide_for_two_volumes a; place 0 a; list_replica 0 a
+        5 placements.followed -> 1
+    """,
+    "the order of watch events does not matter": """
+        0 bind 0 a; list_replica 0 a; decide 0 a
+        1.1 placements.followed -> 1; place 0 a
+        2.1 ended_waits true -> 1 2
+    """,
+    "a deleted pod is not followed any more": """
+        0 bind 0 a; decide 0 a
+        1.1 delete 0
+        2.1 ended_waits false -> 1 2; became -> gone
+    """,
+    "a pod that is being deleted is not followed any more": """
+        0 bind 0 a deleting=1; decide 0 a
+        1.1 became -> gone
+    """,
+    "a failed pod is not followed any more": """
+        0 bind 0 a phase=Failed; decide 0 a
+        1.1 became -> gone
+    """,
+    "a successor of the same name is not the pod": """
+        0 bind 0 a; decide 0 a
+        1.1 bind 0 a uid=another; place 0 b
+        2.1 became -> gone
+    """,
+    "a pod that no watch has delivered yet is not gone": """
+        # The selected node of its claim may be delivered first.
+        0 decide 0 a
+        5 placements.followed -> 1; became -> none
+    """,
+    "a pod that is bound to another node is not placed": """
+        0 show 0; decide 0 a
+        1.1 bind 0 b
+        2.1 became -> elsewhere
+    """,
+    "the same decision again does not restart the wait": """
+        0 bind 0 a; place 0 a; decide 0 a
+        2.1 decide 0 a; list_replica 0 a
+        3.1 ended_waits true -> 1 3
+    """,
+    "a decision for another node ends the first wait": """
+        0 show 0; decide 0 a
+        2.125 decide 0 b; became -> elsewhere; bind 0 b; place 0 b; list_replica 0 b
+        3.2 ended_waits true -> 1 0.875
+    """,
+    "a pod whose volumes only prefer their node is placed at once": """
+        # Their replicas may be on any node.
+        0 world best_effort=prefer
+        0.1 bind 0 a; decide 0 a
+        1.1 ended_waits true -> 1 0.9
+    """,
+}
+LEADING = {
+    "a new leader counts no disk that was overbooked before": """
+        0.1 placements.clear; place_at_once 60 x y
+        5 placements.adopt
+        10 overbookings -> 0; placements.overbookings.overbooked -> none
+    """,
+    "a follower makes no report": """
+        # Two processes would count the same misplacement.
+        0 placements.clear; bind 0 a; place 0 b
+        5 misplacements -> 0; has_no_report -> yes; placements.adopt
+        6.1 misplacements -> 1
+    """,
+    "losing the lead forgets everything": """
+        # Followed pods are not counted, because their outcomes are not observed.
+        0 bind 0 a; place 0 b; decide 0 a
+        1.01 has_no_report -> no; placements.clear; placements.followed -> 0; has_no_report -> yes
+        302 ended_waits true -> 0 0; ended_waits false -> 0 0
+    """,
+}
+
+
+@pytest.mark.parametrize("timeline", rows(FOLLOWING))
+def test_a_pod_is_followed_until_its_volumes_are_placed(timeline: str) -> None:
+    play(LeadingWorld, timeline)
+
+
+@pytest.mark.parametrize("timeline", rows(LEADING))
+def test_only_a_leader_counts(timeline: str) -> None:
+    play(LeadingWorld, timeline)
 
 
 @virtually
@@ -149,90 +274,6 @@ async def test_a_pod_is_placed_when_longhorn_lists_its_volumes_on_its_node() -> 
 
 
 @virtually
-async def test_a_pod_whose_second_volume_is_missing_is_not_placed_yet() -> None:
-    async with leading() as world:
-        world.bind(0, "a")
-        world.bind(1, "a")
-        pod = make.pod("data-0", "data-1", name="db-0", uid="uid-0", node="a")
-        world.cache.put(pod)
-        world.placements.note_decision(make.as_pod(pod), "a", 0.0)
-        world.place(0, "a")
-        world.list_replica(0, "a")
-        await asyncio.sleep(5)
-        assert world.placements.followed == 1
-
-
-@virtually
-async def test_the_order_of_watch_events_does_not_matter() -> None:
-    async with leading() as world:
-        world.bind(0, "a")
-        world.list_replica(0, "a")
-        world.decide(0, "a")
-        await asyncio.sleep(1)
-        world.place(0, "a")
-        await asyncio.sleep(1 + INTERVAL)
-        assert world.ended_waits("true")[0] == 1
-
-
-@virtually
-async def test_a_deleted_pod_is_not_followed_any_more() -> None:
-    async with leading() as world:
-        world.bind(0, "a")
-        world.decide(0, "a")
-        await asyncio.sleep(1)
-        world.cache.remove(database_pod(0))
-        await asyncio.sleep(INTERVAL)
-        assert world.ended_waits("false")[0] == 1
-        assert [line["became"] for line in world.log_lines("not placed")] == ["gone"]
-
-
-@pytest.mark.parametrize(
-    "pod", [pytest.param({"deleting": True}, id="being deleted"), pytest.param({"phase": "Failed"}, id="failed")]
-)
-def test_a_pod_that_has_ended_is_not_followed_any_more(pod: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        async with leading() as world:
-            world.bind(0, "a", **pod)
-            world.decide(0, "a")
-            await asyncio.sleep(INTERVAL)
-            assert [line["became"] for line in world.log_lines("not placed")] == ["gone"]
-
-    run(scenario())
-
-
-@virtually
-async def test_a_successor_of_the_same_name_is_not_the_pod() -> None:
-    async with leading() as world:
-        world.bind(0, "a")
-        world.decide(0, "a")
-        await asyncio.sleep(1)
-        world.bind(0, "a", uid="another")
-        world.place(0, "b")
-        await asyncio.sleep(INTERVAL)
-        assert [line["became"] for line in world.log_lines("not placed")] == ["gone"]
-
-
-@virtually
-async def test_a_pod_that_no_watch_has_delivered_yet_is_not_gone() -> None:
-    """The selected node of its claim may be delivered first."""
-    async with leading() as world:
-        world.decide(0, "a")
-        await asyncio.sleep(5)
-        assert (world.placements.followed, world.log_lines("not placed")) == (1, [])
-
-
-@virtually
-async def test_a_pod_that_is_bound_to_another_node_is_not_placed() -> None:
-    async with leading() as world:
-        world.cache.put(database_pod(0))
-        world.decide(0, "a")
-        await asyncio.sleep(1)
-        world.bind(0, "b")
-        await asyncio.sleep(INTERVAL)
-        assert [line["became"] for line in world.log_lines("not placed")] == ["elsewhere"]
-
-
-@virtually
 async def test_a_pod_that_is_not_placed_in_five_minutes_is_given_up() -> None:
     async with leading() as world:
         world.bind(0, "a")
@@ -243,44 +284,6 @@ async def test_a_pod_that_is_not_placed_in_five_minutes_is_given_up() -> None:
         assert world.ended_waits("false") == (1, MAX_PLACEMENT_SECONDS)
         [line] = world.log_lines("not placed")
         assert (line["became"], line["log_level"]) == ("late", "warning")
-
-
-@virtually
-async def test_the_same_decision_again_does_not_restart_the_wait() -> None:
-    async with leading() as world:
-        world.bind(0, "a")
-        world.place(0, "a")
-        world.decide(0, "a")
-        await asyncio.sleep(2.1)
-        world.decide(0, "a")
-        world.list_replica(0, "a")
-        await asyncio.sleep(INTERVAL)
-        assert world.ended_waits("true") == (1, 3)
-
-
-@virtually
-async def test_a_decision_for_another_node_ends_the_first_wait() -> None:
-    async with leading() as world:
-        world.cache.put(database_pod(0))
-        world.decide(0, "a")
-        await asyncio.sleep(2.125)
-        world.decide(0, "b")
-        assert [line["became"] for line in world.log_lines("not placed")] == ["elsewhere"]
-        world.bind(0, "b")
-        world.place(0, "b")
-        world.list_replica(0, "b")
-        await asyncio.sleep(1)
-        assert world.ended_waits("true") == (1, 0.875)
-
-
-@virtually
-async def test_a_pod_whose_volumes_only_prefer_their_node_is_placed_at_once() -> None:
-    """Their replicas may be on any node."""
-    async with leading(World(FilterOptions(require_best_effort=False))) as world:
-        world.bind(0, "a")
-        world.decide(0, "a")
-        await asyncio.sleep(INTERVAL)
-        assert world.ended_waits("true")[0] == 1
 
 
 @virtually
@@ -300,20 +303,18 @@ async def test_a_misplaced_volume_is_logged_and_counted_once() -> None:
 
 
 @pytest.mark.parametrize("contention", [None, Contention()], ids=["reservations off", "reservations on"])
-def test_outstanding_demand_is_reported_in_numbers(contention: Contention | None) -> None:
-    async def scenario() -> None:
-        async with leading(World(contention=contention)) as world:
-            world.bind(0, "a")
-            world.cache.put(make.claim("data-1", 500), database_pod(1, "a"))
-            await asyncio.sleep(INTERVAL)
-            assert [demand.volume.name for demand in world.placements.report.hopeless] == ["data-1"]
-            await asyncio.sleep(STUCK_AFTER + INTERVAL)
-            demands = {"pod": 2, "selected_node": 0, "nomination": 0, "attachment": 0, "hard_node_affinity": 0}
-            assert world.placements.outstanding(offers=3, waiting=4, oldest_wait=9.5) == Outstanding(
-                demands, 3, 1, 0, 0, 2, 4, 9.5
-            )
-
-    run(scenario())
+@virtually
+async def test_outstanding_demand_is_reported_in_numbers(contention: Contention | None) -> None:
+    async with leading(World(contention=contention)) as world:
+        world.bind(0, "a")
+        world.cache.put(make.claim("data-1", 500), database_pod(1, "a"))
+        await asyncio.sleep(INTERVAL)
+        assert [demand.volume.name for demand in world.placements.report.hopeless] == ["data-1"]
+        await asyncio.sleep(STUCK_AFTER + INTERVAL)
+        demands = {"pod": 2, "selected_node": 0, "nomination": 0, "attachment": 0, "hard_node_affinity": 0}
+        assert world.placements.outstanding(offers=3, waiting=4, oldest_wait=9.5) == Outstanding(
+            demands, 3, 1, 0, 0, 2, 4, 9.5
+        )
 
 
 @virtually
@@ -355,19 +356,6 @@ async def test_a_log_line_names_a_limited_number_of_volumes() -> None:
 
 
 @virtually
-async def test_a_new_leader_counts_no_disk_that_was_overbooked_before() -> None:
-    world = World()
-    async with leading(world):
-        await asyncio.sleep(0.1)
-        world.placements.clear()
-        world.place_at_once(60, "x", "y")
-        await asyncio.sleep(5)
-        world.placements.adopt()
-        await asyncio.sleep(5)
-        assert (world.overbookings, world.placements.overbookings.overbooked) == (0, ())
-
-
-@virtually
 async def test_a_report_on_disks_during_which_the_lead_is_lost_is_dropped() -> None:
     world = World()
     evaluator = Evaluator(world.cache, FilterOptions(), LaterRunner())
@@ -383,35 +371,6 @@ async def test_a_report_on_disks_during_which_the_lead_is_lost_is_dropped() -> N
     world.placements.clear()
     await updating
     assert (world.overbookings, world.placements.overbookings) == (0, OverbookingReport())
-
-
-@virtually
-async def test_a_follower_makes_no_report() -> None:
-    """Two processes would count the same misplacement."""
-    world = World()
-    async with leading(world):
-        world.placements.clear()
-        world.bind(0, "a")
-        world.place(0, "b")
-        await asyncio.sleep(5)
-        assert (world.misplacements, world.placements.report) == (0, PlacementReport())
-        world.placements.adopt()
-        await asyncio.sleep(0.01)
-        assert world.misplacements == 1
-
-
-@virtually
-async def test_losing_the_lead_forgets_everything() -> None:
-    """Followed pods are not counted, because their outcomes are not observed."""
-    async with leading() as world:
-        world.bind(0, "a")
-        world.place(0, "b")
-        world.decide(0, "a")
-        await asyncio.sleep(1)
-        world.placements.clear()
-        assert (world.placements.followed, world.placements.report) == (0, PlacementReport())
-        await asyncio.sleep(MAX_PLACEMENT_SECONDS + 1)
-        assert (world.ended_waits("true"), world.ended_waits("false")) == ((0, 0), (0, 0))
 
 
 @virtually
@@ -446,7 +405,8 @@ async def test_rounds_that_take_long_leave_most_of_the_time_to_decisions() -> No
     assert 5 <= len(spent) <= 12
 
 
-def test_a_pod_is_checked_only_when_something_has_changed_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtually
+async def test_a_pod_is_checked_only_when_something_has_changed_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[str] = []
 
     def note_check(pod: Pod, node: str, view: View, *, require_best_effort: bool) -> tuple[str, ...]:
@@ -455,20 +415,17 @@ def test_a_pod_is_checked_only_when_something_has_changed_for_it(monkeypatch: py
 
     monkeypatch.setattr(placements, "unlisted_volumes", note_check)
 
-    async def scenario() -> None:
-        async with leading() as world:
-            for number, node in enumerate("ab"):
-                world.bind(number, node)
-                world.decide(number, node)
-            await asyncio.sleep(INTERVAL)
-            checks.clear()
-            await asyncio.sleep(60)
-            assert checks == []
-            world.place(0, "a")
-            await asyncio.sleep(INTERVAL)
-            assert checks == ["db-0"]
-
-    run(scenario())
+    async with leading() as world:
+        for number, node in enumerate("ab"):
+            world.bind(number, node)
+            world.decide(number, node)
+        await asyncio.sleep(INTERVAL)
+        checks.clear()
+        await asyncio.sleep(60)
+        assert checks == []
+        world.place(0, "a")
+        await asyncio.sleep(INTERVAL)
+        assert checks == ["db-0"]
 
 
 @virtually

@@ -15,7 +15,7 @@ from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
-from tests.worlds.cluster_cache import CLAIMS, LONGHORN_NODES, PATHS, PODS, REPLICAS, cached_cluster
+from tests.worlds.cluster_cache import CLAIMS, LONGHORN_NODES, PATHS, PODS, REPLICAS, cached_cluster, synced_cluster
 from tests.worlds.fake_api import FakeApi, event, failing, sending, silent, until
 from tests.worlds.two_nodes import NODES, two_nodes
 
@@ -56,8 +56,7 @@ async def test_there_is_no_state_before_every_kind_has_been_listed(entry: Watche
 
 
 async def test_reads_share_a_state_until_something_changes_or_time_passes(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path) as world:
         first = world.cache.state()
         world.time += timedelta(milliseconds=99)
         assert world.cache.state() is first
@@ -91,8 +90,7 @@ async def test_the_latest_state_is_the_one_that_was_read_last(tmp_path: Path) ->
 
 
 async def test_reading_the_settings_applies_no_other_change(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path) as world:
         before = world.cache.state()
         await world.api.put(REPLICAS, make.replica("r-1", "v"))
         await world.cache.catch_up()
@@ -115,8 +113,7 @@ async def test_a_missing_kind_is_named_if_it_is_required(tmp_path: Path) -> None
 
 
 async def test_a_kind_that_is_removed_is_a_problem_again(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path) as world:
         world.api.missing.add(REPLICAS)
         world.api.always["watch"] = failing(410, "old", "Expired")
         catching = asyncio.create_task(world.cache.catch_up())  # interrupts the watches
@@ -126,8 +123,7 @@ async def test_a_kind_that_is_removed_is_a_problem_again(tmp_path: Path) -> None
 
 
 async def test_a_cache_reaches_what_another_one_had(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path) as world:
         versions = dict(world.cache.versions)
         await world.api.bookmark(REPLICAS)
         await world.api.put(REPLICAS, make.replica("r-1", "v"))
@@ -144,8 +140,7 @@ async def test_a_cache_reaches_what_another_one_had(tmp_path: Path) -> None:
 
 
 async def test_a_bookmark_is_no_change(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path) as world:
         before = dict(world.cache.versions)
         await world.api.put("/api/v1/nodes", make.kube_node("other"))
         for _ in range(3):
@@ -156,8 +151,7 @@ async def test_a_bookmark_is_no_change(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_fails_for_too_long_is_a_problem_until_it_answers_again(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path, stale_after=2) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, stale_after=2) as world:
         world.api.always = {"watch": failing(503, "etcd has no leader"), "list": failing(503, "etcd has no leader")}
         catching = asyncio.create_task(world.cache.catch_up())  # interrupts the watches
         await asyncio.sleep(0.1)
@@ -171,8 +165,7 @@ async def test_a_server_that_fails_for_too_long_is_a_problem_until_it_answers_ag
 
 
 async def test_a_server_that_accepts_watches_and_ends_them_at_once_is_a_problem(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path, stale_after=0.4) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, stale_after=0.4) as world:
         world.api.always["watch"] = sending()
         catching = asyncio.create_task(world.cache.catch_up())
         await until("the problem", lambda: "ended the watch early" in world.cache.problem)
@@ -183,8 +176,7 @@ async def test_a_server_that_accepts_watches_and_ends_them_at_once_is_a_problem(
 
 
 async def test_objects_deleted_while_no_watch_was_open_are_gone_after_the_next_list(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path, two_nodes(), make.bound("old", 10), make.bound("old-2", 10)) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, two_nodes(), make.bound("old", 10), make.bound("old-2", 10)) as world:
         assert set(world.snapshot.volumes) == {"vol-old", "vol-old-2"}
         world.api.always["watch"] = sending(event("ERROR", {"code": 410, "message": "too old"}))
         catching = asyncio.create_task(world.cache.catch_up())
@@ -200,8 +192,7 @@ async def test_objects_deleted_while_no_watch_was_open_are_gone_after_the_next_l
 
 
 async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path, two_nodes(), make.claim("a", 1), make.claim("b", 1)) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, two_nodes(), make.claim("a", 1), make.claim("b", 1)) as world:
         cache = world.cache
         with (
             cache.listening(("claims", ("default", "a")), ("longhorn_nodes", "a")) as a_or_node_a,
@@ -230,8 +221,7 @@ async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None
 
 
 async def test_a_listener_may_name_the_same_object_twice(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path, two_nodes()) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, two_nodes()) as world:
         key = "claims", ("default", "a")
         with world.cache.listening(key, key, ("claims", ("default", "b"))):
             pass
@@ -244,8 +234,7 @@ class TestFetch:
     missing = MissingObjectError("PersistentVolumeClaim", "default/data-0", "pod default/db-0")
 
     async def test_a_fetched_claim_is_in_the_state(self, tmp_path: Path) -> None:
-        async with cached_cluster(tmp_path) as world:
-            await world.wait_for_sync()
+        async with synced_cluster(tmp_path) as world:
             world.api.add(CLAIMS, make.claim("data-0", 10))  # without a watch event
             assert await world.reasons() == [Reason.ROOM, Reason.ROOM]
             fetches = [(path, query) for verb, path, query in world.api.requests if verb == "get"]
@@ -260,16 +249,14 @@ class TestFetch:
         ],
     )
     async def test_each_kind_is_fetched_from_its_path(self, kind: str, name: str, path: str, tmp_path: Path) -> None:
-        async with cached_cluster(tmp_path) as world:
-            await world.wait_for_sync()
+        async with synced_cluster(tmp_path) as world:
             assert not await world.cache.fetch(MissingObjectError(kind, name, "a pod"))
             assert [where for verb, where, _ in world.api.requests if verb == "get"] == [path]
 
     @pytest.mark.parametrize("name", ["", "default/", "/"])
     async def test_a_nameless_object_is_not_fetched(self, name: str, tmp_path: Path) -> None:
         """Its path would be that of the whole collection."""
-        async with cached_cluster(tmp_path) as world:
-            await world.wait_for_sync()
+        async with synced_cluster(tmp_path) as world:
             assert not await world.cache.fetch(MissingObjectError("PersistentVolumeClaim", name, "a pod"))
             assert world.api.count("get") == 0
 
@@ -278,8 +265,7 @@ class TestFetch:
     ) -> None:
         """A StorageClass that could not be read may be Longhorn's."""
         monkeypatch.setattr("app.kube.cluster_cache.FETCH_TIMEOUT", 0.2)
-        async with cached_cluster(tmp_path, two_nodes()[1:], make.claim("data-0", 10)) as world:
-            await world.wait_for_sync()
+        async with synced_cluster(tmp_path, two_nodes()[1:], make.claim("data-0", 10)) as world:
             world.api.always["get"] = silent
             with pytest.raises(
                 ResolutionError, match=r"cannot look for StorageClass longhorn: GET .*: no answer within 0.2 s"
@@ -291,24 +277,21 @@ class TestFetch:
 
     async def test_a_storage_class_that_does_not_exist_is_not_longhorns(self, tmp_path: Path) -> None:
         """As in Kubernetes, the claim waits for the class."""
-        async with cached_cluster(tmp_path, two_nodes()[1:], make.claim("data-0", 10)) as world:
-            await world.wait_for_sync()
+        async with synced_cluster(tmp_path, two_nodes()[1:], make.claim("data-0", 10)) as world:
             assert await world.reasons() == [Reason.NO_VOLUMES] * 2
             assert world.api.count("get") == 1
 
     async def test_more_storage_classes_than_are_fetched_are_an_error(self, tmp_path: Path) -> None:
         """They must not pass for another driver's."""
         claims = [make.claim(f"c-{index}", 1, storage_class=f"class-{index}") for index in range(9)]
-        async with cached_cluster(tmp_path, two_nodes(), claims) as world:
-            await world.wait_for_sync()
+        async with synced_cluster(tmp_path, two_nodes(), claims) as world:
             pod = make.as_pod(make.pod(*(f"c-{index}" for index in range(9))))
             with pytest.raises(ResolutionError, match="names 9 StorageClasses that are not there"):
                 await Evaluator(world.cache, FilterOptions()).decide(pod, NODES)
 
     async def test_a_pod_that_no_watch_has_delivered_is_read_and_not_put_into_the_state(self, tmp_path: Path) -> None:
         """A watch that is behind may still have to deliver the end of its predecessor."""
-        async with cached_cluster(tmp_path) as world:
-            await world.wait_for_sync()
+        async with synced_cluster(tmp_path) as world:
             world.api.add(PODS, make.pod("data-0", name="db-0", uid="uid-0"))
             pod = await world.cache.read_pod("default", "db-0")
             assert pod is not None
@@ -318,21 +301,18 @@ class TestFetch:
     @pytest.mark.parametrize(("namespace", "name"), [("default", "absent"), ("default", ""), ("", "db-0")])
     async def test_a_pod_that_does_not_exist_is_none(self, namespace: str, name: str, tmp_path: Path) -> None:
         """Nor is one that cannot exist, whose path would be that of a collection."""
-        async with cached_cluster(tmp_path) as world:
-            await world.wait_for_sync()
+        async with synced_cluster(tmp_path) as world:
             world.api.add(PODS, make.pod("data-0", name="db-0", uid="uid-0"))
             assert await world.cache.read_pod(namespace, name) is None
 
     async def test_a_fetched_object_that_cannot_be_read_is_an_error(self, tmp_path: Path) -> None:
-        async with cached_cluster(tmp_path) as world:
-            await world.wait_for_sync()
+        async with synced_cluster(tmp_path) as world:
             world.api.add(CLAIMS, make.claim("data-0", "much"))
             with pytest.raises(ResolutionError, match=r"data-0: spec\.resources\.requests\.storage"):
                 await world.reasons()
 
     async def test_a_deletion_that_is_delivered_during_a_fetch_counts(self, tmp_path: Path) -> None:
-        async with cached_cluster(tmp_path) as world:
-            await world.wait_for_sync()
+        async with synced_cluster(tmp_path) as world:
             claim = make.claim("data-0", 10)
 
             async def answer_after_deletion(request: Any) -> Any:
@@ -349,8 +329,7 @@ class TestFetch:
 
 
 async def test_a_longhorn_setting_that_does_not_parse_fails_closed_and_recovers(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", 10)) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, two_nodes(), make.claim("data-0", 10)) as world:
         assert await world.reasons() == [Reason.ROOM] * 2
         await world.put(make.setting("storage-over-provisioning-percentage", "plenty"))
         await until("the setting", lambda: world.snapshot.settings)
@@ -365,14 +344,12 @@ async def test_a_longhorn_setting_that_does_not_parse_fails_closed_and_recovers(
 
 async def test_a_longhorn_setting_that_does_not_parse_is_no_reason_not_to_start(tmp_path: Path) -> None:
     bad = make.setting("storage-over-provisioning-percentage", "plenty")
-    async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", 10), bad) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, two_nodes(), make.claim("data-0", 10), bad) as world:
         assert await world.reasons() == [Reason.BAD_SETTING] * 2
 
 
 async def test_every_kind_has_a_status(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", "much")) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, two_nodes(), make.claim("data-0", "much")) as world:
         statuses = world.cache.statuses
         assert set(statuses) == {entry.resource.label for entry in WATCHED}
         assert [label for label, status in statuses.items() if status.unreadable] == ["persistentvolumeclaims"]
@@ -381,8 +358,7 @@ async def test_every_kind_has_a_status(tmp_path: Path) -> None:
 
 async def test_a_node_that_cannot_be_read_any_more_is_left_out(tmp_path: Path) -> None:
     """As it would be after a restart: leader and successor must not differ."""
-    async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", 10)) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, two_nodes(), make.claim("data-0", 10)) as world:
         broken = make.longhorn_node("a", 100)
         broken["status"]["diskStatus"] = "none"
         await world.api.put(LONGHORN_NODES, broken)
@@ -394,10 +370,9 @@ async def test_a_node_that_cannot_be_read_any_more_is_left_out(tmp_path: Path) -
 
 
 async def test_a_relist_of_equal_objects_changes_nothing_and_keeps_the_objects(tmp_path: Path) -> None:
-    async with cached_cluster(
+    async with synced_cluster(
         tmp_path, two_nodes(), make.bound("data", 10), make.replica("r", "vol-data", "a", size=10)
     ) as world:
-        await world.wait_for_sync()
         before = world.snapshot
         version = world.cache.state().view.version
         world.api.always["watch"] = sending(event("ERROR", {"code": 410, "message": "too old"}))
@@ -416,8 +391,7 @@ async def test_equal_texts_are_stored_once(tmp_path: Path) -> None:
     objects = [make.kube_node("node-name", zone="zone-name"), make.longhorn_node("node-name", disks, zone="zone-name")]
     placed = make.replica("r-data-long-name", "vol-data", "node-name", diskSelector=["a-tag-like-others"])
     volume = make.volume("vol-data", diskSelector=["a-tag-like-others"])
-    async with cached_cluster(tmp_path, objects, placed, volume) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, objects, placed, volume) as world:
         snapshot = world.snapshot
         node = snapshot.longhorn_nodes["node-name"]
         replica = snapshot.replicas["r-data-long-name"]
@@ -444,8 +418,7 @@ async def test_events_survive_a_failed_update_of_the_state(tmp_path: Path, monke
     def fail(*_: Any) -> Any:
         raise RuntimeError("once")
 
-    async with cached_cluster(tmp_path, two_nodes()) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, two_nodes()) as world:
         monkeypatch.setattr("scheduler_core.evaluation.state.update", fail)
         await world.put(make.claim("late", 10))
         await until("the event", lambda: world.cache.statuses["persistentvolumeclaims"].events == 1)
@@ -456,8 +429,7 @@ async def test_events_survive_a_failed_update_of_the_state(tmp_path: Path, monke
 
 
 async def test_observers_receive_every_object_as_it_is_delivered(tmp_path: Path) -> None:
-    async with cached_cluster(tmp_path, two_nodes(), make.replica("old", "v", "a")) as world:
-        await world.wait_for_sync()
+    async with synced_cluster(tmp_path, two_nodes(), make.replica("old", "v", "a")) as world:
         delivered: list[tuple[object | None, object | None]] = []
         world.cache.subscribe("replicas", lambda before, after: delivered.append((before, after)))
         await world.put(make.replica("r", "v"))

@@ -1,7 +1,7 @@
 """Events, of which an object has one per reason, and the dispatcher of their calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -12,12 +12,13 @@ import pytest
 from aiohttp import web
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.event_recorder import MAX_CALLS_IN_FLIGHT, QUIET_SECONDS, REPEAT_SECONDS, ApiDispatcher, EventRecorder
+from app.kube.event_recorder import MAX_CALLS_IN_FLIGHT, REPEAT_SECONDS, ApiDispatcher, EventRecorder
 from app.runtime.leader_loop import DRAIN_TIMEOUT
 from scheduler_core.convert.kube import MAX_MESSAGE, ObjectReference
 from tests.worlds.fake_api import connect_client, failing, until
 from tests.worlds.scheduling_api import SchedulingApi
-from tests.worlds.virtual_time import run
+from tests.worlds.timeline import play, rows
+from tests.worlds.virtual_time import run, virtual_loop, virtually
 
 COMPONENT = "mine"
 
@@ -114,41 +115,89 @@ class FakeClient:
         if self.gone:
             raise ApiError(path, 404, "NotFound", "it is gone")
 
-    def written(self) -> list[tuple[float, str, str, int]]:
-        return [(second, method, body["message"], body["count"]) for second, method, body in self.calls]
 
+class World:
+    """A recorder whose client records."""
 
-def record_with(
-    client: FakeClient,
-    scenario: Callable[[EventRecorder], Awaitable[None]],
-    may_write: Callable[[], bool] = lambda: True,
-) -> FakeClient:
-    """Runs a scenario in virtual time, and waits until everything is written."""
-
-    async def run_scenario() -> None:
+    def __init__(self, *, exists: str = "") -> None:
+        self.client = FakeClient(exists=bool(exists))
+        self.allowed = True
+        loop = virtual_loop()
         now = datetime(2026, 1, 1, tzinfo=UTC)
-        loop = asyncio.get_running_loop()
-        recorder = EventRecorder(cast("KubeClient", client), COMPONENT, loop.time, lambda: now, may_write)
-        task = asyncio.create_task(recorder.run())
-        await scenario(recorder)
-        await recorder.wait_until_written()
-        task.cancel()
+        self.recorder = EventRecorder(
+            cast("KubeClient", self.client), COMPONENT, loop.time, lambda: now, lambda: self.allowed
+        )
+        self._task = asyncio.create_task(self.recorder.run())
 
-    run(run_scenario())
-    return client
+    def record(self, *messages: str, pod: int = 1, reason: str = "R", normal: bool = True) -> None:
+        for message in messages:
+            self.recorder.record(web_pod(pod), reason, message, normal=normal)
+
+    def warn(self, message: str) -> None:
+        self.record(message, normal=False)
+
+    async def written(self) -> list[tuple[float, str, str, int]]:
+        """Second, method, message and count of each call, once everything is written."""
+        await self.recorder.wait_until_written()
+        return [(second, method, body["message"], body["count"]) for second, method, body in self.client.calls]
+
+    def names(self) -> int:
+        """How many Events were written."""
+        return len({body["metadata"]["name"] for *_, body in self.client.calls})
+
+    async def end(self) -> None:
+        self._task.cancel()
 
 
-def report(message: str, *, normal: bool = False) -> Callable[[EventRecorder], Awaitable[None]]:
-    """A scenario with one report."""
+TIMELINES = {
+    "an Event of an earlier process is updated": """
+        0 world exists=yes; warn m; written -> 0 POST m 1 0 PATCH m 1
+    """,
+    "an Event that the API server has deleted is created again": """
+        0 record first
+        3600 set client.gone=yes; record second; written -> 0 POST first 1 3600 PATCH second 2 3600 POST second 2
+    """,
+    "a burst about an object and reason is one Event with the latest message": """
+        0 record m0 m1 m2 m3 m4; record m reason=Other; record m pod=2; written -> 0 POST m4 5 0 POST m 1 0 POST m 1; names -> 3
+    """,
+    "another message is written once in the quiet time": """
+        0 record m0
+        1 record m1
+        4 record m4
+        8 record m8
+        19 written -> 0 POST m0 1 10 PATCH m8 4
+    """,
+    "the end of the process ends the quiet time": """
+        0 record first
+        1 record second; written -> 0 POST first 1 1 PATCH second 2
+    """,
+    "a process that may not write drops Events": """
+        0 set allowed=no; record m
+        1 client.calls -> none; set allowed=yes; record m; written -> 1 POST m 2
+    """,
+}
 
-    async def scenario(recorder: EventRecorder) -> None:
-        recorder.record(web_pod(1), "R", message, normal=normal)
 
-    return scenario
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_an_object_has_one_event_for_each_reason(timeline: str) -> None:
+    play(World, timeline)
 
 
-def test_an_event_names_its_object_as_kubectl_describe_looks_for_it() -> None:
-    [(_, method, body)] = record_with(FakeClient(), report("m")).calls
+@virtually
+async def test_a_repeated_message_is_counted_and_written_every_five_minutes() -> None:
+    world = World()
+    for _ in range(8):
+        world.warn("m")
+        await asyncio.sleep(60)
+    assert await world.written() == [(0.0, "POST", "m", 1), (REPEAT_SECONDS, "PATCH", "m", 6)]
+
+
+@virtually
+async def test_an_event_names_its_object_as_kubectl_describe_looks_for_it() -> None:
+    world = World()
+    world.warn("m")
+    await world.written()
+    [(_, method, body)] = world.client.calls
     assert (method, body["reason"], body["message"], body["type"], body["count"]) == ("POST", "R", "m", "Warning", 1)
     pod = {"apiVersion": "v1", "kind": "Pod", "name": "web-1", "namespace": "shop", "uid": "1"}
     assert body["involvedObject"] == pod
@@ -156,86 +205,13 @@ def test_an_event_names_its_object_as_kubectl_describe_looks_for_it() -> None:
     assert (body["source"], body["reportingComponent"]) == ({"component": COMPONENT}, COMPONENT)
 
 
-def test_a_message_that_is_too_long_ends_with_dots() -> None:
+@virtually
+async def test_a_message_that_is_too_long_ends_with_dots() -> None:
     """So a reader sees that something is missing."""
-    [(_, _, message, _)] = record_with(FakeClient(), report("m" * 2000)).written()
+    world = World()
+    world.warn("m" * 2000)
+    [(_, _, message, _)] = await world.written()
     assert message == "m" * (MAX_MESSAGE - 4) + " ..."
-
-
-def test_an_event_of_an_earlier_process_is_updated() -> None:
-    client = record_with(FakeClient(exists=True), report("m"))
-    assert client.written() == [(0.0, "POST", "m", 1), (0.0, "PATCH", "m", 1)]
-
-
-def test_an_event_that_the_api_server_has_deleted_is_created_again() -> None:
-    client = FakeClient()
-
-    async def scenario(recorder: EventRecorder) -> None:
-        recorder.record(web_pod(1), "R", "first", normal=True)
-        await asyncio.sleep(3600)
-        client.gone = True
-        recorder.record(web_pod(1), "R", "second", normal=True)
-
-    record_with(client, scenario)
-    assert [(method, count) for _, method, _, count in client.written()] == [("POST", 1), ("PATCH", 2), ("POST", 2)]
-
-
-def test_a_burst_about_an_object_and_reason_is_one_event_with_the_latest_message() -> None:
-    async def scenario(recorder: EventRecorder) -> None:
-        for number in range(5):
-            recorder.record(web_pod(1), "R", f"m{number}", normal=True)
-        recorder.record(web_pod(1), "Other", "m", normal=True)
-        recorder.record(web_pod(2), "R", "m", normal=True)
-
-    client = record_with(FakeClient(), scenario)
-    assert client.written() == [(0.0, "POST", "m4", 5), (0.0, "POST", "m", 1), (0.0, "POST", "m", 1)]
-    assert len({body["metadata"]["name"] for *_, body in client.calls}) == 3
-
-
-def test_another_message_is_written_once_in_the_quiet_time() -> None:
-    async def scenario(recorder: EventRecorder) -> None:
-        for second in range(9):
-            recorder.record(web_pod(1), "R", f"m{second}", normal=True)
-            await asyncio.sleep(1)
-        await asyncio.sleep(QUIET_SECONDS)
-
-    client = record_with(FakeClient(), scenario)
-    assert client.written() == [(0.0, "POST", "m0", 1), (QUIET_SECONDS, "PATCH", "m8", 9)]
-
-
-def test_the_end_of_the_process_ends_the_quiet_time() -> None:
-    async def scenario(recorder: EventRecorder) -> None:
-        recorder.record(web_pod(1), "R", "first", normal=True)
-        await asyncio.sleep(1)
-        recorder.record(web_pod(1), "R", "second", normal=True)
-
-    assert record_with(FakeClient(), scenario).written() == [(0.0, "POST", "first", 1), (1.0, "PATCH", "second", 2)]
-
-
-def test_a_repeated_message_is_counted_and_written_every_five_minutes() -> None:
-    async def scenario(recorder: EventRecorder) -> None:
-        for _ in range(8):
-            recorder.record(web_pod(1), "R", "m", normal=False)
-            await asyncio.sleep(60)
-
-    client = record_with(FakeClient(), scenario)
-    assert client.written() == [(0.0, "POST", "m", 1), (REPEAT_SECONDS, "PATCH", "m", 6)]
-
-
-def test_a_process_that_may_not_write_drops_events() -> None:
-    allowed = False
-    client = FakeClient()
-
-    async def scenario(recorder: EventRecorder) -> None:
-        nonlocal allowed
-        recorder.record(web_pod(1), "R", "m", normal=True)
-        await asyncio.sleep(1)
-        assert client.calls == []
-        allowed = True
-        recorder.record(web_pod(1), "R", "m", normal=True)
-
-    record_with(client, scenario, lambda: allowed)
-    assert client.written() == [(1.0, "POST", "m", 2)]
 
 
 class RecordingDispatcher:

@@ -374,7 +374,9 @@ async def test_catching_up_delivers_everything_that_happened_before(tmp_path: Pa
         await world.wait_for_watch()
         for value in range(2, 5):
             world.api.add(PATH, thing("a", value))  # delivered by the next watch only
-            world.api.collections[PATH].history.append((world.api.version, event("MODIFIED", thing_at(world, "a"))))
+            world.api.collections[PATH].history.append(
+                (world.api.version, event("MODIFIED", world.api.collections[PATH].objects["n/a"]))
+            )
             stopwatch = Stopwatch()
             await world.reflector.catch_up()
             assert world.handler.values == {"a": value}
@@ -392,10 +394,6 @@ async def test_catching_up_delivers_everything_that_happened_before(tmp_path: Pa
         assert (last[0], last[2]["timeoutSeconds"]) == ("watch", "290")
         assert world.api.count("list") == 1 + 5
         assert [query["limit"] for verb, _, query in world.api.requests if verb == "list"] == ["500"] + ["1"] * 5
-
-
-def thing_at(world: World, name: str) -> Object:
-    return world.api.collections[PATH].objects[f"n/{name}"]
 
 
 async def test_catching_up_during_a_list_waits_for_later_changes(tmp_path: Path) -> None:

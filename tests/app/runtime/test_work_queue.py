@@ -12,7 +12,8 @@ from app.kube.client import ApiError
 from app.runtime.work_queue import BACKOFFS, Requeue, WorkQueue, jitter
 from scheduler_core.backoff import Backoff
 from scheduler_core.errors import CoreError
-from tests.worlds.virtual_time import run
+from tests.worlds.timeline import play, rows
+from tests.worlds.virtual_time import run, virtual_loop
 
 Handle = Callable[[str], Awaitable[Requeue | None]]
 CONFLICT = ApiError("PUT /x", 409, "Conflict", "another writer was faster")
@@ -78,70 +79,6 @@ def raising(error: Exception) -> Callable[[], Requeue | None]:
     return outcome
 
 
-def test_a_key_is_never_in_work_twice_and_is_reconciled_again_if_it_changed_meanwhile() -> None:
-    busy = 0
-    max_busy = 0
-    calls = 0
-
-    async def handle(key: str) -> Requeue | None:
-        nonlocal busy, max_busy, calls
-        busy += 1
-        calls += 1
-        max_busy = max(max_busy, busy)
-        await asyncio.sleep(1)
-        busy -= 1
-        return None
-
-    async def then(queue: WorkQueue[str]) -> None:
-        await asyncio.sleep(0.5)
-        queue.add("a")
-        queue.add("a")
-
-    run_queue(handle, 10, workers=4, then=then)
-    assert (max_busy, calls) == (1, 2)
-
-
-def test_changed_keys_come_before_those_of_a_sweep() -> None:
-    handled: list[str] = []
-
-    async def handle(key: str) -> Requeue | None:
-        handled.append(key)
-        await asyncio.sleep(1)
-        return None
-
-    async def then(queue: WorkQueue[str]) -> None:
-        queue.add_sweep(["s1", "s2", "s3", "s4"])
-        await asyncio.sleep(1.5)
-        queue.add("new")
-        queue.add("s4")
-
-    run_queue(handle, 20, workers=1, then=then)
-    assert handled == ["a", "s1", "new", "s4", "s2", "s3"]
-
-
-def test_different_keys_are_in_work_at_the_same_time_up_to_the_number_of_workers() -> None:
-    busy = 0
-    max_busy = 0
-
-    async def handle(key: str) -> Requeue | None:
-        nonlocal busy, max_busy
-        busy += 1
-        max_busy = max(max_busy, busy)
-        await asyncio.sleep(1)
-        busy -= 1
-        return None
-
-    async def then(queue: WorkQueue[str]) -> None:
-        for key in "bcde":
-            queue.add(key)
-
-    observer = run_queue(handle, 10, workers=3, then=then)
-    assert max_busy == 3
-    assert max(observer.depths) == 5
-    assert observer.depths[-1] == 0
-    assert observer.durations == [1.0] * 5
-
-
 @pytest.mark.parametrize(
     ("outcome", "why"),
     [
@@ -182,21 +119,6 @@ def test_one_success_resets_the_back_off() -> None:
     assert times[3] - times[2] == pytest.approx(4 * shortest, rel=1e-3)
     assert times[5] - times[4] == pytest.approx(shortest, rel=1e-3)
     assert observer.retries == [Requeue.CONFLICT] * 4
-
-
-def test_an_event_ends_a_back_off() -> None:
-    times: list[float] = []
-
-    async def handle(key: str) -> Requeue | None:
-        times.append(asyncio.get_running_loop().time())
-        return Requeue.WAITING if len(times) == 1 else None
-
-    async def then(queue: WorkQueue[str]) -> None:
-        await asyncio.sleep(0.1)
-        queue.add("a")
-
-    run_queue(handle, 100, then=then)
-    assert times == pytest.approx([0.0, 0.1])
 
 
 def test_a_key_that_always_fails_does_not_delay_others() -> None:
@@ -252,66 +174,96 @@ class LastFirst(WorkQueue[str]):
         return list(due)[-1]
 
 
-def call_times_of_subclass(
-    seconds: float, then: Callable[[WorkQueue[str]], Awaitable[None]], *outcomes: Requeue
-) -> dict[str, list[float]]:
-    """When each key of a subclass's queue is reconciled, with these outcomes first."""
-    call_times: dict[str, list[float]] = defaultdict(list)
-    remaining = list(outcomes)
+class World:
+    """A queue whose keys take some seconds each. The first call ends with the outcome."""
 
-    async def handle(key: str) -> Requeue | None:
-        call_times[key].append(asyncio.get_running_loop().time())
-        return remaining.pop(0) if remaining else None
+    def __init__(self, kind: str = "plain", *, workers: int = 1, seconds: float = 0.0, outcome: str = "") -> None:
+        create = LastFirst if kind == "last-first" else WorkQueue
+        self.observer = RecordingObserver()
+        self.queue = create("test", self._handle, self.observer, workers=workers, random=lambda: 0.999999)
+        self.max_busy = 0
+        self._seconds = seconds
+        self._outcomes = [Requeue[outcome]] if outcome else []
+        self._calls: list[tuple[str, float]] = []
+        self._busy = 0
+        self._clock = virtual_loop().time
 
-    async def run_for() -> None:
-        queue = LastFirst("test", handle, RecordingObserver(), workers=1, random=lambda: 0.999999)
-        await then(queue)
-        running = asyncio.create_task(queue.run())
-        await asyncio.sleep(1)
-        queue.add("a")
-        await asyncio.sleep(seconds)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    async def _handle(self, key: str) -> Requeue | None:
+        self._calls.append((key, self._clock()))
+        self._busy += 1
+        self.max_busy = max(self.max_busy, self._busy)
+        await asyncio.sleep(self._seconds)
+        self._busy -= 1
+        return self._outcomes.pop() if self._outcomes else None
 
-    run(run_for())
-    return call_times
+    def add(self, *keys: str) -> None:
+        for key in keys:
+            self.queue.add(key)
 
+    def sweep(self, *keys: str) -> None:
+        self.queue.add_sweep(keys)
 
-def test_a_subclass_chooses_the_next_key() -> None:
-    async def then(queue: WorkQueue[str]) -> None:
-        for key in "bcd":
-            queue.add(key)
+    def run(self) -> None:
+        self._running = asyncio.create_task(self.queue.run())
 
-    assert list(call_times_of_subclass(0.5, then)) == ["d", "c", "b", "a"]
+    def handled(self) -> list[str]:
+        return [key for key, _ in self._calls]
 
+    def times(self, key: str = "a") -> list[float]:
+        return [at for called, at in self._calls if called == key]
 
-def test_a_subclass_has_back_offs_of_its_own() -> None:
-    async def then(queue: WorkQueue[str]) -> None:
-        queue.add("b")
+    def depths(self) -> list[int]:
+        """The greatest number of keys, and the last one."""
+        return [max(self.observer.depths), self.observer.depths[-1]]
 
-    assert call_times_of_subclass(30, then, Requeue.FAILED)["b"] == pytest.approx([0.0, 10.0])
-
-
-def test_in_a_subclass_a_delay_may_outlive_an_event() -> None:
-    async def then(queue: WorkQueue[str]) -> None:
-        queue.add_later("a", 5)
-        queue.add_later("a", 7)
-
-    assert call_times_of_subclass(30, then)["a"] == pytest.approx([1.0, 5.0])
+    async def end(self) -> None:
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
 
 
-def test_an_event_ends_a_delay() -> None:
-    """A subclass may decide otherwise."""
-    times: list[float] = []
+TIMELINES = {
+    "a key is never in work twice and is reconciled again if it changed meanwhile": """
+        0 world workers=4 seconds=1; add a; run
+        0.5 add a a
+        10 max_busy -> 1; handled -> a a
+    """,
+    "changed keys come before those of a sweep": """
+        0 world seconds=1; add a; sweep s1 s2 s3 s4; run
+        1.5 add new s4
+        20 handled -> a s1 new s4 s2 s3
+    """,
+    "different keys are in work at the same time up to the number of workers": """
+        0 world workers=3 seconds=1; add a b c d e; run
+        10 max_busy -> 3; depths -> 5 0; observer.durations -> 1 1 1 1 1
+    """,
+    "an event ends a back-off": """
+        0 world outcome=WAITING; add a; run
+        0.1 add a
+        100 times -> 0 0.1
+    """,
+    "an event ends a delay": """
+        # A subclass may decide otherwise.
+        0 add a; queue.add_later a 5; run
+        1 add a
+        30 times -> 0 1
+    """,
+    "a subclass chooses the next key": """
+        0 world last-first; add b c d; run
+        1 add a
+        1.5 handled -> d c b a
+    """,
+    "a subclass has back-offs of its own": """
+        0 world last-first outcome=FAILED; add b; run
+        30 times b -> 0 10
+    """,
+    "in a subclass a delay may outlive an event": """
+        0 world last-first; queue.add_later a 5; queue.add_later a 7; run
+        1 add a
+        30 times -> 1 5
+    """,
+}
 
-    async def handle(key: str) -> Requeue | None:
-        times.append(asyncio.get_running_loop().time())
-        return None
 
-    async def then(queue: WorkQueue[str]) -> None:
-        queue.add_later("a", 5)
-        await asyncio.sleep(1)
-        queue.add("a")
-
-    run_queue(handle, 30, then=then)
-    assert times == pytest.approx([0.0, 1.0])
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_keys_are_reconciled_in_turn(timeline: str) -> None:
+    play(World, timeline)

@@ -35,31 +35,13 @@ from scheduler_core.model.disk_schedule import (
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
 from scheduler_core.values import replace
+from tests.e2e.disk_schedule_examples import EXAMPLE as SPEC
+from tests.e2e.disk_schedule_examples import UUID
 from tests.worlds.disk_schedules import READY, grant, rejection
 
 GI = 1024**3
 NOW = "2006-01-02T15:04:05Z"
-UUID = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
-EXAMPLE = """
-apiVersion: longhorn.io/v1beta2
-kind: DiskSchedule
-metadata:
-  finalizers:
-    - longhorn.io
-  name: aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee
-  namespace: longhorn-system
-spec:
-  name: example-disk
-  nodeID: example-node
-  replicas:
-    r1: 53687091200
-    r2: 53687091200
-    r3: 536870912000
-    r4: 5368709120
-  backingImages:
-    b1: 53687091200
-    b2: 53687091200
-status:
+EXAMPLE = f"""{SPEC}status:
   replicas:
     r1:
       state: scheduled

