@@ -35,11 +35,12 @@ from app.cli.render import (
 from app.cli.what_if_changes import pod_template
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
+from scheduler_core.predict.drain_order import DrainOrder, MaintenanceRequest, find_drain_order
+from scheduler_core.predict.order_outcomes import refusal_text
 from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom
 from scheduler_core.predict.predicted_replicas import Choose
-from scheduler_core.predict.prediction import refusal_text
 from scheduler_core.predict.situation import Situation
+from scheduler_core.predict.trials import DrainStep
 from scheduler_core.values import replace
 
 if TYPE_CHECKING:
@@ -175,12 +176,11 @@ def maintenance(
     names = tuple(dict.fromkeys(nodes or sorted(snapshot.nodes or snapshot.longhorn_nodes)))
     with progress_of(len(names), "Draining nodes") as report:
         request = MaintenanceRequest(
-            cluster=predicted_cluster(source),
+            start=Situation(predicted_cluster(source), parallel=source.parallel_sets),
             nodes=names,
             options=rules.options,
             courses=[partial(_choose, text) for text in orders.seeds],
             tries=tries,
-            parallel=source.parallel_sets,
             report=report,
         )
         order = find_drain_order(request)

@@ -17,13 +17,11 @@ from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.predict.move_search import DEFAULT_MAX_MOVES, Rebalance, find_moves
+from scheduler_core.predict.move_search import DEFAULT_MAX_MOVES, Baseline, Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.prediction import pods_by_volume
 from scheduler_core.predict.rebalance_goals import (
     LARGEST_VOLUME,
     WAITING_PODS,
-    Baseline,
     Goal,
     LargestVolumeGoal,
     WaitingPodsGoal,
@@ -127,7 +125,7 @@ def _default_class(situation: Situation, source: ClusterSource) -> str:
 
 
 def _steps(result: Rebalance, cluster: PredictedCluster, namespace: str) -> list[_Step]:
-    users = pods_by_volume(cluster)
+    users = cluster.pods_by_volume()
     moves = result.plan.moves if result.plan is not None else ()
     return [_Step(move, users.get(move.volume, ()), move_commands(cluster, move, namespace)) for move in moves]
 

@@ -1,119 +1,40 @@
 """In which order nodes can be maintained: each is drained, maintained and uncordoned.
 
 What became of a node's pods and replicas carries over. A drain fits if it finishes, every pod that it moves is placed, and no attached
-volume is without a healthy replica. Volumes may lack a replica meanwhile: the replicas on the node are there again after the
-maintenance, unless Longhorn has rebuilt them elsewhere.
+volume is without a healthy replica (`maintain_node`).
 
 Where no order fits, the result is how far the best one gets. Several courses of events are followed side by side, each with its own
 random choices. A drain fits only if it fits in all of them. The search drains one node after the other and goes back from a dead end,
-where no remaining node can be drained. Nodes whose drains have failed before are tried first, because they may only fit while there is
-much room. Nodes that cannot be drained whatever happens to the others (`permanent_blockers`) are left out from the start. A state that
-was reached before is not searched again.
+where no remaining node can be drained. Nodes that cannot be drained whatever happens to the others (`permanent_blockers`) are left
+out from the start. A state that was reached before is not searched again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 
 from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.model.snapshot import NamespacedName
-from scheduler_core.predict.cluster_changes import check_node, drain, permanent_blockers, return_node
-from scheduler_core.predict.node_loss import pod_problem
+from scheduler_core.predict.cluster_changes import check_node, permanent_blockers
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, replicas_on_node
-from scheduler_core.predict.prediction import longest_wait
+from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.timeline import OrderResult, run_order
-
-Clusters = tuple[PredictedCluster, ...]
-"""One cluster for each course of events."""
-
-
-class Maintenance(Struct, frozen=True):
-    """One node's maintenance in one order."""
-
-    cluster: PredictedCluster  # after the node was uncordoned, and everything has settled
-    pods: int = 0  # how many pods the drain moves
-    copied_bytes: int = 0  # data that rebuilds copy
-    reduced_volumes: int = 0  # how many volumes have fewer healthy replicas meanwhile
-    problems: tuple[str, ...] = ()  # why the drain does not fit; empty if it does
-    rebuild_wait: float = 0  # for how many seconds nothing is rebuilt where Longhorn could reuse a failed replica
-
-
-def maintain_node(
-    cluster: PredictedCluster,
-    node: str,
-    parallel: frozenset[NamespacedName],
-    options: FilterOptions,
-    choose: Choose,
-) -> Maintenance:
-    """Drains a node, and uncordons it once the drain has finished.
-
-    Raises:
-        WhatIfError: there is no such node
-    """
-    drained = drain(Situation(cluster, parallel=parallel), (node,))
-    result = run_order(drained, options, choose)
-    problems = _problems(cluster, drained, result, node)
-    if problems:
-        return Maintenance(result.cluster, problems=problems)
-    returned = return_node(cluster, result.cluster, node)
-    settled = run_order(Situation(returned, parallel=parallel), options, choose)
-    return Maintenance(
-        cluster=settled.cluster,
-        pods=len(drained.pods) + len(drained.evictions),
-        copied_bytes=result.copied_bytes + settled.copied_bytes,
-        reduced_volumes=len(result.fewer_replicas),
-        rebuild_wait=longest_wait(result.waits.values()),
-    )
-
-
-def _problems(before: PredictedCluster, drained: Situation, result: OrderResult, node: str) -> tuple[str, ...]:
-    problems = [*result.blockers.get(node, ())]
-    cluster = result.cluster
-    for entry in (*drained.pods, *drained.evictions):
-        problem = pod_problem(entry.key, result)
-        # The blockers name the pods that may not be evicted.
-        if problem and cluster.snapshot.pods[entry.key].node_name != node:
-            problems.append(problem)
-    for name in sorted({replica.volume for replica in replicas_on_node(before, node)}):
-        volume = cluster.snapshot.volumes.get(name)
-        if (
-            volume is not None
-            and volume.node_id
-            and not healthy_replicas(cluster, name)
-            and healthy_replicas(before, name)
-        ):
-            problems.append(f"volume {name} has no healthy replica meanwhile")
-    return tuple(problems)
+from scheduler_core.predict.timeline import run_order
+from scheduler_core.predict.trials import DrainStep, Maintenance, digest_state, maintain_node
 
 
 class MaintenanceRequest(Struct, frozen=True):
     """The nodes that are to be maintained."""
 
-    cluster: PredictedCluster
+    start: Situation  # the cluster before the first drain
     nodes: tuple[str, ...]
     options: FilterOptions
     # For each course of events, what makes the random choices of a node's maintenance; "" is the time before it.
     courses: Sequence[Callable[[str], Choose]]
     tries: int  # how many orders are tried at most: those that end in a dead end
-    parallel: frozenset[NamespacedName] = frozenset()  # StatefulSets that create their pods at once
-    # Called after each drain with the most nodes that were drained one after the other so far.
-    report: Callable[[int], None] = lambda _: None
-
-
-class DrainStep(Struct, frozen=True):
-    """The maintenance of one node."""
-
-    node: str
-    pods: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
-    copied_bytes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
-    reduced_volumes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
-    rebuild_wait: float = 0  # as in `Maintenance`, the most over all courses
+    report: Callable[[int], None] = lambda _: None  # called after each drain, with the most drains in a row so far
 
 
 class FailedDrain(Struct, frozen=True):
@@ -147,11 +68,8 @@ def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
         WhatIfError: a node does not exist
     """
     for name in request.nodes:
-        check_node(request.cluster, name)
-    clusters: list[PredictedCluster] = []
-    for course in request.courses:
-        start = Situation(request.cluster, parallel=request.parallel)
-        clusters.append(run_order(start, request.options, course("")).cluster)
+        check_node(request.start.cluster, name)
+    clusters = tuple(run_order(request.start, request.options, course("")).cluster for course in request.courses)
     blocked: list[FailedDrain] = []
     others: list[str] = []
     for name in request.nodes:
@@ -160,107 +78,73 @@ def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
             blocked.append(FailedDrain(name, blocked=True, problems=texts, first_problems=texts))
         else:
             others.append(name)
-    return _Search(request, tuple(clusters), others).run(blocked)
+    return _Search(request, _State(clusters, tuple(others), others)).run(blocked)
 
 
 class _State(Struct):
-    clusters: Clusters
-    remaining: frozenset[str]
-    step: DrainStep | None  # the drain that led here, None at the start
+    clusters: tuple[PredictedCluster, ...]  # one for each course of events
+    remaining: tuple[str, ...]
     untried: list[str]  # remaining nodes that have not been tried here
+    steps: tuple[DrainStep, ...] = ()  # the drains that led here
     failures: dict[str, tuple[str, ...]] = {}  # why the drains of the others fail here
 
 
 class _Search:
     """Depth-first search with a stack of its own: a cluster may have more nodes than Python nests calls."""
 
-    def __init__(self, request: MaintenanceRequest, clusters: Clusters, nodes: Sequence[str]) -> None:
+    def __init__(self, request: MaintenanceRequest, first: _State) -> None:
         self._request = request
-        self._first = _State(clusters, frozenset(nodes), None, list(nodes))
-        self._stack = [self._first]
-        self._best: tuple[DrainStep, ...] = ()
-        self._best_state = self._first
+        self._first = first
+        self._stack = [first]
+        self._best = first
         self._seen: set[bytes] = set()
         self._failures: Counter[str] = Counter()
         self._dead_ends = 0
 
     def run(self, blocked: Sequence[FailedDrain]) -> DrainOrder:
-        while self._stack and self._best_state.remaining and self._dead_ends < self._request.tries:
+        while self._stack and self._best.remaining and self._dead_ends < self._request.tries:
             state = self._stack[-1]
             if state.untried:
                 self._try_node(state)
-                self._request.report(len(self._best))
+                self._request.report(len(self._best.steps))
             else:
                 self._dead_ends += len(state.failures) == len(state.remaining)
                 self._stack.pop()
         failed = [*blocked]
-        for name in sorted(self._best_state.remaining):
-            if name not in self._first.failures and name in self._first.untried:
+        for name in sorted(self._best.remaining):
+            if name in self._first.untried:
                 self._drain(self._first, name)
-            problems, first_problems = (state.failures.get(name, ()) for state in (self._best_state, self._first))
+            problems, first_problems = (state.failures.get(name, ()) for state in (self._best, self._first))
             failed.append(FailedDrain(name, blocked=False, problems=problems, first_problems=first_problems))
-        exhaustive = not self._stack or not self._best_state.remaining
-        return DrainOrder(self._best, tuple(failed), len(self._request.courses), self._dead_ends, exhaustive)
+        exhaustive = not self._stack or not self._best.remaining
+        return DrainOrder(self._best.steps, tuple(failed), len(self._request.courses), self._dead_ends, exhaustive)
 
     def _try_node(self, state: _State) -> None:
-        # The one that failed most often comes first.
+        # The one that failed most often comes first, because it may only fit while there is much room.
         name = max(state.untried, key=lambda node: self._failures[node])
         state.untried.remove(name)
         drained = self._drain(state, name)
         if drained is None:
             return
-        digest = _digest(drained.clusters, drained.remaining)
-        if digest in self._seen:
+        if (digest := digest_state(drained.clusters, drained.remaining)) in self._seen:
             self._dead_ends += 1
             return
         self._seen.add(digest)
         self._stack.append(drained)
-        if len(self._stack) > len(self._best) + 1:
-            self._best = tuple(entry.step for entry in self._stack if entry.step is not None)
-            self._best_state = drained
+        if len(drained.steps) > len(self._best.steps):
+            self._best = drained
 
     def _drain(self, state: _State, name: str) -> _State | None:
         """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""
         request = self._request
         results: list[Maintenance] = []
         for cluster, course in zip(state.clusters, request.courses, strict=True):
-            result = maintain_node(cluster, name, request.parallel, request.options, course(name))
+            result = maintain_node(cluster, name, request.start.parallel, request.options, course(name))
             if result.problems:
                 self._failures[name] += 1
                 state.failures[name] = result.problems
                 return None
             results.append(result)
-        step = DrainStep(
-            node=name,
-            pods=_range([result.pods for result in results]),
-            copied_bytes=_range([result.copied_bytes for result in results]),
-            reduced_volumes=_range([result.reduced_volumes for result in results]),
-            rebuild_wait=max(result.rebuild_wait for result in results),
-        )
-        remaining = state.remaining - {name}
-        untried = [node for node in request.nodes if node in remaining]
-        return _State(tuple(result.cluster for result in results), remaining, step, untried)
-
-
-def _range(numbers: Sequence[int]) -> tuple[int, int]:
-    return min(numbers), max(numbers)
-
-
-def _digest(clusters: Clusters, remaining: frozenset[str]) -> bytes:
-    """Returns an equal text for states in which the same drains fit."""
-    digest = blake2b(repr(sorted(remaining)).encode(), digest_size=16)
-    for cluster in clusters:
-        snapshot = cluster.snapshot
-        pods = sorted((key, pod.node_name, pod.scheduling.ready) for key, pod in snapshot.pods.items() if pod.live)
-        replicas = sorted(
-            (each.volume, each.disk_id, bool(each.failed_at), each.eviction_requested)
-            for each in snapshot.replicas.values()
-        )
-        volumes = sorted((volume.name, volume.node_id, volume.robustness) for volume in snapshot.volumes.values())
-        disks = sorted(
-            (disk.uuid, disk.storage_available, disk.storage_scheduled)
-            for node in snapshot.longhorn_nodes.values()
-            for disk in node.disks
-        )
-        digest.update(repr((pods, replicas, volumes, disks)).encode())
-    return digest.digest()
+        clusters = tuple(result.cluster for result in results)
+        remaining = tuple(node for node in state.remaining if node != name)
+        return _State(clusters, remaining, [*remaining], (*state.steps, DrainStep.of(name, results)))

@@ -9,14 +9,28 @@ continued that free most space on one disk.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from itertools import compress
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model import longhorn
+from scheduler_core.model.generic import PodKey
+from scheduler_core.model.longhorn import BEST_EFFORT
+from scheduler_core.predict.pod_decision import each_fits
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.rebalance_goals import Baseline, Goal
-from scheduler_core.predict.replica_moves import ReplicaMove, apply_move, movable_replicas, replica_moves
+from scheduler_core.predict.predicted_replicas import choose_first, next_step
+from scheduler_core.predict.rebalance_goals import Goal
+from scheduler_core.predict.replica_moves import (
+    LargestVolumes,
+    ReplicaMove,
+    apply_move,
+    movable_replicas,
+    replica_moves,
+)
+from scheduler_core.predict.situation import Situation
 from scheduler_core.values import replace
 
 DEFAULT_MAX_MOVES: Final = 3
@@ -26,6 +40,68 @@ _BEAM_WIDTH: Final = 12
 _MOVES_PER_SEQUENCE: Final = 24
 # A sequence whose moves may lead to more clusters is not continued.
 _CONTINUED_CLUSTERS: Final = 16
+
+
+class Baseline(Struct, frozen=True):
+    """The cluster before all moves, by what they must not make worse."""
+
+    cluster: PredictedCluster
+    options: FilterOptions
+    largest: LargestVolumes
+    sizes: dict[str, int]  # bytes of the largest volume, by StorageClass
+    fitting_pods: tuple[PodKey, ...]  # the waiting pods that fit on some node, each for itself
+    unsettled: dict[str, bool]  # by volume that Longhorn has not all replicas of, whether it can place one now
+    busy_nodes: frozenset[str]  # nodes where volumes of bound pods have no replica yet
+
+    @classmethod
+    def of(cls, situation: Situation, options: FilterOptions) -> Baseline:
+        """Returns the baseline of a situation."""
+        cluster = situation.cluster
+        keys = [entry.key for entry in situation.all_pods()]
+        largest = LargestVolumes(cluster.state.view)
+        return cls(
+            cluster,
+            options,
+            largest,
+            largest.after(cluster.state.view, ()),
+            tuple(compress(keys, each_fits(keys, cluster, options))),
+            {name: _finds_place(cluster, name) for name in sorted(_unsettled_volumes(cluster))},
+            frozenset(name for name, demand in cluster.state.demand.by_node.items() if demand),
+        )
+
+    def allows(self, clusters: Sequence[PredictedCluster], changed_nodes: Collection[str]) -> bool:
+        """Whether nothing is worse in clusters that differ in some nodes: every largest volume is at least as large,
+        every pod that fitted fits, and Longhorn can place exactly the replicas that it could place.
+        """
+        for cluster in clusters:
+            sizes = self.largest.after(cluster.state.view, changed_nodes)
+            if any(sizes[name] < size for name, size in self.sizes.items()):
+                return False
+            # Further replicas would take the space that a move frees.
+            if any(_finds_place(cluster, name) != before for name, before in self.unsettled.items()):
+                return False
+            if not all(each_fits(self.fitting_pods, cluster, self.options)):
+                return False
+        return True
+
+
+def _unsettled_volumes(cluster: PredictedCluster) -> frozenset[str]:
+    """Returns the volumes that lack a replica which Longhorn would place."""
+    snapshot = cluster.snapshot
+    evicted = {replica.volume for replica in snapshot.replicas.values() if replica.eviction_requested}
+    remote = {volume.name for volume in snapshot.volumes.values() if _lacks_local_replica(cluster, volume)}
+    return cluster.incomplete_volumes | remote | (evicted & set(snapshot.volumes))
+
+
+def _lacks_local_replica(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
+    if volume.data_locality != BEST_EFFORT or not volume.current_node_id:
+        return False
+    replicas = cluster.state.view.replicas_of(volume.name)
+    return not any(replica.node_id == volume.current_node_id and not replica.failed_at for replica in replicas)
+
+
+def _finds_place(cluster: PredictedCluster, name: str) -> bool:
+    return next_step(cluster, name, choose_first).changed
 
 
 class MoveSequence(Struct, frozen=True):

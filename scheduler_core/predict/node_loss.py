@@ -14,11 +14,10 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.cluster_changes import lose_nodes
+from scheduler_core.predict.order_outcomes import pod_problem, sort_by_count
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas
-from scheduler_core.predict.prediction import refusal_text, sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 from scheduler_core.values import replace
@@ -101,13 +100,3 @@ def _pod_problems(
         if problem and volumes and not any(volume.name in faulted for volume in volumes):
             problems.append(problem)
     return problems
-
-
-def pod_problem(key: PodKey, result: OrderResult) -> str:
-    """Returns why a moved pod does not run in the end, "" if it runs."""
-    name = "/".join(key)
-    if key in result.refusals:
-        return f"pod {name} finds no node: {refusal_text(result.refusals[key])}"
-    if key in result.stuck:
-        return f"pod {name} waits for its volumes: {result.stuck[key]}"
-    return ""

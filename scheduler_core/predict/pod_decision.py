@@ -5,7 +5,7 @@ node that is offered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
 
@@ -20,10 +20,11 @@ from scheduler_core.evaluation.many_nodes import EquivalenceCache
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.volume_validation import CLONED
 from scheduler_core.model import kube, longhorn
+from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose, remove_replica
+from scheduler_core.predict.predicted_replicas import Choose, choose_first, remove_replica
 from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import PodVolume, domain_of_node, volume_of_claim
 
@@ -209,3 +210,9 @@ def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
     """Returns the cluster in which the pod waits."""
     waiting = replace(pod, node_name="", nominated_node="", unschedulable="", phase="Pending", deleting=False)
     return detach_volumes(cluster, pod).with_pod(replace(waiting, scheduling=replace(pod.scheduling, ready=True)))
+
+
+def each_fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: FilterOptions) -> Iterator[bool]:
+    """Returns of each pod, for itself, whether it fits on some node."""
+    decider = PodDecider(options)
+    return (bool(decider.decide(cluster.snapshot.pods[key], cluster, choose_first).node) for key in keys)

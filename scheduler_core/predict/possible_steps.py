@@ -146,6 +146,25 @@ class SpaceQuestion(Struct, frozen=True):
     def order(self) -> tuple[int, int, int, str, str]:
         return self.least, self.guesses[0], self.kind.rank, self.node, self.disk.name
 
+    def least_size(self, fits: Callable[[Sequence[Step]], bool]) -> int:
+        """Returns the least bytes with which the pod fits, else 0; with one byte less it was decided not to fit."""
+
+        def suffices(size: int) -> bool:
+            return fits((self.step(size),))
+
+        low = 0
+        high = 0
+        for high in (*(guess for guess in self.guesses if guess < self.most), self.most):
+            if suffices(high):
+                break
+            low = high
+        if low == high:
+            return 0
+        # Most guesses are the least size.
+        if high - low > 1 and not suffices(high - 1):
+            low = high - 1
+        return _bisect_size(low, high, suffices)
+
     def step(self, size: int) -> Step:
         """Returns the step that frees or adds some bytes."""
         place = f"disk {self.node}/{self.disk.name}"
@@ -281,10 +300,10 @@ def _least_size(guess: int, suffices: Callable[[int], bool]) -> int:
         high = low
         low = max(0, low - width)
         width *= 2
-    return bisect_size(low, high, suffices)
+    return _bisect_size(low, high, suffices)
 
 
-def bisect_size(low: int, high: int, suffices: Callable[[int], bool]) -> int:
+def _bisect_size(low: int, high: int, suffices: Callable[[int], bool]) -> int:
     """Returns the least size that suffices, where `low` does not, and `high` does."""
     while high - low > 1:
         middle = (low + high) // 2

@@ -151,6 +151,14 @@ class PredictedCluster:
                 volumes.append(volume)
         return volumes
 
+    def pods_by_volume(self) -> dict[str, tuple[str, ...]]:
+        """Returns the names of the live pods that use each volume."""
+        users: dict[str, tuple[str, ...]] = {}
+        for key, pod in sorted(self.snapshot.pods.items()):
+            for volume in self.volumes_of(pod) if pod.live else ():
+                users[volume.name] = (*users.get(volume.name, ()), "/".join(key))
+        return users
+
     def shared_volume(self, pod: kube.Pod) -> longhorn.Volume | None:
         """Returns the volume that a pod shares as its share-manager, None for other pods."""
         if pod.owner != SHARE_MANAGER:

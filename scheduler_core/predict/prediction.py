@@ -1,94 +1,34 @@
-"""What orders have in common, as always, usually or never."""
+"""What-if: what changes of the cluster lead to.
+
+The changes make a `Situation`, whose orders are played (`run_order`). What they have in common happens always, usually or never.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
-from enum import StrEnum
-from typing import NamedTuple
 
 from msgspec import Struct
 
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
-from scheduler_core.model.quantity import format_count, natural_key
-from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.model.quantity import natural_key
+from scheduler_core.predict.order_outcomes import (
+    Certainty,
+    DiskOutcome,
+    DrainOutcome,
+    FewerReplicas,
+    PodOnNode,
+    PodOutcome,
+    longest_wait,
+    refusal_text,
+    sort_by_count,
+)
 from scheduler_core.predict.predicted_replicas import healthy_replicas
-from scheduler_core.predict.situation import ExpansionOutcome, Origin, PodToPlace, Situation
+from scheduler_core.predict.situation import ExpansionOutcome, PodToPlace, Situation
 from scheduler_core.predict.timeline import OrderResult
 
 Disks = Mapping[tuple[str, str], longhorn.Disk]
-
-
-class Certainty(StrEnum):
-    """In how many orders something happens."""
-
-    ALWAYS = "always"
-    USUALLY = "usually"
-    NEVER = "never"
-
-    @classmethod
-    def of(cls, count: int, orders: int) -> Certainty:
-        if count == orders:
-            return cls.ALWAYS
-        return cls.USUALLY if count else cls.NEVER
-
-
-class PodOnNode(NamedTuple):
-    """A pod and its node; the fields of outcomes are keys of the JSON."""
-
-    pod: str
-    node: str
-
-
-class PodOutcome(Struct, frozen=True):
-    """What becomes of one pod."""
-
-    pod: str
-    origin: Origin
-    left: str  # the node that it ran on, "" for none
-    outcome: Certainty  # whether it is placed
-    placed: int  # in how many orders it gets a node and its volumes
-    not_running: int  # in how many orders it is bound to a node and does not run, because its volumes are not ready
-    nodes: Mapping[str, int]  # in how many orders it gets each node
-    reasons: Mapping[str, int]  # why it waits, with the number of orders, most frequent first
-    # The pods with their nodes in the first order in which it waits, as decided; empty if there is none.
-    unlucky_order: tuple[PodOnNode, ...]
-
-
-class DrainOutcome(Struct, frozen=True):
-    """Whether a node's drain can finish."""
-
-    node: str
-    outcome: Certainty
-    finished: int  # in how many orders it does
-    blockers: Mapping[str, int]  # what holds it up, with the number of orders
-
-
-class DiskOutcome(Struct, frozen=True):
-    """A disk whose scheduled bytes change."""
-
-    node: str
-    disk: str
-    before: int | None  # None for a disk that is new
-    least: int  # scheduled bytes in the end, over all orders
-    most: int  # scheduled bytes in the end, over all orders
-    limit: int = 0  # up to how many bytes Longhorn schedules there, before the changes, or in the end for a new disk
-
-
-class FewerReplicas(Struct, frozen=True):
-    """A volume that has fewer replicas than it should."""
-
-    name: str
-    replicas: int  # how many it should have
-    least_healthy: int  # the least number of healthy replicas meanwhile, over all orders
-    incomplete: int  # in how many orders it still lacks one in the end
-    problem: str  # why, in one of these orders
-    pods: tuple[str, ...] = ()  # the pods that use the volume, by name
-    # For how many seconds Longhorn waits for a failed replica before it rebuilds one elsewhere, the most of all orders.
-    rebuild_after_seconds: float = 0.0
 
 
 class Prediction(Struct, frozen=True):
@@ -161,17 +101,6 @@ def _reason(key: PodKey, result: OrderResult) -> str:
     return refusal_text(result.refusals[key])
 
 
-def refusal_text(reasons: Mapping[str, int]) -> str:
-    """Returns the reasons of a refused pod as one text, each with its number of nodes unless this is 0."""
-    by_count = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
-    return ", ".join(f"{text} ({format_count(count, 'node')})" if count else text for text, count in by_count)
-
-
-def sort_by_count(values: Iterable[str]) -> dict[str, int]:
-    """Returns how often each value occurs, most frequent first."""
-    return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))
-
-
 def _drain_outcome(node: str, results: Sequence[OrderResult]) -> DrainOutcome:
     blocked = [result.blockers[node] for result in results if node in result.blockers]
     blockers = sort_by_count(text for texts in blocked for text in texts)
@@ -204,17 +133,8 @@ def _disk_outcomes(before: Situation, results: Sequence[OrderResult]) -> tuple[D
 
 def _volume_outcomes(after: Situation, results: Sequence[OrderResult]) -> tuple[FewerReplicas, ...]:
     names = {name for result in results for name in (*result.fewer_replicas, *result.incomplete)}
-    users = pods_by_volume(after.cluster) if names else {}
+    users = after.cluster.pods_by_volume() if names else {}
     return tuple(_volume_outcome(name, results, users.get(name, ())) for name in sorted(names))
-
-
-def pods_by_volume(cluster: PredictedCluster) -> dict[str, tuple[str, ...]]:
-    """Returns the names of the live pods that use each volume."""
-    users: dict[str, tuple[str, ...]] = {}
-    for key, pod in sorted(cluster.snapshot.pods.items()):
-        for volume in cluster.volumes_of(pod) if pod.live else ():
-            users[volume.name] = (*users.get(volume.name, ()), "/".join(key))
-    return users
 
 
 def _volume_outcome(name: str, results: Sequence[OrderResult], pods: tuple[str, ...]) -> FewerReplicas:
@@ -226,8 +146,3 @@ def _volume_outcome(name: str, results: Sequence[OrderResult], pods: tuple[str, 
     )
     rebuild_after = longest_wait(result.waits[name] for result in results if name in result.waits)
     return FewerReplicas(name, wanted, least, len(problems), problems[0] if problems else "", pods, rebuild_after)
-
-
-def longest_wait(waits: Iterable[timedelta]) -> float:
-    """Returns the longest of Longhorn's waits in seconds, 0 without one."""
-    return max((wait.total_seconds() for wait in waits), default=0.0)

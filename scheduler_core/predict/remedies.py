@@ -20,8 +20,6 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.packing.budget import give_way
 from scheduler_core.predict.pod_decision import PodDecision
 from scheduler_core.predict.possible_steps import (
-    SpaceQuestion,
-    bisect_size,
     replicas_in_the_way,
     setting_steps,
     space_questions,
@@ -115,8 +113,8 @@ class _Search(Struct, frozen=True):
                 break
             if not self.trials.may_help(most_space[question.node]):
                 continue
-            size = self._least_size(replace(question, most=min(most, question.most)))
-            if size:
+            size = replace(question, most=min(most, question.most)).least_size(self.trials.fits)
+            if size and not self.trials.exhausted:
                 insort(remedies, question.step(size), key=lambda step: step.order)
                 del remedies[limit:]
         return remedies
@@ -140,23 +138,3 @@ class _Search(Struct, frozen=True):
                 ):
                     remedies.append(move_step(move))
         return remedies
-
-    def _least_size(self, question: SpaceQuestion) -> int:
-        """Returns the least bytes with which the pod fits, else 0; with one byte less it was decided not to fit."""
-
-        def fits(size: int) -> bool:
-            return self.trials.fits((question.step(size),))
-
-        low = 0
-        high = 0
-        for high in (*(guess for guess in question.guesses if guess < question.most), question.most):
-            if fits(high):
-                break
-            low = high
-        if low == high:
-            return 0
-        # Most guesses are the least size.
-        if high - low > 1 and not fits(high - 1):
-            low = high - 1
-        least = bisect_size(low, high, fits)
-        return 0 if self.trials.exhausted else least
