@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
+from app.runtime import wait_at_most
 from app.runtime.decision_thread import Turns
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
@@ -112,6 +113,7 @@ class Placements:
         self._followed_pods: dict[str, _FollowedPod] = {}
         self._checked: tuple[ChangeLog, ...] = (ChangeLog(), ChangeLog())  # of the state that was checked last
         self._leads = False
+        self._adopted = asyncio.Event()
 
     @property
     def followed(self) -> int:
@@ -135,6 +137,7 @@ class Placements:
 
     def adopt(self) -> None:
         self._leads = True
+        self._adopted.set()
 
     def clear(self) -> None:
         """Forgets everything: another process leads."""
@@ -163,11 +166,13 @@ class Placements:
     async def run(self) -> None:
         """Checks and reports until cancelled."""
         while True:
+            self._adopted.clear()
             if self._leads:
                 await self._check_followed_pods()
                 await self._update_report()
                 await self.update_overbookings()
-            await asyncio.sleep(INTERVAL)
+            # The first report of a leader comes at once: what is overbooked then is not new.
+            await wait_at_most(self._adopted, INTERVAL)
 
     async def _check_followed_pods(self) -> None:
         if not self._followed_pods:

@@ -3,8 +3,8 @@ a result has its log on standard error instead.
 
 Every field is bounded, because callers choose what some of them say.
 
-A line is written at once where that cannot block. While the log reader stalls, lines are written by a thread of their own,
-through a bounded queue, and never by the event loop. Lines that find the queue full are dropped and counted.
+A line is written at once into a pipe that has room for it. Where writing might block, lines are written by a thread of their
+own, through a bounded queue, and never by the event loop. Lines that find the queue full are dropped and counted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import io
 import logging
 import os
 import select
+import stat
 import sys
 import threading
 from collections import deque
@@ -141,8 +142,10 @@ class QueuedLogHandler(logging.Handler):
         self._stream = stream
         self._descriptor = _descriptor(stream)
         self._poll = select.poll()
-        if self._descriptor is not None:
-            self._poll.register(self._descriptor, select.POLLOUT)
+        # Only of a pipe a poll says how much can be written.
+        self._is_pipe = self._descriptor is not None and stat.S_ISFIFO(os.fstat(self._descriptor).st_mode)
+        if self._is_pipe:
+            self._poll.register(stream, select.POLLOUT)
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._changed = threading.Condition()
@@ -177,7 +180,9 @@ class QueuedLogHandler(logging.Handler):
 
     def _takes(self, line: bytes) -> bool:
         """Whether writing a line cannot block: a pipe that polls as writable has room for `PIPE_BUF` bytes."""
-        return len(line) <= select.PIPE_BUF and [event for _, event in self._poll.poll(0)] == [select.POLLOUT]
+        if not self._is_pipe or len(line) > select.PIPE_BUF:
+            return False
+        return [event for _, event in self._poll.poll(0)] == [select.POLLOUT]
 
     def flush(self) -> None:
         """Waits until every queued line is written, bounded."""

@@ -214,11 +214,16 @@ LEADING = {
         5 placements.adopt
         10 overbookings -> 0; placements.overbookings.overbooked -> none
     """,
+    "a new leader counts a disk that is overbooked after it took over": """
+        0.1 placements.clear; placements.adopt
+        0.3 place_at_once 60 x y
+        5 overbookings -> 1
+    """,
     "a follower makes no report": """
         # Two processes would count the same misplacement.
         0 placements.clear; bind 0 a; place 0 b
         5 misplacements -> 0; has_no_report -> yes; placements.adopt
-        6.1 misplacements -> 1
+        5.01 misplacements -> 1
     """,
     "losing the lead forgets everything": """
         # Followed pods are not counted, because their outcomes are not observed.

@@ -177,5 +177,5 @@ def test_lines_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.Monk
     lines = [f"{number} {'x' * 1000}" for number in range(200)]
     pipe.write(*lines)
     written = pipe.lines()
-    assert written == lines[: len(written)]
+    assert written == [line for line in lines if line in written]
     assert 0 < pipe.handler.dropped == len(lines) - len(written)
