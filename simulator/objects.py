@@ -28,7 +28,6 @@ CLAIM: Final = "simulator/claim"
 EVICTING: Final = "simulator/attached-for-eviction"
 STOPPED_MANAGER: Final = "simulator/stopped"
 
-VOLUME_LABEL: Final = "longhornvolume"
 NODE_LABEL: Final = "longhornnode"
 DISK_LABEL: Final = "longhorndiskuuid"
 

@@ -1,7 +1,7 @@
 """What commands print of an answer: JSON or YAML for programs, tables for people.
 
-Data flow: an answer as a dictionary, with the keys of the JSON; its values are the core's dataclasses where their fields are
-the keys → `plain_data` → JSON or YAML. The same dataclasses, row by row → headers and cells → a table on the console
+Data flow: an answer as a dictionary, with the keys of the JSON; its values are the core's structs where their fields are
+the keys → `plain_data` → JSON or YAML. The same structs, row by row → headers and cells → a table on the console
 (`app/cli/console.py`), which `Refreshing` may draw again and again.
 
 This is the one place that writes to standard output and standard error. What people read is escaped (`app/escaping.py`):

@@ -17,7 +17,6 @@ from msgspec import Struct
 from app.kube.reflector import Key
 from app.kube.store import Objects
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert.fields import value_at
 from scheduler_core.convert.meta import header
 from scheduler_core.convert.snapshot_kinds import BACKING_IMAGE, VOLUME
 from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
@@ -28,7 +27,6 @@ from scheduler_core.model.longhorn import BackingImage, Volume
 
 _Value = TypeVar("_Value")
 _NO_BYTES: Final = b""
-_VOLUME: Final = value_at("Replica.longhorn.io", "metadata.labels[longhornvolume]", "")
 
 
 class InformerObject(Struct, Generic[_Value], frozen=True):
@@ -190,7 +188,7 @@ def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject:
 def volume_label(raw: bytes) -> str:
     """Returns the volume that a replica's label names, "" for none; the replica itself may be unreadable."""
     try:
-        return _VOLUME.decode(raw)
+        return convert.VOLUME_OF_REPLICA.decode(raw)
     except ObjectError:
         return ""
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -41,9 +41,11 @@ from app.runtime.leader_loop import Election, NoElection, Program
 from app.runtime.probes import Health, UnavailableError, probe_application
 from app.runtime.server import HttpServer, serve
 from scheduler_core.convert.disk_schedule import longhorns_definition
-from scheduler_core.convert.fields import Fields
+from scheduler_core.convert.kube import POD_PHASE
+from scheduler_core.convert.meta import header
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
+from scheduler_core.model.kube import FINISHED_PHASES
 
 _DEFINITION: Final = DISK_SCHEDULES.label
 
@@ -58,19 +60,11 @@ class Obstacle(Struct, frozen=True):
     refusal: Callable[[set[str]], str]  # says why nothing is written while objects with these names exist
 
 
-class _PodPhase(Struct, frozen=True):
-    name: Annotated[str, "metadata.name"]
-    phase: Annotated[str, "status.phase"] = ""
-
-
-# No more is read, because a pod that cannot be read forbids nothing.
-_POD_PHASE: Final = Fields("Pod", _PodPhase)
-
-
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     """Returns a pod's name as key, and as value unless it has ended."""
-    pod = _POD_PHASE.decode(raw)
-    return pod.name, None if pod.phase in ("Succeeded", "Failed") else pod.name
+    # No more is read, because a pod that cannot be read forbids nothing.
+    name = header(raw).name
+    return name, None if POD_PHASE.decode(raw) in FINISHED_PHASES else name
 
 
 def _pods_refusal(pods: set[str]) -> str:

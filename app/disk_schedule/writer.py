@@ -37,6 +37,7 @@ from scheduler_core.disk_schedule import writes as disk_writes
 from scheduler_core.disk_schedule.writes import set_requirement
 from scheduler_core.errors import CoreError
 from scheduler_core.model.disk_schedule import FINALIZER, Allocation, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
+from scheduler_core.model.longhorn import VOLUME_LABEL
 
 Put = Callable[[str, Mapping[str, Any], str], Awaitable[InformerObject[DiskSchedule]]]
 """Replaces a DiskSchedule, or its status, at the version in the body; the arguments are name, body and subresource."""
@@ -194,7 +195,6 @@ def _entry(schedule: DiskSchedule, write: disk_writes.SetRequirement) -> tuple[o
 log = structlog.get_logger("controllers")
 
 _OBJECTS: Final = {RequestKind.REPLICA: LONGHORN_REPLICAS, RequestKind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
-_VOLUME_LABEL: Final = "longhornvolume"
 _MAX_LABEL_LENGTH: Final = 63
 
 
@@ -257,7 +257,7 @@ class ObjectWriter:
         """Returns a volume's replicas as they are now, by name, found by Longhorn's label or by the names in the cache."""
         replicas: dict[str, bytes] = {}
         if len(volume) <= _MAX_LABEL_LENGTH:
-            query = {"labelSelector": f"{_VOLUME_LABEL}={volume}"}
+            query = {"labelSelector": f"{VOLUME_LABEL}={volume}"}
             async for page in pages(self._client, LONGHORN_REPLICAS.path(self._namespace), query):
                 replicas |= {header(raw).name: bytes(raw) for raw in page.items}
         for name in sorted(set(cached_names) - replicas.keys()):

@@ -70,7 +70,7 @@ def _decode_namespace(raw: bytes | msgspec.Raw) -> tuple[Key, Namespace | None]:
     return namespace.name, namespace
 
 
-def _decode_namespaced(kind: Fields[Any], raw: bytes | msgspec.Raw) -> tuple[Key, Any]:
+def _decode_in_namespace(kind: Fields[Any], raw: bytes | msgspec.Raw) -> tuple[Key, Any]:
     value = kind.decode(raw)
     return (value.namespace, value.name), value
 
@@ -87,7 +87,7 @@ class _Kind(Struct, frozen=True):
 def _controller_kind(resource: Resource, kind: Fields[Controller]) -> _Kind:
     return _Kind(
         resource,
-        partial(_decode_namespaced, kind),
+        partial(_decode_in_namespace, kind),
         GenericClusterState.with_controller,
         lambda state, key: state.without_controller(kind.kind, *key),
     )
@@ -98,7 +98,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "pods": _Kind(resources.PODS, _decode_pod, GenericClusterState.with_pod, GenericClusterState.without_pod),
     "services": _Kind(
         resources.SERVICES,
-        partial(_decode_namespaced, generic.SERVICE),
+        partial(_decode_in_namespace, generic.SERVICE),
         GenericClusterState.with_service,
         lambda state, key: state.without_service(*key),
     ),

@@ -15,13 +15,16 @@ from typing import Any, Final
 
 import msgspec
 
+from scheduler_core.convert.fields import value_at
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json, stored_body
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL
+from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, VOLUME_LABEL
 from scheduler_core.model.quantity import MAX_BYTES
+
+VOLUME_OF_REPLICA: Final = value_at("Replica.longhorn.io", f"metadata.labels[{VOLUME_LABEL}]", "")
 
 
 def is_owned_by_longhorn(metadata: Metadata, conditions: Iterable[Condition]) -> bool:

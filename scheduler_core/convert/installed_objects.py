@@ -28,7 +28,7 @@ from scheduler_core.model.installation import (
     SchedulingFailure,
     ServiceAddress,
 )
-from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, condition
+from scheduler_core.model.kube import FINISHED_PHASES, SELECTED_NODE_ANNOTATION, condition
 
 # The extender's port in its manifests, with TLS, too.
 _HTTP_PORT: Final = "http"
@@ -36,7 +36,6 @@ _PROBE_PORT: Final = "probes"
 # As the host-network overlay has it.
 _HOST_FLAG: Final = "--host"
 _LOOPBACK: Final = "127.0.0.1"
-_FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 class _ContainerPort(Wire):
@@ -69,7 +68,7 @@ _Containers = list[_Container] | None
 
 
 def _is_live(deleted: str | None, phase: str | None) -> bool:
-    return deleted is None and phase not in _FINISHED
+    return deleted is None and phase not in FINISHED_PHASES
 
 
 def _is_ready(entries: list[WireCondition] | None) -> bool:

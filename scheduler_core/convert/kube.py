@@ -20,6 +20,8 @@ from scheduler_core.model.kube import condition
 NODE: Final = Fields("Node", kube.Node)
 STORAGE_CLASS: Final = Fields("StorageClass", kube.StorageClass)
 VOLUME_ATTACHMENT: Final = Fields("VolumeAttachment", kube.VolumeAttachment)
+# Alone, for a reader to which a pod counts that cannot be read as a whole.
+POD_PHASE: Final = value_at("Pod", "status.phase", "")
 VOLUME_SNAPSHOT_CONTENT: Final = Fields("VolumeSnapshotContent", kube.VolumeSnapshotContent)
 
 

@@ -267,7 +267,7 @@ class Observation(Struct, frozen=True):
 
 
 def make_offer(pod: Pod, decision: Decision, view: View, ledger: Ledger) -> tuple[Offered, Decision]:
-    """Returns a pod's offer beside those of the ledger, and the decision as answered."""
+    """Returns a pod's offer, which leaves room for those of the ledger, and the decision as answered."""
     volumes = volumes_to_offer(decision.resolution)
     on_pod_node = volumes_on_pod_node(decision.resolution)
     offered = Offered(

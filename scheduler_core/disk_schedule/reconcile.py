@@ -223,10 +223,10 @@ def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
     if schedule.decided:
         return schedule.status
     # A new DiskSchedule's first decision starts from the grants of its predecessor.
-    return schedule.status.with_allocations(lambda kind: _scheduled(schedule.adoption.sizes(kind)))
+    return schedule.status.with_allocations(lambda kind: _grant_all(schedule.adoption.sizes(kind)))
 
 
-def _scheduled(sizes: Requests) -> Allocations:
+def _grant_all(sizes: Requests) -> Allocations:
     return {name: Allocation(AllocationState.SCHEDULED, size) for name, size in sorted(sizes.items()) if size}
 
 
@@ -309,7 +309,7 @@ def mirror_status(schedule: DiskSchedule, node: NodeLookup, now: str) -> DiskSch
     """Returns the next status of a mirrored spec, if it differs. Everything counts as scheduled, whatever the limit.
     More than storageAvailable is an over-allocation: condition Schedulable is False with reason OverAllocated.
     """
-    status = schedule.status.with_allocations(lambda kind: _scheduled(schedule.spec.requests(kind)))
+    status = schedule.status.with_allocations(lambda kind: _grant_all(schedule.spec.requests(kind)))
     total = sum(entry.size for kind in RequestKind for entry in status.allocations(kind).values())
     status = replace(status, storage_scheduled=min(total, MAX_BYTES))
     status = describe_status(schedule, status, limit_of(schedule, node), now)

@@ -143,6 +143,9 @@ def _read_version(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _MAX_VERSION_DIGITS else 0
 
 
+FINISHED_PHASES: Final = ("Succeeded", "Failed")
+
+
 class Pod(Struct, frozen=True):
     """A pod: its identity, its node, and the claims it mounts."""
 
@@ -175,7 +178,7 @@ class Pod(Struct, frozen=True):
 
     @property
     def finished(self) -> bool:
-        return self.phase in ("Succeeded", "Failed")
+        return self.phase in FINISHED_PHASES
 
     @property
     def live(self) -> bool:

@@ -26,6 +26,7 @@ CORDONED = "KubernetesNodeCordoned"
 # datastore/longhorn.go: a replica that failed this often is never reused (FailedReplicaMaxRetryCount).
 FAILED_REPLICA_MAX_RETRY_COUNT = 5
 # Longhorn finds the replicas of a node and of a disk by these labels.
+VOLUME_LABEL: Final = "longhornvolume"
 NODE_LABEL: Final = "longhornnode"
 DISK_LABEL: Final = "longhorndiskuuid"
 # The placement guard writes it with its answer.

@@ -121,7 +121,7 @@ def without_expected_pods(cluster: PredictedCluster, pod: kube.Pod) -> Predicted
 
 def ignores_budgets(pod: kube.Pod) -> bool:
     """Whether a pod is evicted whatever its budgets say, because it does not run yet or any more (canIgnorePDB)."""
-    return pod.deleting or pod.phase in ("Pending", "Succeeded", "Failed")
+    return pod.deleting or pod.finished or pod.phase == "Pending"
 
 
 class Origin(StrEnum):

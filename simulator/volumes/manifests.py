@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_REPLICAS
 from scheduler_core.longhorn.placement import DiskCandidate
-from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT
+from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT, VOLUME_LABEL
 from simulator.actions import CreateObject, PatchObject
-from simulator.objects import DATA_FINALIZER, FINALIZER, VOLUME_LABEL, Json
+from simulator.objects import DATA_FINALIZER, FINALIZER, Json
 from simulator.volumes.observation import STOPPED, Replica, VolumeObservation, patch_replica_spec, place_labels
 
 

@@ -10,8 +10,9 @@ from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_SHARDS, LONGHORN_VOL
 from scheduler_core.longhorn.csi_driver import shards_as_replicas
 from scheduler_core.longhorn.placement import DiskCandidate, schedule_replica
 from scheduler_core.model import longhorn
+from scheduler_core.model.longhorn import VOLUME_LABEL
 from simulator.actions import Action, CreateObject, RequeueAfter
-from simulator.objects import VOLUME_LABEL, Json
+from simulator.objects import Json
 from simulator.volumes.observation import VolumeObservation
 
 

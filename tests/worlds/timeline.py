@@ -44,6 +44,7 @@ def play(create_world: Callable[..., World], timeline: str) -> None:
 
 
 async def _play(create_world: Callable[..., World], timeline: str) -> None:
+    assert "->" in timeline, "it checks nothing"
     world: World | None = None
     requests: dict[str, asyncio.Task[Any]] = {}
     clock = virtual_loop().time
@@ -95,8 +96,8 @@ async def _answer(world: World, call: str, requests: dict[str, asyncio.Task[Any]
         task = requests.pop(call)
     else:
         verb, arguments, options = _parse(call)
-        found = partial(_set, world) if verb == "set" else attrgetter(verb)(world)
-        result = found(*arguments, **options) if callable(found) else found
+        member = partial(_set, world) if verb == "set" else attrgetter(verb)(world)
+        result = member(*arguments, **options) if callable(member) else member
         if not isinstance(result, Coroutine):
             await asyncio.sleep(INSTANT)
             return _text(result)
@@ -113,7 +114,9 @@ async def _answer(world: World, call: str, requests: dict[str, asyncio.Task[Any]
 def _set(world: World, **values: Any) -> None:
     for path, value in values.items():
         *parts, name = path.split(".")
-        setattr(reduce(getattr, parts, world), name, {"yes": True, "no": False}.get(value, value))
+        part = reduce(getattr, parts, world)
+        assert hasattr(part, name), f"nothing reads {path}"
+        setattr(part, name, {"yes": True, "no": False}.get(value, value))
 
 
 def _is_answer(answer: str, expected: str) -> bool:
