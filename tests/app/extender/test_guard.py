@@ -226,6 +226,10 @@ DECIDING = {
     "an update of another shape is left alone": """
         0 disk x-on-b disk_path= -> b; counted placements refused-shape -> 1
     """,
+    "a place that the node does not list is left alone": """
+        # No watch will show it there.
+        0 disk x-on-b disk_path=/elsewhere/ -> b; counted placements refused-shape -> 1; awaited -> none
+    """,
     "a decision that takes too long is given up": """
         0 set evaluator.seconds=1.4; disk x-on-b -> waits
         0.699 answer disk x-on-b -> waits
