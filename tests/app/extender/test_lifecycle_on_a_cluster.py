@@ -420,9 +420,15 @@ def test_two_signals_end_the_process_at_once(cluster: DevCluster, start: Callabl
     leader = start(1)
     until("a leader", leader.answers)
     assert is_filtered(*leader.filter(create_pod_with_claim(cluster, "hurry"))[:2])
-    threading.Thread(target=leader.process.stop).start()
-    until("the hand-over", lambda: leader.refusal() == "shutting down")
-    leader.process.stop(seconds=5)
+    api_server = cluster.processes["kube-apiserver"]
+    # Without it the hand-over would take its whole time; with it, the process may end before it is asked.
+    api_server.pause()
+    try:
+        threading.Thread(target=leader.process.stop).start()
+        until("the hand-over", lambda: leader.refusal() == "shutting down")
+        leader.process.stop(seconds=5)
+    finally:
+        api_server.resume()
     assert leader.process.returncode == 0
 
 
