@@ -160,6 +160,7 @@ def test_a_line_is_written_when_the_call_returns() -> None:
     pipe.write("decided")
     os.set_blocking(pipe.reader, False)
     assert os.read(pipe.reader, 100) == b"decided\n"
+    os.set_blocking(pipe.reader, True)
     assert pipe.lines() == []
 
 
