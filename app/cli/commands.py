@@ -61,7 +61,7 @@ _MODULES: Final = {
     "headroom": "planning",
     "maintenance": "planning",
     "policy": "schedule",
-    "remedies": "remedies_command",
+    "rebalance": "remedies",
     "scheduler-config": "scheduler_registration",
     "waiting": "decisions",
 }

@@ -26,7 +26,7 @@ from app.cli.options import (
     now,
 )
 from app.cli.query import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
-from app.cli.render import Cell, ListOutput, Refreshing, Table, document, shorten, show, show_progress
+from app.cli.render import Cell, Console, ListOutput, Refreshing, Table, document, shorten, show, show_progress
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import MAX_DECISIONS, Competing, DecisionOutcome, FilterOptions
@@ -40,7 +40,6 @@ from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nod
 from scheduler_core.values import replace
 
 if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
     from app.schemas.remedies_answer import RemedyAnswer
 
 
@@ -144,7 +143,7 @@ def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, st
 def _remedies(
     rows: Sequence[WaitingRow], source: ClusterSource, options: FilterOptions, count: int
 ) -> dict[str, RemedyAnswer]:
-    from app.cli.remedies_command import cheapest_remedies
+    from app.cli.remedies import cheapest_remedies
 
     stuck = [row.pod for row in rows if not row.fitting and not row.error][:count]
     remedies = {}
@@ -158,7 +157,7 @@ def _waiting_table(answer: WaitingPods) -> Table:
     return lambda console: print_waiting(answer, console, now())
 
 
-def print_waiting(answer: WaitingPods, console: EscapingConsole, now: datetime) -> None:
+def print_waiting(answer: WaitingPods, console: Console, now: datetime) -> None:
     """Prints one row per waiting pod; ages are those at `now`."""
     if not answer.rows:
         console.write("no pod with claims waits for a node")
@@ -371,7 +370,7 @@ def _table(answer: DecisionEntries) -> Table:
     return lambda console: _print(answer, console)
 
 
-def _print(answer: DecisionEntries, console: EscapingConsole) -> None:
+def _print(answer: DecisionEntries, console: Console) -> None:
     if not answer.items:
         recorded = f"none of the leader's {answer.recorded} decisions is selected"
         console.write(recorded if answer.recorded else "nothing is decided yet")

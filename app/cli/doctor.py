@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
-from app.cli.render import CommandInterruptedError, Output, document, show, warn
+from app.cli.render import CommandInterruptedError, Console, Output, document, show, warn
 from app.settings import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from app.cli.console import EscapingConsole
     from app.cli.render import Cell
     from app.extender.installation_reader import ReadOptions
     from scheduler_core.installation.facts import Finding, Installation
@@ -111,7 +110,7 @@ async def _read(kubeconfig: str | None, context: str | None, options: ReadOption
             raise CommandInterruptedError("interrupted; the probe pod is removed") from error
 
 
-def _print(findings: Sequence[Finding], console: EscapingConsole) -> None:
+def _print(findings: Sequence[Finding], console: Console) -> None:
     rows: list[Sequence[Cell]] = []
     for entry in findings:
         finding = f"{entry.where}: {entry.what}" if entry.where else entry.what

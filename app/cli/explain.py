@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from app.cli.options import namespace_option, now
 from app.cli.query import NO_RESOURCES, ClusterSource, ExplainedPod, Query, Rules, claim_pod, select_pod, waiting_pods
-from app.cli.render import NO, YES, Cell, ExplainOutput, document, plain_data, show, warn
+from app.cli.render import NO, YES, Cell, Console, ExplainOutput, document, plain_data, show, warn
 from app.schemas.decision import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View
 from scheduler_core.decide import kube_scheduler_filters
@@ -31,7 +31,6 @@ from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import NO_DRIVER, NO_DRIVER_DETAIL, lacks_driver
 
 if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
     from app.schemas.remedies_answer import RemedyAnswer
 
 DOES_NOT_FIT: Final = 1
@@ -248,7 +247,7 @@ class _Question:
         # kube-scheduler.
         if answer.fitting or answer.error or self._nodes or self._alone or self._all_nodes:
             return answer
-        from app.cli.remedies_command import cheapest_remedies
+        from app.cli.remedies import cheapest_remedies
 
         return replace(answer, remedies=cheapest_remedies(pod, self._source, self._options, limit))
 
@@ -322,7 +321,7 @@ def _show_pods(answers: Sequence[PodExplanation], output: ExplainOutput) -> bool
     return all(answer.fitting for answer in answers)
 
 
-def _print_pod(answer: PodExplanation, console: EscapingConsole, *, wide: bool) -> None:
+def _print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
     """Prints the pod's volumes and one line per node. From 30 nodes on, nodes that are refused alike share a line,
     unless `wide` is set, which adds plans and details.
     """
@@ -416,7 +415,7 @@ def _competing_volumes(entry: NodeAnswer) -> str:
     return "counted with " + ", ".join(volumes[:_MAX_COMPETING_VOLUMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _print_pods(answers: Sequence[PodExplanation], console: EscapingConsole, *, wide: bool) -> None:
+def _print_pods(answers: Sequence[PodExplanation], console: Console, *, wide: bool) -> None:
     """Prints one line per pod; `wide` adds all reasons."""
     if not answers:
         console.write("no pod waits for a node")

@@ -5,11 +5,10 @@ the keys of its JSON.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from app.cli.render import NO, YES, Cell
+from app.cli.render import NO, YES, Cell, Console
 from app.schemas.decision import ReplicaAnswer, replica_answer
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError
@@ -26,9 +25,6 @@ from scheduler_core.longhorn.refusal_rules import DISK_RULES, NODE_RULES, Rule
 from scheduler_core.longhorn.space import space_detail
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.model.quantity import format_bytes, format_count
-
-if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
 
 _SPACE_RULES = (Rule.ACTUAL_SPACE, Rule.SCHEDULING_SPACE)
 
@@ -154,7 +150,7 @@ def _rules(
     return rules if failed is None else [*rules, RuleResult(rule=failed.text, passed=False, detail=detail)]
 
 
-def print_volume(answer: VolumeExplanation, console: EscapingConsole) -> None:
+def print_volume(answer: VolumeExplanation, console: Console) -> None:
     """Prints the replicas, the candidates, and every node and disk with the rule that decided and its numbers."""
     console.write(f"volume {answer.volume}", "bold")
     for line in _headlines(answer):

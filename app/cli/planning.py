@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -23,6 +23,7 @@ from app.cli.query import (
     wait_line,
 )
 from app.cli.render import (
+    Console,
     Output,
     OutputOption,
     format_duration,
@@ -42,9 +43,6 @@ from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.trials import DrainStep
 from scheduler_core.values import replace
-
-if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
 
 _DEFAULT_LIMIT: Final = 1_000
 _MAX_LIMIT: Final = 100_000
@@ -96,7 +94,7 @@ def headroom(
     asked = {"template": template, "orders": orders.orders, "seed": orders.seed, "limit": limit, "atLeast": at_least}
     data = {**asked, **_headroom_data(result, closest, succeeds=succeeds), "notes": notes}
 
-    def table(console: EscapingConsole) -> None:
+    def table(console: Console) -> None:
         _print_headroom(result, closest, console)
         console.end(notes, _headroom_summary(result, template))
 
@@ -118,7 +116,7 @@ def _headroom_data(result: Headroom, closest: ClosestNode | None, *, succeeds: b
     }
 
 
-def _print_headroom(result: Headroom, closest: ClosestNode | None, console: EscapingConsole) -> None:
+def _print_headroom(result: Headroom, closest: ClosestNode | None, console: Console) -> None:
     rows = ((name, format_range(str(least), str(most))) for name, (least, most) in result.nodes.items())
     console.section(("NODE", "PODS"), rows)
     refused = result.tightest.refused
@@ -187,7 +185,7 @@ def maintenance(
     notes = [CHANCE, *source.notes(drains=True)]
     data = {"orders": order.courses, "seed": orders.seed, "rate": rate, **_order_data(order, rate), "notes": notes}
 
-    def table(console: EscapingConsole) -> None:
+    def table(console: Console) -> None:
         _print_order(order, rate, console)
         console.end(notes, _order_summary(order))
 
@@ -225,7 +223,7 @@ def _step_data(step: DrainStep, rate: int | None) -> dict[str, Any]:
     }
 
 
-def _print_order(order: DrainOrder, rate: int | None, console: EscapingConsole) -> None:
+def _print_order(order: DrainOrder, rate: int | None, console: Console) -> None:
     headers = ("", "DRAIN", "PODS", "FEWER REPLICAS", "REBUILDS", *(["TAKES"] if rate else []))
     console.section(headers, ([str(n), *_step_cells(step, rate)] for n, step in enumerate(order.steps, start=1)))
     wait = max((step.rebuild_wait for step in order.steps), default=0)

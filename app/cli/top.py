@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from app.cli.options import BestEffortOption, now
 from app.cli.query import Query
-from app.cli.render import Cell, ListOutput, Refreshing, Table, document, show
+from app.cli.render import Cell, Console, ListOutput, Refreshing, Table, document, show
 from app.settings import BestEffort
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError
@@ -29,7 +29,6 @@ from scheduler_core.values import replace
 if TYPE_CHECKING:
     from rich import table as rich_table
 
-    from app.cli.console import EscapingConsole
 
 _SIZES: Final = ("WRITTEN", "SCHEDULED", "PROMISED", "FREE", "RESERVED", "SIZE")
 _CONDITION_STYLES: Final = {"open": "green", "partly closed": "yellow", "no disks": "dim"}
@@ -208,7 +207,7 @@ class _Layout(Struct, frozen=True):
     bar: int = 0  # width of the bars; 0 for none
 
     @classmethod
-    def of(cls, answer: UsageList, console: EscapingConsole, *, grouped: bool) -> _Layout:
+    def of(cls, answer: UsageList, console: Console, *, grouped: bool) -> _Layout:
         """Returns the layout for a console; bars are as wide as the other columns leave."""
         if not console.is_terminal:
             return cls(reasons=True, state_width=None, letters=_LETTERS, grouped=grouped)
@@ -218,7 +217,7 @@ class _Layout(Struct, frozen=True):
         return replace(without_bar, bar=min(width, _MAX_BAR) if width >= _MIN_BAR else 0)
 
 
-def print_usage(answer: UsageList, console: EscapingConsole, *, grouped: bool) -> None:
+def print_usage(answer: UsageList, console: Console, *, grouped: bool) -> None:
     """Prints the cluster's numbers, then one row per node or disk. On a terminal a bar fills the width that is left.
     Grouped rows have a line with the sum of their zone.
     """
@@ -241,7 +240,7 @@ def print_usage(answer: UsageList, console: EscapingConsole, *, grouped: bool) -
         console.write(f"{answer.count - len(answer.items)} more; see --limit")
 
 
-def _full_width(table: rich_table.Table, console: EscapingConsole) -> int:
+def _full_width(table: rich_table.Table, console: Console) -> int:
     return console.measure(table, options=console.options.update(max_width=_UNLIMITED_WIDTH)).maximum
 
 
@@ -281,7 +280,7 @@ def _zone_of(row: node_rows.NodeRow | node_rows.DiskRow) -> str:
     return row.zone
 
 
-def _usage_table(answer: UsageList, layout: _Layout, console: EscapingConsole) -> rich_table.Table:
+def _usage_table(answer: UsageList, layout: _Layout, console: Console) -> rich_table.Table:
     table = _empty_table(answer, layout, console)
     zones = {entry.zone: entry for entry in answer.zones}
     items: Sequence[node_rows.NodeRow | node_rows.DiskRow] = answer.items
@@ -296,7 +295,7 @@ def _usage_table(answer: UsageList, layout: _Layout, console: EscapingConsole) -
     return table
 
 
-def _empty_table(answer: UsageList, layout: _Layout, console: EscapingConsole) -> rich_table.Table:
+def _empty_table(answer: UsageList, layout: _Layout, console: Console) -> rich_table.Table:
     nodes = answer.subject is Subject.NODES
     names = ("NODE", "ZONE", "STATE", "DEMAND") if nodes else ("NODE", "DISK", "ZONE", "STATE")
     table = console.table_of(names)

@@ -27,7 +27,16 @@ from app.cli.query import (
     seeded_choice,
     wait_line,
 )
-from app.cli.render import Output, OutputOption, format_duration, format_range, shorten, show_answer, show_progress
+from app.cli.render import (
+    Console,
+    Output,
+    OutputOption,
+    format_duration,
+    format_range,
+    shorten,
+    show_answer,
+    show_progress,
+)
 from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
@@ -46,7 +55,6 @@ from scheduler_core.predict.situation import ExpansionOutcome, Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 
 if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
     from app.schemas.remedies_answer import RemedyAnswer
 
 _ORDERS: Final = Orders(20)
@@ -246,7 +254,7 @@ def _remedies(
     """Returns what would help the first pods that no node fits at the end of an order, by a short search that changes no node
     which is drained or lost.
     """
-    from app.cli.remedies_command import EXPLAIN_DECISIONS
+    from app.cli.remedies import EXPLAIN_DECISIONS
     from app.schemas.remedies_answer import remedy_answer
     from scheduler_core.predict.remedies import find_remedies
 
@@ -263,7 +271,7 @@ def _remedies(
     return answers
 
 
-def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
+def print_prediction(answer: WhatIf, console: Console) -> None:
     """Prints what becomes of pods, drains, volumes and disks, without parts that have no entries."""
     prediction = answer.prediction
     orders = prediction.orders
