@@ -76,13 +76,10 @@ class WaitingPods(Struct, frozen=True):
 
 def waiting(
     *,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="The most pods; default: all.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="The most pods; default: all.")] = None,
     remedies: Annotated[
         int,
         typer.Option(
-            "--remedies",
             metavar="N",
             min=0,
             help="For how many pods that fit nowhere, the oldest first, the cheapest remedy is sought.",
@@ -215,19 +212,15 @@ class Leader(Struct, frozen=True):
     ca_file: Annotated[
         str,
         typer.Option(
-            "--ca-file",
             metavar="FILE",
             help="Authorities of the extender's TLS certificate, with an https --url; default: the system's.",
         ),
     ] = ""
-    cert_file: Annotated[
-        str, typer.Option("--cert-file", metavar="FILE", help="Certificate to show to an extender with TLS.")
-    ] = ""
-    key_file: Annotated[str, typer.Option("--key-file", metavar="FILE", help="Private key of --cert-file.")] = ""
+    cert_file: Annotated[str, typer.Option(metavar="FILE", help="Certificate to show to an extender with TLS.")] = ""
+    key_file: Annotated[str, typer.Option(metavar="FILE", help="Private key of --cert-file.")] = ""
     server_name: Annotated[
         str,
         typer.Option(
-            "--server-name",
             metavar="NAME",
             help="Name in the extender's TLS certificate, such as longhorn-scheduler-extender.longhorn-system.svc; default: the host "
             "of --url.",
@@ -274,10 +267,10 @@ def decisions(
     pod: Annotated[
         str | None, typer.Argument(metavar="POD", help="NAME, NAMESPACE/NAME or pod/NAME. Without it: all pods.")
     ] = None,
-    outcome: Annotated[DecisionOutcome | None, typer.Option("--outcome", help="Only decisions that ended so.")] = None,
+    outcome: Annotated[DecisionOutcome | None, typer.Option(help="Only decisions that ended so.")] = None,
     limit: Annotated[
         int,
-        typer.Option("--limit", metavar="N", min=1, max=MAX_DECISIONS, help="The most decisions, the latest first."),
+        typer.Option(metavar="N", min=1, max=MAX_DECISIONS, help="The most decisions, the latest first."),
     ] = _DEFAULT_LIMIT,
     refreshing: Refreshing,
     leader: Leader,

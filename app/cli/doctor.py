@@ -41,18 +41,12 @@ def doctor(
     ] = True,
     probe_namespace: Annotated[
         str,
-        typer.Option(
-            "--probe-namespace", metavar="NAME", help="An existing namespace for that pod; default: one of its own."
-        ),
+        typer.Option(metavar="NAME", help="An existing namespace for that pod; default: one of its own."),
     ] = "",
-    probe_timeout: Annotated[
-        float, typer.Option("--probe-timeout", min=1, help="Seconds to wait for kube-scheduler.")
-    ] = _PROBE_SECONDS,
+    probe_timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for kube-scheduler.")] = _PROBE_SECONDS,
     scheduler_name: Annotated[
         str,
-        typer.Option(
-            "--scheduler-name", metavar="NAME", help="The scheduler of the pod; default: that of new pods with claims."
-        ),
+        typer.Option(metavar="NAME", help="The scheduler of the pod; default: that of new pods with claims."),
     ] = "",
     uninstall: Annotated[  # noqa: FBT002 # --uninstall
         bool, typer.Option("--uninstall", help="Ask only whether the extender can be removed.")

@@ -150,7 +150,7 @@ class Refreshing:
     ] = False
     interval: Annotated[
         float,
-        typer.Option("--interval", metavar="SECONDS", min=0.5, max=3600, help="Seconds between two tables of --watch."),
+        typer.Option(metavar="SECONDS", min=0.5, max=3600, help="Seconds between two tables of --watch."),
     ] = 2.0
 
     def run(self, draw: Callable[[], Table], output: ListOutput) -> None:

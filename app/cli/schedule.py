@@ -82,7 +82,6 @@ class _Flags(Struct, frozen=True):
     unsupported_constraints: Annotated[
         UnsupportedMode | None,
         typer.Option(
-            "--unsupported-constraints",
             envvar="LONGHORN_SCHEDULER_UNSUPPORTED_CONSTRAINTS",
             help="What becomes of a pod with constraints that no rule of the policy reads, such as required node affinity, and of "
             "nodes with taints: refuse = the pod is not scheduled, and its Event names them; warn = it is, and they are listed; ignore. "

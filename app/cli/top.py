@@ -122,19 +122,13 @@ def top(
     subject: Annotated[Subject, typer.Argument(help="What each row is about.")] = Subject.NODES,
     sort: Annotated[
         node_rows.RowOrder,
-        typer.Option(
-            "--sort", help="What comes first: the worst, the least free bytes, or the most of another number."
-        ),
+        typer.Option(help="What comes first: the worst, the least free bytes, or the most of another number."),
     ] = node_rows.RowOrder.WORST,
     zone: Annotated[
-        str | None, typer.Option("--zone", metavar="NAME", help="Only nodes of this zone; '' for those without one.")
+        str | None, typer.Option(metavar="NAME", help="Only nodes of this zone; '' for those without one.")
     ] = None,
-    group_by: Annotated[
-        Group | None, typer.Option("--group-by", help="Rows of one zone together, with its sum.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="The most rows; default: all.")
-    ] = None,
+    group_by: Annotated[Group | None, typer.Option(help="Rows of one zone together, with its sum.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="The most rows; default: all.")] = None,
     refreshing: Refreshing,
     output: Annotated[
         ListOutput, typer.Option("--output", "-o", help="How to print; name prints the nodes.")
