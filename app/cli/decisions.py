@@ -16,6 +16,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
+from app.cli.cluster_source import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
 from app.cli.options import (
     ContextOption,
     KubeconfigOption,
@@ -25,7 +26,6 @@ from app.cli.options import (
     namespace_option,
     now,
 )
-from app.cli.query import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
 from app.cli.render import Cell, Console, ListOutput, Refreshing, Table, document, shorten, show, show_progress
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.cluster.view import View

@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from msgspec import Struct
 
+from app.cli.cluster_source import (
+    NO_RESOURCES,
+    ClusterSource,
+    ExplainedPod,
+    Query,
+    Rules,
+    claim_pod,
+    select_pod,
+    waiting_pods,
+)
 from app.cli.options import namespace_option, now
-from app.cli.query import NO_RESOURCES, ClusterSource, ExplainedPod, Query, Rules, claim_pod, select_pod, waiting_pods
 from app.cli.render import NO, YES, Cell, Console, ExplainOutput, document, plain_data, show, warn
 from app.schemas.decision import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View

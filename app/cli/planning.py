@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.cli.options import namespace_option
-from app.cli.query import (
+from app.cli.cluster_source import (
     CHANCE,
     Orders,
     Query,
@@ -22,6 +21,7 @@ from app.cli.query import (
     seeded_choice,
     wait_line,
 )
+from app.cli.options import namespace_option
 from app.cli.render import (
     Console,
     Output,

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.cli.options import namespace_option
-from app.cli.query import (
+from app.cli.cluster_source import (
     ClusterSource,
     ExplainedPod,
     Orders,
@@ -22,6 +21,7 @@ from app.cli.query import (
     seeded_choice,
     select_pod,
 )
+from app.cli.options import namespace_option
 from app.cli.render import Console, Output, OutputOption, shorten, show_answer, show_status
 from app.schemas.remedies_answer import RemedyAnswer, move_commands, remedy_answer
 from scheduler_core.decide.decision import FilterOptions

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from app.cli.cluster_source import cluster_objects
 from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption
-from app.cli.query import cluster_objects
 from app.cli.render import json_text, print_line, print_result, yaml_text
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError

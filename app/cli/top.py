@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from msgspec import Struct
 
+from app.cli.cluster_source import Query
 from app.cli.options import BestEffortOption, now
-from app.cli.query import Query
 from app.cli.render import Cell, Console, ListOutput, Refreshing, Table, document, show
 from app.settings import BestEffort
 from scheduler_core.cluster.view import View

@@ -15,8 +15,7 @@ import typer
 from msgspec import Struct
 from typer.core import TyperCommand
 
-from app.cli.options import namespace_option
-from app.cli.query import (
+from app.cli.cluster_source import (
     CHANCE,
     Orders,
     Query,
@@ -27,6 +26,7 @@ from app.cli.query import (
     seeded_choice,
     wait_line,
 )
+from app.cli.options import namespace_option
 from app.cli.render import (
     Console,
     Output,
