@@ -63,6 +63,7 @@ _MODULES: Final = {
     "policy": "schedule",
     "rebalance": "remedies",
     "scheduler-config": "scheduler_registration",
+    "snapshot": "cluster_source",
     "waiting": "decisions",
 }
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}
