@@ -26,7 +26,7 @@ from app.cli.cluster_source import (
     waiting_pods,
 )
 from app.cli.options import namespace_option, now
-from app.cli.render import NO, YES, Cell, Console, ExplainOutput, document, plain_data, show, warn
+from app.cli.render import NO, YES, Cell, Console, ExplainOutput, document, show, warn
 from app.schemas.decision import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View
 from scheduler_core.decide import kube_scheduler_filters
@@ -309,10 +309,9 @@ def _show_volume(name: str, source: ClusterSource, nodes: list[str] | None, outp
     from app.cli.explain_volume import explain_volume, print_volume
 
     answer = explain_volume(View.of(source.snapshot, now()), name, nodes)
-    names = [f"{entry.node}/{entry.disk}" for entry in answer.candidates]
-    data = document("VolumeExplanation", plain_data(answer))
-    show(data, output, lambda console: print_volume(answer, console), names)
-    return bool(answer.candidates)
+    names = [f"{entry['node']}/{entry['disk']}" for entry in answer["candidates"]]
+    show(document("VolumeExplanation", answer), output, lambda console: print_volume(answer, console), names)
+    return bool(answer["candidates"])
 
 
 def _show_pod(answer: PodExplanation, output: ExplainOutput) -> bool:
