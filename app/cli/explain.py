@@ -29,9 +29,14 @@ from app.cli.options import namespace_option, now
 from app.cli.render import NO, YES, Cell, Console, ExplainOutput, document, show, warn
 from app.schemas.decision import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View
-from scheduler_core.decide import kube_scheduler_filters
 from scheduler_core.decide.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions
 from scheduler_core.decide.explain import explain_nodes
+from scheduler_core.decide.kube_scheduler_filters import (
+    PluginRefusal,
+    compares_resources,
+    kube_scheduler_refusals,
+    pod_claims,
+)
 from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count, natural_key
@@ -64,61 +69,6 @@ _Remedies = Annotated[
 ]
 
 
-class CandidateNode(Struct, frozen=True):
-    """What is said about one node: it fits if kube-scheduler's own plugins admit it and Longhorn's disks have room."""
-
-    name: str
-    longhorn: NodeAnswer
-    disks: Mapping[str, str]  # names of its disks by UUID
-    asked: bool = False  # whether kube-scheduler's plugins were asked
-    refusal: kube_scheduler_filters.PluginRefusal | None = (
-        None  # that of the first plugin, None if all that were asked admit the node
-    )
-
-    @property
-    def fits(self) -> bool:
-        return self.longhorn.fits and self.refusal is None
-
-    @property
-    def kube_scheduler(self) -> str:
-        if not self.asked:
-            return "-"
-        return "ok" if self.refusal is None else self.refusal.text
-
-    @property
-    def reason(self) -> str:
-        """That of the first that refuses, or Longhorn's."""
-        return self.longhorn.reason if self.refusal is None else self.refusal.text
-
-    @property
-    def plan(self) -> dict[str, str]:
-        """The name of a disk for each volume that needs space here."""
-        return {volume: self.disks.get(uuid, uuid) for volume, uuid in self.longhorn.plan.items()}
-
-    def data(self) -> dict[str, Any]:
-        """Returns what JSON has."""
-        refusal = self.refusal or kube_scheduler_filters.PluginRefusal(plugin="", text="")
-        admitted = self.refusal is None
-        longhorn = self.longhorn
-        return {
-            **longhorn.model_dump(by_alias=True),
-            "fits": self.fits,
-            "reason": self.reason,
-            "schedulable": self.fits,
-            "longhorn": {"fits": longhorn.fits, "reason": longhorn.reason},
-            # Null where it was not asked, or the node is not in the source.
-            "kubeScheduler": {"fits": admitted, "plugin": refusal.plugin, "reason": refusal.text}
-            if self.asked
-            else None,
-            "orderSafe": longhorn.order_safe,
-            "staleSafe": longhorn.stale_safe,
-            "disks": {
-                volume: {"node": self.name, "name": name, "uuid": longhorn.plan[volume]}
-                for volume, name in self.plan.items()
-            },
-        }
-
-
 class PodExplanation(Struct, frozen=True):
     """Why a pod can or cannot run on each node."""
 
@@ -127,13 +77,13 @@ class PodExplanation(Struct, frozen=True):
     volumes: Sequence[VolumeAnswer] = ()
     skipped_claims: Sequence[SkippedClaimAnswer] = ()
     resources_compared: bool = True  # false where no node says what is allocatable
-    nodes: Mapping[str, CandidateNode] = {}
+    nodes: Mapping[str, dict[str, Any]] = {}  # as JSON has them
     remedies: tuple[RemedyAnswer, ...] = ()  # the cheapest ones, as many as were asked for
     error: str = ""  # why nothing can be decided about the pod; "" if it can
 
     @property
     def fitting(self) -> list[str]:
-        return [name for name, entry in self.nodes.items() if entry.fits]
+        return [name for name, entry in self.nodes.items() if entry["fits"]]
 
     def data(self) -> dict[str, Any]:
         """Returns what JSON has."""
@@ -143,7 +93,7 @@ class PodExplanation(Struct, frozen=True):
             "volumes": self.volumes,
             "skippedClaims": self.skipped_claims,
             "resourcesCompared": self.resources_compared,
-            "nodes": {name: entry.data() for name, entry in self.nodes.items()},
+            "nodes": self.nodes,
             "remedy": self.remedies[0] if self.remedies else None,
             "remedies": self.remedies,
             "error": self.error,
@@ -271,8 +221,8 @@ class _Question:
         candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes), key=natural_key)
         refusals = {}
         if not self._all_nodes:
-            claims = kube_scheduler_filters.pod_claims(pod.pod, snapshot, self._source.objects.affinities)
-            refusals = kube_scheduler_filters.kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
+            claims = pod_claims(pod.pod, snapshot, self._source.objects.affinities)
+            refusals = kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
         state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]
@@ -287,16 +237,47 @@ class _Question:
         nodes = {}
         for name in candidates:
             disks = disk_names(snapshot.longhorn_nodes, name)
-            refusal = refusals.get(name) if name in asked else None
-            nodes[name] = CandidateNode(name, entries[name], disks, name in asked, refusal)
+            nodes[name] = _node_data(name, entries[name], disks, refusals.get(name), asked=name in asked)
         return PodExplanation(
             pod=answers[0].pod,
             selection=pod.selection,
             volumes=answers[0].volumes,
             skipped_claims=answers[0].skipped_claims,
-            resources_compared=self._all_nodes or not asked or kube_scheduler_filters.compares_resources(cluster),
+            resources_compared=self._all_nodes or not asked or compares_resources(cluster),
             nodes=nodes,
         )
+
+
+def _node_data(
+    name: str, longhorn: NodeAnswer, disks: Mapping[str, str], refusal: PluginRefusal | None, *, asked: bool
+) -> dict[str, Any]:
+    """Returns what JSON has of a node: it fits if kube-scheduler's own plugins admit it and Longhorn's disks have room.
+
+    Args:
+        name: of the node
+        longhorn: what Longhorn's rules say
+        disks: names of the node's disks by UUID
+        refusal: that of the first plugin, None if all that were asked admit the node
+        asked: whether kube-scheduler's plugins were asked, which need the node's object
+    """
+    admitted = not asked or refusal is None
+    plugin, text = (refusal.plugin, refusal.text) if refusal is not None else ("", "")
+    fits = longhorn.fits and admitted
+    return {
+        **longhorn.model_dump(by_alias=True),
+        "fits": fits,
+        # That of the first that refuses, or Longhorn's.
+        "reason": longhorn.reason if admitted else text,
+        "schedulable": fits,
+        "longhorn": {"fits": longhorn.fits, "reason": longhorn.reason},
+        "kubeScheduler": {"fits": admitted, "plugin": plugin, "reason": text} if asked else None,
+        "orderSafe": longhorn.order_safe,
+        "staleSafe": longhorn.stale_safe,
+        "disks": {
+            volume: {"node": name, "name": disks.get(uuid, uuid), "uuid": uuid}
+            for volume, uuid in longhorn.plan.items()
+        },
+    }
 
 
 def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
@@ -368,15 +349,20 @@ def _print_pod(answer: PodExplanation, console: Console, *, wide: bool) -> None:
 def _node_rows(answer: PodExplanation, *, wide: bool) -> Iterator[Sequence[Cell]]:
     grouped = len(answer.nodes) >= _MIN_GROUPED_NODES and not wide
     groups: dict[object, list[str]] = {}
-    for name, entry in answer.nodes.items():
-        alike = grouped and not entry.fits
-        key = (entry.kube_scheduler, entry.longhorn.fits, entry.longhorn.reason) if alike else name
+    for name, node in answer.nodes.items():
+        alike = grouped and not node["fits"]
+        key = (_kube_scheduler(node), *node["longhorn"].values()) if alike else name
         groups.setdefault(key, []).append(name)
     for names in groups.values():
-        entry = answer.nodes[names[0]]
-        missing = _missing([answer.nodes[name].longhorn.missing for name in names])
-        cells = (_names(names), YES if entry.fits else NO, entry.kube_scheduler, entry.longhorn.reason, missing)
-        yield (*cells, _plan_and_detail(entry)) if wide else cells
+        node = answer.nodes[names[0]]
+        missing = _missing([answer.nodes[name]["missing"] for name in names])
+        cells = (_names(names), YES if node["fits"] else NO, _kube_scheduler(node), node["longhorn"]["reason"], missing)
+        yield (*cells, _plan_and_detail(node)) if wide else cells
+
+
+def _kube_scheduler(node: dict[str, Any]) -> str:
+    result = node["kubeScheduler"]
+    return "-" if result is None else "ok" if result["fits"] else result["reason"]
 
 
 def _names(names: Sequence[str]) -> str:
@@ -407,20 +393,19 @@ def _volume_line(volume: VolumeAnswer) -> str:
     return f"{line}; replicas: {replicas}" if replicas else line
 
 
-def _plan_and_detail(entry: CandidateNode) -> str:
-    plan = ", ".join(f"{volume} on {disk}" for volume, disk in entry.plan.items())
-    return "; ".join(part for part in (plan, entry.longhorn.detail, _competing_volumes(entry.longhorn)) if part)
+def _plan_and_detail(node: dict[str, Any]) -> str:
+    plan = ", ".join(f"{volume} on {disk['name']}" for volume, disk in node["disks"].items())
+    return "; ".join(filter(None, (plan, node["detail"], _competing_volumes(node["competing"]))))
 
 
-def _competing_volumes(entry: NodeAnswer) -> str:
+def _competing_volumes(competing: Sequence[dict[str, Any]]) -> str:
     volumes = [
-        f"{each.volume}{f' of pod {each.pod}' if each.pod else ''} ({format_bytes(each.size)})"
-        for each in entry.competing
+        f"{each['volume']}{f' of pod {pod}' if (pod := each['pod']) else ''} ({format_bytes(each['size'])})"
+        for each in competing
     ]
-    if not volumes:
-        return ""
     more = len(volumes) - _MAX_COMPETING_VOLUMES
-    return "counted with " + ", ".join(volumes[:_MAX_COMPETING_VOLUMES]) + (f" and {more} more" if more > 0 else "")
+    first = ", ".join(volumes[:_MAX_COMPETING_VOLUMES])
+    return f"counted with {first}{f' and {more} more' if more > 0 else ''}" if volumes else ""
 
 
 def _print_pods(answers: Sequence[PodExplanation], console: Console, *, wide: bool) -> None:
@@ -434,7 +419,7 @@ def _print_pods(answers: Sequence[PodExplanation], console: Console, *, wide: bo
 
 
 def _pod_row(answer: PodExplanation, *, wide: bool) -> Sequence[Cell]:
-    reasons = Counter(entry.reason for entry in answer.nodes.values() if not entry.fits)
+    reasons = Counter(node["reason"] for node in answer.nodes.values() if not node["fits"])
     shown = reasons.most_common(None if wide else _MAX_REASONS)
     texts = [f"{reason} ({count})" for reason, count in shown]
     others = reasons.total() - sum(count for _, count in shown)

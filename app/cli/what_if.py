@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from msgspec import Struct
@@ -46,16 +46,12 @@ from scheduler_core.predict.order_outcomes import (
     DiskOutcome,
     FewerReplicas,
     OrderHistory,
-    OrderPoint,
     PodOutcome,
 )
 from scheduler_core.predict.predicted_replicas import NO_DATA
 from scheduler_core.predict.prediction import Prediction, predict
 from scheduler_core.predict.situation import ExpansionOutcome, Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
-
-if TYPE_CHECKING:
-    from app.schemas.remedies_answer import RemedyAnswer
 
 _ORDERS: Final = Orders(20)
 # Each is searched for about a tenth of a second.
@@ -122,28 +118,11 @@ class Changes(Struct, frozen=True):
 COMMAND_CLASS: Final = CommandWithOrder
 
 
-class PodRemedy(Struct, frozen=True):
-    """What would make a pod fit; the fields are keys of the JSON."""
-
-    pod: str  # namespace/name
-    remedy: RemedyAnswer  # the cheapest one that a short search finds
-
-
-class ShownOrder(Struct, frozen=True):
-    """How one order goes on; the fields are keys of the JSON."""
-
-    number: int  # from 0; it determines the order together with the seed
-    fails: bool  # whether something does not get its place in it
-    steps: Sequence[OrderPoint]  # of a long order not every step
-    # What would help the first pods that no node fits in the end; drained and lost nodes stay so.
-    remedies: Sequence[PodRemedy] = ()
-
-
 class WhatIf(Struct, frozen=True):
     """What some changes of the cluster lead to."""
 
     prediction: Prediction
-    order: ShownOrder  # the first one in which something fails, or the first one
+    order: dict[str, Any]  # the first one in which something fails, or the first one, as JSON has it
     seed: int
     rate: int | None  # bytes per second of a rebuild, None if it was not given
     notes: Sequence[str]  # what was not taken into account
@@ -221,7 +200,14 @@ def what_if(
         # The order that is shown is played again.
         run_order(after, options, seeded_choice(seeds[number]), history.observe)
     remedies = [] if unlucky is None else _remedies(results[number], after, options, query.longhorn_namespace)
-    order = ShownOrder(number, unlucky is not None, tuple(history.points()), remedies)
+    order = {
+        # From 0; it determines the order together with the seed.
+        "number": number,
+        "fails": unlucky is not None,
+        # Of a long order not every step.
+        "steps": tuple(history.points()),
+        "remedies": remedies,
+    }
     notes = (CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
     answer = WhatIf(prediction, order, orders.seed, rate, notes)
     if html is not None:
@@ -250,7 +236,7 @@ def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
 
 def _remedies(
     result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
-) -> list[PodRemedy]:
+) -> list[dict[str, Any]]:
     """Returns what would help the first pods that no node fits at the end of an order, by a short search that changes no node
     which is drained or lost.
     """
@@ -260,14 +246,14 @@ def _remedies(
 
     avoided = {*after.drained, *after.lost}
     limit = 1 + min(len(avoided), _MAX_AVOIDED)
-    answers: list[PodRemedy] = []
+    answers: list[dict[str, Any]] = []
     for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
         pod = result.cluster.snapshot.pods[key]
         remedies = find_remedies(pod, result.cluster, options, limit, EXPLAIN_DECISIONS).remedies
         remedy = next((remedy for remedy in remedies if remedy.node not in avoided), None)
         if remedy is not None:
             answer = remedy_answer(result.cluster, remedy, longhorn_namespace)
-            answers.append(PodRemedy("/".join(key), answer))
+            answers.append({"pod": "/".join(key), "remedy": answer})
     return answers
 
 
@@ -283,9 +269,9 @@ def print_prediction(answer: WhatIf, console: Console) -> None:
             order = ", ".join(f"{name} to {node}" for name, node in pod.unlucky_order)
             console.write(f"{pod.pod} waits if pods are placed in this order: {order}")
             console.print()
-    for entry in answer.order.remedies:
-        console.write(f"{entry.pod} would fit after this: {entry.remedy.text}")
-        console.commands(entry.remedy.commands, indent="   ")
+    for entry in answer.order["remedies"]:
+        console.write(f"{entry['pod']} would fit after this: {entry['remedy'].text}")
+        console.commands(entry["remedy"].commands, indent="   ")
         console.print()
     for name in prediction.gone_pods:
         console.write(f"pod {name} is gone: nothing creates it again")
