@@ -12,10 +12,8 @@ import pytest
 
 from app.cli.console import EscapingConsole
 from app.cli.decisions import WaitingPods, print_waiting
-from app.cli.top import Subject, Summary, UsageList, print_usage
+from app.cli.top import print_usage
 from scheduler_core.model.kube import Pod
-from scheduler_core.monitor.capacity_report import DiskUsage
-from scheduler_core.monitor.node_rows import DiskRow
 from scheduler_core.monitor.report import WaitingRow
 from tests import builders as make
 from tests.app.cli.test_explain_live import live_cluster, run_in_thread
@@ -196,21 +194,16 @@ def test_standard_input_cannot_be_watched(run: Run, command: str) -> None:
     )
 
 
-def space(maximum: int, reserved: int, scheduled: int, promised: int, free: int) -> DiskUsage:
-    return DiskUsage("n", "n", maximum, reserved, scheduled, promised, free, written=0, closed_by=None)
-
-
-def usage(disk: DiskUsage, name: str = "n") -> UsageList:
+def usage(sizes: tuple[int, int, int, int, int], name: str = "n") -> Object:
     """A list with one disk."""
-    summary = Summary(
-        nodes=1, disks=1, not_ready=0, over_limit=0, closed=0, waiting=0, bound_without_volumes=0, misplaced=0,
-        largest_volumes={name: GI},
-    )  # fmt: skip
-    rows = [DiskRow(name, disk._replace(node=name, disk=name))]
-    return UsageList(Subject.DISKS, summary, zones=[], count=1, items=rows)
+    counts = ("notReady", "overLimit", "closed", "waiting", "boundWithoutVolumes", "misplaced")
+    summary = {"nodes": 1, "disks": 1, **dict.fromkeys(counts, 0), "largestVolumes": {name: GI}}
+    space = dict(zip(("maximum", "reserved", "scheduled", "promised", "free"), sizes, strict=True))
+    item = {"node": name, "disk": name, "zone": name, "closedBy": "", "space": {**space, "written": 0}}
+    return {"kind": "DiskUsageList", "summary": summary, "zones": [], "count": 1, "items": [item]}
 
 
-def on_terminal(answer: UsageList, width: int) -> list[str]:
+def on_terminal(answer: Object, width: int) -> list[str]:
     """What a terminal of a width shows, without colours."""
     text = io.StringIO()
     console = EscapingConsole(file=text, width=width, force_terminal=True, color_system=None)
@@ -227,14 +220,15 @@ def on_terminal(answer: UsageList, width: int) -> list[str]:
     ],
 )
 def test_a_bar_shows_shares_of_the_size(sizes: tuple[int, int, int, int, int], bar: str) -> None:
-    disk = space(*(size * GI for size in sizes))
-    (line,) = [line for line in on_terminal(usage(disk), 200) if line.startswith("n ")]
+    maximum, reserved, scheduled, promised, free = (size * GI for size in sizes)
+    lines = on_terminal(usage((maximum, reserved, scheduled, promised, free)), 200)
+    (line,) = [line for line in lines if line.startswith("n ")]
     assert line[line.rindex("Gi") + 2 :].strip() == bar
 
 
 @pytest.mark.parametrize("width", range(20, 200, 12))
 def test_a_bar_takes_the_width_that_is_left(width: int) -> None:
-    lines = on_terminal(usage(space(GI, 0, GI, 0, 0)), width)
+    lines = on_terminal(usage((GI, 0, GI, 0, 0)), width)
     table = [line for line in lines if line.startswith(("NODE", "n "))]
     assert max(map(len, table)) <= max(width, 75)
     assert ("█" in lines[-1]) is ("USAGE" in table[0])
@@ -244,7 +238,7 @@ def test_names_do_not_change_the_terminal(tmp_path: Path, run: Run) -> None:
     row = WaitingRow(Pod(HOSTILE, HOSTILE, created=HOSTILE), nodes=1, reasons={HOSTILE: 1}, error=HOSTILE)
     text = io.StringIO()
     print_waiting(WaitingPods(1, [row], {}), EscapingConsole(file=text, width=200), NOW)
-    for output in ("\n".join(on_terminal(usage(space(GI, 0, 0, 0, 0), HOSTILE), 200)), text.getvalue()):
+    for output in ("\n".join(on_terminal(usage((GI, 0, 0, 0, 0), HOSTILE), 200)), text.getvalue()):
         assert not {"\x1b", "\u202e"} & set(output)
         assert r"\x1b[2J\u202e" in output
 
