@@ -7,7 +7,7 @@ Data flow of `waiting`, for which no extender needs to run: a cluster or a snaps
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlencode
@@ -37,7 +37,6 @@ from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_age, format_bytes
 from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nodes, waiting_pods, waiting_row
-from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from app.schemas.remedies_answer import RemedyAnswer
@@ -46,32 +45,6 @@ if TYPE_CHECKING:
 SOME_WAIT: Final = 1
 _DEFAULT_REMEDIES: Final = 10
 _MAX_REASONS: Final = 2
-
-
-class WaitingPods(Struct, frozen=True):
-    """The pods that wait, the oldest first, with the remedies that were found."""
-
-    count: int  # of all selected pods, before --limit
-    rows: Sequence[WaitingRow]
-    remedies: dict[str, RemedyAnswer]
-
-    def data(self) -> dict[str, Any]:
-        """Returns what JSON has."""
-        items = [
-            {
-                "pod": row.pod.key,
-                "since": row.pod.created,
-                "size": row.size,
-                "nodes": row.nodes,
-                "fits": row.fitting,
-                "reasons": row.reasons,
-                "closest": row.closest,
-                "remedy": self.remedies.get(row.pod.key),
-                "error": row.error,
-            }
-            for row in self.rows
-        ]
-        return document("WaitingPodList", {"count": self.count, "items": items})
 
 
 def waiting(
@@ -103,38 +76,50 @@ def waiting(
     """
     query.check_standard_input(repeats=refreshing.watch)
 
-    def read() -> WaitingPods:
+    def read() -> dict[str, Any]:
         source = query.read()
-        answer = _answer(source, rules.options, namespace, limit)
-        return replace(answer, remedies=_remedies(answer.rows, source, rules.options, remedies))
+        state = ClusterState.of(View.of(source.snapshot, now()))
+        pods = [pod for pod in waiting_pods(state.view) if namespace in (None, pod.namespace)]
+        shown = show_progress(pods[:limit], "Deciding about pods")
+        contenders = Competing.without_offers(state)
+        rows = [_row(pod, source, state, rules.options, contenders) for pod in shown]
+        found = _remedies(rows, source, rules.options, remedies)
+        items = [
+            {
+                "pod": row.pod.key,
+                "since": row.pod.created,
+                "size": row.size,
+                "nodes": row.nodes,
+                "fits": row.fitting,
+                "reasons": row.reasons,
+                "closest": row.closest,
+                "remedy": found.get(row.pod.key),
+                "error": row.error,
+            }
+            for row in rows
+        ]
+        return document("WaitingPodList", {"count": len(pods), "items": items})
+
+    def table(answer: dict[str, Any]) -> Table:
+        return lambda console: print_waiting(answer, console, now())
 
     if refreshing.watch:
-        refreshing.run(lambda: _waiting_table(read()), output)
+        refreshing.run(lambda: table(read()), output)
         return
     answer = read()
-    show(answer.data(), output, _waiting_table(answer), (f"pod/{row.pod.name}" for row in answer.rows))
-    if answer.count:
+    show(answer, output, table(answer), (f"pod/{item['pod'].partition('/')[2]}" for item in answer["items"]))
+    if answer["count"]:
         raise typer.Exit(SOME_WAIT)
 
 
-def _answer(source: ClusterSource, options: FilterOptions, namespace: str | None, limit: int | None) -> WaitingPods:
-    state = ClusterState.of(View.of(source.snapshot, now()))
-    contenders = Competing.without_offers(state)
-    pods = [pod for pod in waiting_pods(state.view) if namespace in (None, pod.namespace)]
-
-    def row(pod: Pod) -> WaitingRow:
-        refused = _refusals(pod, source, candidate_nodes(state.view))
-        return waiting_row(pod, state, options, contenders, refused)
-
-    rows = [row(pod) for pod in show_progress(pods[:limit], "Deciding about pods")]
-    return WaitingPods(len(pods), rows, {})
-
-
-def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, str]:
+def _row(
+    pod: Pod, source: ClusterSource, state: ClusterState, options: FilterOptions, contenders: Competing
+) -> WaitingRow:
     objects = source.objects
     claims = pod_claims(pod, source.snapshot, objects.affinities)
-    refusals = kube_scheduler_refusals(pod, names, objects.state, claims)
-    return {name: refusal.text for name, refusal in refusals.items()}
+    refusals = kube_scheduler_refusals(pod, candidate_nodes(state.view), objects.state, claims)
+    texts = {name: refusal.text for name, refusal in refusals.items()}
+    return waiting_row(pod, state, options, contenders, texts)
 
 
 def _remedies(
@@ -150,45 +135,41 @@ def _remedies(
     return remedies
 
 
-def _waiting_table(answer: WaitingPods) -> Table:
-    return lambda console: print_waiting(answer, console, now())
-
-
-def print_waiting(answer: WaitingPods, console: Console, now: datetime) -> None:
+def print_waiting(answer: dict[str, Any], console: Console, now: datetime) -> None:
     """Prints one row per waiting pod; ages are those at `now`."""
-    if not answer.rows:
+    items = answer["items"]
+    if not items:
         console.write("no pod with claims waits for a node")
         return
     headers = ("POD", "SINCE", "AGE", "SIZE", "FITS", "WHY", "CLOSEST NODE", "REMEDY")
-    console.print(console.table_of(headers, _waiting_cells(answer, now)))
-    if len(answer.rows) < answer.count:
+    console.print(console.table_of(headers, (_waiting_cells(item, now) for item in items)))
+    if len(items) < answer["count"]:
         console.print()
-        console.write(f"{answer.count - len(answer.rows)} more; see --limit")
+        console.write(f"{answer['count'] - len(items)} more; see --limit")
 
 
-def _waiting_cells(answer: WaitingPods, now: datetime) -> Iterator[Sequence[str]]:
-    for row in answer.rows:
-        created = parse_time(row.pod.created)
-        remedy = answer.remedies.get(row.pod.key)
-        yield (
-            row.pod.key,
-            row.pod.created or "-",
-            format_age((now - created).total_seconds()) if created is not None else "-",
-            format_bytes(row.size) if row.size else "-",
-            f"{row.fitting} of {row.nodes}",
-            _why(row),
-            _closest(row.closest),
-            remedy.text if remedy is not None else "-",
-        )
+def _waiting_cells(item: dict[str, Any], now: datetime) -> Sequence[str]:
+    created = parse_time(item["since"])
+    return (
+        item["pod"],
+        item["since"] or "-",
+        format_age((now - created).total_seconds()) if created is not None else "-",
+        format_bytes(item["size"]) if item["size"] else "-",
+        f"{item['fits']} of {item['nodes']}",
+        _why(item),
+        _closest(item["closest"]),
+        item["remedy"].text if item["remedy"] is not None else "-",
+    )
 
 
-def _why(row: WaitingRow) -> str:
-    if row.error:
-        return row.error
-    if row.fitting:
+def _why(item: dict[str, Any]) -> str:
+    if item["error"]:
+        return str(item["error"])
+    if item["fits"]:
         return "fits now; kube-scheduler has not tried again"
-    shown = list(row.reasons.items())[:_MAX_REASONS]
-    others = sum(row.reasons.values()) - sum(count for _, count in shown)
+    reasons: dict[str, int] = item["reasons"]
+    shown = list(reasons.items())[:_MAX_REASONS]
+    others = sum(reasons.values()) - sum(count for _, count in shown)
     return "; ".join([*(f"{reason} ({count})" for reason, count in shown), *([f"others ({others})"] if others else [])])
 
 

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from app.cli.console import EscapingConsole
-from app.cli.decisions import WaitingPods, print_waiting
+from app.cli.decisions import print_waiting
 from app.cli.top import print_usage
-from scheduler_core.model.kube import Pod
-from scheduler_core.monitor.report import WaitingRow
 from tests import builders as make
 from tests.app.cli.test_explain_live import live_cluster, run_in_thread
 from tests.builders import GI, Object
@@ -235,9 +233,10 @@ def test_a_bar_takes_the_width_that_is_left(width: int) -> None:
 
 
 def test_names_do_not_change_the_terminal(tmp_path: Path, run: Run) -> None:
-    row = WaitingRow(Pod(HOSTILE, HOSTILE, created=HOSTILE), nodes=1, reasons={HOSTILE: 1}, error=HOSTILE)
+    texts = dict.fromkeys(("pod", "since", "error"), HOSTILE)
+    row = {**texts, "size": 0, "nodes": 1, "fits": 0, "reasons": {HOSTILE: 1}, "closest": None, "remedy": None}
     text = io.StringIO()
-    print_waiting(WaitingPods(1, [row], {}), EscapingConsole(file=text, width=200), NOW)
+    print_waiting({"count": 1, "items": [row]}, EscapingConsole(file=text, width=200), NOW)
     for output in ("\n".join(on_terminal(usage((GI, 0, 0, 0, 0), HOSTILE), 200)), text.getvalue()):
         assert not {"\x1b", "\u202e"} & set(output)
         assert r"\x1b[2J\u202e" in output
