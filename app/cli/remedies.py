@@ -166,9 +166,11 @@ def rebalance(
     name, storage_class = _goal_name(goal, situation, source)
     if name == WAITING_PODS and size is not None:
         raise CoreError(f"--size is for --goal {LARGEST_VOLUME}")
-    objective: Goal = LargestVolumeGoal(situation.cluster, storage_class, least)
+    objective: Goal
     if name == WAITING_PODS:
         objective = WaitingPodsGoal(situation, rules.options, lambda: map(seeded_choice, orders.seeds))
+    else:
+        objective = LargestVolumeGoal(situation.cluster, storage_class, least)
     with show_status("Trying moves"):
         baseline = Baseline.of(situation, rules.options)
         result = find_moves(objective, baseline, max_moves)

@@ -1,5 +1,5 @@
-"""Which rows a request asks for, templates, with everything that they print escaped, and the tiles of the first page, which are the
-cluster in a few numbers.
+"""Renders templates, with everything that they print escaped: the tiles of the first page, which are the cluster in a few numbers, and
+what bars, nodes and drains say.
 
 The headers of every answer allow nothing but the page's own files (`app/runtime/server.py`). The bars of disks are bytes scheduled of the
 limit, and written of the size.
@@ -12,24 +12,25 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
-from fastapi import Request, Response
+from fastapi import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from msgspec import Struct
 
-from app.api.errors import RequestError
+from app.schemas.decision import NodeAnswer, disk_names
 from scheduler_core.longhorn.cluster import parse_time
+from scheduler_core.model.longhorn import Node
 from scheduler_core.model.quantity import format_age, format_count, natural_key
 from scheduler_core.monitor.capacity_report import DiskUsage
 from scheduler_core.monitor.node_rows import SpaceTotal, scheduling_limit_of
 from scheduler_core.monitor.report import StatusReport
 from scheduler_core.predict.node_loss import MAX_NODES, NodeLossOutcome
-from scheduler_core.values import replace
 
 if TYPE_CHECKING:  # what a command renders needs none of it
     from app.schemas.state import ServiceState
+    from scheduler_core.predict.prediction import Prediction
 
 _FOLDER: Final = Path(__file__).parent
 _MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -117,71 +118,6 @@ def _age(created: str, now: datetime) -> str:
 
 def _utc(time: datetime) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-MAX_TEXT: Final = 100
-_MAX_PAGE: Final = 1_000_000
-_PARAMETERS: Final = frozenset({"q", "page", "group", "zone"})
-
-
-class PageQuery(Struct, frozen=True):
-    """Which rows of a page are shown."""
-
-    path: str = "/"
-    text: str = ""  # words that a row must have
-    page: int = 1  # counted from 1
-    by_zone: bool = False  # whether nodes are grouped by zone
-    zone: str | None = None  # None for every zone, "" for nodes without one
-
-    def link(self, page: int = 1) -> str:
-        """Returns the address of another page of the same rows."""
-        parameters: dict[str, str] = {}
-        if self.text:
-            parameters["q"] = self.text
-        if self.by_zone:
-            parameters["group"] = "zone"
-        if self.zone is not None:
-            parameters["zone"] = self.zone
-        if page > 1:
-            parameters["page"] = str(page)
-        return f"{self.path}?{urlencode(parameters)}" if parameters else self.path
-
-    def every_zone(self) -> PageQuery:
-        return replace(self, zone=None)
-
-    def selects(self, text: str) -> bool:
-        return all(word in text.casefold() for word in self.text.casefold().split())
-
-
-def page_query(request: Request) -> PageQuery:
-    """Reads the query of a request. Raises a RequestError if it has another parameter, one twice, or a value that is
-    not valid.
-    """
-    pairs = request.query_params.multi_items()
-    values = dict(pairs)
-    if len(pairs) != len(values):
-        raise RequestError("a query parameter is given twice")
-    unknown = sorted(values.keys() - _PARAMETERS)
-    if unknown:
-        raise RequestError(f"unknown query parameter {unknown[0][:MAX_TEXT]!r}, expected q, page, group or zone")
-    for name in ("q", "zone"):
-        if len(values.get(name, "")) > MAX_TEXT:
-            raise RequestError(f"{name} has more than {MAX_TEXT} characters")
-    if values.get("group", "") not in ("", "zone"):
-        raise RequestError("group must be zone or empty")
-    return PageQuery(
-        path=request.url.path,
-        text=values.get("q", "").strip(),
-        page=_page(values.get("page", "1")),
-        by_zone=values.get("group") == "zone",
-        zone=values.get("zone"),
-    )
-
-
-def _page(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_PAGE)) and 1 <= int(text) <= _MAX_PAGE):
-        raise RequestError(f"page must be a number from 1 to {_MAX_PAGE}")
-    return int(text)
 
 
 _ONLY_LEADER: Final = "known to the leader of a live cluster"
@@ -366,3 +302,53 @@ def _share(part: int, whole: int) -> float:
     if whole <= 0:
         return 100.0 if part > 0 else 0.0
     return round(min(max(100 * part / whole, 0.0), 100.0), 1)
+
+
+def node_line(name: str, reason: str, longhorn: Mapping[str, Node], answer: NodeAnswer | None) -> dict[str, Any]:
+    """Returns what is said about one node; `longhorn` says whether there is a page about it."""
+    line = {"name": name, "longhorn": name in longhorn}
+    if answer is None:
+        return {**line, "fits": False, "reason": reason, "missing": 0, "detail": ""}
+    names = disk_names(longhorn, name)
+    plan = ", ".join(f"{volume} on {names.get(disk, disk)}" for volume, disk in answer.plan.items())
+    detail = "; ".join(filter(None, (plan, answer.detail, _competing(answer))))
+    return {**line, "fits": answer.fits, "reason": answer.reason, "missing": answer.missing, "detail": detail}
+
+
+def _competing(answer: NodeAnswer) -> str:
+    if not answer.competing:
+        return ""
+    first = answer.competing[0]
+    more = len(answer.competing) - 1
+    owner = f" of pod {first.pod}" if first.pod else ""
+    return f"counted with {first.volume}{owner}" + (f" and {more} more" if more else "")
+
+
+def drain_problems(prediction: Prediction) -> list[str]:
+    """Returns what goes wrong in a drain, as sentences, without pods that waited before."""
+    orders = prediction.orders
+    problems = [
+        f"The drain is held up in {_part(orders - drain.finished, orders)}: {blocker}."
+        for drain in prediction.drains
+        for blocker in drain.blockers
+    ]
+    problems += [
+        f"Pod {pod.pod} {what} in {_part(count, orders)}."
+        for pod in prediction.pods
+        for what, count in (
+            ("finds no node", orders - pod.placed - pod.not_running),
+            ("is bound and does not run", pod.not_running),
+        )
+        if pod.left and count
+    ]
+    problems += [f"Pod {name} is gone: nothing creates it again." for name in prediction.gone_pods]
+    problems += [
+        f"Volume {volume.name} lacks a replica in the end: {volume.problem}."
+        for volume in prediction.volumes
+        if volume.incomplete
+    ]
+    return problems
+
+
+def _part(number: int, orders: int) -> str:
+    return f"{number} of {format_count(orders, 'order')}"

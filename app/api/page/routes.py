@@ -9,18 +9,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 from starlette.exceptions import HTTPException
 
 from app.api.dependencies import AppState, RequestLease, state_of
+from app.api.errors import RequestError
 from app.api.extender import readiness
 from app.api.page import rendering
-from app.api.page.rendering import PageQuery
-from app.extender.status_reporter import COMPARED, NOT_COMPARED, ExplainedDecision, StatusSources
+from app.extender.status_reporter import COMPARED, NOT_COMPARED, StatusSources
 from app.runtime.probes import UnavailableError
-from app.schemas.decision import NodeAnswer, disk_names, explain_answer
+from app.schemas.decision import explain_answer
 from app.schemas.state import PlacementGuardState, ServiceState
 from scheduler_core.decide.decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
 from scheduler_core.errors import ResolutionError
@@ -30,7 +31,7 @@ from scheduler_core.model.quantity import format_count
 from scheduler_core.monitor import node_rows
 from scheduler_core.monitor.report import StatusReport, WaitingRow, pods_on_node
 from scheduler_core.predict.node_loss import NodeLossOutcome
-from scheduler_core.predict.prediction import Prediction
+from scheduler_core.values import replace
 
 # How long a page waits for a search of remedies.
 _REMEDY_SECONDS: Final = 0.25
@@ -53,6 +54,71 @@ _REFRESH_SECONDS: Final = 10
 # While something is being worked out.
 _SOON_SECONDS: Final = 1
 _MAX_LISTED: Final = 5
+
+
+MAX_TEXT: Final = 100
+_MAX_PAGE: Final = 1_000_000
+_PARAMETERS: Final = frozenset({"q", "page", "group", "zone"})
+
+
+class PageQuery(Struct, frozen=True):
+    """Which rows of a page are shown."""
+
+    path: str = "/"
+    text: str = ""  # words that a row must have
+    page: int = 1  # counted from 1
+    by_zone: bool = False  # whether nodes are grouped by zone
+    zone: str | None = None  # None for every zone, "" for nodes without one
+
+    def link(self, page: int = 1) -> str:
+        """Returns the address of another page of the same rows."""
+        parameters: dict[str, str] = {}
+        if self.text:
+            parameters["q"] = self.text
+        if self.by_zone:
+            parameters["group"] = "zone"
+        if self.zone is not None:
+            parameters["zone"] = self.zone
+        if page > 1:
+            parameters["page"] = str(page)
+        return f"{self.path}?{urlencode(parameters)}" if parameters else self.path
+
+    def every_zone(self) -> PageQuery:
+        return replace(self, zone=None)
+
+    def selects(self, text: str) -> bool:
+        return all(word in text.casefold() for word in self.text.casefold().split())
+
+
+def _page_query(request: Request) -> PageQuery:
+    """Reads the query of a request. Raises a RequestError if it has another parameter, one twice, or a value that is
+    not valid.
+    """
+    pairs = request.query_params.multi_items()
+    values = dict(pairs)
+    if len(pairs) != len(values):
+        raise RequestError("a query parameter is given twice")
+    unknown = sorted(values.keys() - _PARAMETERS)
+    if unknown:
+        raise RequestError(f"unknown query parameter {unknown[0][:MAX_TEXT]!r}, expected q, page, group or zone")
+    for name in ("q", "zone"):
+        if len(values.get(name, "")) > MAX_TEXT:
+            raise RequestError(f"{name} has more than {MAX_TEXT} characters")
+    if values.get("group", "") not in ("", "zone"):
+        raise RequestError("group must be zone or empty")
+    return PageQuery(
+        path=request.url.path,
+        text=values.get("q", "").strip(),
+        page=_page(values.get("page", "1")),
+        by_zone=values.get("group") == "zone",
+        zone=values.get("zone"),
+    )
+
+
+def _page(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_PAGE)) and 1 <= int(text) <= _MAX_PAGE):
+        raise RequestError(f"page must be a number from 1 to {_MAX_PAGE}")
+    return int(text)
 
 
 class Site(Struct, frozen=True):
@@ -256,7 +322,7 @@ async def drain_view(site: Site, _: PageQuery, name: str) -> Context | None:
     report = await site.sources.reporter.drain(name)
     context = _frame(site, f"May I drain {name}?", "", _SOON_SECONDS if report is None else _REFRESH_SECONDS)
     prediction = report.prediction if report is not None else None
-    problems = _drain_problems(prediction) if prediction is not None else []
+    problems = rendering.drain_problems(prediction) if prediction is not None else []
     return {
         **context,
         "node": name,
@@ -271,36 +337,6 @@ async def drain_view(site: Site, _: PageQuery, name: str) -> Context | None:
         "is_longhorn": name in snapshot.longhorn_nodes,
         "max_rows": 50,
     }
-
-
-def _drain_problems(prediction: Prediction) -> list[str]:
-    """Returns what goes wrong in a drain, as sentences, without pods that waited before."""
-    orders = prediction.orders
-    problems = [
-        f"The drain is held up in {_part(orders - drain.finished, orders)}: {blocker}."
-        for drain in prediction.drains
-        for blocker in drain.blockers
-    ]
-    problems += [
-        f"Pod {pod.pod} {what} in {_part(count, orders)}."
-        for pod in prediction.pods
-        for what, count in (
-            ("finds no node", orders - pod.placed - pod.not_running),
-            ("is bound and does not run", pod.not_running),
-        )
-        if pod.left and count
-    ]
-    problems += [f"Pod {name} is gone: nothing creates it again." for name in prediction.gone_pods]
-    problems += [
-        f"Volume {volume.name} lacks a replica in the end: {volume.problem}."
-        for volume in prediction.volumes
-        if volume.incomplete
-    ]
-    return problems
-
-
-def _part(number: int, orders: int) -> str:
-    return f"{number} of {format_count(orders, 'order')}"
 
 
 async def pod_view(site: Site, query: PageQuery, namespace: str, name: str) -> Context | None:
@@ -342,6 +378,7 @@ async def _decision(site: Site, pod: Pod, query: PageQuery) -> dict[str, Any]:
 
     result = await site.sources.reporter.explain(pod, select)
     answer = await site.sources.reporter.run(partial(explain_answer, pod, result.explanation))
+    longhorn_nodes = result.state.view.snapshot.longhorn_nodes
     reasons = Counter(result.texts.values())
     fitting = len(result.decision.fitting_nodes)
     fits = {reason.text for reason in result.decision.reasons if reason.fits}
@@ -352,29 +389,11 @@ async def _decision(site: Site, pod: Pod, query: PageQuery) -> dict[str, Any]:
         "volumes": answer.volumes,
         "skipped": answer.skipped_claims,
         "page": pages[0],
-        "lines": [_line(name, result, answer.nodes.get(name)) for name in pages[0].rows],
+        "lines": [
+            rendering.node_line(name, result.texts[name], longhorn_nodes, answer.nodes.get(name))
+            for name in pages[0].rows
+        ],
     }
-
-
-def _line(name: str, result: ExplainedDecision, answer: NodeAnswer | None) -> dict[str, Any]:
-    """Returns what is said about one node; `longhorn` says whether there is a page about it."""
-    longhorn = result.state.view.snapshot.longhorn_nodes
-    line = {"name": name, "longhorn": name in longhorn}
-    if answer is None:
-        return {**line, "fits": False, "reason": result.texts[name], "missing": 0, "detail": ""}
-    names = disk_names(longhorn, name)
-    plan = ", ".join(f"{volume} on {names.get(disk, disk)}" for volume, disk in answer.plan.items())
-    detail = "; ".join(filter(None, (plan, answer.detail, _competing(answer))))
-    return {**line, "fits": answer.fits, "reason": answer.reason, "missing": answer.missing, "detail": detail}
-
-
-def _competing(answer: NodeAnswer) -> str:
-    if not answer.competing:
-        return ""
-    first = answer.competing[0]
-    more = len(answer.competing) - 1
-    owner = f" of pod {first.pod}" if first.pod else ""
-    return f"counted with {first.volume}{owner}" + (f" and {more} more" if more else "")
 
 
 _VIEWS: Final[Mapping[str, tuple[str, Callable[..., Awaitable[Context | None]]]]] = {
@@ -396,7 +415,7 @@ def _add_page(path: str, template: str, view: Callable[..., Awaitable[Context | 
     async def page(request: Request, lease: RequestLease) -> Response:
         state = state_of(request, AppState)
         site = Site.of(state)
-        query = rendering.page_query(request)
+        query = _page_query(request)
         status, shown = 200, template
         try:
             readiness(state)

@@ -85,11 +85,11 @@ def test_decisions_are_selected(extender_url: str, run: Run, arguments: list[str
 def test_every_name_can_be_asked_for(extender_url: str, run: Run, name: str) -> None:
     result = run("decisions", "--url", extender_url, f"pod/{name}", "-o", "json")
     assert result.code == 0
-    assert [entry["pod"] for entry in json.loads(result.out)["items"]] == ([f"shop/{name}"] if name == HOSTILE else [])
+    assert [entry["pod"] for entry in result.answer["items"]] == ([f"shop/{name}"] if name == HOSTILE else [])
 
 
 def test_json_is_the_answer_of_the_leader(extender_url: str, run: Run) -> None:
-    answer = json.loads(run("decisions", "--url", extender_url, "-o", "json", "--limit", "1").out)
+    answer = run("decisions", "--url", extender_url, "-o", "json", "--limit", "1").answer
     assert (answer["apiVersion"], answer["kind"], answer["recorded"]) == ("longhorn-extender/v1", "DecisionList", 4)
     assert answer["nextBefore"] == answer["items"][0]["number"]
     assert "older decisions; see --limit" in run("decisions", "--url", extender_url, "--limit", "1").out

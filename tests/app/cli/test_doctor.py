@@ -1,7 +1,6 @@
 """`longhorn-extender doctor`: what is printed and where it stops. The whole is tested on a real control plane."""
 
 import asyncio
-import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -93,7 +92,7 @@ async def serving(api: Api, folder: Path) -> AsyncIterator[str]:
 async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run: Run) -> None:
     async with serving(Api(), tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig)
-    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    lines = result.rows
     assert (result.code, result.err) == (1, "")
     assert lines[0] == "CHECK RESULT FINDING"
     index = lines.index(f"pods error deployment/{NAME}: no pod of the extender runs")
@@ -134,7 +133,7 @@ async def test_the_settings_are_read_without_a_process_that_answers(
     api.add(f"/api/v1/namespaces/{NAMESPACE}/configmaps", config_map)
     async with serving(api, tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
-    (refused,) = [entry for entry in json.loads(result.out)["findings"] if "setting is refused" in entry["what"]]
+    (refused,) = [entry for entry in result.answer["findings"] if "setting is refused" in entry["what"]]
     assert problem in refused["what"]
     assert (refused["severity"], refused["where"]) == ("warning", f"configmap/{NAME}")
 
@@ -160,9 +159,7 @@ async def test_with_tls_a_process_is_asked_by_its_port_for_probes(tmp_path: Path
     async with serve(handle, tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json")
     findings = [
-        entry
-        for entry in json.loads(result.out)["findings"]
-        if (entry["check"], entry["where"]) == ("caches", "pod/one")
+        entry for entry in result.answer["findings"] if (entry["check"], entry["where"]) == ("caches", "pod/one")
     ]
     assert asked == [f"/api/v1/namespaces/{NAMESPACE}/pods/http:one:9508/proxy/readyz"]
     assert [entry["what"] for entry in findings] == ([] if ready else ["is not ready: not ready"])
@@ -171,7 +168,7 @@ async def test_with_tls_a_process_is_asked_by_its_port_for_probes(tmp_path: Path
 async def test_json_has_the_findings_in_order(tmp_path: Path, run: Run) -> None:
     async with serving(Api(), tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
-    answer = json.loads(result.out)
+    answer = result.answer
     assert (answer["apiVersion"], answer["kind"], answer["well"]) == ("longhorn-extender/v1", "Diagnosis", False)
     assert answer["findings"][0] == {
         "check": "facts", "severity": "ok", "what": "everything could be read", "where": "", "command": "",
@@ -212,7 +209,7 @@ async def test_pods_of_the_second_kube_scheduler_are_found(tmp_path: Path, run: 
         result = await run_in_thread(
             run, "doctor", "--uninstall", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json"
         )
-    findings = [entry for entry in json.loads(result.out)["findings"] if entry["check"] == "requesting-pods"]
+    findings = [entry for entry in result.answer["findings"] if entry["check"] == "requesting-pods"]
     assert [(entry["severity"], entry["where"]) for entry in findings] == [("warning", "pod shop/db-0")]
 
 
@@ -287,7 +284,7 @@ async def test_the_placement_guard_is_tried_by_a_dry_run(
 
     async with serve(handle, tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json")
-    (finding,) = [entry for entry in json.loads(result.out)["findings"] if entry["check"] == "placement-guard"]
+    (finding,) = [entry for entry in result.answer["findings"] if entry["check"] == "placement-guard"]
     assert (finding["severity"] == "ok") is answered
     assert says in finding["what"]
 
@@ -302,7 +299,7 @@ async def test_what_may_not_be_read_is_a_finding(tmp_path: Path, run: Run) -> No
 
     async with serve(handle, tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json")
-    findings = {entry["check"]: entry["severity"] for entry in json.loads(result.out)["findings"]}
+    findings = {entry["check"]: entry["severity"] for entry in result.answer["findings"]}
     assert (findings["facts"], findings["events"], findings["permissions"]) == ("warning", "skipped", "skipped")
 
 
@@ -318,7 +315,7 @@ async def test_events_of_probes_do_not_count(tmp_path: Path, run: Run, pod: str,
     api.add("/api/v1/events", event)
     async with serving(api, tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
-    findings = {entry["check"]: entry["severity"] for entry in json.loads(result.out)["findings"]}
+    findings = {entry["check"]: entry["severity"] for entry in result.answer["findings"]}
     assert findings["events"] == severity
 
 

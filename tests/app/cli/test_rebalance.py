@@ -1,6 +1,5 @@
 """`longhorn-extender rebalance`: goals, both outputs, exit codes and bad input."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def test_the_plan_makes_a_waiting_pod_fit(waiting: str, run: Run) -> None:
 
 def test_json_and_yaml_are_stable(cluster: str, run: Run) -> None:
     result = run("rebalance", "--snapshot", cluster, "--longhorn-namespace", "longhorn-system", "-o", "json")
-    answer = json.loads(result.out)
+    answer = result.answer
     assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "Rebalance")
     assert answer["goal"] == {
         "name": "largest-volume",
@@ -82,7 +81,7 @@ def test_json_and_yaml_are_stable(cluster: str, run: Run) -> None:
     document = Path("docs/planning.md").read_text()
     assert all(f"`{key}`" in document for key in answer)
     again = run("rebalance", "--snapshot", cluster, "-o", "yaml")
-    assert yaml.safe_load(again.out) == json.loads(result.out)
+    assert yaml.safe_load(again.out) == result.answer
 
 
 @pytest.mark.parametrize(

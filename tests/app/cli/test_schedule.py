@@ -53,7 +53,7 @@ def schedule(run: Run, tmp_path: Path) -> Any:
         file = tmp_path / "snapshot.yaml"
         file.write_text(yaml.safe_dump_all(objects))
         result = run("schedule", "--snapshot", str(file), *arguments, "-o", "json")
-        return result.code, json.loads(result.out)
+        return result.code, result.answer
 
     return run_schedule
 
@@ -189,7 +189,7 @@ def test_the_same_seed_gives_the_same_answer(run: Run) -> None:
 def test_a_policy_spreads_a_service_over_racks(run: Run) -> None:
     policy = str(POLICIES / "region-zone-rack.json")
     result = run("schedule", "--snapshot", CLUSTER, "--policy", policy, "-o", "json")
-    nodes = [entry["node"] for entry in json.loads(result.out)["bindings"]]
+    nodes = [entry["node"] for entry in result.answer["bindings"]]
     assert result.code == 0
     assert len({name.rpartition("-")[0] for name in nodes}) == 1
     counts = [nodes.count(name) for name in set(nodes)]
@@ -322,7 +322,7 @@ def test_a_cordoned_home_does_not_exclude_other_nodes(run: Run) -> None:
     snapshot = str(POLICIES.parent / "goal-3-drain" / "snapshot.yaml")
     result = run("schedule", "--snapshot", snapshot, "--policy", str(POLICIES / "extender.json"), "-o", "json")
     assert result.code == 0
-    assert {entry["node"] for entry in json.loads(result.out)["bindings"]} == {"node-2"}
+    assert {entry["node"] for entry in result.answer["bindings"]} == {"node-2"}
 
 
 def test_the_documented_output_is_what_the_command_prints(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +362,7 @@ def test_constraints_that_the_policy_does_not_read_are_listed_by_default(
     file.write_text(yaml.safe_dump_all(odd_objects))
     result = run("schedule", "--snapshot", str(file), "-o", "json")
     assert result.code == 0
-    unsupported = {entry["pod"]: entry["unsupported"] for entry in json.loads(result.out)["bindings"]}
+    unsupported = {entry["pod"]: entry["unsupported"] for entry in result.answer["bindings"]}
     assert unsupported == {"shop/odd": ["spec.overhead[cpu]", "node spec.taints"], "shop/tolerant": []}
     assert result.err == (
         "warning: shop/odd: the policy does not read spec.overhead[cpu] (rule NodeResourcesFit), "
@@ -394,7 +394,7 @@ def test_a_plugin_adds_rules_that_the_policy_names(run: Run) -> None:
     example = POLICIES.parent / "plugin"
     options = ("--policy", str(example / "policy.json"), "--plugin", str(example / "max_pods.py"))
     result = run("schedule", "--snapshot", str(POLICIES / "cluster.yaml"), *options, "-o", "json")
-    bindings = json.loads(result.out)["bindings"]
+    bindings = result.answer["bindings"]
     assert (result.code, len({entry["node"] for entry in bindings})) == (0, 6)
     assert [entry["scores"] for entry in bindings] == [{"FewestPods": 10}] * 6
 

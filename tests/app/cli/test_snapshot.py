@@ -15,10 +15,11 @@ from app.kube.resources import STATEFUL_SETS
 from app.kube.snapshot_file import load_snapshot, read_objects
 from scheduler_core.model.generic import PodCount
 from tests import builders as make
+from tests.app.cli.test_explain_live import live_cluster
 from tests.builders import csi_node
-from tests.worlds.cluster_cache import PATHS, REPLICAS, path_of
+from tests.worlds.cluster_cache import PATHS, REPLICAS
 from tests.worlds.command_line import Result, Run
-from tests.worlds.fake_api import FakeApi, Object, failing, sending, serve, write_kubeconfig
+from tests.worlds.fake_api import FakeApi, Object, failing, sending, write_kubeconfig
 from tests.worlds.predicted_clusters import disruption_budget, node, running, stateful_set
 from tests.worlds.service import EXTENDER
 from tests.worlds.two_nodes import database_pod, two_nodes
@@ -61,13 +62,8 @@ async def served_cluster(
     folder: Path, *objects: Object | list[Object], api: FakeApi | None = None
 ) -> AsyncIterator[str]:
     """Serves objects with a fake API server; yields its kubeconfig."""
-    api = api or FakeApi()
-    for path in (*PATHS.values(), STATEFUL_SETS.path()):
-        api.add(path)
-    for raw in make.flat(*objects):
-        api.add(STATEFUL_SETS.path() if raw["kind"] == "StatefulSet" else path_of(raw), raw)
-    async with serve(api.handle, folder) as kubeconfig:
-        yield str(kubeconfig)
+    async with live_cluster(folder, make.flat(*objects), api) as kubeconfig:
+        yield kubeconfig
 
 
 def cluster_with_secrets() -> list[Object]:
@@ -191,7 +187,7 @@ async def test_the_file_gives_the_same_decisions_as_the_cluster(
     explained = await run_command("explain", "--snapshot", str(file), "--pod", "default/db-0", "-o", "json")
     assert explained.out == live.out
     assert (explained.code, live.code) == (0, 0)
-    assert {name: node["fits"] for name, node in json.loads(live.out)["nodes"].items()} == {"a": True, "b": True}
+    assert {name: node["fits"] for name, node in live.answer["nodes"].items()} == {"a": True, "b": True}
     assert SECRET not in live.out
 
 
@@ -307,7 +303,7 @@ async def test_a_drain_reads_the_pod_management_policy(
         assert (await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", file)).code == 0
     read = await run_command("what-if", "--snapshot", file, *verbs)
     assert (live.out, live.err, read.err) == (read.out, "", "")
-    outcomes = {entry["pod"]: entry["outcome"] for entry in json.loads(live.out)["pods"]}
+    outcomes = {entry["pod"]: entry["outcome"] for entry in live.answer["pods"]}
     assert outcomes == {"default/db-0": "never", "default/db-1": outcome}
 
 
@@ -338,7 +334,7 @@ async def test_a_workload_of_a_snapshot_has_its_template(tmp_path: Path, run_com
         assert (await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", file)).code == 0
     read = await run_command("what-if", "--snapshot", file, *verbs)
     assert (live.out, live.err, read.err) == (read.out, "", "")
-    answer = json.loads(read.out)
+    answer = read.answer
     assert [entry["pod"] for entry in answer["pods"]] == [f"default/web-{number}" for number in range(4)]
     assert {node for entry in answer["pods"] for node in entry["nodes"]} == {"c"}
     assert sum(entry["placed"] for entry in answer["pods"]) == 9  # three of four fit in each of the orders

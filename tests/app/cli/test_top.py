@@ -1,7 +1,6 @@
 """`longhorn-extender top` and `waiting`, on the bundled example and on small clusters."""
 
 import io
-import json
 import re
 import shlex
 from datetime import UTC, datetime
@@ -96,9 +95,7 @@ def test_a_zone_has_a_line_with_its_sum(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(("subject", "kind"), [("nodes", "NodeUsageList"), ("disks", "DiskUsageList")])
 def test_json_has_bytes(tmp_path: Path, run: Run, subject: str, kind: str) -> None:
-    answer = json.loads(
-        run("top", subject, "--snapshot", make.write_list(tmp_path, shop()), "--zone", "x", "-o", "json").out
-    )
+    answer = run("top", subject, "--snapshot", make.write_list(tmp_path, shop()), "--zone", "x", "-o", "json").answer
     space = {"maximum": 100 * GI, "reserved": 0, "scheduled": 0, "promised": 0, "free": 100 * GI, "written": 0}
     row: dict[str, Any] = {"node": "large", "zone": "x", "closedBy": "", "space": space}
     row |= {"condition": "open", "demand": 0, "disks": 1} if subject == "nodes" else {"disk": "disk-1"}
@@ -265,7 +262,7 @@ def test_remedies_are_sought_for_some_pods(tmp_path: Path, run: Run) -> None:
     big = [[make.claim(f"big-{number}", 120), make.pod(f"big-{number}", name=f"big-{number}")] for number in range(3)]
     file = make.write_list(tmp_path, shop(*big))
     for count in range(4):
-        answer = json.loads(run("waiting", "--snapshot", file, "--remedies", str(count), "-o", "json").out)
+        answer = run("waiting", "--snapshot", file, "--remedies", str(count), "-o", "json").answer
         remedies = {entry["pod"]: entry["remedy"] and entry["remedy"]["text"] for entry in answer["items"]}
         assert remedies.pop("shop/orders-0") is None
         assert [bool(text) for text in remedies.values()] == [number < count for number in range(3)]
@@ -276,9 +273,7 @@ def test_a_node_that_kube_scheduler_refuses_is_not_the_closest(tmp_path: Path, r
     for raw in objects:
         if raw["kind"] == "Node" and raw["metadata"]["name"] == "large" and raw["apiVersion"] == "v1":
             raw["spec"] = {"unschedulable": True}
-    answer = json.loads(
-        run("waiting", "--snapshot", make.write_list(tmp_path, objects), "-n", "default", "-o", "json").out
-    )
+    answer = run("waiting", "--snapshot", make.write_list(tmp_path, objects), "-n", "default", "-o", "json").answer
     (pod,) = answer["items"]
     assert pod["reasons"] == {"insufficient Longhorn storage": 1, "node is unschedulable": 1}
     assert (pod["closest"]["node"], pod["closest"]["missing"]) == ("small", 100 * GI)
@@ -288,7 +283,7 @@ def test_a_pod_that_cannot_be_decided_about_says_why(tmp_path: Path, run: Run) -
     result = run(
         "waiting", "--snapshot", make.write_list(tmp_path, shop(make.pod("absent", name="lost"))), "-o", "json"
     )
-    answer = json.loads(result.out)
+    answer = result.answer
     assert (answer["apiVersion"], answer["kind"], answer["count"]) == ("longhorn-extender/v1", "WaitingPodList", 2)
     assert {entry["pod"]: "absent" in entry["error"] for entry in answer["items"]} == {
         "shop/orders-0": False,
@@ -311,9 +306,9 @@ def test_waiting_pods_are_selected(run: Run, arguments: list[str], code: int, na
 
 
 def test_waiting_agrees_with_explain(run: Run) -> None:
-    pods = json.loads(run("waiting", "--snapshot", EXAMPLE, "-o", "json").out)["items"]
+    pods = run("waiting", "--snapshot", EXAMPLE, "-o", "json").answer["items"]
     for entry in pods:
-        nodes = json.loads(run("explain", entry["pod"], "--snapshot", EXAMPLE, "-o", "json").out)["nodes"].values()
+        nodes = run("explain", entry["pod"], "--snapshot", EXAMPLE, "-o", "json").answer["nodes"].values()
         assert entry["fits"] == sum(node["fits"] for node in nodes)
         assert entry["nodes"] == len(nodes)
 
