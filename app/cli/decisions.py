@@ -16,16 +16,8 @@ import msgspec
 import typer
 from msgspec import Struct
 
+from app.cli import options as flags
 from app.cli.cluster_source import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
-from app.cli.options import (
-    ContextOption,
-    KubeconfigOption,
-    LeaderUrlOption,
-    LonghornNamespaceOption,
-    check_url,
-    namespace_option,
-    now,
-)
 from app.cli.render import Cell, Console, ListOutput, Refreshing, Table, document, shorten, show, show_progress
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.cluster.view import View
@@ -64,7 +56,7 @@ def waiting(
     ] = ListOutput.TABLE,
     rules: Rules,
     query: Query,
-    namespace: Annotated[str | None, namespace_option("Namespace of the pods; default: all.")] = None,
+    namespace: Annotated[str | None, flags.namespace_option("Namespace of the pods; default: all.")] = None,
 ) -> None:
     """Show the pods with claims that wait for a node.
 
@@ -78,7 +70,7 @@ def waiting(
 
     def read() -> dict[str, Any]:
         source = query.read()
-        state = ClusterState.of(View.of(source.snapshot, now()))
+        state = ClusterState.of(View.of(source.snapshot, flags.now()))
         pods = [pod for pod in waiting_pods(state.view) if namespace in (None, pod.namespace)]
         shown = show_progress(pods[:limit], "Deciding about pods")
         contenders = Competing.without_offers(state)
@@ -101,7 +93,7 @@ def waiting(
         return document("WaitingPodList", {"count": len(pods), "items": items})
 
     def table(answer: dict[str, Any]) -> Table:
-        return lambda console: print_waiting(answer, console, now())
+        return lambda console: print_waiting(answer, console, flags.now())
 
     if refreshing.watch:
         refreshing.run(lambda: table(read()), output)
@@ -189,7 +181,7 @@ _STYLES: Final = {"fits": "green", "refused": "red", "error": "red"}
 class Leader(Struct, frozen=True):
     """How the leader is called. The files are named as the keys of `tlsConfig` in the file that registers the extender."""
 
-    url: LeaderUrlOption = ""
+    url: flags.LeaderUrlOption = ""
     ca_file: Annotated[
         str,
         typer.Option(
@@ -210,7 +202,7 @@ class Leader(Struct, frozen=True):
 
     def check(self) -> None:
         """Raises a CoreError if the URL has no scheme, a file or name is given and it has no TLS, or a certificate has no key."""
-        check_url(self.url)
+        flags.check_url(self.url)
         given = self.ca_file or self.cert_file or self.key_file or self.server_name
         if given and not self.url.startswith("https://"):
             raise CoreError("--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT")
@@ -258,10 +250,10 @@ def decisions(
     output: Annotated[
         ListOutput, typer.Option("--output", "-o", help="How to print; name prints the pods.")
     ] = ListOutput.TABLE,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    namespace: Annotated[str | None, namespace_option("Namespace of the pods; default: all.")] = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
+    kubeconfig: flags.KubeconfigOption = None,
+    context: flags.ContextOption = None,
+    namespace: Annotated[str | None, flags.namespace_option("Namespace of the pods; default: all.")] = None,
+    longhorn_namespace: flags.LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Show what the extender decided lately.
 

@@ -10,19 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.cli.cluster_source import (
-    ClusterSource,
-    ExplainedPod,
-    Orders,
-    Query,
-    Rules,
-    positive_bytes,
-    predicted_cluster,
-    seeded_choice,
-    select_pod,
-)
+from app.cli import cluster_source, render
 from app.cli.options import namespace_option
-from app.cli.render import Console, Output, OutputOption, shorten, show_answer, show_status
 from app.schemas.remedies_answer import RemedyAnswer, move_commands, remedy_answer
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.filter import check_existing_volumes, resolve_candidates
@@ -62,9 +51,9 @@ def remedies(
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=_MAX_REMEDIES, help="How many remedies are printed at most.")
     ] = _DEFAULT_LIMIT,
-    output: OutputOption = Output.TABLE,
-    rules: Rules,
-    query: Query,
+    output: render.OutputOption = render.Output.TABLE,
+    rules: cluster_source.Rules,
+    query: cluster_source.Query,
     namespace: Annotated[str | None, namespace_option("Namespace of the pod.")] = None,
 ) -> None:
     """Find the cheapest changes of the cluster that make a pod fit.
@@ -78,27 +67,27 @@ def remedies(
     """
     query.check_standard_input(subject)
     source = query.read(needs_nodes=True)
-    pod = select_pod(subject, namespace, source)
+    pod = cluster_source.select_pod(subject, namespace, source)
     if pod.snapshot.disk_schedules:
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")
-    cluster = predicted_cluster(replace(source, snapshot=pod.snapshot))
-    with show_status("Searching for remedies"):
+    cluster = cluster_source.predicted_cluster(replace(source, snapshot=pod.snapshot))
+    with render.show_status("Searching for remedies"):
         volumes = resolve_candidates(pod.pod, cluster.node_names, cluster.state.view, rules.options)
         check_existing_volumes(volumes.resolution)
         search = find_remedies(pod.pod, cluster, rules.options, limit)
     answers = [remedy_answer(cluster, remedy, query.longhorn_namespace) for remedy in search.remedies]
     data = {"pod": pod.pod.key, "fits": search.fits, "remedies": answers, "complete": search.complete}
 
-    def table(console: Console) -> None:
+    def table(console: render.Console) -> None:
         if search.fits:
             console.write(f"pod {pod.pod.key} fits as it is")
         else:
             _print_remedies(pod.pod.key, answers, console, complete=search.complete)
 
-    show_answer("Remedies", data, output, table, succeeds=search.fits)
+    render.show_answer("Remedies", data, output, table, succeeds=search.fits)
 
 
-def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: Console, *, complete: bool) -> None:
+def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: render.Console, *, complete: bool) -> None:
     for number, remedy in enumerate(answers, start=1):
         console.write(f"{number}. {remedy.text}", "bold")
         console.commands(remedy.commands, indent="   ")
@@ -114,12 +103,12 @@ def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: Consol
 
 
 def cheapest_remedies(
-    pod: ExplainedPod, source: ClusterSource, options: FilterOptions, limit: int
+    pod: cluster_source.ExplainedPod, source: cluster_source.ClusterSource, options: FilterOptions, limit: int
 ) -> tuple[RemedyAnswer, ...]:
     """Returns the cheapest remedies, none in a cluster that cannot be predicted. The search for one is short."""
     if pod.snapshot.disk_schedules:
         return ()
-    cluster = predicted_cluster(replace(source, snapshot=pod.snapshot))
+    cluster = cluster_source.predicted_cluster(replace(source, snapshot=pod.snapshot))
     decisions = EXPLAIN_DECISIONS if limit == 1 else MAX_DECISIONS
     remedies = find_remedies(pod.pod, cluster, options, limit, decisions).remedies
     return tuple(remedy_answer(cluster, remedy, source.query.longhorn_namespace) for remedy in remedies)
@@ -146,10 +135,10 @@ def rebalance(
     max_moves: Annotated[
         int, typer.Option(metavar="N", min=1, max=_MAX_MOVES, help="How many replicas are moved at most.")
     ] = DEFAULT_MAX_MOVES,
-    orders: Orders,
-    output: OutputOption = Output.TABLE,
-    rules: Rules,
-    query: Query,
+    orders: cluster_source.Orders,
+    output: render.OutputOption = render.Output.TABLE,
+    rules: cluster_source.Rules,
+    query: cluster_source.Query,
 ) -> None:
     """Find the fewest replica moves after which more fits.
 
@@ -160,18 +149,18 @@ def rebalance(
 
     Exit code 0: the goal is reached already, or there is a plan. 1: there is none. 2: bad input.
     """
-    least = None if size is None else positive_bytes(size, "--size")
+    least = None if size is None else cluster_source.positive_bytes(size, "--size")
     source = query.read(needs_nodes=True)
-    situation = Situation(predicted_cluster(source), parallel=source.parallel_sets)
+    situation = Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets)
     name, storage_class = _goal_name(goal, situation, source)
     if name == WAITING_PODS and size is not None:
         raise CoreError(f"--size is for --goal {LARGEST_VOLUME}")
     objective: Goal
     if name == WAITING_PODS:
-        objective = WaitingPodsGoal(situation, rules.options, lambda: map(seeded_choice, orders.seeds))
+        objective = WaitingPodsGoal(situation, rules.options, lambda: map(cluster_source.seeded_choice, orders.seeds))
     else:
         objective = LargestVolumeGoal(situation.cluster, storage_class, least)
-    with show_status("Trying moves"):
+    with render.show_status("Trying moves"):
         baseline = Baseline.of(situation, rules.options)
         result = find_moves(objective, baseline, max_moves)
     moves = _moves(result, situation.cluster, query.longhorn_namespace)
@@ -195,14 +184,14 @@ def rebalance(
         "notes": notes,
     }
 
-    def table(console: Console) -> None:
+    def table(console: render.Console) -> None:
         _print_moves(moves, console)
         console.end(notes, _summary(result, storage_class))
 
-    show_answer("Rebalance", data, output, table, succeeds=succeeds)
+    render.show_answer("Rebalance", data, output, table, succeeds=succeeds)
 
 
-def _goal_name(text: str | None, situation: Situation, source: ClusterSource) -> tuple[str, str]:
+def _goal_name(text: str | None, situation: Situation, source: cluster_source.ClusterSource) -> tuple[str, str]:
     """Returns the goal and its StorageClass, "" for none."""
     if text is None:
         text = WAITING_PODS if situation.all_pods() else LARGEST_VOLUME
@@ -214,7 +203,7 @@ def _goal_name(text: str | None, situation: Situation, source: ClusterSource) ->
     return name, storage_class or _default_class(situation, source)
 
 
-def _default_class(situation: Situation, source: ClusterSource) -> str:
+def _default_class(situation: Situation, source: cluster_source.ClusterSource) -> str:
     default = situation.cluster.state.view.default_storage_class
     if default is not None and default.provisioner == DRIVER:
         return default.name
@@ -256,7 +245,7 @@ def _notes(baseline: Baseline) -> list[str]:
     return notes
 
 
-def _print_moves(moves: Sequence[dict[str, Any]], console: Console) -> None:
+def _print_moves(moves: Sequence[dict[str, Any]], console: render.Console) -> None:
     headers = ("MOVE", "VOLUME", "REPLICA", "FROM", "TO ONE OF", "COPIES", "USED BY")
     console.section(headers, ([str(number), *_cells(move)] for number, move in enumerate(moves, start=1)))
     for number, move in enumerate(moves, start=1):
@@ -266,7 +255,7 @@ def _print_moves(moves: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _cells(move: dict[str, Any]) -> list[str]:
-    targets = shorten(["/".join(target) for target in move["targets"]], _MAX_TARGETS)
+    targets = render.shorten(["/".join(target) for target in move["targets"]], _MAX_TARGETS)
     copies = format_bytes(move["copiedBytes"])
     return [move["volume"], move["replica"], "/".join(move["from"]), targets, copies, ", ".join(move["pods"])]
 

@@ -15,28 +15,8 @@ import typer
 from msgspec import Struct
 from typer.core import TyperCommand
 
-from app.cli.cluster_source import (
-    CHANCE,
-    Orders,
-    Query,
-    RebuildRateOption,
-    Rules,
-    predicted_cluster,
-    read_rate,
-    seeded_choice,
-    wait_line,
-)
+from app.cli import cluster_source, render
 from app.cli.options import namespace_option
-from app.cli.render import (
-    Console,
-    Output,
-    OutputOption,
-    format_duration,
-    format_range,
-    shorten,
-    show_answer,
-    show_progress,
-)
 from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
@@ -53,7 +33,7 @@ from scheduler_core.predict.prediction import Prediction, predict
 from scheduler_core.predict.situation import ExpansionOutcome, Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 
-_ORDERS: Final = Orders(20)
+_ORDERS: Final = cluster_source.Orders(20)
 # Each is searched for about a tenth of a second.
 _MAX_REMEDIES: Final = 3
 # More remedies of nodes that must not be changed are not passed over.
@@ -159,11 +139,11 @@ def what_if(
     *,
     invocation: typer.Context,
     changes: Changes,
-    orders: Orders = _ORDERS,
-    rebuild_rate: RebuildRateOption = None,
-    output: OutputOption = Output.TABLE,
-    rules: Rules,
-    query: Query,
+    orders: cluster_source.Orders = _ORDERS,
+    rebuild_rate: cluster_source.RebuildRateOption = None,
+    output: render.OutputOption = render.Output.TABLE,
+    rules: cluster_source.Rules,
+    query: cluster_source.Query,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a report with plots, one HTML file.")
     ] = None,
@@ -179,26 +159,29 @@ def what_if(
     Exit code 0: everything always gets its place. 1: something does not. 2: bad input.
     """
     query.check_standard_input(*(changes.apply or ()))
-    rate = read_rate(rebuild_rate)
+    rate = cluster_source.read_rate(rebuild_rate)
     verbs = changes.in_order(invocation.meta[_ORDER_KEY])
     if html is not None:
         _check_place(html)
     # The nodes may be those of --apply.
     source = query.read(needs_nodes=not changes.apply)
     reader = ChangeReader(source, namespace)
-    before = Situation(predicted_cluster(source), parallel=source.parallel_sets)
+    before = Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets)
     after = reduce(lambda situation, change: change(situation), reader.read(verbs), before)
     options = rules.options
     seeds = orders.seeds
-    results = [run_order(after, options, seeded_choice(seed)) for seed in show_progress(seeds, "Playing orders")]
+    results = [
+        run_order(after, options, cluster_source.seeded_choice(seed))
+        for seed in render.show_progress(seeds, "Playing orders")
+    ]
     prediction = predict(before, after, results)
     unlucky = next((number for number, result in enumerate(results) if result.fails), None)
     number = unlucky or 0
     history = OrderHistory(after.cluster)
     # A table has no steps.
-    if output is not Output.TABLE or html is not None:
+    if output is not render.Output.TABLE or html is not None:
         # The order that is shown is played again.
-        run_order(after, options, seeded_choice(seeds[number]), history.observe)
+        run_order(after, options, cluster_source.seeded_choice(seeds[number]), history.observe)
     remedies = [] if unlucky is None else _remedies(results[number], after, options, query.longhorn_namespace)
     order = {
         # From 0; it determines the order together with the seed.
@@ -208,7 +191,7 @@ def what_if(
         "steps": tuple(history.points()),
         "remedies": remedies,
     }
-    notes = (CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
+    notes = (cluster_source.CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
     answer = WhatIf(prediction, order, orders.seed, rate, notes)
     if html is not None:
         # Its import brings the template engine, which no other output needs.
@@ -216,7 +199,9 @@ def what_if(
 
         write_report(html, answer, _command_line(verbs), query.snapshot or "the live cluster")
     succeeds = prediction.succeeds
-    show_answer("WhatIf", answer.data(), output, lambda console: print_prediction(answer, console), succeeds=succeeds)
+    render.show_answer(
+        "WhatIf", answer.data(), output, lambda console: print_prediction(answer, console), succeeds=succeeds
+    )
 
 
 def _check_place(file: Path) -> None:
@@ -257,7 +242,7 @@ def _remedies(
     return answers
 
 
-def print_prediction(answer: WhatIf, console: Console) -> None:
+def print_prediction(answer: WhatIf, console: render.Console) -> None:
     """Prints what becomes of pods, drains, volumes and disks, without parts that have no entries."""
     prediction = answer.prediction
     orders = prediction.orders
@@ -310,11 +295,11 @@ def pod_outcome_text(pod: PodOutcome, orders: int) -> str:
 
 
 def _shorten_reasons(reasons: Mapping[str, int]) -> str:
-    return shorten([*reasons], _MAX_REASONS, "; ")
+    return render.shorten([*reasons], _MAX_REASONS, "; ")
 
 
 def _pod_cells(pod: PodOutcome, orders: int) -> Sequence[str]:
-    nodes = shorten([*pod.nodes], _MAX_NODES)
+    nodes = render.shorten([*pod.nodes], _MAX_NODES)
     left = pod.left or pod.origin
     return pod.pod, left, pod_outcome_text(pod, orders), nodes, _shorten_reasons(pod.reasons)
 
@@ -336,26 +321,28 @@ def _disk_cells(disk: DiskOutcome) -> Sequence[str]:
 
 def scheduled_after(disk: DiskOutcome) -> str:
     """Returns what a disk has scheduled in the end, and whether that is over its limit."""
-    text = format_range(format_bytes(disk.least), format_bytes(disk.most))
+    text = render.format_range(format_bytes(disk.least), format_bytes(disk.most))
     return f"{text}, over the limit" if disk.most > disk.limit else text
 
 
 def rebuild_start(volume: FewerReplicas) -> str:
-    return f"rebuilt after {format_duration(volume.rebuild_after_seconds)}"
+    return f"rebuilt after {render.format_duration(volume.rebuild_after_seconds)}"
 
 
 def rebuild_lines(answer: WhatIf) -> Iterator[str]:
     """Yields when rebuilds begin, and what they copy, as sentences."""
     if answer.prediction.rebuild_wait:
-        yield wait_line(answer.prediction.rebuild_wait)
+        yield cluster_source.wait_line(answer.prediction.rebuild_wait)
     least, most = answer.prediction.copied_bytes
     if not most:
         return
-    line = f"rebuilds copy {format_range(format_bytes(least), format_bytes(most))}"
+    line = f"rebuilds copy {render.format_range(format_bytes(least), format_bytes(most))}"
     if answer.rate is None:
         yield line
     else:
-        takes = format_range(format_duration(least / answer.rate), format_duration(most / answer.rate))
+        takes = render.format_range(
+            render.format_duration(least / answer.rate), render.format_duration(most / answer.rate)
+        )
         yield f"{line}, which takes {takes} one after the other"
 
 

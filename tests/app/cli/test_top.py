@@ -247,7 +247,7 @@ def test_no_pod_waits(tmp_path: Path, run: Run) -> None:
 def test_a_waiting_pod_has_its_age_reasons_and_a_closest_node(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cli.decisions.now", lambda: NOW)
+    monkeypatch.setattr("app.cli.options.now", lambda: NOW)
     claim = make.claim("big", 120)
     result = run("waiting", "--snapshot", make.write_list(tmp_path, shop(claim, make.pod("big", name="big"))))
     assert (result.code, result.err) == (1, "")
@@ -315,7 +315,7 @@ def test_waiting_agrees_with_explain(run: Run) -> None:
 
 @pytest.mark.parametrize("command", ["top", "waiting"])
 def test_the_documentation_shows_what_is_printed(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setattr("app.cli.decisions.now", lambda: NOW)
+    monkeypatch.setattr("app.cli.options.now", lambda: NOW)
     monkeypatch.chdir(Path(EXAMPLE).parents[2])
     text = Path("docs/operations.md").read_text()
     (block,) = re.findall(rf"```console\n\$ \.venv/bin/longhorn-extender ({command} .*?)```", text, re.S)
