@@ -96,26 +96,6 @@ def test_json_is_the_answer_of_the_leader(extender_url: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["a/b", "-n", "c"], "a/b: contradicts --namespace c"),
-        (["pod/"], "'pod/': the name of a pod is missing; see --help"),
-        ([""], "'': the name of a pod is missing; see --help"),
-        (["--watch"], "--watch needs a terminal; leave it out, or repeat the command"),
-        (["--watch", "-o", "json"], "--watch shows a table; it cannot be combined with --output"),
-        (["--url", "10.0.0.1:9504"], "--url 10.0.0.1:9504: expected http://HOST:PORT"),
-        (["--ca-file", "ca.crt"], "--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT"),
-        (["--url", "https://a", "--cert-file", "tls.crt"], "--cert-file and --key-file go together"),
-        (["--url", "https://a", "--ca-file", "none"], "--ca-file none: cannot be read: No such file or directory"),
-        (["--limit", "0"], "Invalid value for '--limit': expected at least 1; see --help"),
-    ],
-)
-def test_bad_input_is_one_line(run: Run, arguments: list[str], problem: str) -> None:
-    result = run("decisions", "--url", "http://127.0.0.1:1", *arguments)
-    assert (result.code, result.out, result.err) == (2, "", f"longhorn-extender: {problem}\n")
-
-
-@pytest.mark.parametrize(
     ("body", "problem"),
     [
         (b"<html>", "the answer is not the extender's: "),

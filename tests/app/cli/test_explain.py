@@ -197,37 +197,6 @@ def test_lines_in_a_pipe_are_not_cut(run: Run, tmp_path: Path) -> None:
     assert [line for line in result.out.splitlines() if line != line.rstrip()] == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        pytest.param(["explain", "--kubeconfig", "none"], "there is no file none", id="no such kubeconfig"),
-        pytest.param(
-            ["explain", "--snapshot", "x", "--pod", "p", "--volume", "v"],
-            "one of a pod, --claim and --volume",
-            id="both pod and volume",
-        ),
-        pytest.param(["explain", "p", "--claim", "c"], "one of a pod, --claim and --volume", id="both pod and claim"),
-        pytest.param(["explain", "--pods"], "No such option: --pods", id="unknown option"),
-        pytest.param(["nothing"], "No such command 'nothing'", id="unknown command"),
-        pytest.param(["explain", "--snapshot", "x", "--pod", "y", "-o", "xml"], "'--output'", id="unknown output"),
-        pytest.param(["explain", "--snapshot", "x", "y", "z"], "extra argument", id="too many"),
-        pytest.param(["serve", "--snapshot", "x", "--port", "http"], "'--port'", id="port a word"),
-        pytest.param(["serve", "--snapshot", "x", "--port", "65536"], "'--port'", id="port too high"),
-        pytest.param(["serve", "--snapshot", "x", "--max-body", "lots"], "--max-body: 'lots'", id="limit a word"),
-        pytest.param(["serve", "--snapshot", "x", "--max-body", "0"], "--max-body: 0 must be more", id="limit 0"),
-        pytest.param(["serve", "--snapshot", "x", "--log-level", "all"], "--log-level all", id="unknown level"),
-        pytest.param(["serve", "--snapshot", "x", "--log-format", "xml"], "'--log-format'", id="unknown format"),
-        pytest.param(["serve", "--snapshot", "/nowhere"], "/nowhere: cannot be read", id="serve without a snapshot"),
-    ],
-)
-def test_a_wrong_command_line_is_an_error_of_one_line(run: Run, arguments: list[str], problem: str) -> None:
-    result = run(*arguments)
-    assert (result.code, result.out) == (2, "")
-    (line,) = result.err.splitlines()
-    assert line.startswith("longhorn-extender: ")
-    assert problem in line
-
-
 @pytest.mark.parametrize("host", ["256.256.256.256", "a" * 70, "no host"])
 def test_a_host_without_a_free_port_is_an_error_of_one_line(run: Run, snapshot: str, host: str) -> None:
     result = run("serve", "--snapshot", snapshot, "--host", host, "--port", "0")
@@ -342,9 +311,3 @@ def test_the_table_names_the_largest_volumes_of_other_pods_only(run: Run, tmp_pa
     result = run("explain", "--snapshot", write_list(tmp_path, objects), "--pod", "db-0", "-o", "wide")
     assert "counted with other-5 of pod default/other-5 (15Gi), other-4 " in result.out
     assert "other-2 of pod default/other-2 (12Gi) and 2 more" in result.out
-
-
-def test_serve_alone_needs_a_snapshot(run: Run) -> None:
-    result = run("serve", "--alone")
-    assert result.code == 2
-    assert "--alone needs --snapshot" in result.err

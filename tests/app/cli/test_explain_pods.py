@@ -263,25 +263,6 @@ def test_a_claim_without_a_pod_is_asked_about_alone(run: Run, tmp_path: Path) ->
     assert {name: entry["fits"] for name, entry in answer["nodes"].items()} == {"a": True, "b": True}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        pytest.param(["db-0", "-n", "other"], "nor such a pod in namespace other", id="pod elsewhere"),
-        pytest.param(["shop/db-0", "-n", "other"], "contradicts --namespace other", id="two namespaces"),
-        pytest.param(["pod/"], "the name of a pod is missing", id="kind alone"),
-        pytest.param([""], "the name of a pod is missing", id="empty"),
-        pytest.param(["--claim", "shop/data", "-n", "other"], "contradicts --namespace other", id="claim elsewhere"),
-        pytest.param(["deploy/web", "-n", "shop"], "has no Deployment shop/web", id="no such workload"),
-        pytest.param(["--claim", "shop/log"], "there is no PersistentVolumeClaim shop/log", id="no such claim"),
-        pytest.param(["--volume", "w"], "there is no volumes.longhorn.io w", id="no such volume"),
-    ],
-)
-def test_a_wrong_name_is_an_error_of_one_line(run: Run, snapshot: str, arguments: list[str], problem: str) -> None:
-    result = run("explain", "--snapshot", snapshot, *arguments)
-    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-    assert problem in result.err
-
-
 def test_a_node_that_does_not_exist_is_refused_with_a_warning(run: Run, snapshot: str) -> None:
     """It may be a typing error."""
     result = run("explain", "--snapshot", snapshot, "db-0", "--node", "c")

@@ -78,18 +78,3 @@ def test_where_no_drain_fits_every_order_was_tried(run: Run, tmp_path: Path) -> 
     answer = run("maintenance", "--snapshot", file, "--orders", "2", "-o", "json").answer
     assert [(entry["node"], entry["blocked"]) for entry in answer["failed"]] == [("a", False), ("b", False)]
     assert all(entry["firstProblems"] for entry in answer["failed"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (("absent",), "there is no node absent"),
-        (("--rebuild-rate", "fast"), "--rebuild-rate"),
-        (("--tries", "0"), "--tries"),
-    ],
-)
-def test_bad_input_ends_with_2(run: Run, cluster: str, arguments: tuple[str, ...], problem: str) -> None:
-    result = run("maintenance", *arguments, "--snapshot", cluster)
-    assert result.code == 2
-    assert problem in result.err
-    assert result.err.count("\n") == 1

@@ -125,24 +125,6 @@ def test_a_volume_that_waits_for_the_freed_space_prevents_the_move(tmp_path: Pat
     assert "volumes of which Longhorn has to place replicas: 1" in result.out
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (["--goal", "balance"], "--goal balance: expected largest-volume"),
-        (["--goal", "largest-volume="], "--goal largest-volume=: expected"),
-        (["--goal", "largest-volume=gold"], "there is no StorageClass gold of Longhorn"),
-        (["--size", "much"], "--size: "),
-        (["--size", "0"], "--size: must be positive"),
-        (["--goal", "waiting-pods", "--size", "1Gi"], "--size is for --goal largest-volume"),
-    ],
-)
-def test_bad_input_is_one_clear_line(options: list[str], error: str, cluster: str, run: Run) -> None:
-    result = run("rebalance", "--snapshot", cluster, *options)
-    assert result.code == 2
-    assert error in result.err
-    assert len(result.err.splitlines()) == 1
-
-
 def test_one_of_several_classes_must_be_named(tmp_path: Path, run: Run) -> None:
     gold = {**growing_class(), "metadata": {"name": "gold"}}
     file = write_list(tmp_path / "s.json", cluster_objects(), gold)

@@ -143,22 +143,6 @@ def test_where_nothing_helps_that_is_said(run: Run, tmp_path: Path) -> None:
     assert (result.code, result.out) == (1, "pod default/db fits nowhere; no remedy was found\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        pytest.param(["other"], "other", id="no such pod"),
-        pytest.param(["claimless"], "PersistentVolumeClaim default/missing does not exist", id="no such claim"),
-        pytest.param(["db", "--limit", "0"], "--limit", id="limit"),
-        pytest.param([], "POD", id="no pod"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(run: Run, tmp_path: Path, arguments: list[str], problem: str) -> None:
-    snapshot = write_list(tmp_path, world(), pod("missing", name="claimless"))
-    result = run("remedies", "--snapshot", snapshot, *arguments)
-    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-    assert problem in result.err
-
-
 def test_explain_prints_the_first_remedy_of_a_pod_that_fits_nowhere(run: Run, tmp_path: Path) -> None:
     snapshot = write_list(tmp_path, world(allow=False))
     table = run("explain", "--snapshot", snapshot, "db").out

@@ -258,35 +258,6 @@ def test_a_policy_that_reads_no_resources_needs_no_capacities(run: Run, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        pytest.param([], "either --snapshot or --watch", id="neither"),
-        pytest.param(["--snapshot", CLUSTER, "--watch"], "either --snapshot or --watch", id="both"),
-        pytest.param(["--watch"], "needs --scheduler-name", id="whose pods"),
-        pytest.param(["--snapshot", "nowhere.yaml"], "nowhere.yaml: cannot be read", id="no file"),
-        pytest.param(["--snapshot", CLUSTER, "--policy", "nowhere"], "nowhere: cannot be read", id="no policy"),
-        pytest.param(["--snapshot", CLUSTER, "--policy", CLUSTER], "cluster.yaml: policy: is not JSON", id="no JSON"),
-        *(
-            pytest.param(
-                ["--watch", "--scheduler-name", "x", "--lease-name", name], f"--lease-name {name!r}: ", id=name
-            )
-            for name in ("Upper", "under_score", "-begins", "ends.", "a" * 254)
-        ),
-        pytest.param(
-            ["--watch", "--scheduler-name", "x", "--log-level", "loud"], "--log-level loud: expected one of", id="level"
-        ),
-        pytest.param(
-            ["--watch", "--scheduler-name", "x", "--kubeconfig", "nowhere"], "no cluster to talk to", id="no cluster"
-        ),
-    ],
-)
-def test_bad_input_ends_with_one_line_and_exit_code_2(run: Run, arguments: list[str], problem: str) -> None:
-    result = run("schedule", *arguments)
-    assert result.code == 2
-    assert problem in result.err.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
     ("environment", "arguments", "lease"),
     [
         pytest.param({}, [], LEASE, id="the manifests'"),

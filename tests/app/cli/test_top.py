@@ -167,19 +167,6 @@ def test_trouble_is_counted(tmp_path: Path, run: Run) -> None:
     assert lines[6] == "over - over limit: insufficient Longhorn storage - 0 11Gi 0 0 0 10Gi"
 
 
-@pytest.mark.parametrize(
-    ("command", "problem"),
-    [
-        (["top", "--zone", "mars"], "--zone 'mars': no Longhorn node is in it"),
-        (["top", "--watch"], "--watch needs a terminal; leave it out, or repeat the command"),
-        (["waiting", "--watch", "-o", "yaml"], "--watch shows a table; it cannot be combined with --output"),
-    ],
-)
-def test_bad_input_is_one_line(run: Run, command: list[str], problem: str) -> None:
-    result = run(*command, "--snapshot", EXAMPLE)
-    assert (result.code, result.out, result.err) == (2, "", f"longhorn-extender: {problem}\n")
-
-
 @pytest.mark.parametrize("command", ["top", "waiting"])
 def test_standard_input_cannot_be_watched(run: Run, command: str) -> None:
     result = run(command, "--snapshot", "-", "--watch", stdin=b"{}")

@@ -214,38 +214,6 @@ def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize(
-    ("verbs", "error"),
-    [
-        (("--drain", "x"), "there is no node x"),
-        (("--drain", ","), "--drain: the name of a node is missing"),
-        (("--lose", "region=x"), "--lose region=x: expected NODE, NODE/DISK or zone=NAME"),
-        (("--lose", "a/x"), "there is no Longhorn disk a/x"),
-        (("--scale", "db=3"), "--scale db=3: expected sts/NAME=N, deploy/NAME=N or rs/NAME=N"),
-        (("--scale", "sts/db=many"), "--scale sts/db=many: expected a number from 0 to 10000"),
-        (("--scale", "sts/x=1"), "has no StatefulSet default/x"),
-        (("--set", "x"), "--set x: expected SETTING=VALUE"),
-        (("--set", "x=1"), "x is no Longhorn setting that decisions read"),
-        (("--set", "node-drain-policy=sometimes"), "'sometimes' is not one of block-for-eviction, "),
-        (("--set", "storage-over-provisioning-percentage=-5"), "'-5' is not a whole number of at least 0"),
-        (("--expand", "data-db-0=much"), "--expand data-db-0=much: "),
-        (("--expand", "data-db-0=1Gi"), "PersistentVolumeClaim default/data-db-0: a volume cannot shrink"),
-        (("--add-disk", "a=0"), "--add-disk a=0: must be positive"),
-        (("--add-node", "size=3"), "--add-node size=3: expected like=NODE, count=N and disks=SIZE,SIZE"),
-        (("--apply", "missing.yaml"), "missing.yaml: cannot be read"),
-        (("--apply", "BOUND"), "Pod default/fixed: spec.nodeName is set, so that no scheduler decides about it"),
-        (("--rebuild-rate", "0"), "--rebuild-rate: must be positive"),
-        (("--orders", "0"), "--orders"),
-    ],
-)
-def test_bad_input_is_one_line(run: Run, cluster: str, tmp_path: Path, verbs: tuple[str, ...], error: str) -> None:
-    bound = write_list(tmp_path / "pod.json", pod(name="fixed", node="b"))
-    result = run("what-if", "--snapshot", cluster, *(bound if verb == "BOUND" else verb for verb in verbs))
-    assert (result.code, result.out) == (2, "")
-    assert error in result.err
-    assert result.err.count("\n") == 1
-
-
 def test_an_object_without_a_namespace_gets_the_option_s(run: Run, cluster: str, tmp_path: Path) -> None:
     web = stateful_set("web", 1, "20Gi")
     del web["metadata"]["namespace"]
