@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -294,17 +293,6 @@ def test_a_cordoned_home_does_not_exclude_other_nodes(run: Run) -> None:
     result = run("schedule", "--snapshot", snapshot, "--policy", str(POLICIES / "extender.json"), "-o", "json")
     assert result.code == 0
     assert {entry["node"] for entry in result.answer["bindings"]} == {"node-2"}
-
-
-def test_the_documented_output_is_what_the_command_prints(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = POLICIES.parents[1]
-    monkeypatch.chdir(root)
-    text = (root / "docs" / "generic-scheduler.md").read_text()
-    examples = re.findall(r"```console\n\$ longhorn-extender (schedule --snapshot .*?)\n(.*?)```", text, re.DOTALL)
-    assert len(examples) >= 2
-    for command, expected in examples:
-        printed = run(*shlex.split(command)).out.splitlines()
-        assert [line.rstrip() for line in printed] == [line.rstrip() for line in expected.splitlines()]
 
 
 def test_every_option_is_documented() -> None:

@@ -1,8 +1,6 @@
 """`longhorn-extender top` and `waiting`, on the bundled example and on small clusters."""
 
 import io
-import re
-import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -298,15 +296,3 @@ def test_waiting_agrees_with_explain(run: Run) -> None:
         nodes = run("explain", entry["pod"], "--snapshot", EXAMPLE, "-o", "json").answer["nodes"].values()
         assert entry["fits"] == sum(node["fits"] for node in nodes)
         assert entry["nodes"] == len(nodes)
-
-
-@pytest.mark.parametrize("command", ["top", "waiting"])
-def test_the_documentation_shows_what_is_printed(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setattr("app.cli.options.now", lambda: NOW)
-    monkeypatch.chdir(Path(EXAMPLE).parents[2])
-    text = Path("docs/operations.md").read_text()
-    (block,) = re.findall(rf"```console\n\$ \.venv/bin/longhorn-extender ({command} .*?)```", text, re.S)
-    arguments, *shown = block.splitlines()
-    printed = run(*shlex.split(arguments)).out.splitlines()
-    expected = [line for line in shown if line and line != "..."]
-    assert [line for line in printed if line in expected] == expected

@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -276,14 +274,6 @@ def test_the_mixed_cluster_loses_volumes_with_its_zone_north(run: Run) -> None:
     lost = [entry for entry in volumes if entry["problem"] == "no replica with its data is left"]
     assert {entry["replicas"] for entry in lost} == {1}
     assert any(not entry["incomplete"] for entry in volumes)
-
-
-def test_the_page_shows_what_the_command_prints(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = Path(__file__).parents[3]
-    monkeypatch.chdir(root)
-    page = (root / "docs/what-if.md").read_text()
-    [(command, shown)] = re.findall(r"```console\n\$ \.venv/bin/longhorn-extender (.*?)\n(.*?)```", page, re.DOTALL)
-    assert run(*shlex.split(command)).out == shown
 
 
 @pytest.fixture
