@@ -269,9 +269,7 @@ def decisions(
     query = _query(pod, namespace, outcome, limit)
 
     def read() -> dict[str, Any]:
-        if leader.url:
-            return asyncio.run(_read_directly(query, leader))
-        return asyncio.run(_read(query, kubeconfig, context, longhorn_namespace))
+        return asyncio.run(_read(query, leader, kubeconfig, context, longhorn_namespace))
 
     if refreshing.watch:
         refreshing.run(lambda: _table(_entries(read())), output)
@@ -299,20 +297,20 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
     return urlencode({key: value for key, value in parameters.items() if value is not None})
 
 
-async def _read_directly(query: str, leader: Leader) -> dict[str, Any]:
-    from app.extender.installation_calls import direct_call
+async def _read(
+    query: str, leader: Leader, kubeconfig: str | None, context: str | None, namespace: str
+) -> dict[str, Any]:
+    """Returns the leader's answer, without a URL through the API server; raises a CoreError without a leader."""
+    from app.extender.installation_calls import direct_call, leader_call
 
-    call = direct_call(leader.url, leader.ca_file, leader.cert_file, leader.key_file, leader.server_name)
-    return _decode(await call(f"decisions?{query}"))
-
-
-async def _read(query: str, kubeconfig: str | None, context: str | None, namespace: str) -> dict[str, Any]:
-    """Returns the leader's answer through the API server, or raises a CoreError without a leader."""
-    from app.extender.installation_calls import leader_call
+    path = f"decisions?{query}"
+    if leader.url:
+        call = direct_call(leader.url, leader.ca_file, leader.cert_file, leader.key_file, leader.server_name)
+        return _decode(await call(path))
     from app.kube.client import KubeClient
 
     async with await KubeClient.connect(kubeconfig, context) as client:
-        return _decode(await (await leader_call(client, namespace))(f"decisions?{query}"))
+        return _decode(await (await leader_call(client, namespace))(path))
 
 
 def _decode(body: bytes) -> dict[str, Any]:

@@ -71,28 +71,23 @@ def headroom(
     if waiting:
         notes.insert(0, f"pods that wait already: {waiting}; they are placed first where they fit")
     asked = {"template": template, "orders": orders.orders, "seed": orders.seed, "limit": limit, "atLeast": at_least}
-    data = {**asked, **_headroom_data(result, closest, succeeds=succeeds), "notes": notes}
-
-    def table(console: render.Console) -> None:
-        _print_headroom(result, closest, console)
-        console.end(notes, _headroom_summary(result, template))
-
-    render.show_answer("Headroom", data, output, table, succeeds=succeeds)
-
-
-def _headroom_data(result: Headroom, closest: ClosestNode | None, *, succeeds: bool) -> dict[str, Any]:
-    refused = result.tightest.refused
-    return {
+    data = {
+        **asked,
         "least": result.least,
         "most": result.most,
         "limitReached": result.limit_reached,
         "succeeds": succeeds,
         "nodes": [{"node": name, "least": least, "most": most} for name, (least, most) in result.nodes.items()],
         "refusals": result.refusals,
-        "refused": None
-        if refused is None
-        else {"pod": "/".join(refused.key), "reasons": refused.reasons, "closest": closest},
+        "refused": refused and {"pod": "/".join(refused.key), "reasons": refused.reasons, "closest": closest},
+        "notes": notes,
     }
+
+    def table(console: render.Console) -> None:
+        _print_headroom(result, closest, console)
+        console.end(notes, _headroom_summary(result, template))
+
+    render.show_answer("Headroom", data, output, table, succeeds=succeeds)
 
 
 def _print_headroom(result: Headroom, closest: ClosestNode | None, console: render.Console) -> None:
@@ -162,7 +157,17 @@ def maintenance(
         )
         order = find_drain_order(request)
     notes = [cluster_source.CHANCE, *source.notes(drains=True)]
-    data = {"orders": order.courses, "seed": orders.seed, "rate": rate, **_order_data(order, rate), "notes": notes}
+    data = {
+        "orders": order.courses,
+        "seed": orders.seed,
+        "rate": rate,
+        "succeeds": order.complete,
+        "exhaustive": order.exhaustive,
+        "tries": order.dead_ends,
+        "steps": [_step_data(step, rate) for step in order.steps],
+        "failed": order.failed,
+        "notes": notes,
+    }
 
     def table(console: render.Console) -> None:
         _print_order(order, rate, console)
@@ -173,16 +178,6 @@ def maintenance(
 
 def _choose(seed: str, node: str) -> Choose:
     return cluster_source.seeded_choice(f"{seed}/{node}")
-
-
-def _order_data(order: DrainOrder, rate: int | None) -> dict[str, Any]:
-    return {
-        "succeeds": order.complete,
-        "exhaustive": order.exhaustive,
-        "tries": order.dead_ends,
-        "steps": [_step_data(step, rate) for step in order.steps],
-        "failed": order.failed,
-    }
 
 
 def _step_data(step: DrainStep, rate: int | None) -> dict[str, Any]:
