@@ -66,6 +66,13 @@ async def served_cluster(
         yield kubeconfig
 
 
+def secret_object(version: str, kind: str, name: str, namespace: str = "longhorn-system", **parts: Object) -> Object:
+    """An object with secrets in its metadata."""
+    metadata = {"name": name, "labels": {"label": SECRET}, "annotations": {"secret": SECRET}}
+    metadata |= {"namespace": namespace} if namespace else {}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
+
+
 def cluster_with_secrets() -> list[Object]:
     """A cluster with secrets wherever users put them."""
     objects = [
@@ -87,22 +94,17 @@ def cluster_with_secrets() -> list[Object]:
         if raw["kind"] != "Node" or "longhorn" in raw["apiVersion"]:
             raw["metadata"]["labels"] = {"label": SECRET}
     classes = next(raw for raw in objects if raw["kind"] == "StorageClass")
-    classes["parameters"] |= {
-        "backingImageDataSourceParameters": json.dumps({"url": f"https://me:{SECRET}@example.com"})
-    }
+    source = json.dumps({"url": f"https://me:{SECRET}@example.com"})
+    classes["parameters"] |= {"backingImageDataSourceParameters": source}
     classes["parameters"] |= {"csi.storage.k8s.io/node-publish-secret-name": SECRET}
     other_class = make.storage_class("other", provisioner="example.com/other", restuserkey=SECRET)
-    image = {
-        "apiVersion": make.LONGHORN,
-        "kind": "BackingImage",
-        "metadata": {"name": "image", "namespace": "longhorn-system"},
-        "spec": {
-            "sourceType": "download",
-            "sourceParameters": {"url": f"https://example.com/{SECRET}"},
-            "secret": SECRET,
-        },
-        "status": {"realSize": 5, "virtualSize": 7},
-    }
+    image = secret_object(
+        make.LONGHORN,
+        "BackingImage",
+        "image",
+        spec={"sourceType": "download", "sourceParameters": {"url": f"https://x.com/{SECRET}"}, "secret": SECRET},
+        status={"realSize": 5, "virtualSize": 7},
+    )
     persistent = next(raw for raw in objects if raw["kind"] == "PersistentVolume")
     persistent["spec"]["csi"] |= {"volumeAttributes": {"key": SECRET}, "nodeStageSecretRef": {"name": SECRET}}
     volume = next(raw for raw in objects if raw["kind"] == "Volume")
@@ -115,39 +117,22 @@ def cluster_with_secrets() -> list[Object]:
         make.setting("registry-secret", SECRET),
         make.setting("storage-over-provisioning-percentage", "150"),
     ]
-    schedule = {
-        "apiVersion": make.LONGHORN,
-        "kind": "DiskSchedule",
-        "metadata": {"name": "a-disk-1", "namespace": "longhorn-system", "labels": {"label": SECRET}},
-        "spec": {"name": "disk-1", "nodeID": "a", "replicas": {"r": 5 * make.GI}, "note": SECRET},
-        "status": {"replicas": {}, "conditions": [{"type": "Schedulable", "status": "True", "message": SECRET}]},
-    }
-    group = "snapshot.storage.k8s.io"
-    backup = {
-        "apiVersion": make.LONGHORN,
-        "kind": "Backup",
-        "metadata": {"name": "b", "namespace": "longhorn-system", "labels": {"label": SECRET}},
-        "spec": {"labels": {"key": SECRET}},
-        "status": {
-            "volumeSize": "5",
-            "url": f"s3://{SECRET}",
-            "labels": {"key": SECRET},
-            "messages": {"error": SECRET},
-        },
-    }
-    saved = {
-        "apiVersion": f"{group}/v1",
-        "kind": "VolumeSnapshot",
-        "metadata": {"name": "s", "namespace": "default", "labels": {"label": SECRET}},
-        "status": {"boundVolumeSnapshotContentName": "c", "error": {"message": SECRET}},
-    }
-    content = {
-        "apiVersion": f"{group}/v1",
-        "kind": "VolumeSnapshotContent",
-        "metadata": {"name": "c", "annotations": {"secret": SECRET}},
-        "spec": {"driver": "driver.longhorn.io", "volumeSnapshotClassName": SECRET},
-        "status": {"snapshotHandle": "bak://v/b"},
-    }
+    schedule = secret_object(
+        make.LONGHORN,
+        "DiskSchedule",
+        "a-disk-1",
+        spec={"name": "disk-1", "nodeID": "a", "replicas": {"r": 5 * make.GI}, "note": SECRET},
+        status={"replicas": {}, "conditions": [{"type": "Schedulable", "status": "True", "message": SECRET}]},
+    )
+    texts = {"url": f"s3://{SECRET}", "labels": {"key": SECRET}, "messages": {"error": SECRET}}
+    backup = secret_object(
+        make.LONGHORN, "Backup", "b", spec={"labels": {"key": SECRET}}, status={"volumeSize": "5", **texts}
+    )
+    group = "snapshot.storage.k8s.io/v1"
+    bound = {"boundVolumeSnapshotContentName": "c", "error": {"message": SECRET}}
+    saved = secret_object(group, "VolumeSnapshot", "s", "default", status=bound)
+    spec = {"driver": "driver.longhorn.io", "volumeSnapshotClassName": SECRET}
+    content = secret_object(group, "VolumeSnapshotContent", "c", "", spec=spec, status={"snapshotHandle": "bak://v/b"})
     stored = stateful_set("web", 1, note=SECRET)
     stored["spec"]["template"]["spec"] |= {"containers": [secret], "serviceAccountName": SECRET}
     stored["spec"]["template"]["metadata"] |= {"labels": {"label": SECRET}, "annotations": {"x": SECRET}}
