@@ -52,6 +52,7 @@ async def client_of(
 
 
 async def get(path: str, *objects: Object | Iterable[Object], **parts: Any) -> str:
+    """A page, which is well-formed and accessible."""
     async with client_of(*objects, **parts) as client:
         response = await client.get(path)
     assert response.status_code == 200, response.text
