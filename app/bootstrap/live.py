@@ -53,18 +53,6 @@ _TIMING: Final = Timing(monotonic, random.uniform)
 _now: Final = partial(datetime.now, UTC)
 
 
-class _Shared(Struct, frozen=True):
-    """What the parts of the extender share."""
-
-    options: LiveOptions
-    settings: Settings
-    client: KubeClient
-    cache: ClusterCache
-    evaluator: Evaluator
-    live_settings: LiveSettings
-    metrics: Metrics
-
-
 class _Reservation(Struct, frozen=True):
     """How pods are kept from taking the same space."""
 
@@ -98,92 +86,168 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     """
     connect = partial(KubeClient.connect, options.kubeconfig, options.context, memory=options.memory)
     file = PolicyFile(settings.policy, load_plugins(settings.plugins)) if settings.policy is not None else None
-    client = await connect()
-    cache = ClusterCache(client, options.namespace, _TIMING, _now, options.stale_after)
-    config_map = ConfigMapCache(client, options.namespace, NAME, _TIMING)
-    live_settings = LiveSettings(cache, config_map, options.environment)
-    evaluator = Evaluator(cache, settings.options, DecisionThread())
-    metrics = Metrics()
-    shared = _Shared(options, settings, client, cache, evaluator, live_settings, metrics)
     elector = Elector(connect, options.identity, options.namespace, options.timing)
-    reservation = _reservation(shared, elector)
-    generic = GenericCache(client, _TIMING, options.stale_after)
-    policy = PolicyInForce(file, generic)
-    metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
-    metrics.capacity(lambda: cache.latest_state if elector.leading() else None, with_disks=settings.disk_metrics)
-    if file is not None:
-        file.subscribe(metrics.policy_reloads.count)
-    files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
-    service = endpoint_slice.EXTENDER if files is None else endpoint_slice.EXTENDER_WITH_TLS
-    certificate = _certificate(shared, elector)
-    guard = _placement_guard(shared, reservation, certificate)
-    endpoint = _guard_endpoint(shared, elector, certificate, guard)
-    parts = ExtenderParts(
-        cache=cache,
-        config_map=config_map,
-        elector=elector,
-        publisher=_publisher(shared, elector.leading, port, service),
-        metrics=metrics,
-        node_name=options.node_name,
-        policy_problem=lambda: policy.problem,
-        offer_store=reservation.store,
-        guard=endpoint,
-        background=[task.run for task in (generic if file is not None else None, file, files) if task is not None],
-    )
-    reservations = reservation.reservations
-    losses = _node_losses(shared)
-    tasks = (*reservation.tasks, guard, certificate, losses)
-    lifecycle = ExtenderLifecycle(parts, live_settings, reservations, tasks, reservation.outstanding)
-    verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
-    budget = MemoryBudget(settings.request_memory)
-    metrics.request_memory(budget)
-    state = AppState(
-        evaluator,
-        verbs,
-        metrics,
-        settings.max_body,
-        budget,
-        lifecycle,
-        lambda: live_settings().observes,
-        node_losses=losses,
-        status=_status_page(shared, reservation.contenders, losses),
-    )
-    guard_state = AdmissionState(guard, lifecycle.review_refusal, lifecycle.keeps_guard_connections, metrics, budget)
-    app = application(state, partial(_prepare_scrape, cache, elector, guard, metrics.guard_proven()))
-    tls = None if files is None else lambda: files.context
-    guard_app = guard_application(guard_state)
-    return LiveExtender(app, guard_app, lambda: certificate.context, lifecycle, client, tls)
+    return _Wiring(options, settings, await connect(), elector).extender(port, file)
 
 
-def _node_losses(shared: _Shared) -> NodeLosses:
-    losses = NodeLosses(shared.evaluator, shared.cache.state)
-    shared.metrics.node_losses(lambda: losses.latest)
-    return losses
+class _Wiring:
+    """The parts that the others share, and how these are made."""
 
+    def __init__(self, options: LiveOptions, settings: Settings, client: KubeClient, elector: Elector) -> None:
+        self._options = options
+        self._settings = settings
+        self._client = client
+        self._elector = elector
+        self._cache = ClusterCache(client, options.namespace, _TIMING, _now, options.stale_after)
+        self._config_map = ConfigMapCache(client, options.namespace, NAME, _TIMING)
+        self._live_settings = LiveSettings(self._cache, self._config_map, options.environment)
+        self._evaluator = Evaluator(self._cache, settings.options, DecisionThread())
+        self._metrics = Metrics()
 
-def _guard_endpoint(
-    shared: _Shared, elector: Elector, certificate: GuardCertificate, guard: PlacementGuard
-) -> GuardEndpoint:
-    options = shared.options
-    leader = _publisher(shared, elector.leading, options.guard_port, endpoint_slice.PLACEMENT_GUARD)
-    # Any process that does not lead may take this port, and the leader empties it.
-    standby = _publisher(shared, lambda: True, options.guard_port, endpoint_slice.PLACEMENT_GUARD_STANDBY)
-    return GuardEndpoint(
-        certificate,
-        (leader, standby) if leader is not None and standby is not None else None,
-        elector.leading,
-        lambda: guard.activity,
-        options.guard_problem,
-    )
+    def extender(self, port: int, file: PolicyFile | None) -> LiveExtender:
+        options = self._options
+        settings = self._settings
+        cache = self._cache
+        metrics = self._metrics
+        elector = self._elector
+        reservation = self._reservation()
+        generic = GenericCache(self._client, _TIMING, options.stale_after)
+        policy = PolicyInForce(file, generic)
+        metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
+        metrics.capacity(lambda: cache.latest_state if elector.leading() else None, with_disks=settings.disk_metrics)
+        if file is not None:
+            file.subscribe(metrics.policy_reloads.count)
+        files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
+        service = endpoint_slice.EXTENDER if files is None else endpoint_slice.EXTENDER_WITH_TLS
+        certificate = self._certificate()
+        guard = self._placement_guard(reservation, certificate)
+        parts = ExtenderParts(
+            cache=cache,
+            config_map=self._config_map,
+            elector=elector,
+            publisher=self._publisher(elector.leading, port, service),
+            metrics=metrics,
+            node_name=options.node_name,
+            policy_problem=lambda: policy.problem,
+            offer_store=reservation.store,
+            guard=self._guard_endpoint(certificate, guard),
+            background=[task.run for task in (generic if file is not None else None, file, files) if task is not None],
+        )
+        losses = NodeLosses(self._evaluator, cache.state)
+        metrics.node_losses(lambda: losses.latest)
+        tasks = (*reservation.tasks, guard, certificate, losses)
+        reservations = reservation.reservations
+        lifecycle = ExtenderLifecycle(parts, self._live_settings, reservations, tasks, reservation.outstanding)
+        verbs = Verbs(self._evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
+        budget = MemoryBudget(settings.request_memory)
+        metrics.request_memory(budget)
+        status = None
+        if settings.status_page:
+            reporter = StatusReporter(self._evaluator, cache.state, reservation.contenders, options.namespace)
+            status = StatusSources(reporter, losses, lambda: cache.statuses, options.identity)
+        state = AppState(
+            self._evaluator,
+            verbs,
+            metrics,
+            settings.max_body,
+            budget,
+            lifecycle,
+            lambda: self._live_settings().observes,
+            node_losses=losses,
+            status=status,
+        )
+        guard_state = AdmissionState(
+            guard, lifecycle.review_refusal, lifecycle.keeps_guard_connections, metrics, budget
+        )
+        app = application(state, partial(_prepare_scrape, cache, elector, guard, metrics.guard_proven()))
+        tls = None if files is None else lambda: files.context
+        guard_app = guard_application(guard_state)
+        return LiveExtender(app, guard_app, lambda: certificate.context, lifecycle, self._client, tls)
 
+    def _guard_endpoint(self, certificate: GuardCertificate, guard: PlacementGuard) -> GuardEndpoint:
+        port = self._options.guard_port
+        leader = self._publisher(self._elector.leading, port, endpoint_slice.PLACEMENT_GUARD)
+        # Any process that does not lead may take this port, and the leader empties it.
+        standby = self._publisher(lambda: True, port, endpoint_slice.PLACEMENT_GUARD_STANDBY)
+        publishers = (leader, standby) if leader is not None and standby is not None else None
+        problem = self._options.guard_problem
+        return GuardEndpoint(certificate, publishers, self._elector.leading, lambda: guard.activity, problem)
 
-def _status_page(shared: _Shared, contenders: Callable[[], Contenders], losses: NodeLosses) -> StatusSources | None:
-    if not shared.settings.status_page:
-        return None
-    options = shared.options
-    caches = shared.cache
-    reporter = StatusReporter(shared.evaluator, caches.state, contenders, options.namespace)
-    return StatusSources(reporter, losses, lambda: caches.statuses, options.identity)
+    def _placement_guard(self, reservation: _Reservation, certificate: GuardCertificate) -> PlacementGuard:
+        """Returns what decides about Longhorn's placements, whose health `--packing auto` follows from then on."""
+        cache = self._cache
+        evaluator = self._evaluator
+
+        async def recorded(node: str) -> Contenders:
+            contenders = reservation.contenders()
+            if reservation.store is None or not isinstance(contenders, Competing):
+                return contenders
+            offers = await reservation.store.read_offers()
+            view = cache.state().view
+            return replace(contenders, ledger=offers_on_node(offers, node, view, evaluator.options, monotonic()))
+
+        context = GuardContext(
+            settings=self._live_settings,
+            leads=reservation.has_adopted,
+            contenders=reservation.contenders,
+            recorded=recorded,
+            written=partial(written_replicas, self._client, self._options.namespace),
+            obstacle=lambda: certificate.problem,
+        )
+        guard = PlacementGuard(cache, evaluator, context, self._metrics, monotonic)
+        cache.subscribe("replicas", guard.note_delivery)
+        evaluator.follow_guard(lambda: guard.proven, lambda: guard.allowances)
+        return guard
+
+    def _certificate(self) -> GuardCertificate:
+        options = CertificateOptions(
+            self._options.namespace,
+            wanted=lambda: self._live_settings().placement_guard is not GuardMode.OFF,
+            leading=self._elector.leading,
+            now=_now,
+        )
+        return GuardCertificate(self._client, options, self._metrics)
+
+    def _publisher(
+        self, allowed: Callable[[], bool], port: int, service: endpoint_slice.LeaderService
+    ) -> EndpointPublisher | None:
+        options = self._options
+        if not options.advertise or not port:
+            return None
+        endpoint = endpoint_slice.Endpoint.at(options.advertise, port, options.node_name)
+        return EndpointPublisher(self._client, options.namespace, endpoint, allowed, service)
+
+    def _reservation(self) -> _Reservation:
+        cache = self._cache
+        evaluator = self._evaluator
+        metrics = self._metrics
+        if self._options.reservation is Reservation.NODE:
+            return _Reservation(NodeReservations(cache, evaluator, self._live_settings, metrics, monotonic))
+        store = OfferStore(self._client, self._options.namespace, self._elector, lambda: cache.versions, monotonic)
+        offers = Offers(cache, evaluator, self._live_settings, metrics, monotonic, store=store)
+        placements = Placements(cache, evaluator, offers.contenders, metrics, monotonic)
+        cache.subscribe("replicas", placements.note_delivery)
+        patch = NudgePatch(self._client)
+        nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics.nudges.count, clock=monotonic, now=_now)
+        nudges = self._options.nudge
+        offers.subscribe(nudger if nudges else None, placements)
+        metrics.outstanding(
+            lambda: placements.outstanding(
+                offers=offers.outstanding, waiting=nudger.remembered, oldest_wait=nudger.oldest_wait
+            )
+        )
+
+        def outstanding() -> OutstandingState:
+            return OutstandingState(
+                cache.state().demand,
+                offers.observed_ledger(),
+                placements.report,
+                placements.overbookings,
+                nudger.waiting,
+            )
+
+        tasks = (placements, nudger, store) if nudges else (placements, store)
+        return _Reservation(offers, tasks, outstanding, store, offers.contenders, lambda: offers.adopted)
 
 
 def _prepare_scrape(cache: ClusterCache, elector: Elector, guard: PlacementGuard, proven: Gauge) -> None:
@@ -191,80 +255,3 @@ def _prepare_scrape(cache: ClusterCache, elector: Elector, guard: PlacementGuard
     proven.set(guard.proven)
     if elector.leading() and cache.has_synced:
         cache.state()
-
-
-def _placement_guard(shared: _Shared, reservation: _Reservation, certificate: GuardCertificate) -> PlacementGuard:
-    """Returns what decides about Longhorn's placements, whose health `--packing auto` follows from then on."""
-    cache = shared.cache
-
-    async def recorded(node: str) -> Contenders:
-        contenders = reservation.contenders()
-        if reservation.store is None or not isinstance(contenders, Competing):
-            return contenders
-        offers = await reservation.store.read_offers()
-        view = cache.state().view
-        return replace(contenders, ledger=offers_on_node(offers, node, view, shared.evaluator.options, monotonic()))
-
-    context = GuardContext(
-        settings=shared.live_settings,
-        leads=reservation.has_adopted,
-        contenders=reservation.contenders,
-        recorded=recorded,
-        written=partial(written_replicas, shared.client, shared.options.namespace),
-        obstacle=lambda: certificate.problem,
-    )
-    guard = PlacementGuard(cache, shared.evaluator, context, shared.metrics, monotonic)
-
-    cache.subscribe("replicas", guard.note_delivery)
-    shared.evaluator.follow_guard(lambda: guard.proven, lambda: guard.allowances)
-    return guard
-
-
-def _certificate(shared: _Shared, elector: Elector) -> GuardCertificate:
-    settings = shared.live_settings
-    options = CertificateOptions(
-        shared.options.namespace,
-        wanted=lambda: settings().placement_guard is not GuardMode.OFF,
-        leading=elector.leading,
-        now=_now,
-    )
-    return GuardCertificate(shared.client, options, shared.metrics)
-
-
-def _publisher(
-    shared: _Shared, allowed: Callable[[], bool], port: int, service: endpoint_slice.LeaderService
-) -> EndpointPublisher | None:
-    options = shared.options
-    if not options.advertise or not port:
-        return None
-    endpoint = endpoint_slice.Endpoint.at(options.advertise, port, options.node_name)
-    return EndpointPublisher(shared.client, options.namespace, endpoint, allowed, service)
-
-
-def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
-    cache = shared.cache
-    evaluator = shared.evaluator
-    metrics = shared.metrics
-    if shared.options.reservation is Reservation.NODE:
-        return _Reservation(NodeReservations(cache, evaluator, shared.live_settings, metrics, monotonic))
-    store = OfferStore(shared.client, shared.options.namespace, elector, lambda: cache.versions, monotonic)
-    offers = Offers(cache, evaluator, shared.live_settings, metrics, monotonic, store=store)
-    placements = Placements(cache, evaluator, offers.contenders, metrics, monotonic)
-    cache.subscribe("replicas", placements.note_delivery)
-    patch = NudgePatch(shared.client)
-    nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics.nudges.count, clock=monotonic, now=_now)
-    nudges = shared.options.nudge
-    offers.subscribe(nudger if nudges else None, placements)
-    metrics.outstanding(
-        lambda: placements.outstanding(
-            offers=offers.outstanding, waiting=nudger.remembered, oldest_wait=nudger.oldest_wait
-        )
-    )
-
-    def outstanding() -> OutstandingState:
-        return OutstandingState(
-            cache.state().demand, offers.observed_ledger(), placements.report, placements.overbookings, nudger.waiting
-        )
-
-    tasks = (placements, nudger, store) if nudges else (placements, store)
-    return _Reservation(offers, tasks, outstanding, store, offers.contenders, lambda: offers.adopted)

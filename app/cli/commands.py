@@ -2,7 +2,7 @@
 does not fit. 2: bad input, with one clear line on standard error.
 
 A command's module is imported when the command is called, so `--help` and `--version` need none. A parameter that is a
-struct, such as the `Query` of `app/cli/query.py`, stands for a group of options that commands share.
+struct, such as the `Query` of `app/cli/cluster_source.py`, stands for a group of options that commands share.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ _MODULES: Final = {
     "headroom": "planning",
     "maintenance": "planning",
     "policy": "schedule",
-    "remedies": "remedies_command",
+    "rebalance": "remedies",
     "scheduler-config": "scheduler_registration",
+    "snapshot": "cluster_source",
     "waiting": "decisions",
 }
 _OLD_NAMES: Final = {"namespace": "longhorn-namespace"}

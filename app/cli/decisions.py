@@ -7,7 +7,7 @@ Data flow of `waiting`, for which no extender needs to run: a cluster or a snaps
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlencode
@@ -16,17 +16,9 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from app.cli.options import (
-    ContextOption,
-    KubeconfigOption,
-    LeaderUrlOption,
-    LonghornNamespaceOption,
-    check_url,
-    namespace_option,
-    now,
-)
-from app.cli.query import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
-from app.cli.render import Cell, ListOutput, Refreshing, Table, document, shorten, show, show_progress
+from app.cli import options as flags
+from app.cli.cluster_source import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
+from app.cli.render import Cell, Console, ListOutput, Refreshing, Table, document, shorten, show, show_progress
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import MAX_DECISIONS, Competing, DecisionOutcome, FilterOptions
@@ -37,10 +29,8 @@ from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_age, format_bytes
 from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nodes, waiting_pods, waiting_row
-from scheduler_core.values import replace
 
 if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
     from app.schemas.remedies_answer import RemedyAnswer
 
 
@@ -49,41 +39,12 @@ _DEFAULT_REMEDIES: Final = 10
 _MAX_REASONS: Final = 2
 
 
-class WaitingPods(Struct, frozen=True):
-    """The pods that wait, the oldest first, with the remedies that were found."""
-
-    count: int  # of all selected pods, before --limit
-    rows: Sequence[WaitingRow]
-    remedies: dict[str, RemedyAnswer]
-
-    def data(self) -> dict[str, Any]:
-        """Returns what JSON has."""
-        items = [
-            {
-                "pod": row.pod.key,
-                "since": row.pod.created,
-                "size": row.size,
-                "nodes": row.nodes,
-                "fits": row.fitting,
-                "reasons": row.reasons,
-                "closest": row.closest,
-                "remedy": self.remedies.get(row.pod.key),
-                "error": row.error,
-            }
-            for row in self.rows
-        ]
-        return document("WaitingPodList", {"count": self.count, "items": items})
-
-
 def waiting(
     *,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="The most pods; default: all.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="The most pods; default: all.")] = None,
     remedies: Annotated[
         int,
         typer.Option(
-            "--remedies",
             metavar="N",
             min=0,
             help="For how many pods that fit nowhere, the oldest first, the cheapest remedy is sought.",
@@ -95,7 +56,7 @@ def waiting(
     ] = ListOutput.TABLE,
     rules: Rules,
     query: Query,
-    namespace: Annotated[str | None, namespace_option("Namespace of the pods; default: all.")] = None,
+    namespace: Annotated[str | None, flags.namespace_option("Namespace of the pods; default: all.")] = None,
 ) -> None:
     """Show the pods with claims that wait for a node.
 
@@ -107,44 +68,56 @@ def waiting(
     """
     query.check_standard_input(repeats=refreshing.watch)
 
-    def read() -> WaitingPods:
+    def read() -> dict[str, Any]:
         source = query.read()
-        answer = _answer(source, rules.options, namespace, limit)
-        return replace(answer, remedies=_remedies(answer.rows, source, rules.options, remedies))
+        state = ClusterState.of(View.of(source.snapshot, flags.now()))
+        pods = [pod for pod in waiting_pods(state.view) if namespace in (None, pod.namespace)]
+        shown = show_progress(pods[:limit], "Deciding about pods")
+        contenders = Competing.without_offers(state)
+        rows = [_row(pod, source, state, rules.options, contenders) for pod in shown]
+        found = _remedies(rows, source, rules.options, remedies)
+        items = [
+            {
+                "pod": row.pod.key,
+                "since": row.pod.created,
+                "size": row.size,
+                "nodes": row.nodes,
+                "fits": row.fitting,
+                "reasons": row.reasons,
+                "closest": row.closest,
+                "remedy": found.get(row.pod.key),
+                "error": row.error,
+            }
+            for row in rows
+        ]
+        return document("WaitingPodList", {"count": len(pods), "items": items})
+
+    def table(answer: dict[str, Any]) -> Table:
+        return lambda console: print_waiting(answer, console, flags.now())
 
     if refreshing.watch:
-        refreshing.run(lambda: _waiting_table(read()), output)
+        refreshing.run(lambda: table(read()), output)
         return
     answer = read()
-    show(answer.data(), output, _waiting_table(answer), (f"pod/{row.pod.name}" for row in answer.rows))
-    if answer.count:
+    show(answer, output, table(answer), (f"pod/{item['pod'].partition('/')[2]}" for item in answer["items"]))
+    if answer["count"]:
         raise typer.Exit(SOME_WAIT)
 
 
-def _answer(source: ClusterSource, options: FilterOptions, namespace: str | None, limit: int | None) -> WaitingPods:
-    state = ClusterState.of(View.of(source.snapshot, now()))
-    contenders = Competing.without_offers(state)
-    pods = [pod for pod in waiting_pods(state.view) if namespace in (None, pod.namespace)]
-
-    def row(pod: Pod) -> WaitingRow:
-        refused = _refusals(pod, source, candidate_nodes(state.view))
-        return waiting_row(pod, state, options, contenders, refused)
-
-    rows = [row(pod) for pod in show_progress(pods[:limit], "Deciding about pods")]
-    return WaitingPods(len(pods), rows, {})
-
-
-def _refusals(pod: Pod, source: ClusterSource, names: list[str]) -> dict[str, str]:
+def _row(
+    pod: Pod, source: ClusterSource, state: ClusterState, options: FilterOptions, contenders: Competing
+) -> WaitingRow:
     objects = source.objects
     claims = pod_claims(pod, source.snapshot, objects.affinities)
-    refusals = kube_scheduler_refusals(pod, names, objects.state, claims)
-    return {name: refusal.text for name, refusal in refusals.items()}
+    refusals = kube_scheduler_refusals(pod, candidate_nodes(state.view), objects.state, claims)
+    texts = {name: refusal.text for name, refusal in refusals.items()}
+    return waiting_row(pod, state, options, contenders, texts)
 
 
 def _remedies(
     rows: Sequence[WaitingRow], source: ClusterSource, options: FilterOptions, count: int
 ) -> dict[str, RemedyAnswer]:
-    from app.cli.remedies_command import cheapest_remedies
+    from app.cli.remedies import cheapest_remedies
 
     stuck = [row.pod for row in rows if not row.fitting and not row.error][:count]
     remedies = {}
@@ -154,45 +127,41 @@ def _remedies(
     return remedies
 
 
-def _waiting_table(answer: WaitingPods) -> Table:
-    return lambda console: print_waiting(answer, console, now())
-
-
-def print_waiting(answer: WaitingPods, console: EscapingConsole, now: datetime) -> None:
+def print_waiting(answer: dict[str, Any], console: Console, now: datetime) -> None:
     """Prints one row per waiting pod; ages are those at `now`."""
-    if not answer.rows:
+    items = answer["items"]
+    if not items:
         console.write("no pod with claims waits for a node")
         return
     headers = ("POD", "SINCE", "AGE", "SIZE", "FITS", "WHY", "CLOSEST NODE", "REMEDY")
-    console.print(console.table_of(headers, _waiting_cells(answer, now)))
-    if len(answer.rows) < answer.count:
+    console.print(console.table_of(headers, (_waiting_cells(item, now) for item in items)))
+    if len(items) < answer["count"]:
         console.print()
-        console.write(f"{answer.count - len(answer.rows)} more; see --limit")
+        console.write(f"{answer['count'] - len(items)} more; see --limit")
 
 
-def _waiting_cells(answer: WaitingPods, now: datetime) -> Iterator[Sequence[str]]:
-    for row in answer.rows:
-        created = parse_time(row.pod.created)
-        remedy = answer.remedies.get(row.pod.key)
-        yield (
-            row.pod.key,
-            row.pod.created or "-",
-            format_age((now - created).total_seconds()) if created is not None else "-",
-            format_bytes(row.size) if row.size else "-",
-            f"{row.fitting} of {row.nodes}",
-            _why(row),
-            _closest(row.closest),
-            remedy.text if remedy is not None else "-",
-        )
+def _waiting_cells(item: dict[str, Any], now: datetime) -> Sequence[str]:
+    created = parse_time(item["since"])
+    return (
+        item["pod"],
+        item["since"] or "-",
+        format_age((now - created).total_seconds()) if created is not None else "-",
+        format_bytes(item["size"]) if item["size"] else "-",
+        f"{item['fits']} of {item['nodes']}",
+        _why(item),
+        _closest(item["closest"]),
+        item["remedy"].text if item["remedy"] is not None else "-",
+    )
 
 
-def _why(row: WaitingRow) -> str:
-    if row.error:
-        return row.error
-    if row.fitting:
+def _why(item: dict[str, Any]) -> str:
+    if item["error"]:
+        return str(item["error"])
+    if item["fits"]:
         return "fits now; kube-scheduler has not tried again"
-    shown = list(row.reasons.items())[:_MAX_REASONS]
-    others = sum(row.reasons.values()) - sum(count for _, count in shown)
+    reasons: dict[str, int] = item["reasons"]
+    shown = list(reasons.items())[:_MAX_REASONS]
+    others = sum(reasons.values()) - sum(count for _, count in shown)
     return "; ".join([*(f"{reason} ({count})" for reason, count in shown), *([f"others ({others})"] if others else [])])
 
 
@@ -212,23 +181,19 @@ _STYLES: Final = {"fits": "green", "refused": "red", "error": "red"}
 class Leader(Struct, frozen=True):
     """How the leader is called. The files are named as the keys of `tlsConfig` in the file that registers the extender."""
 
-    url: LeaderUrlOption = ""
+    url: flags.LeaderUrlOption = ""
     ca_file: Annotated[
         str,
         typer.Option(
-            "--ca-file",
             metavar="FILE",
             help="Authorities of the extender's TLS certificate, with an https --url; default: the system's.",
         ),
     ] = ""
-    cert_file: Annotated[
-        str, typer.Option("--cert-file", metavar="FILE", help="Certificate to show to an extender with TLS.")
-    ] = ""
-    key_file: Annotated[str, typer.Option("--key-file", metavar="FILE", help="Private key of --cert-file.")] = ""
+    cert_file: Annotated[str, typer.Option(metavar="FILE", help="Certificate to show to an extender with TLS.")] = ""
+    key_file: Annotated[str, typer.Option(metavar="FILE", help="Private key of --cert-file.")] = ""
     server_name: Annotated[
         str,
         typer.Option(
-            "--server-name",
             metavar="NAME",
             help="Name in the extender's TLS certificate, such as longhorn-scheduler-extender.longhorn-system.svc; default: the host "
             "of --url.",
@@ -237,7 +202,7 @@ class Leader(Struct, frozen=True):
 
     def check(self) -> None:
         """Raises a CoreError if the URL has no scheme, a file or name is given and it has no TLS, or a certificate has no key."""
-        check_url(self.url)
+        flags.check_url(self.url)
         given = self.ca_file or self.cert_file or self.key_file or self.server_name
         if given and not self.url.startswith("https://"):
             raise CoreError("--ca-file, --cert-file, --key-file and --server-name need --url https://HOST:PORT")
@@ -275,20 +240,20 @@ def decisions(
     pod: Annotated[
         str | None, typer.Argument(metavar="POD", help="NAME, NAMESPACE/NAME or pod/NAME. Without it: all pods.")
     ] = None,
-    outcome: Annotated[DecisionOutcome | None, typer.Option("--outcome", help="Only decisions that ended so.")] = None,
+    outcome: Annotated[DecisionOutcome | None, typer.Option(help="Only decisions that ended so.")] = None,
     limit: Annotated[
         int,
-        typer.Option("--limit", metavar="N", min=1, max=MAX_DECISIONS, help="The most decisions, the latest first."),
+        typer.Option(metavar="N", min=1, max=MAX_DECISIONS, help="The most decisions, the latest first."),
     ] = _DEFAULT_LIMIT,
     refreshing: Refreshing,
     leader: Leader,
     output: Annotated[
         ListOutput, typer.Option("--output", "-o", help="How to print; name prints the pods.")
     ] = ListOutput.TABLE,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    namespace: Annotated[str | None, namespace_option("Namespace of the pods; default: all.")] = None,
-    longhorn_namespace: LonghornNamespaceOption = DEFAULT_NAMESPACE,
+    kubeconfig: flags.KubeconfigOption = None,
+    context: flags.ContextOption = None,
+    namespace: Annotated[str | None, flags.namespace_option("Namespace of the pods; default: all.")] = None,
+    longhorn_namespace: flags.LonghornNamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Show what the extender decided lately.
 
@@ -304,9 +269,7 @@ def decisions(
     query = _query(pod, namespace, outcome, limit)
 
     def read() -> dict[str, Any]:
-        if leader.url:
-            return asyncio.run(_read_directly(query, leader))
-        return asyncio.run(_read(query, kubeconfig, context, longhorn_namespace))
+        return asyncio.run(_read(query, leader, kubeconfig, context, longhorn_namespace))
 
     if refreshing.watch:
         refreshing.run(lambda: _table(_entries(read())), output)
@@ -334,20 +297,20 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
     return urlencode({key: value for key, value in parameters.items() if value is not None})
 
 
-async def _read_directly(query: str, leader: Leader) -> dict[str, Any]:
-    from app.extender.installation_calls import direct_call
+async def _read(
+    query: str, leader: Leader, kubeconfig: str | None, context: str | None, namespace: str
+) -> dict[str, Any]:
+    """Returns the leader's answer, without a URL through the API server; raises a CoreError without a leader."""
+    from app.extender.installation_calls import direct_call, leader_call
 
-    call = direct_call(leader.url, leader.ca_file, leader.cert_file, leader.key_file, leader.server_name)
-    return _decode(await call(f"decisions?{query}"))
-
-
-async def _read(query: str, kubeconfig: str | None, context: str | None, namespace: str) -> dict[str, Any]:
-    """Returns the leader's answer through the API server, or raises a CoreError without a leader."""
-    from app.extender.installation_calls import leader_call
+    path = f"decisions?{query}"
+    if leader.url:
+        call = direct_call(leader.url, leader.ca_file, leader.cert_file, leader.key_file, leader.server_name)
+        return _decode(await call(path))
     from app.kube.client import KubeClient
 
     async with await KubeClient.connect(kubeconfig, context) as client:
-        return _decode(await (await leader_call(client, namespace))(f"decisions?{query}"))
+        return _decode(await (await leader_call(client, namespace))(path))
 
 
 def _decode(body: bytes) -> dict[str, Any]:
@@ -371,7 +334,7 @@ def _table(answer: DecisionEntries) -> Table:
     return lambda console: _print(answer, console)
 
 
-def _print(answer: DecisionEntries, console: EscapingConsole) -> None:
+def _print(answer: DecisionEntries, console: Console) -> None:
     if not answer.items:
         recorded = f"none of the leader's {answer.recorded} decisions is selected"
         console.write(recorded if answer.recorded else "nothing is decided yet")

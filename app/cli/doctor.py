@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from app.cli.options import ContextOption, KubeconfigOption, LeaderUrlOption, LonghornNamespaceOption, check_url
-from app.cli.render import CommandInterruptedError, Output, document, show, warn
+from app.cli.render import CommandInterruptedError, Console, Output, document, show, warn
 from app.settings import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from app.cli.console import EscapingConsole
     from app.cli.render import Cell
     from app.extender.installation_reader import ReadOptions
     from scheduler_core.installation.facts import Finding, Installation
@@ -42,18 +41,12 @@ def doctor(
     ] = True,
     probe_namespace: Annotated[
         str,
-        typer.Option(
-            "--probe-namespace", metavar="NAME", help="An existing namespace for that pod; default: one of its own."
-        ),
+        typer.Option(metavar="NAME", help="An existing namespace for that pod; default: one of its own."),
     ] = "",
-    probe_timeout: Annotated[
-        float, typer.Option("--probe-timeout", min=1, help="Seconds to wait for kube-scheduler.")
-    ] = _PROBE_SECONDS,
+    probe_timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for kube-scheduler.")] = _PROBE_SECONDS,
     scheduler_name: Annotated[
         str,
-        typer.Option(
-            "--scheduler-name", metavar="NAME", help="The scheduler of the pod; default: that of new pods with claims."
-        ),
+        typer.Option(metavar="NAME", help="The scheduler of the pod; default: that of new pods with claims."),
     ] = "",
     uninstall: Annotated[  # noqa: FBT002 # --uninstall
         bool, typer.Option("--uninstall", help="Ask only whether the extender can be removed.")
@@ -111,7 +104,7 @@ async def _read(kubeconfig: str | None, context: str | None, options: ReadOption
             raise CommandInterruptedError("interrupted; the probe pod is removed") from error
 
 
-def _print(findings: Sequence[Finding], console: EscapingConsole) -> None:
+def _print(findings: Sequence[Finding], console: Console) -> None:
     rows: list[Sequence[Cell]] = []
     for entry in findings:
         finding = f"{entry.where}: {entry.what}" if entry.where else entry.what

@@ -2,7 +2,7 @@
 or cannot be placed.
 
 Data flow: a pod and its cluster → kube-scheduler's own filters → Longhorn's rules for the nodes that these admit, and apart for
-the others → a `PodExplanation` → its JSON, or a line for each node.
+the others → its JSON, or a line for each node.
 """
 
 from __future__ import annotations
@@ -10,29 +10,37 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
-from msgspec import Struct
 
+from app.cli.cluster_source import (
+    NO_RESOURCES,
+    ClusterSource,
+    ExplainedPod,
+    Query,
+    Rules,
+    claim_pod,
+    select_pod,
+    waiting_pods,
+)
 from app.cli.options import namespace_option, now
-from app.cli.query import NO_RESOURCES, ClusterSource, ExplainedPod, Query, Rules, claim_pod, select_pod, waiting_pods
-from app.cli.render import NO, YES, Cell, ExplainOutput, document, plain_data, show, warn
-from app.schemas.decision import NodeAnswer, SkippedClaimAnswer, VolumeAnswer, disk_names, explain_answer
+from app.cli.render import NO, YES, Cell, Console, ExplainOutput, document, show, warn
+from app.schemas.decision import NodeAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View
-from scheduler_core.decide import kube_scheduler_filters
 from scheduler_core.decide.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions
 from scheduler_core.decide.explain import explain_nodes
+from scheduler_core.decide.kube_scheduler_filters import (
+    PluginRefusal,
+    compares_resources,
+    kube_scheduler_refusals,
+    pod_claims,
+)
 from scheduler_core.errors import CoreError, ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count, natural_key
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import NO_DRIVER, NO_DRIVER_DETAIL, lacks_driver
-
-if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
-    from app.schemas.remedies_answer import RemedyAnswer
 
 DOES_NOT_FIT: Final = 1
 _MAX_REMEDIES: Final = 100
@@ -54,93 +62,6 @@ _Remedies = Annotated[
         metavar="N", min=0, max=_MAX_REMEDIES, help="How many remedies of a named pod that fits nowhere are printed."
     ),
 ]
-
-
-class CandidateNode(Struct, frozen=True):
-    """What is said about one node: it fits if kube-scheduler's own plugins admit it and Longhorn's disks have room."""
-
-    name: str
-    longhorn: NodeAnswer
-    disks: Mapping[str, str]  # names of its disks by UUID
-    asked: bool = False  # whether kube-scheduler's plugins were asked
-    refusal: kube_scheduler_filters.PluginRefusal | None = (
-        None  # that of the first plugin, None if all that were asked admit the node
-    )
-
-    @property
-    def fits(self) -> bool:
-        return self.longhorn.fits and self.refusal is None
-
-    @property
-    def kube_scheduler(self) -> str:
-        if not self.asked:
-            return "-"
-        return "ok" if self.refusal is None else self.refusal.text
-
-    @property
-    def reason(self) -> str:
-        """That of the first that refuses, or Longhorn's."""
-        return self.longhorn.reason if self.refusal is None else self.refusal.text
-
-    @property
-    def plan(self) -> dict[str, str]:
-        """The name of a disk for each volume that needs space here."""
-        return {volume: self.disks.get(uuid, uuid) for volume, uuid in self.longhorn.plan.items()}
-
-    def data(self) -> dict[str, Any]:
-        """Returns what JSON has."""
-        refusal = self.refusal or kube_scheduler_filters.PluginRefusal(plugin="", text="")
-        admitted = self.refusal is None
-        longhorn = self.longhorn
-        return {
-            **longhorn.model_dump(by_alias=True),
-            "fits": self.fits,
-            "reason": self.reason,
-            "schedulable": self.fits,
-            "longhorn": {"fits": longhorn.fits, "reason": longhorn.reason},
-            # Null where it was not asked, or the node is not in the source.
-            "kubeScheduler": {"fits": admitted, "plugin": refusal.plugin, "reason": refusal.text}
-            if self.asked
-            else None,
-            "orderSafe": longhorn.order_safe,
-            "staleSafe": longhorn.stale_safe,
-            "disks": {
-                volume: {"node": self.name, "name": name, "uuid": longhorn.plan[volume]}
-                for volume, name in self.plan.items()
-            },
-        }
-
-
-class PodExplanation(Struct, frozen=True):
-    """Why a pod can or cannot run on each node."""
-
-    pod: str  # namespace/name
-    selection: str  # why it is this pod, where a workload or a claim was named; otherwise ""
-    volumes: Sequence[VolumeAnswer] = ()
-    skipped_claims: Sequence[SkippedClaimAnswer] = ()
-    resources_compared: bool = True  # false where no node says what is allocatable
-    nodes: Mapping[str, CandidateNode] = {}
-    remedies: tuple[RemedyAnswer, ...] = ()  # the cheapest ones, as many as were asked for
-    error: str = ""  # why nothing can be decided about the pod; "" if it can
-
-    @property
-    def fitting(self) -> list[str]:
-        return [name for name, entry in self.nodes.items() if entry.fits]
-
-    def data(self) -> dict[str, Any]:
-        """Returns what JSON has."""
-        data = {
-            "pod": self.pod,
-            "selection": self.selection,
-            "volumes": self.volumes,
-            "skippedClaims": self.skipped_claims,
-            "resourcesCompared": self.resources_compared,
-            "nodes": {name: entry.data() for name, entry in self.nodes.items()},
-            "remedy": self.remedies[0] if self.remedies else None,
-            "remedies": self.remedies,
-            "error": self.error,
-        }
-        return document("PodExplanation", data)
 
 
 def explain(
@@ -236,23 +157,24 @@ class _Question:
             self._latest = snapshot, state, NO_CONTENDERS if self._alone else Competing.without_offers(state)
         return self._latest[1:]
 
-    def try_to_ask(self, pod: ExplainedPod) -> PodExplanation:
+    def try_to_ask(self, pod: ExplainedPod) -> dict[str, Any]:
         try:
             return self.ask(pod)
         except ResolutionError as error:
-            return PodExplanation(pod.pod.key, pod.selection, error=str(error))
+            return _explanation(pod, error=str(error))
 
-    def ask_with_remedies(self, pod: ExplainedPod, limit: int) -> PodExplanation:
+    def ask_with_remedies(self, pod: ExplainedPod, limit: int) -> dict[str, Any]:
         answer = self.try_to_ask(pod)
         # A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without
         # kube-scheduler.
-        if answer.fitting or answer.error or self._nodes or self._alone or self._all_nodes:
+        if _fitting(answer) or answer["error"] or self._nodes or self._alone or self._all_nodes:
             return answer
-        from app.cli.remedies_command import cheapest_remedies
+        from app.cli.remedies import cheapest_remedies
 
-        return replace(answer, remedies=cheapest_remedies(pod, self._source, self._options, limit))
+        remedies = cheapest_remedies(pod, self._source, self._options, limit)
+        return {**answer, "remedy": remedies[0] if remedies else None, "remedies": remedies}
 
-    def ask(self, pod: ExplainedPod) -> PodExplanation:
+    def ask(self, pod: ExplainedPod) -> dict[str, Any]:
         """Returns the explanation of a pod. As in the cluster, Longhorn's rules decide about the nodes that
         kube-scheduler's plugins admit; what they say about the other nodes is decided apart. Raises a ResolutionError
         if an object that the pod names does not exist or contradicts it.
@@ -263,8 +185,8 @@ class _Question:
         candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes), key=natural_key)
         refusals = {}
         if not self._all_nodes:
-            claims = kube_scheduler_filters.pod_claims(pod.pod, snapshot, self._source.objects.affinities)
-            refusals = kube_scheduler_filters.kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
+            claims = pod_claims(pod.pod, snapshot, self._source.objects.affinities)
+            refusals = kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
         state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]
@@ -279,16 +201,66 @@ class _Question:
         nodes = {}
         for name in candidates:
             disks = disk_names(snapshot.longhorn_nodes, name)
-            refusal = refusals.get(name) if name in asked else None
-            nodes[name] = CandidateNode(name, entries[name], disks, name in asked, refusal)
-        return PodExplanation(
-            pod=answers[0].pod,
-            selection=pod.selection,
+            nodes[name] = _node_data(name, entries[name], disks, refusals.get(name), asked=name in asked)
+        return _explanation(
+            pod,
             volumes=answers[0].volumes,
-            skipped_claims=answers[0].skipped_claims,
-            resources_compared=self._all_nodes or not asked or kube_scheduler_filters.compares_resources(cluster),
+            skippedClaims=answers[0].skipped_claims,
+            resourcesCompared=self._all_nodes or not asked or compares_resources(cluster),
             nodes=nodes,
         )
+
+
+def _explanation(pod: ExplainedPod, **known: Any) -> dict[str, Any]:
+    """Returns what JSON has: `error` is why nothing can be decided about the pod, `selection` why it is this pod, where a workload or
+    a claim was named; resources are not compared where no node says what is allocatable.
+    """
+    unknown = {
+        "volumes": (),
+        "skippedClaims": (),
+        "resourcesCompared": True,
+        "nodes": {},
+        "remedy": None,
+        "remedies": (),
+        "error": "",
+    }
+    return document("PodExplanation", {"pod": pod.pod.key, "selection": pod.selection, **unknown, **known})
+
+
+def _fitting(answer: dict[str, Any]) -> list[str]:
+    return [name for name, node in answer["nodes"].items() if node["fits"]]
+
+
+def _node_data(
+    name: str, longhorn: NodeAnswer, disks: Mapping[str, str], refusal: PluginRefusal | None, *, asked: bool
+) -> dict[str, Any]:
+    """Returns what JSON has of a node: it fits if kube-scheduler's own plugins admit it and Longhorn's disks have room.
+
+    Args:
+        name: of the node
+        longhorn: what Longhorn's rules say
+        disks: names of the node's disks by UUID
+        refusal: that of the first plugin, None if all that were asked admit the node
+        asked: whether kube-scheduler's plugins were asked, which need the node's object
+    """
+    admitted = not asked or refusal is None
+    plugin, text = (refusal.plugin, refusal.text) if refusal is not None else ("", "")
+    fits = longhorn.fits and admitted
+    return {
+        **longhorn.model_dump(by_alias=True),
+        "fits": fits,
+        # That of the first that refuses, or Longhorn's.
+        "reason": longhorn.reason if admitted else text,
+        "schedulable": fits,
+        "longhorn": {"fits": longhorn.fits, "reason": longhorn.reason},
+        "kubeScheduler": {"fits": admitted, "plugin": plugin, "reason": text} if asked else None,
+        "orderSafe": longhorn.order_safe,
+        "staleSafe": longhorn.stale_safe,
+        "disks": {
+            volume: {"node": name, "name": disks.get(uuid, uuid), "uuid": uuid}
+            for volume, uuid in longhorn.plan.items()
+        },
+    }
 
 
 def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
@@ -301,42 +273,41 @@ def _show_volume(name: str, source: ClusterSource, nodes: list[str] | None, outp
     from app.cli.explain_volume import explain_volume, print_volume
 
     answer = explain_volume(View.of(source.snapshot, now()), name, nodes)
-    names = [f"{entry.node}/{entry.disk}" for entry in answer.candidates]
-    data = document("VolumeExplanation", plain_data(answer))
-    show(data, output, lambda console: print_volume(answer, console), names)
-    return bool(answer.candidates)
+    names = [f"{entry['node']}/{entry['disk']}" for entry in answer["candidates"]]
+    show(document("VolumeExplanation", answer), output, lambda console: print_volume(answer, console), names)
+    return bool(answer["candidates"])
 
 
-def _show_pod(answer: PodExplanation, output: ExplainOutput) -> bool:
+def _show_pod(answer: dict[str, Any], output: ExplainOutput) -> bool:
     wide = output is ExplainOutput.WIDE
-    names = [f"node/{name}" for name in answer.fitting]
-    show(answer.data(), output, lambda console: _print_pod(answer, console, wide=wide), names)
-    return bool(answer.fitting)
+    names = [f"node/{name}" for name in _fitting(answer)]
+    show(answer, output, lambda console: _print_pod(answer, console, wide=wide), names)
+    return bool(_fitting(answer))
 
 
-def _show_pods(answers: Sequence[PodExplanation], output: ExplainOutput) -> bool:
+def _show_pods(answers: Sequence[dict[str, Any]], output: ExplainOutput) -> bool:
     wide = output is ExplainOutput.WIDE
-    names = [f"pod/{answer.pod.partition('/')[2]}" for answer in answers if answer.fitting]
-    data = document("PodExplanationList", {"items": [answer.data() for answer in answers]})
+    names = [f"pod/{answer['pod'].partition('/')[2]}" for answer in answers if _fitting(answer)]
+    data = document("PodExplanationList", {"items": answers})
     show(data, output, lambda console: _print_pods(answers, console, wide=wide), names)
-    return all(answer.fitting for answer in answers)
+    return all(_fitting(answer) for answer in answers)
 
 
-def _print_pod(answer: PodExplanation, console: EscapingConsole, *, wide: bool) -> None:
+def _print_pod(answer: dict[str, Any], console: Console, *, wide: bool) -> None:
     """Prints the pod's volumes and one line per node. From 30 nodes on, nodes that are refused alike share a line,
     unless `wide` is set, which adds plans and details.
     """
-    console.write(f"pod {answer.pod}", "bold")
-    if answer.selection:
-        console.paragraph(answer.selection)
-    if answer.error:
-        console.paragraph(f"fits nowhere: {answer.error}")
+    console.write(f"pod {answer['pod']}", "bold")
+    if answer["selection"]:
+        console.paragraph(answer["selection"])
+    if answer["error"]:
+        console.paragraph(f"fits nowhere: {answer['error']}")
         return
-    for volume in answer.volumes:
+    for volume in answer["volumes"]:
         console.paragraph(_volume_line(volume))
-    if not answer.volumes:
+    if not answer["volumes"]:
         console.paragraph("no Longhorn volumes")
-    for skipped in answer.skipped_claims:
+    for skipped in answer["skippedClaims"]:
         console.paragraph(f"claim {skipped.claim.partition('/')[2]} is skipped: {skipped.cause}")
     console.print()
     headers = ("NODE", "FITS", "KUBE-SCHEDULER", "LONGHORN", "MISSING", *(["PLAN AND DETAIL"] if wide else []))
@@ -348,28 +319,33 @@ def _print_pod(answer: PodExplanation, console: EscapingConsole, *, wide: bool) 
         table.columns[2].max_width = _NARROW_TEXT_WIDTH
     console.print(table)
     console.print()
-    if not answer.resources_compared:
+    if not answer["resourcesCompared"]:
         console.write(NO_RESOURCES)
-    nodes = format_count(len(answer.nodes), "node fits", "nodes fit")
-    console.write(f"{len(answer.fitting)} of {nodes}", "bold")
-    for number, remedy in enumerate(answer.remedies, start=1):
+    nodes = format_count(len(answer["nodes"]), "node fits", "nodes fit")
+    console.write(f"{len(_fitting(answer))} of {nodes}", "bold")
+    for number, remedy in enumerate(answer["remedies"], start=1):
         which = "cheapest" if number == 1 else "next"
-        more = "; commands and others: longhorn-extender remedies" if number == len(answer.remedies) else ""
+        more = "; commands and others: longhorn-extender remedies" if number == len(answer["remedies"]) else ""
         console.paragraph(f"{which} remedy: {remedy.text}{more}")
 
 
-def _node_rows(answer: PodExplanation, *, wide: bool) -> Iterator[Sequence[Cell]]:
-    grouped = len(answer.nodes) >= _MIN_GROUPED_NODES and not wide
+def _node_rows(answer: dict[str, Any], *, wide: bool) -> Iterator[Sequence[Cell]]:
+    grouped = len(answer["nodes"]) >= _MIN_GROUPED_NODES and not wide
     groups: dict[object, list[str]] = {}
-    for name, entry in answer.nodes.items():
-        alike = grouped and not entry.fits
-        key = (entry.kube_scheduler, entry.longhorn.fits, entry.longhorn.reason) if alike else name
+    for name, node in answer["nodes"].items():
+        alike = grouped and not node["fits"]
+        key = (_kube_scheduler(node), *node["longhorn"].values()) if alike else name
         groups.setdefault(key, []).append(name)
     for names in groups.values():
-        entry = answer.nodes[names[0]]
-        missing = _missing([answer.nodes[name].longhorn.missing for name in names])
-        cells = (_names(names), YES if entry.fits else NO, entry.kube_scheduler, entry.longhorn.reason, missing)
-        yield (*cells, _plan_and_detail(entry)) if wide else cells
+        node = answer["nodes"][names[0]]
+        missing = _missing([answer["nodes"][name]["missing"] for name in names])
+        cells = (_names(names), YES if node["fits"] else NO, _kube_scheduler(node), node["longhorn"]["reason"], missing)
+        yield (*cells, _plan_and_detail(node)) if wide else cells
+
+
+def _kube_scheduler(node: dict[str, Any]) -> str:
+    result = node["kubeScheduler"]
+    return "-" if result is None else "ok" if result["fits"] else result["reason"]
 
 
 def _names(names: Sequence[str]) -> str:
@@ -400,37 +376,40 @@ def _volume_line(volume: VolumeAnswer) -> str:
     return f"{line}; replicas: {replicas}" if replicas else line
 
 
-def _plan_and_detail(entry: CandidateNode) -> str:
-    plan = ", ".join(f"{volume} on {disk}" for volume, disk in entry.plan.items())
-    return "; ".join(part for part in (plan, entry.longhorn.detail, _competing_volumes(entry.longhorn)) if part)
+def _plan_and_detail(node: dict[str, Any]) -> str:
+    plan = ", ".join(f"{volume} on {disk['name']}" for volume, disk in node["disks"].items())
+    return "; ".join(filter(None, (plan, node["detail"], _competing_volumes(node["competing"]))))
 
 
-def _competing_volumes(entry: NodeAnswer) -> str:
+def _competing_volumes(competing: Sequence[dict[str, Any]]) -> str:
     volumes = [
-        f"{each.volume}{f' of pod {each.pod}' if each.pod else ''} ({format_bytes(each.size)})"
-        for each in entry.competing
+        f"{each['volume']}{f' of pod {pod}' if (pod := each['pod']) else ''} ({format_bytes(each['size'])})"
+        for each in competing
     ]
-    if not volumes:
-        return ""
     more = len(volumes) - _MAX_COMPETING_VOLUMES
-    return "counted with " + ", ".join(volumes[:_MAX_COMPETING_VOLUMES]) + (f" and {more} more" if more > 0 else "")
+    first = ", ".join(volumes[:_MAX_COMPETING_VOLUMES])
+    return f"counted with {first}{f' and {more} more' if more > 0 else ''}" if volumes else ""
 
 
-def _print_pods(answers: Sequence[PodExplanation], console: EscapingConsole, *, wide: bool) -> None:
+def _print_pods(answers: Sequence[dict[str, Any]], console: Console, *, wide: bool) -> None:
     """Prints one line per pod; `wide` adds all reasons."""
     if not answers:
         console.write("no pod waits for a node")
         return
     console.section(("POD", "NODES", "REASONS"), (_pod_row(answer, wide=wide) for answer in answers))
-    waiting = sum(not answer.fitting for answer in answers)
+    waiting = sum(not _fitting(answer) for answer in answers)
     console.write(f"{format_count(len(answers), 'waiting pod')}, {waiting} without a node that fits", "bold")
 
 
-def _pod_row(answer: PodExplanation, *, wide: bool) -> Sequence[Cell]:
-    reasons = Counter(entry.reason for entry in answer.nodes.values() if not entry.fits)
+def _pod_row(answer: dict[str, Any], *, wide: bool) -> Sequence[Cell]:
+    reasons = Counter(node["reason"] for node in answer["nodes"].values() if not node["fits"])
     shown = reasons.most_common(None if wide else _MAX_REASONS)
     texts = [f"{reason} ({count})" for reason, count in shown]
     others = reasons.total() - sum(count for _, count in shown)
     texts += [f"other reasons ({others})"] if others else []
-    style = "green" if answer.fitting else "red"
-    return answer.pod, (f"{len(answer.fitting)}/{len(answer.nodes)}", style), answer.error or ", ".join(texts)
+    style = "green" if _fitting(answer) else "red"
+    return (
+        answer["pod"],
+        (f"{len(_fitting(answer))}/{len(answer['nodes'])}", style),
+        answer["error"] or ", ".join(texts),
+    )

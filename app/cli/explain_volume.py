@@ -1,90 +1,30 @@
-"""Why a volume's next replica can or cannot be placed: `longhorn-extender explain --volume`. The fields of an explanation are
-the keys of its JSON.
-"""
+"""Why a volume's next replica can or cannot be placed: `longhorn-extender explain --volume`, as JSON and as a table of it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from msgspec import Struct
-
-from app.cli.render import NO, YES, Cell
-from app.schemas.decision import ReplicaAnswer, replica_answer
+from app.cli.render import NO, YES, Cell, Console
+from app.schemas.decision import replica_answer
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.new_volume_placement import (
     DiskExplanation,
-    NextReplica,
     NodeExplanation,
-    PlacementExplanation,
     explain_next_replica,
     waits_for_attachment,
 )
-from scheduler_core.longhorn.refusal_rules import DISK_RULES, NODE_RULES, Rule
+from scheduler_core.longhorn.refusal_rules import DISK_RULES, NODE_RULES, Refusal, Rule
 from scheduler_core.longhorn.space import space_detail
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.model.quantity import format_bytes, format_count
 
-if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
-
-_SPACE_RULES = (Rule.ACTUAL_SPACE, Rule.SCHEDULING_SPACE)
+_SPACE_RULES: Final = (Rule.ACTUAL_SPACE, Rule.SCHEDULING_SPACE)
 
 
-class RuleResult(Struct, frozen=True):
-    """One rule of Longhorn, applied to a node or disk."""
-
-    rule: str
-    passed: bool
-    detail: str  # the numbers; "" where a passed rule has none
-
-
-class VolumeDisk(Struct, frozen=True):
-    """A disk, in bytes."""
-
-    uuid: str
-    candidate: bool
-    free: int  # what may still be scheduled: size <= free
-    headroom: int  # what may still be written: actual size < headroom
-    rules: Sequence[RuleResult]  # in Longhorn's order, up to the first that failed
-
-
-class VolumeNode(Struct, frozen=True):
-    """A Longhorn node and its disks by name."""
-
-    tier: str  # the anti-affinity tier it was tried in; "" if it was not
-    rules: Sequence[RuleResult]  # in Longhorn's order, up to the first that failed
-    disks: Mapping[str, VolumeDisk]
-
-
-class Candidate(Struct, frozen=True):
-    """A disk the replica may go to."""
-
-    node: str
-    disk: str
-    uuid: str
-    chosen: str  # why Longhorn may choose it; "" if it would not
-
-
-class VolumeExplanation(Struct, frozen=True):
-    """Why the next replica of a volume can or cannot be placed."""
-
-    volume: str
-    size: int
-    actual_size: int
-    number_of_replicas: int
-    data_locality: str
-    replicas: Sequence[ReplicaAnswer]
-    next_replica: str  # the unplaced replica that is asked about; "": one more
-    waits_for_attachment: bool  # Longhorn places local data only once it is attached
-    candidates: Sequence[Candidate]
-    reasons: Sequence[str]  # what Longhorn itself would report without a candidate; often nothing
-    nodes: Mapping[str, VolumeNode]
-
-
-def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) -> VolumeExplanation:
+def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) -> dict[str, Any]:
     """Explains where a volume's next replica may go: an unplaced one, or else one more. `nodes` limits the answer to
     these nodes, not the decision. Raises a CoreError if there is no such volume, or it has no replicas.
     """
@@ -96,111 +36,108 @@ def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) 
         raise CoreError(f"volume {name} is sharded: it has shards (kubectl get shards.longhorn.io) and no replicas")
     next_replica = explain_next_replica(view.cluster, volume)
     explanation = next_replica.explanation
-    return VolumeExplanation(
-        volume=name,
-        size=volume.size,
-        actual_size=volume.actual_size,
-        number_of_replicas=volume.number_of_replicas,
-        data_locality=volume.data_locality,
-        replicas=[replica_answer(replica, view.snapshot.longhorn_nodes) for replica in view.replicas_of(name)],
-        next_replica=next_replica.replica.name if next_replica.replica else "",
-        waits_for_attachment=waits_for_attachment(volume),
-        candidates=_candidates(next_replica),
-        reasons=sorted(str(reason) for reason in explanation.candidates.reasons),
-        nodes={
-            entry.node.name: _node(view, volume, entry, explanation)
+    chosen = {choice.candidate.disk_uuid: choice.reason.text for choice in next_replica.choices}
+    return {
+        "volume": name,
+        "size": volume.size,
+        "actualSize": volume.actual_size,
+        "numberOfReplicas": volume.number_of_replicas,
+        "dataLocality": volume.data_locality,
+        "replicas": [replica_answer(replica, view.snapshot.longhorn_nodes) for replica in view.replicas_of(name)],
+        # The unplaced replica that is asked about; "": one more.
+        "nextReplica": next_replica.replica.name if next_replica.replica else "",
+        # Longhorn places local data only once it is attached.
+        "waitsForAttachment": waits_for_attachment(volume),
+        # `chosen` is why Longhorn may choose a disk, "" if it would not.
+        "candidates": [
+            {
+                "node": entry.node.name,
+                "disk": entry.disk.name,
+                "uuid": entry.disk_uuid,
+                "chosen": chosen.get(entry.disk_uuid, ""),
+            }
+            for entry in explanation.candidates.disks
+        ],
+        # What Longhorn itself would report without a candidate; often nothing.
+        "reasons": sorted(str(reason) for reason in explanation.candidates.reasons),
+        "nodes": {
+            entry.node.name: {
+                # In which it was tried; "" if it was not.
+                "tier": entry.tier.value if isinstance(entry.tier, Tier) else "",
+                "rules": _rules(NODE_RULES, entry.refusal or explanation.refusal),
+                "disks": {disk.disk.name: _disk(view, volume, entry, disk) for disk in entry.disks},
+            }
             for entry in explanation.nodes
             if not nodes or entry.node.name in nodes
         },
-    )
+    }
 
 
-def _candidates(next_replica: NextReplica) -> list[Candidate]:
-    reasons = {choice.candidate.disk_uuid: choice.reason.text for choice in next_replica.choices}
-    return [
-        Candidate(entry.node.name, entry.disk.name, entry.disk_uuid, chosen=reasons.get(entry.disk_uuid, ""))
-        for entry in next_replica.explanation.candidates.disks
-    ]
-
-
-def _node(view: View, volume: Volume, entry: NodeExplanation, explanation: PlacementExplanation) -> VolumeNode:
-    refusal = entry.refusal or explanation.refusal
-    rules = _rules(NODE_RULES, refusal.rule if refusal else None, refusal.detail if refusal else "")
-    return VolumeNode(
-        tier=entry.tier.value if isinstance(entry.tier, Tier) else "",
-        rules=rules,
-        disks={disk.disk.name: _disk(view, volume, entry, disk) for disk in entry.disks},
-    )
-
-
-def _disk(view: View, volume: Volume, node: NodeExplanation, entry: DiskExplanation) -> VolumeDisk:
-    failed = entry.refusal.rule if entry.refusal else None
+def _disk(view: View, volume: Volume, node: NodeExplanation, entry: DiskExplanation) -> dict[str, Any]:
     numbers = {rule: space_detail(rule, entry.disk, view.settings, entry.space, volume) for rule in _SPACE_RULES}
-    return VolumeDisk(
-        uuid=entry.disk.uuid,
-        candidate=failed is None and node.refusal is None,
-        free=entry.space.free,
-        headroom=entry.space.headroom,
-        rules=_rules(DISK_RULES, failed, entry.refusal.detail if entry.refusal else "", numbers),
-    )
+    return {
+        "uuid": entry.disk.uuid,
+        "candidate": entry.refusal is None and node.refusal is None,
+        # What may still be scheduled: size <= free; what may still be written: actual size < headroom.
+        "free": entry.space.free,
+        "headroom": entry.space.headroom,
+        "rules": _rules(DISK_RULES, entry.refusal, numbers),
+    }
 
 
-def _rules(
-    order: Sequence[Rule], failed: Rule | None, detail: str, numbers: dict[Rule, str] | None = None
-) -> list[RuleResult]:
-    """Returns the rules up to the one that failed; one that is not in `order` was checked before all of them."""
+def _rules(order: Sequence[Rule], refusal: Refusal | None, numbers: Mapping[Rule, str] = {}) -> list[dict[str, Any]]:
+    """Returns the rules in Longhorn's order, up to the one that refuses; one that is not in `order` was checked before
+    all of them. `numbers` are the details of rules that pass.
+    """
+    failed = refusal.rule if refusal is not None else None
     reached = order[: order.index(failed)] if failed in order else order if failed is None else []
-    rules = [RuleResult(rule=rule.text, passed=True, detail=(numbers or {}).get(rule, "")) for rule in reached]
-    return rules if failed is None else [*rules, RuleResult(rule=failed.text, passed=False, detail=detail)]
+    rules = [{"rule": rule.text, "passed": True, "detail": numbers.get(rule, "")} for rule in reached]
+    refused = [{"rule": refusal.rule.text, "passed": False, "detail": refusal.detail}] if refusal is not None else []
+    return rules + refused
 
 
-def print_volume(answer: VolumeExplanation, console: EscapingConsole) -> None:
+def print_volume(answer: dict[str, Any], console: Console) -> None:
     """Prints the replicas, the candidates, and every node and disk with the rule that decided and its numbers."""
-    console.write(f"volume {answer.volume}", "bold")
+    console.write(f"volume {answer['volume']}", "bold")
     for line in _headlines(answer):
         console.paragraph(line)
     console.print()
-    console.print(console.table_of(("NODE", "DISK", "CANDIDATE", "RULE", "NUMBERS"), _rows(answer)))
+    console.print(console.table_of(("NODE", "DISK", "CANDIDATE", "RULE", "NUMBERS"), _rows(answer["nodes"])))
     console.print()
-    console.write(format_count(len(answer.candidates), "candidate disk"), "bold")
-    for candidate in answer.candidates:
-        reason = f": {candidate.chosen}" if candidate.chosen else ", but Longhorn would choose another"
-        console.write(f"  {candidate.node} {candidate.disk}{reason}")
-    if not answer.candidates:
-        reported = "; ".join(answer.reasons) or "nothing: the rules above are silent in Longhorn"
+    console.write(format_count(len(answer["candidates"]), "candidate disk"), "bold")
+    for entry in answer["candidates"]:
+        reason = f": {entry['chosen']}" if entry["chosen"] else ", but Longhorn would choose another"
+        console.write(f"  {entry['node']} {entry['disk']}{reason}")
+    if not answer["candidates"]:
+        reported = "; ".join(answer["reasons"]) or "nothing: the rules above are silent in Longhorn"
         console.write(f"  Longhorn itself reports {reported}")
 
 
-def _headlines(answer: VolumeExplanation) -> Iterable[str]:
-    size = format_bytes(answer.size)
-    actual = format_bytes(answer.actual_size)
-    yield f"{size}, {actual} written, replicas wanted: {answer.number_of_replicas}, data locality {answer.data_locality}"
-    for replica in answer.replicas:
+def _headlines(answer: dict[str, Any]) -> Iterator[str]:
+    sizes = f"{format_bytes(answer['size'])}, {format_bytes(answer['actualSize'])} written"
+    wanted = f"replicas wanted: {answer['numberOfReplicas']}, data locality {answer['dataLocality']}"
+    yield f"{sizes}, {wanted}"
+    for replica in answer["replicas"]:
         state = "failed" if replica.failed else "healthy" if replica.healthy else "not healthy yet"
         yield f"replica {replica.name}: " + (f"{replica.node}, {state}" if replica.node else "no node yet")
-    subject = f"replica {answer.next_replica}" if answer.next_replica else "one more replica"
-    yield f"asked about: {subject}"
-    if answer.waits_for_attachment:
+    yield "asked about: " + (f"replica {answer['nextReplica']}" if answer["nextReplica"] else "one more replica")
+    if answer["waitsForAttachment"]:
         yield "Longhorn places it only once the volume is attached, on that node first"
 
 
-def _rows(answer: VolumeExplanation) -> Iterator[Sequence[Cell]]:
-    for name, node in answer.nodes.items():
-        refusal = _failure(node.rules)
+def _rows(nodes: Mapping[str, dict[str, Any]]) -> Iterator[Sequence[Cell]]:
+    for name, node in nodes.items():
+        refusal = _failure(node["rules"])
         if refusal is not None:
-            yield name, "", NO, refusal.rule, refusal.detail
-        elif not node.disks:
+            yield name, "", NO, refusal["rule"], refusal["detail"]
+        elif not node["disks"]:
             yield name, "", NO, "node has no disks", ""
-        for disk_name, disk in node.disks.items() if refusal is None else ():
-            yield name, disk_name, YES if disk.candidate else NO, *_rule_and_numbers(disk, node.tier)
+        for disk_name, disk in node["disks"].items() if refusal is None else ():
+            failed = _failure(disk["rules"])
+            numbers = "; ".join(rule["detail"] for rule in disk["rules"] if rule["detail"])
+            rule, detail = (failed["rule"], failed["detail"]) if failed is not None else (node["tier"], numbers)
+            yield name, disk_name, YES if disk["candidate"] else NO, rule, detail
 
 
-def _rule_and_numbers(disk: VolumeDisk, tier: str) -> tuple[str, str]:
-    refusal = _failure(disk.rules)
-    if refusal is not None:
-        return refusal.rule, refusal.detail
-    return tier, "; ".join(rule.detail for rule in disk.rules if rule.detail)
-
-
-def _failure(rules: Iterable[RuleResult]) -> RuleResult | None:
-    return next((rule for rule in rules if not rule.passed), None)
+def _failure(rules: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    return next((rule for rule in rules if not rule["passed"]), None)

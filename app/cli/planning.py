@@ -6,32 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from app.cli import cluster_source, render
 from app.cli.options import namespace_option
-from app.cli.query import (
-    CHANCE,
-    Orders,
-    Query,
-    RebuildRateOption,
-    Rules,
-    predicted_cluster,
-    read_rate,
-    seeded_choice,
-    wait_line,
-)
-from app.cli.render import (
-    Output,
-    OutputOption,
-    format_duration,
-    format_range,
-    progress_of,
-    shorten,
-    show_answer,
-    show_progress,
-)
 from app.cli.what_if_changes import pod_template
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
@@ -42,9 +22,6 @@ from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.trials import DrainStep
 from scheduler_core.values import replace
-
-if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
 
 _DEFAULT_LIMIT: Final = 1_000
 _MAX_LIMIT: Final = 100_000
@@ -60,10 +37,10 @@ def headroom(
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=_MAX_LIMIT, help="How many pods are tried at most.")
     ] = _DEFAULT_LIMIT,
-    orders: Orders,
-    output: OutputOption = Output.TABLE,
-    rules: Rules,
-    query: Query,
+    orders: cluster_source.Orders,
+    output: render.OutputOption = render.Output.TABLE,
+    rules: cluster_source.Rules,
+    query: cluster_source.Query,
     namespace: Annotated[str | None, namespace_option("Namespace of the workload or pod.")] = None,
 ) -> None:
     """Say how many more pods of a template fit.
@@ -80,10 +57,10 @@ def headroom(
     query.check_standard_input(template)
     source = query.read(needs_nodes=True)
     workload, objects = pod_template(template, namespace, source)
-    cluster = predicted_cluster(replace(source, snapshot=objects))
+    cluster = cluster_source.predicted_cluster(replace(source, snapshot=objects))
     results = [
-        fill_with_pods(cluster, workload, rules.options, seeded_choice(seed), limit)
-        for seed in show_progress(orders.seeds, "Playing orders")
+        fill_with_pods(cluster, workload, rules.options, cluster_source.seeded_choice(seed), limit)
+        for seed in render.show_progress(orders.seeds, "Playing orders")
     ]
     result = summarize_headroom(results, limit)
     refused = result.tightest.refused
@@ -94,32 +71,27 @@ def headroom(
     if waiting:
         notes.insert(0, f"pods that wait already: {waiting}; they are placed first where they fit")
     asked = {"template": template, "orders": orders.orders, "seed": orders.seed, "limit": limit, "atLeast": at_least}
-    data = {**asked, **_headroom_data(result, closest, succeeds=succeeds), "notes": notes}
-
-    def table(console: EscapingConsole) -> None:
-        _print_headroom(result, closest, console)
-        console.end(notes, _headroom_summary(result, template))
-
-    show_answer("Headroom", data, output, table, succeeds=succeeds)
-
-
-def _headroom_data(result: Headroom, closest: ClosestNode | None, *, succeeds: bool) -> dict[str, Any]:
-    refused = result.tightest.refused
-    return {
+    data = {
+        **asked,
         "least": result.least,
         "most": result.most,
         "limitReached": result.limit_reached,
         "succeeds": succeeds,
         "nodes": [{"node": name, "least": least, "most": most} for name, (least, most) in result.nodes.items()],
         "refusals": result.refusals,
-        "refused": None
-        if refused is None
-        else {"pod": "/".join(refused.key), "reasons": refused.reasons, "closest": closest},
+        "refused": refused and {"pod": "/".join(refused.key), "reasons": refused.reasons, "closest": closest},
+        "notes": notes,
     }
 
+    def table(console: render.Console) -> None:
+        _print_headroom(result, closest, console)
+        console.end(notes, _headroom_summary(result, template))
 
-def _print_headroom(result: Headroom, closest: ClosestNode | None, console: EscapingConsole) -> None:
-    rows = ((name, format_range(str(least), str(most))) for name, (least, most) in result.nodes.items())
+    render.show_answer("Headroom", data, output, table, succeeds=succeeds)
+
+
+def _print_headroom(result: Headroom, closest: ClosestNode | None, console: render.Console) -> None:
+    rows = ((name, render.format_range(str(least), str(most))) for name, (least, most) in result.nodes.items())
     console.section(("NODE", "PODS"), rows)
     refused = result.tightest.refused
     if refused is None:
@@ -151,14 +123,14 @@ def maintenance(
     nodes: Annotated[
         list[str] | None, typer.Argument(metavar="[NODE]...", help="The nodes to maintain; all of them by default.")
     ] = None,
-    orders: Orders,
+    orders: cluster_source.Orders,
     tries: Annotated[
         int, typer.Option(metavar="N", min=1, help="How many orders of nodes may end in a dead end.")
     ] = _DEFAULT_TRIES,
-    rebuild_rate: RebuildRateOption = None,
-    output: OutputOption = Output.TABLE,
-    rules: Rules,
-    query: Query,
+    rebuild_rate: cluster_source.RebuildRateOption = None,
+    output: render.OutputOption = render.Output.TABLE,
+    rules: cluster_source.Rules,
+    query: cluster_source.Query,
 ) -> None:
     """Find an order of nodes in which every drain fits.
 
@@ -170,13 +142,13 @@ def maintenance(
 
     Exit code 0: all nodes can be drained in the order that is printed. 1: there is no such order, or none was found. 2: bad input.
     """
-    rate = read_rate(rebuild_rate)
+    rate = cluster_source.read_rate(rebuild_rate)
     source = query.read(needs_nodes=True)
     snapshot = source.snapshot
     names = tuple(dict.fromkeys(nodes or sorted(snapshot.nodes or snapshot.longhorn_nodes)))
-    with progress_of(len(names), "Draining nodes") as report:
+    with render.progress_of(len(names), "Draining nodes") as report:
         request = MaintenanceRequest(
-            start=Situation(predicted_cluster(source), parallel=source.parallel_sets),
+            start=Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets),
             nodes=names,
             options=rules.options,
             courses=[partial(_choose, text) for text in orders.seeds],
@@ -184,28 +156,28 @@ def maintenance(
             report=report,
         )
         order = find_drain_order(request)
-    notes = [CHANCE, *source.notes(drains=True)]
-    data = {"orders": order.courses, "seed": orders.seed, "rate": rate, **_order_data(order, rate), "notes": notes}
-
-    def table(console: EscapingConsole) -> None:
-        _print_order(order, rate, console)
-        console.end(notes, _order_summary(order))
-
-    show_answer("Maintenance", data, output, table, succeeds=order.complete)
-
-
-def _choose(seed: str, node: str) -> Choose:
-    return seeded_choice(f"{seed}/{node}")
-
-
-def _order_data(order: DrainOrder, rate: int | None) -> dict[str, Any]:
-    return {
+    notes = [cluster_source.CHANCE, *source.notes(drains=True)]
+    data = {
+        "orders": order.courses,
+        "seed": orders.seed,
+        "rate": rate,
         "succeeds": order.complete,
         "exhaustive": order.exhaustive,
         "tries": order.dead_ends,
         "steps": [_step_data(step, rate) for step in order.steps],
         "failed": order.failed,
+        "notes": notes,
     }
+
+    def table(console: render.Console) -> None:
+        _print_order(order, rate, console)
+        console.end(notes, _order_summary(order))
+
+    render.show_answer("Maintenance", data, output, table, succeeds=order.complete)
+
+
+def _choose(seed: str, node: str) -> Choose:
+    return cluster_source.seeded_choice(f"{seed}/{node}")
 
 
 def _step_data(step: DrainStep, rate: int | None) -> dict[str, Any]:
@@ -225,12 +197,12 @@ def _step_data(step: DrainStep, rate: int | None) -> dict[str, Any]:
     }
 
 
-def _print_order(order: DrainOrder, rate: int | None, console: EscapingConsole) -> None:
+def _print_order(order: DrainOrder, rate: int | None, console: render.Console) -> None:
     headers = ("", "DRAIN", "PODS", "FEWER REPLICAS", "REBUILDS", *(["TAKES"] if rate else []))
     console.section(headers, ([str(n), *_step_cells(step, rate)] for n, step in enumerate(order.steps, start=1)))
     wait = max((step.rebuild_wait for step in order.steps), default=0)
     if wait:
-        console.write(f"after each drain {wait_line(wait)}")
+        console.write(f"after each drain {cluster_source.wait_line(wait)}")
         console.print()
     console.section(("NODE", "WHEN", "DOES NOT FIT BECAUSE"), _failed_rows(order))
 
@@ -241,15 +213,15 @@ def _step_cells(step: DrainStep, rate: int | None) -> list[str]:
         map(str, step.reduced_volumes),
         map(format_bytes, step.copied_bytes),
     ]
-    ranges += [(format_duration(size / rate) for size in step.copied_bytes)] if rate else []
-    return [step.node, *(format_range(*pair) for pair in ranges)]
+    ranges += [(render.format_duration(size / rate) for size in step.copied_bytes)] if rate else []
+    return [step.node, *(render.format_range(*pair) for pair in ranges)]
 
 
 def _failed_rows(order: DrainOrder) -> Iterator[tuple[str, str, str]]:
     for entry in order.failed:
         after = "after these, and even first" if entry.first_problems else "after these"
         when = "in any order" if entry.blocked else after if order.steps else "first"
-        yield entry.node, when, shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
+        yield entry.node, when, render.shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
 
 
 def _order_summary(order: DrainOrder) -> str:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
 
@@ -101,8 +101,10 @@ _UNLIMITED_WIDTH: Final = 2**16
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 # What a table shows, perhaps with its style.
 Cell = str | tuple[str, str]
+# Modules of commands name the type by this, because rich takes long to import.
+Console: TypeAlias = "EscapingConsole"
 # Prints what people read.
-Table = Callable[["EscapingConsole"], None]
+Table: TypeAlias = Callable[["EscapingConsole"], None]
 
 
 YES: Final = ("yes", "green")
@@ -148,7 +150,7 @@ class Refreshing:
     ] = False
     interval: Annotated[
         float,
-        typer.Option("--interval", metavar="SECONDS", min=0.5, max=3600, help="Seconds between two tables of --watch."),
+        typer.Option(metavar="SECONDS", min=0.5, max=3600, help="Seconds between two tables of --watch."),
     ] = 2.0
 
     def run(self, draw: Callable[[], Table], output: ListOutput) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from app.cli import options as flags
 from app.cli.commands import CommandGroup
-from app.cli.render import Output, OutputOption, print_line, show, show_progress, warn
+from app.cli.render import Console, Output, OutputOption, print_line, show, show_progress, warn
 from app.policy import PolicyFile, load_plugins
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort
@@ -34,7 +34,6 @@ from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.values import replace
 
 if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
     from app.kube.snapshot_file import LoadedCluster
     from app.scheduler.decision import WhatIfReport
     from scheduler_core.convert.generic import PendingPod
@@ -83,7 +82,6 @@ class _Flags(Struct, frozen=True):
     unsupported_constraints: Annotated[
         UnsupportedMode | None,
         typer.Option(
-            "--unsupported-constraints",
             envvar="LONGHORN_SCHEDULER_UNSUPPORTED_CONSTRAINTS",
             help="What becomes of a pod with constraints that no rule of the policy reads, such as required node affinity, and of "
             "nodes with taints: refuse = the pod is not scheduled, and its Event names them; warn = it is, and they are listed; ignore. "
@@ -233,7 +231,7 @@ def _what_if(
     return report
 
 
-def _print_table(report: WhatIfReport, console: EscapingConsole) -> None:
+def _print_table(report: WhatIfReport, console: Console) -> None:
     table = console.table_of(("POD", "NODE", "SCORE", "EQUALLY GOOD", "WHY NOT"))
     for placed in report.placed:
         table.add_row(placed.pod, placed.node, str(placed.score), str(placed.best), "")
@@ -294,7 +292,7 @@ def _entry(entry: PolicyPredicate | PolicyPriority) -> dict[str, Any]:
     return {"name": entry.name, "rule": entry.rule, "reads": list(inputs.fields), "kinds": sorted(inputs.kinds)}
 
 
-def _print_rules(policy: Policy, console: EscapingConsole) -> None:
+def _print_rules(policy: Policy, console: Console) -> None:
     rules: list[tuple[str, PolicyPredicate | PolicyPriority, str]] = [
         *(("predicate", entry, "") for entry in policy.predicates),
         *(("priority", entry, str(entry.weight)) for entry in policy.priorities),

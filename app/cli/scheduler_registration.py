@@ -47,13 +47,12 @@ _NO_CLUSTER_IP: Final = frozenset({"", "None"})
 
 
 def scheduler_config(
-    platform: Annotated[Platform, typer.Option("--platform", help="Where kube-scheduler runs.")],
+    platform: Annotated[Platform, typer.Option(help="Where kube-scheduler runs.")],
     pods: Annotated[
         SentPods,
         typer.Option(
-            "--pods",
             help="Which pods are sent: those that request longhorn.io/scheduler-extender, or all. With all, no pod of the "
-            "cluster is scheduled while no extender answers. A second scheduler sends all of its own.",
+            "cluster is scheduled while no extender answers. A second scheduler sends all of its own."
         ),
     ] = SentPods.REQUESTING,
     scores: Annotated[  # noqa: FBT002 # --scores
@@ -61,9 +60,7 @@ def scheduler_config(
     ] = False,
     url_prefix: Annotated[
         str,
-        typer.Option(
-            "--url-prefix", metavar="URL", help="Where kube-scheduler calls the extender; then no cluster is read."
-        ),
+        typer.Option(metavar="URL", help="Where kube-scheduler calls the extender; then no cluster is read."),
     ] = "",
     tls: Annotated[  # noqa: FBT002 # --tls
         bool,
@@ -84,7 +81,6 @@ def scheduler_config(
     merge: Annotated[
         Path | None,
         typer.Option(
-            "--merge",
             metavar="FILE",
             help="Print this KubeSchedulerConfiguration with the extender in it. Its other lines and comments stay.",
         ),

@@ -9,25 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from msgspec import Struct
 from typer.core import TyperCommand
 
+from app.cli import cluster_source, render
 from app.cli.options import namespace_option
-from app.cli.query import (
-    CHANCE,
-    Orders,
-    Query,
-    RebuildRateOption,
-    Rules,
-    predicted_cluster,
-    read_rate,
-    seeded_choice,
-    wait_line,
-)
-from app.cli.render import Output, OutputOption, format_duration, format_range, shorten, show_answer, show_progress
 from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
@@ -37,7 +26,6 @@ from scheduler_core.predict.order_outcomes import (
     DiskOutcome,
     FewerReplicas,
     OrderHistory,
-    OrderPoint,
     PodOutcome,
 )
 from scheduler_core.predict.predicted_replicas import NO_DATA
@@ -45,11 +33,7 @@ from scheduler_core.predict.prediction import Prediction, predict
 from scheduler_core.predict.situation import ExpansionOutcome, Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 
-if TYPE_CHECKING:
-    from app.cli.console import EscapingConsole
-    from app.schemas.remedies_answer import RemedyAnswer
-
-_ORDERS: Final = Orders(20)
+_ORDERS: Final = cluster_source.Orders(20)
 # Each is searched for about a tenth of a second.
 _MAX_REMEDIES: Final = 3
 # More remedies of nodes that must not be changed are not passed over.
@@ -114,28 +98,11 @@ class Changes(Struct, frozen=True):
 COMMAND_CLASS: Final = CommandWithOrder
 
 
-class PodRemedy(Struct, frozen=True):
-    """What would make a pod fit; the fields are keys of the JSON."""
-
-    pod: str  # namespace/name
-    remedy: RemedyAnswer  # the cheapest one that a short search finds
-
-
-class ShownOrder(Struct, frozen=True):
-    """How one order goes on; the fields are keys of the JSON."""
-
-    number: int  # from 0; it determines the order together with the seed
-    fails: bool  # whether something does not get its place in it
-    steps: Sequence[OrderPoint]  # of a long order not every step
-    # What would help the first pods that no node fits in the end; drained and lost nodes stay so.
-    remedies: Sequence[PodRemedy] = ()
-
-
 class WhatIf(Struct, frozen=True):
     """What some changes of the cluster lead to."""
 
     prediction: Prediction
-    order: ShownOrder  # the first one in which something fails, or the first one
+    order: dict[str, Any]  # the first one in which something fails, or the first one, as JSON has it
     seed: int
     rate: int | None  # bytes per second of a rebuild, None if it was not given
     notes: Sequence[str]  # what was not taken into account
@@ -172,11 +139,11 @@ def what_if(
     *,
     invocation: typer.Context,
     changes: Changes,
-    orders: Orders = _ORDERS,
-    rebuild_rate: RebuildRateOption = None,
-    output: OutputOption = Output.TABLE,
-    rules: Rules,
-    query: Query,
+    orders: cluster_source.Orders = _ORDERS,
+    rebuild_rate: cluster_source.RebuildRateOption = None,
+    output: render.OutputOption = render.Output.TABLE,
+    rules: cluster_source.Rules,
+    query: cluster_source.Query,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a report with plots, one HTML file.")
     ] = None,
@@ -192,29 +159,39 @@ def what_if(
     Exit code 0: everything always gets its place. 1: something does not. 2: bad input.
     """
     query.check_standard_input(*(changes.apply or ()))
-    rate = read_rate(rebuild_rate)
+    rate = cluster_source.read_rate(rebuild_rate)
     verbs = changes.in_order(invocation.meta[_ORDER_KEY])
     if html is not None:
         _check_place(html)
     # The nodes may be those of --apply.
     source = query.read(needs_nodes=not changes.apply)
     reader = ChangeReader(source, namespace)
-    before = Situation(predicted_cluster(source), parallel=source.parallel_sets)
+    before = Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets)
     after = reduce(lambda situation, change: change(situation), reader.read(verbs), before)
     options = rules.options
     seeds = orders.seeds
-    results = [run_order(after, options, seeded_choice(seed)) for seed in show_progress(seeds, "Playing orders")]
+    results = [
+        run_order(after, options, cluster_source.seeded_choice(seed))
+        for seed in render.show_progress(seeds, "Playing orders")
+    ]
     prediction = predict(before, after, results)
     unlucky = next((number for number, result in enumerate(results) if result.fails), None)
     number = unlucky or 0
     history = OrderHistory(after.cluster)
     # A table has no steps.
-    if output is not Output.TABLE or html is not None:
+    if output is not render.Output.TABLE or html is not None:
         # The order that is shown is played again.
-        run_order(after, options, seeded_choice(seeds[number]), history.observe)
+        run_order(after, options, cluster_source.seeded_choice(seeds[number]), history.observe)
     remedies = [] if unlucky is None else _remedies(results[number], after, options, query.longhorn_namespace)
-    order = ShownOrder(number, unlucky is not None, tuple(history.points()), remedies)
-    notes = (CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
+    order = {
+        # From 0; it determines the order together with the seed.
+        "number": number,
+        "fails": unlucky is not None,
+        # Of a long order not every step.
+        "steps": tuple(history.points()),
+        "remedies": remedies,
+    }
+    notes = (cluster_source.CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
     answer = WhatIf(prediction, order, orders.seed, rate, notes)
     if html is not None:
         # Its import brings the template engine, which no other output needs.
@@ -222,7 +199,9 @@ def what_if(
 
         write_report(html, answer, _command_line(verbs), query.snapshot or "the live cluster")
     succeeds = prediction.succeeds
-    show_answer("WhatIf", answer.data(), output, lambda console: print_prediction(answer, console), succeeds=succeeds)
+    render.show_answer(
+        "WhatIf", answer.data(), output, lambda console: print_prediction(answer, console), succeeds=succeeds
+    )
 
 
 def _check_place(file: Path) -> None:
@@ -242,28 +221,28 @@ def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
 
 def _remedies(
     result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
-) -> list[PodRemedy]:
+) -> list[dict[str, Any]]:
     """Returns what would help the first pods that no node fits at the end of an order, by a short search that changes no node
     which is drained or lost.
     """
-    from app.cli.remedies_command import EXPLAIN_DECISIONS
+    from app.cli.remedies import EXPLAIN_DECISIONS
     from app.schemas.remedies_answer import remedy_answer
     from scheduler_core.predict.remedies import find_remedies
 
     avoided = {*after.drained, *after.lost}
     limit = 1 + min(len(avoided), _MAX_AVOIDED)
-    answers: list[PodRemedy] = []
+    answers: list[dict[str, Any]] = []
     for key in sorted(result.unplaced_pods)[:_MAX_REMEDIES]:
         pod = result.cluster.snapshot.pods[key]
         remedies = find_remedies(pod, result.cluster, options, limit, EXPLAIN_DECISIONS).remedies
         remedy = next((remedy for remedy in remedies if remedy.node not in avoided), None)
         if remedy is not None:
             answer = remedy_answer(result.cluster, remedy, longhorn_namespace)
-            answers.append(PodRemedy("/".join(key), answer))
+            answers.append({"pod": "/".join(key), "remedy": answer})
     return answers
 
 
-def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
+def print_prediction(answer: WhatIf, console: render.Console) -> None:
     """Prints what becomes of pods, drains, volumes and disks, without parts that have no entries."""
     prediction = answer.prediction
     orders = prediction.orders
@@ -275,9 +254,9 @@ def print_prediction(answer: WhatIf, console: EscapingConsole) -> None:
             order = ", ".join(f"{name} to {node}" for name, node in pod.unlucky_order)
             console.write(f"{pod.pod} waits if pods are placed in this order: {order}")
             console.print()
-    for entry in answer.order.remedies:
-        console.write(f"{entry.pod} would fit after this: {entry.remedy.text}")
-        console.commands(entry.remedy.commands, indent="   ")
+    for entry in answer.order["remedies"]:
+        console.write(f"{entry['pod']} would fit after this: {entry['remedy'].text}")
+        console.commands(entry["remedy"].commands, indent="   ")
         console.print()
     for name in prediction.gone_pods:
         console.write(f"pod {name} is gone: nothing creates it again")
@@ -316,11 +295,11 @@ def pod_outcome_text(pod: PodOutcome, orders: int) -> str:
 
 
 def _shorten_reasons(reasons: Mapping[str, int]) -> str:
-    return shorten([*reasons], _MAX_REASONS, "; ")
+    return render.shorten([*reasons], _MAX_REASONS, "; ")
 
 
 def _pod_cells(pod: PodOutcome, orders: int) -> Sequence[str]:
-    nodes = shorten([*pod.nodes], _MAX_NODES)
+    nodes = render.shorten([*pod.nodes], _MAX_NODES)
     left = pod.left or pod.origin
     return pod.pod, left, pod_outcome_text(pod, orders), nodes, _shorten_reasons(pod.reasons)
 
@@ -342,26 +321,28 @@ def _disk_cells(disk: DiskOutcome) -> Sequence[str]:
 
 def scheduled_after(disk: DiskOutcome) -> str:
     """Returns what a disk has scheduled in the end, and whether that is over its limit."""
-    text = format_range(format_bytes(disk.least), format_bytes(disk.most))
+    text = render.format_range(format_bytes(disk.least), format_bytes(disk.most))
     return f"{text}, over the limit" if disk.most > disk.limit else text
 
 
 def rebuild_start(volume: FewerReplicas) -> str:
-    return f"rebuilt after {format_duration(volume.rebuild_after_seconds)}"
+    return f"rebuilt after {render.format_duration(volume.rebuild_after_seconds)}"
 
 
 def rebuild_lines(answer: WhatIf) -> Iterator[str]:
     """Yields when rebuilds begin, and what they copy, as sentences."""
     if answer.prediction.rebuild_wait:
-        yield wait_line(answer.prediction.rebuild_wait)
+        yield cluster_source.wait_line(answer.prediction.rebuild_wait)
     least, most = answer.prediction.copied_bytes
     if not most:
         return
-    line = f"rebuilds copy {format_range(format_bytes(least), format_bytes(most))}"
+    line = f"rebuilds copy {render.format_range(format_bytes(least), format_bytes(most))}"
     if answer.rate is None:
         yield line
     else:
-        takes = format_range(format_duration(least / answer.rate), format_duration(most / answer.rate))
+        takes = render.format_range(
+            render.format_duration(least / answer.rate), render.format_duration(most / answer.rate)
+        )
         yield f"{line}, which takes {takes} one after the other"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from app.cli import query
+from app.cli import cluster_source
 from app.kube.resources import Resource
 from app.kube.snapshot_file import is_file, pod_in_file, read_from, read_objects
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
@@ -35,9 +35,9 @@ class ChangeReader:
         namespace: that of claims and workloads without one
     """
 
-    def __init__(self, source: query.ClusterSource, namespace: str | None) -> None:
+    def __init__(self, source: cluster_source.ClusterSource, namespace: str | None) -> None:
         self._source = source
-        self._namespace = namespace or query.DEFAULT_POD_NAMESPACE
+        self._namespace = namespace or cluster_source.DEFAULT_POD_NAMESPACE
         self._applied: dict[tuple[str, str, str], cluster_additions.Workload] = {}
         self._skipped: dict[str, None] = {}
         self._verbs: Mapping[str, Callable[[str], Sequence[Change]]] = {
@@ -80,7 +80,7 @@ class ChangeReader:
 
     def _expand(self, text: str) -> Sequence[Change]:
         name, size = _assignment(text, "--expand", "CLAIM=SIZE")
-        return [partial(expand, key=self._key(name), size=query.positive_bytes(size, f"--expand {text}"))]
+        return [partial(expand, key=self._key(name), size=cluster_source.positive_bytes(size, f"--expand {text}"))]
 
     def _key(self, name: str) -> NamespacedName:
         namespace, slash, own = name.partition("/")
@@ -88,7 +88,7 @@ class ChangeReader:
 
     def _add_disk(self, text: str) -> Sequence[Change]:
         node, size = _assignment(text, "--add-disk", "NODE=SIZE")
-        size_of_disk = query.positive_bytes(size, f"--add-disk {text}")
+        size_of_disk = cluster_source.positive_bytes(size, f"--add-disk {text}")
         return [partial(cluster_additions.add_disk, node_name=node, size=size_of_disk)]
 
     def _add_node(self, text: str) -> Sequence[Change]:
@@ -100,7 +100,7 @@ class ChangeReader:
             values.setdefault(key, []).append(tail if separator else part)
         counts = values.pop("count", ["1"])
         like = values.pop("like", None) or [self._open_node(text)]
-        sizes = tuple(query.positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
+        sizes = tuple(cluster_source.positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
         if values or len(like) != 1 or len(counts) != 1:
             raise CoreError(f"--add-node {text}: expected like=NODE, count=N and disks=SIZE,SIZE")
         count = _count(counts[0], f"--add-node {text}")
@@ -116,7 +116,7 @@ class ChangeReader:
     def _scale(self, text: str) -> Sequence[Change]:
         subject, number = _assignment(text, "--scale", "sts/NAME=N or deploy/NAME=N")
         prefix, _, name = subject.partition("/")
-        resource = query.WORKLOADS.get(prefix.lower())
+        resource = cluster_source.WORKLOADS.get(prefix.lower())
         if resource is None or resource.kind not in cluster_additions.MEMBER_NAMES or not name:
             raise CoreError(f"--scale {text}: expected sts/NAME=N, deploy/NAME=N or rs/NAME=N")
         namespace, own_name = self._key(name)
@@ -199,7 +199,7 @@ def workload_of(kind: str, raw: Any) -> cluster_additions.Workload:
 
 
 def named_workload(
-    resource: Resource, name: str, namespace: str, source: query.ClusterSource
+    resource: Resource, name: str, namespace: str, source: cluster_source.ClusterSource
 ) -> cluster_additions.Workload:
     """Returns a workload of the cluster; one that a snapshot file lacks is read from one of its pods. Raises a
     CoreError if there is no such workload.
@@ -214,7 +214,7 @@ def named_workload(
         if members:
             pod = source.snapshot.pods[members[0]]
             return _workload_of_member(kind, name, pod, source.snapshot)
-    return workload_of(kind, query.read_workload(resource, name, namespace, source))
+    return workload_of(kind, cluster_source.read_workload(resource, name, namespace, source))
 
 
 def _workload_of_member(kind: str, name: str, member: kube.Pod, snapshot: Snapshot) -> cluster_additions.Workload:
@@ -240,7 +240,7 @@ def _allows_several_nodes(spec: kube.ClaimSpec) -> bool:
 
 
 def pod_template(
-    text: str, namespace: str | None, source: query.ClusterSource
+    text: str, namespace: str | None, source: cluster_source.ClusterSource
 ) -> tuple[cluster_additions.Workload, Snapshot]:
     """Returns the template that an argument names, and its cluster, with the other objects of the argument's file. The
     argument is what `explain` takes: a file, a workload such as ``sts/NAME``, or the name of a pod. Raises a CoreError
@@ -254,12 +254,12 @@ def pod_template(
     prefix, _, name = text.partition("/")
     if not text or text.endswith("/"):
         raise CoreError(f"'{text}': the name of a pod or workload is missing; see --help")
-    resource = query.WORKLOADS.get(prefix.lower())
+    resource = cluster_source.WORKLOADS.get(prefix.lower())
     if name and resource is not None:
-        template = named_workload(resource, name, namespace or query.DEFAULT_POD_NAMESPACE, source)
+        template = named_workload(resource, name, namespace or cluster_source.DEFAULT_POD_NAMESPACE, source)
         return _require_no_daemon_set(text, template), source.snapshot
-    own = name if name and prefix.lower() in query.POD_PREFIXES else text
-    pod = query.pod_by_name(text, own, namespace, source)
+    own = name if name and prefix.lower() in cluster_source.POD_PREFIXES else text
+    pod = cluster_source.pod_by_name(text, own, namespace, source)
     own_name = pod.name.rpartition("-")[0] if pod.owner in (STATEFUL_SET, _REPLICA_SET) else pod.name
     kind = pod.owner if pod.owner in (STATEFUL_SET, _REPLICA_SET, DAEMON_SET) else _POD
     template = _workload_of_member(kind, own_name, pod, source.snapshot)

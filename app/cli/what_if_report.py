@@ -56,7 +56,7 @@ def write_report(file: Path, answer: what_if.WhatIf, verbs: Sequence[str], sourc
         "unlucky_pods": [pod for pod in pods if pod.unlucky_order],
         "size_bar": size_bar,
         "scheduled_after": what_if.scheduled_after,
-        "plots": step_plots(answer.order.steps),
+        "plots": step_plots(answer.order["steps"]),
         "rebuilds": list(what_if.rebuild_lines(answer)),
         "rebuild_start": what_if.rebuild_start,
         "expansion_text": what_if.expansion_text,

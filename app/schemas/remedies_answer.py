@@ -14,45 +14,34 @@ from scheduler_core.predict.remedy import RemedyKind, Step
 from scheduler_core.predict.replica_moves import ReplicaMove, is_auto_balanced
 
 
-class RemedyStepAnswer(Struct, frozen=True):
-    """One change of the cluster."""
-
-    kind: str
-    text: str
-    node: str
-    disk: str  # its name; "" for a change of the node
-    size: int  # bytes to free, to add or to copy
-    tags: tuple[str, ...]  # the tags to add
-    replica: str  # the replica to move; "" for other kinds
-    commands: list[str]  # for a shell, in order; empty where kubectl cannot make the change
-
-
 class RemedyAnswer(Struct, frozen=True):
     """A step after which a pod fits that fits nowhere now."""
 
     text: str
     kind: str
     size: int  # bytes to free, to add or to copy
-    steps: tuple[RemedyStepAnswer, ...]  # one; clients read a list
+    steps: tuple[dict[str, Any]]  # clients read a list
 
     @property
     def commands(self) -> list[str]:
-        return [command for step in self.steps for command in step.commands]
+        """For a shell, in order; none where kubectl cannot make the change."""
+        commands: list[str] = self.steps[0]["commands"]
+        return commands
 
 
 def remedy_answer(cluster: PredictedCluster, remedy: Step, longhorn_namespace: str) -> RemedyAnswer:
     """Returns a remedy as data, with the commands that it needs."""
-    step = RemedyStepAnswer(
-        kind=remedy.kind.value,
-        text=remedy.text,
-        node=remedy.node,
-        disk=remedy.disk,
-        size=remedy.size,
-        tags=remedy.tags,
-        replica=remedy.move.replica if remedy.move is not None else "",
-        commands=[shlex.join(command) for command in step_commands(cluster, remedy, longhorn_namespace)],
-    )
-    return RemedyAnswer(remedy.text, remedy.kind.value, remedy.size, (step,))
+    step = {
+        "kind": remedy.kind,
+        "text": remedy.text,
+        "node": remedy.node,
+        "disk": remedy.disk,
+        "size": remedy.size,
+        "tags": remedy.tags,
+        "replica": remedy.move.replica if remedy.move is not None else "",
+        "commands": [shlex.join(command) for command in step_commands(cluster, remedy, longhorn_namespace)],
+    }
+    return RemedyAnswer(remedy.text, remedy.kind, remedy.size, (step,))
 
 
 def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tuple[Command, ...]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from rich.table import Table
 
-from app.cli.query import ClusterSource, Orders, Query, predicted_cluster, seeded_choice
+from app.cli.cluster_source import ClusterSource, Orders, Query, predicted_cluster, seeded_choice
 from app.cli.what_if_changes import ChangeReader
 from app.kube.snapshot_file import SchedulingObjects
 from scheduler_core.generic.cluster_state import GenericClusterState

@@ -2,11 +2,13 @@
 
 import gc
 import io
+import json
 import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import structlog
@@ -21,6 +23,17 @@ class Result:
     code: int
     out: str
     err: str
+
+    @property
+    def answer(self) -> Any:
+        """The output as JSON; standard error may have warnings, and nothing else."""
+        assert all(line.startswith("warning: ") for line in self.err.splitlines())
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[str]:
+        """The lines of the output, with one blank between two words."""
+        return [" ".join(line.split()) for line in self.out.splitlines()]
 
 
 Run = Callable[..., Result]

@@ -1,4 +1,5 @@
-"""Renders templates, with everything that they print escaped, and the tiles of the first page, which are the cluster in a few numbers.
+"""Renders templates, with everything that they print escaped: the tiles of the first page, which are the cluster in a few numbers, and
+what bars, nodes and drains say.
 
 The headers of every answer allow nothing but the page's own files (`app/runtime/server.py`). The bars of disks are bytes scheduled of the
 limit, and written of the size.
@@ -11,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from fastapi import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from msgspec import Struct
 
+from app.schemas.decision import NodeAnswer, disk_names
 from scheduler_core.longhorn.cluster import parse_time
+from scheduler_core.model.longhorn import Node
 from scheduler_core.model.quantity import format_age, format_count, natural_key
 from scheduler_core.monitor.capacity_report import DiskUsage
 from scheduler_core.monitor.node_rows import SpaceTotal, scheduling_limit_of
@@ -27,6 +30,7 @@ from scheduler_core.predict.node_loss import MAX_NODES, NodeLossOutcome
 
 if TYPE_CHECKING:  # what a command renders needs none of it
     from app.schemas.state import ServiceState
+    from scheduler_core.predict.prediction import Prediction
 
 _FOLDER: Final = Path(__file__).parent
 _MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -298,3 +302,53 @@ def _share(part: int, whole: int) -> float:
     if whole <= 0:
         return 100.0 if part > 0 else 0.0
     return round(min(max(100 * part / whole, 0.0), 100.0), 1)
+
+
+def node_line(name: str, reason: str, longhorn: Mapping[str, Node], answer: NodeAnswer | None) -> dict[str, Any]:
+    """Returns what is said about one node; `longhorn` says whether there is a page about it."""
+    line = {"name": name, "longhorn": name in longhorn}
+    if answer is None:
+        return {**line, "fits": False, "reason": reason, "missing": 0, "detail": ""}
+    names = disk_names(longhorn, name)
+    plan = ", ".join(f"{volume} on {names.get(disk, disk)}" for volume, disk in answer.plan.items())
+    detail = "; ".join(filter(None, (plan, answer.detail, _competing(answer))))
+    return {**line, "fits": answer.fits, "reason": answer.reason, "missing": answer.missing, "detail": detail}
+
+
+def _competing(answer: NodeAnswer) -> str:
+    if not answer.competing:
+        return ""
+    first = answer.competing[0]
+    more = len(answer.competing) - 1
+    owner = f" of pod {first.pod}" if first.pod else ""
+    return f"counted with {first.volume}{owner}" + (f" and {more} more" if more else "")
+
+
+def drain_problems(prediction: Prediction) -> list[str]:
+    """Returns what goes wrong in a drain, as sentences, without pods that waited before."""
+    orders = prediction.orders
+    problems = [
+        f"The drain is held up in {_part(orders - drain.finished, orders)}: {blocker}."
+        for drain in prediction.drains
+        for blocker in drain.blockers
+    ]
+    problems += [
+        f"Pod {pod.pod} {what} in {_part(count, orders)}."
+        for pod in prediction.pods
+        for what, count in (
+            ("finds no node", orders - pod.placed - pod.not_running),
+            ("is bound and does not run", pod.not_running),
+        )
+        if pod.left and count
+    ]
+    problems += [f"Pod {name} is gone: nothing creates it again." for name in prediction.gone_pods]
+    problems += [
+        f"Volume {volume.name} lacks a replica in the end: {volume.problem}."
+        for volume in prediction.volumes
+        if volume.incomplete
+    ]
+    return problems
+
+
+def _part(number: int, orders: int) -> str:
+    return f"{number} of {format_count(orders, 'order')}"

@@ -1,5 +1,5 @@
-"""GET /, /pods, /nodes, /decision-log and /assets: pages for people. The page of a pod shows why it waits, by node, the
-closest first.
+"""GET /, /pods, /nodes, /decision-log and /assets: pages for people, and what each shows, as plain values for the templates. The page of a
+pod shows why it waits, by node, the closest first.
 """
 
 from __future__ import annotations
@@ -7,53 +7,349 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 from starlette.exceptions import HTTPException
 
 from app.api.dependencies import AppState, RequestLease, state_of
+from app.api.errors import RequestError
 from app.api.extender import readiness
-from app.api.page import views
-from app.api.page.rendering import asset_response, render
-from app.extender.status_reporter import ExplainedDecision
-from app.memory import Lease
+from app.api.page import rendering
+from app.extender.status_reporter import COMPARED, NOT_COMPARED, StatusSources
 from app.runtime.probes import UnavailableError
-from app.schemas.decision import NodeAnswer, explain_answer
-from scheduler_core.decide.decision import DecisionQuery
+from app.schemas.decision import explain_answer
+from app.schemas.state import PlacementGuardState, ServiceState
+from scheduler_core.decide.decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
 from scheduler_core.errors import ResolutionError
+from scheduler_core.guard.placement_guard import GuardOutcome
 from scheduler_core.model.kube import Pod
-from scheduler_core.monitor.node_rows import RowPage, page_of
+from scheduler_core.model.quantity import format_count
+from scheduler_core.monitor import node_rows
+from scheduler_core.monitor.report import StatusReport, WaitingRow, pods_on_node
+from scheduler_core.predict.node_loss import NodeLossOutcome
+from scheduler_core.values import replace
 
 # How long a page waits for a search of remedies.
 _REMEDY_SECONDS: Final = 0.25
 _MAX_DECISIONS: Final = 10
 _MAX_REASONS: Final = 10
 
+Context = Mapping[str, Any]
+_BADGES: Final = {
+    node_rows.NodeCondition.NO_DISKS: ("plain", "○"),
+    node_rows.NodeCondition.OPEN: ("good", "●"),
+    node_rows.NodeCondition.PARTLY_CLOSED: ("warn", "◐"),
+    node_rows.NodeCondition.CLOSED: ("warn", "■"),
+    node_rows.NodeCondition.OVER_LIMIT: ("bad", "▲"),
+    node_rows.NodeCondition.NOT_READY: ("bad", "✕"),
+}
+_MAX_REMEDIES: Final = 5
+# The first page has so many of the pods that wait.
+_FIRST_WAITING: Final = 5
+_REFRESH_SECONDS: Final = 10
+# While something is being worked out.
+_SOON_SECONDS: Final = 1
+_MAX_LISTED: Final = 5
 
-class CandidateLine(Struct, frozen=True):
-    """What is said about one node."""
 
-    name: str
-    fits: bool
-    reason: str
-    missing: int
-    detail: str
-    longhorn: bool  # whether there is a page about the node
+MAX_TEXT: Final = 100
+_MAX_PAGE: Final = 1_000_000
+_PARAMETERS: Final = frozenset({"q", "page", "group", "zone"})
 
 
-async def pod_view(site: views.Site, key: tuple[str, str], query: views.PageQuery) -> views.Context | None:
+class PageQuery(Struct, frozen=True):
+    """Which rows of a page are shown."""
+
+    path: str = "/"
+    text: str = ""  # words that a row must have
+    page: int = 1  # counted from 1
+    by_zone: bool = False  # whether nodes are grouped by zone
+    zone: str | None = None  # None for every zone, "" for nodes without one
+
+    def link(self, page: int = 1) -> str:
+        """Returns the address of another page of the same rows."""
+        parameters: dict[str, str] = {}
+        if self.text:
+            parameters["q"] = self.text
+        if self.by_zone:
+            parameters["group"] = "zone"
+        if self.zone is not None:
+            parameters["zone"] = self.zone
+        if page > 1:
+            parameters["page"] = str(page)
+        return f"{self.path}?{urlencode(parameters)}" if parameters else self.path
+
+    def every_zone(self) -> PageQuery:
+        return replace(self, zone=None)
+
+    def selects(self, text: str) -> bool:
+        return all(word in text.casefold() for word in self.text.casefold().split())
+
+
+def _page_query(request: Request) -> PageQuery:
+    """Reads the query of a request. Raises a RequestError if it has another parameter, one twice, or a value that is
+    not valid.
+    """
+    pairs = request.query_params.multi_items()
+    values = dict(pairs)
+    if len(pairs) != len(values):
+        raise RequestError("a query parameter is given twice")
+    unknown = sorted(values.keys() - _PARAMETERS)
+    if unknown:
+        raise RequestError(f"unknown query parameter {unknown[0][:MAX_TEXT]!r}, expected q, page, group or zone")
+    for name in ("q", "zone"):
+        if len(values.get(name, "")) > MAX_TEXT:
+            raise RequestError(f"{name} has more than {MAX_TEXT} characters")
+    if values.get("group", "") not in ("", "zone"):
+        raise RequestError("group must be zone or empty")
+    return PageQuery(
+        path=request.url.path,
+        text=values.get("q", "").strip(),
+        page=_page(values.get("page", "1")),
+        by_zone=values.get("group") == "zone",
+        zone=values.get("zone"),
+    )
+
+
+def _page(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_PAGE)) and 1 <= int(text) <= _MAX_PAGE):
+        raise RequestError(f"page must be a number from 1 to {_MAX_PAGE}")
+    return int(text)
+
+
+class Site(Struct, frozen=True):
+    """What every page is made of."""
+
+    state: AppState
+    sources: StatusSources
+    service: ServiceState | None  # of a live cluster; None for a snapshot file
+
+    @classmethod
+    def of(cls, state: AppState) -> Site:
+        if state.status is None:
+            raise TypeError("the application was made without a status page")
+        return cls(state, state.status, state.lifecycle.state() if state.lifecycle else None)
+
+
+def _frame(site: Site, title: str, current: str, refresh: int = _REFRESH_SECONDS) -> dict[str, Any]:
+    """Returns what every page shows around its content: the title, the process that answers, and how fresh everything
+    is.
+    """
+    now = monotonic()
+    caches = [(kind, status, status.behind(now)) for kind, status in sorted(site.sources.caches().items())]
+    return {
+        "title": title,
+        "current": current,
+        "refresh": refresh,
+        "time": site.sources.now(),
+        "identity": site.sources.identity,
+        "service": site.service,
+        "caches": caches,
+        "behind": max((seconds for *_, seconds in caches), default=0.0),
+        "unreadable": site.service.unreadable if site.service else (),
+        "settings_refused": site.service.refused_settings if site.service else (),
+        "guard_problem": _guard_problem(site.service.guard) if site.service and site.service.guard else "",
+        "max_listed": _MAX_LISTED,
+        "summary": "",
+    }
+
+
+def _guard_problem(guard: PlacementGuardState) -> str:
+    taken = guard.activity.outcomes.get(GuardOutcome.PROMISED_SPACE_TAKEN, 0)
+    notes = (guard.problem, f"promised space was taken {format_count(taken, 'time')}" if taken else "")
+    return "; ".join(filter(None, notes))
+
+
+class NodeLine(Struct, frozen=True):
+    """A node of a page, its worst disks, the number of others."""
+
+    row: node_rows.NodeRow
+    disks: Sequence[rendering.DiskLine]
+    more: int
+    loss: NodeLossOutcome | None
+
+
+class ZoneLines(Struct, frozen=True):
+    """The nodes that a page shows, of one zone or all."""
+
+    zone: str
+    nodes: int  # of the whole group, also of nodes on other pages
+    space: node_rows.SpaceTotal  # of the whole group, also of nodes on other pages
+    lines: Sequence[NodeLine]
+
+
+async def overview(site: Site, query: PageQuery) -> Context:
+    """Returns the content of the first page: the tiles, the pods that wait longest, and the nodes, worst first."""
+    report = await site.sources.reporter.report()
+    waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
+    pods = await _with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
+    losses = site.sources.losses.latest
+    shown = rendering.tiles(report, site.service, losses, site.sources.losses.seconds_left)
+    refresh = _SOON_SECONDS if any(row is None for row in waiting) else _REFRESH_SECONDS
+    context = _frame(site, "Cluster", "/", refresh)
+    return {
+        **context,
+        "query": query,
+        "tiles": shown,
+        "summary": ", ".join(f"{tile.label}: {tile.number}" for tile in shown),
+        "pods": pods,
+        "waiting_since": _waiting_since(site),
+        "waiting_total": len(report.waiting),
+        "total_bar": rendering.total_bar(report.space),
+        "space": report.space,
+        "conditions": [
+            (each, report.count(each)) for each in sorted(node_rows.NodeCondition, reverse=True) if report.count(each)
+        ],
+        "badges": _BADGES,
+        "all_nodes": len(report.rows),
+        "disks": report.disks,
+        **_nodes(report, query, losses),
+    }
+
+
+def _nodes(report: StatusReport, query: PageQuery, losses: Mapping[str, NodeLossOutcome]) -> dict[str, Any]:
+    rows = node_rows.select_rows(report.rows, query.text, query.zone)
+    zones = node_rows.group_by_zone(rows) if query.by_zone else ()
+    ordered = [row for zone in zones for row in zone.rows] if zones else rows
+    page: node_rows.RowPage[node_rows.NodeRow] = node_rows.page_of(ordered, query.page)
+    per_row = rendering.disks_per_row(len(page.rows))
+    lines = [
+        NodeLine(row, rendering.lines_of(row.disks, per_row), max(0, len(row.disks) - per_row), losses.get(row.name))
+        for row in page.rows
+    ]
+    groups = [ZoneLines("", len(rows), report.space, lines)]
+    if query.by_zone:
+        groups = [
+            ZoneLines(zone.zone, len(zone.rows), zone.space, [line for line in lines if line.row.zone == zone.zone])
+            for zone in zones
+        ]
+    return {"page": page, "groups": [group for group in groups if group.lines], "losses": losses}
+
+
+def _waiting_since(site: Site) -> Mapping[str, float]:
+    """Returns the seconds that refused pods have waited, by UID, without pods whose refusal this process has not seen."""
+    waiting = site.service.outstanding.waiting if site.service else ()
+    return {entry.pod.uid: entry.seconds for entry in waiting}
+
+
+async def _with_remedies(
+    site: Site, pods: Sequence[Pod], rows: Sequence[WaitingRow | None]
+) -> list[tuple[Pod, WaitingRow | None, str | None]]:
+    """Returns pods with their rows and their first remedies, "" where there is none, and None where that is not known."""
+    pairs = list(zip(pods, rows, strict=True))
+    refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
+    # A search takes longer than a decision, so remedies of only a few pods are looked for.
+    first_refused = refused[:_MAX_REMEDIES]
+    results = await site.sources.reporter.remedies(first_refused, wait=0)
+    texts = {
+        pod.key: remedies[0].text if remedies else ""
+        for pod, remedies in zip(first_refused, results, strict=True)
+        if remedies is not None
+    }
+    return [(pod, row, texts.get(pod.key)) for pod, row in pairs]
+
+
+async def waiting_list(site: Site, query: PageQuery) -> Context:
+    """Returns the pods that wait, the oldest first."""
+    report = await site.sources.reporter.report()
+    pods = [pod for pod in report.waiting if query.selects(pod.key)]
+    page = node_rows.page_of(pods, query.page)
+    rows = await site.sources.reporter.waiting_rows(page.rows)
+    refresh = _SOON_SECONDS if any(row is None for row in rows) else _REFRESH_SECONDS
+    context = _frame(site, "Waiting pods", "/pods", refresh)
+    return {
+        **context,
+        "query": query,
+        "page": page,
+        "pods": await _with_remedies(site, page.rows, rows),
+        "waiting_since": _waiting_since(site),
+        "waiting_total": len(report.waiting),
+        "summary": format_count(len(report.waiting), "pod waits", "pods wait"),
+    }
+
+
+async def decision_list(site: Site, query: PageQuery) -> Context:
+    """Returns the latest decisions that have a text."""
+    log = site.state.decisions.page(DecisionQuery(limit=MAX_DECISIONS))
+    entries = [entry for entry in log.entries if not query.text or query.selects(_text_of(entry))]
+    page = node_rows.page_of(entries, query.page)
+    return {
+        **_frame(site, "Decisions", "/decision-log"),
+        "query": query,
+        "page": page,
+        "decisions": page.rows,
+        "recorded": log.recorded,
+        "summary": format_count(log.recorded, "decision"),
+    }
+
+
+def _text_of(entry: LoggedDecision) -> str:
+    texts = (entry.namespace, entry.pod, entry.verb, entry.outcome.value, entry.error, *entry.offered)
+    return "\n".join((*texts, *(reason for reason, _ in entry.refused)))
+
+
+async def node_view(site: Site, _: PageQuery, name: str) -> Context | None:
+    """Returns a node with its disks and pods, None if there is no Longhorn node of this name."""
+    report = await site.sources.reporter.report()
+    row = next((each for each in report.rows if each.name == name), None)
+    if row is None:
+        return None
+    state = site.sources.reporter.state
+    pods = await site.sources.reporter.run(partial(pods_on_node, state.view, name))
+    demands = state.demand.by_node.get(name) or ()
+    return {
+        **_frame(site, f"Node {name}", ""),
+        "row": row,
+        "disks": [rendering.disk_line(usage) for usage in row.disks],
+        "bar": rendering.total_bar(row.space),
+        "badges": _BADGES,
+        "loss": site.sources.losses.latest.get(name),
+        "pods": pods,
+        "demands": demands,
+        "max_rows": 50,
+    }
+
+
+async def drain_view(site: Site, _: PageQuery, name: str) -> Context | None:
+    """Returns what a node's drain leads to, None for an unknown node."""
+    snapshot = site.sources.reporter.state.view.snapshot
+    if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
+        return None
+    report = await site.sources.reporter.drain(name)
+    context = _frame(site, f"May I drain {name}?", "", _SOON_SECONDS if report is None else _REFRESH_SECONDS)
+    prediction = report.prediction if report is not None else None
+    problems = rendering.drain_problems(prediction) if prediction is not None else []
+    return {
+        **context,
+        "node": name,
+        "report": report,
+        "prediction": prediction,
+        "problems": problems,
+        "safe": not problems,
+        "moved": [] if prediction is None else [outcome for outcome in prediction.pods if outcome.left],
+        "compared": COMPARED,
+        "not_compared": NOT_COMPARED,
+        "command": f"longhorn-extender what-if {'' if site.service else '--snapshot FILE '}--drain {name}",
+        "is_longhorn": name in snapshot.longhorn_nodes,
+        "max_rows": 50,
+    }
+
+
+async def pod_view(site: Site, query: PageQuery, namespace: str, name: str) -> Context | None:
     """Returns why a pod waits or fits, None if no pod with claims has this name."""
-    pod = site.sources.reporter.state.view.snapshot.pods.get(key)
+    pod = site.sources.reporter.state.view.snapshot.pods.get((namespace, name))
     if pod is None or not pod.volumes:
         return None
-    decisions = site.state.decisions.page(DecisionQuery(limit=_MAX_DECISIONS, namespace=key[0], pod=key[1]))
+    decisions = site.state.decisions.page(DecisionQuery(limit=_MAX_DECISIONS, namespace=namespace, pod=name))
     context = {
-        **views.frame(site, pod.key, "/pods"),
+        **_frame(site, pod.key, "/pods"),
         "pod": pod,
         "query": query,
-        "since": views.waiting_since(site).get(pod.uid),
+        "since": _waiting_since(site).get(pod.uid),
         "decisions": decisions.entries,
         "looks_for_remedies": False,
         "remedies": None,
@@ -63,26 +359,26 @@ async def pod_view(site: views.Site, key: tuple[str, str], query: views.PageQuer
         details = await _decision(site, pod, query)
     except ResolutionError as error:
         nothing = {"fitting": 0, "nodes": 0, "counts": [], "volumes": [], "skipped": [], "lines": []}
-        return {**context, **nothing, "error": str(error), "page": page_of([], 1)}
+        return {**context, **nothing, "error": str(error), "page": node_rows.page_of([], 1)}
     if details["fitting"] or pod.node_name:
         return {**context, **details}
     (remedies,) = await site.sources.reporter.remedies([pod], _REMEDY_SECONDS)
-    refresh = views.SOON_SECONDS if remedies is None else views.REFRESH_SECONDS
+    refresh = _SOON_SECONDS if remedies is None else _REFRESH_SECONDS
     return {**context, **details, "looks_for_remedies": True, "remedies": remedies, "refresh": refresh}
 
 
-async def _decision(site: views.Site, pod: Pod, query: views.PageQuery) -> dict[str, Any]:
+async def _decision(site: Site, pod: Pod, query: PageQuery) -> dict[str, Any]:
     """Returns the decision with the nodes of one page explained."""
-    pages: list[RowPage[str]] = []
+    pages: list[node_rows.RowPage[str]] = []
 
     def select(texts: Mapping[str, str]) -> Sequence[str]:
-        words = query.text.casefold().split()
-        names = [name for name, text in texts.items() if all(word in f"{name} {text}".casefold() for word in words)]
-        pages.append(page_of(names, query.page))
+        names = [name for name, text in texts.items() if query.selects(f"{name} {text}")]
+        pages.append(node_rows.page_of(names, query.page))
         return pages[0].rows
 
     result = await site.sources.reporter.explain(pod, select)
     answer = await site.sources.reporter.run(partial(explain_answer, pod, result.explanation))
+    longhorn_nodes = result.state.view.snapshot.longhorn_nodes
     reasons = Counter(result.texts.values())
     fitting = len(result.decision.fitting_nodes)
     fits = {reason.text for reason in result.decision.reasons if reason.fits}
@@ -93,98 +389,56 @@ async def _decision(site: views.Site, pod: Pod, query: views.PageQuery) -> dict[
         "volumes": answer.volumes,
         "skipped": answer.skipped_claims,
         "page": pages[0],
-        "lines": [_line(name, result, answer.nodes.get(name)) for name in pages[0].rows],
+        "lines": [
+            rendering.node_line(name, result.texts[name], longhorn_nodes, answer.nodes.get(name))
+            for name in pages[0].rows
+        ],
     }
 
 
-def _line(name: str, result: ExplainedDecision, answer: NodeAnswer | None) -> CandidateLine:
-    longhorn = result.state.view.snapshot.longhorn_nodes.get(name)
-    if answer is None:
-        return CandidateLine(
-            name, fits=False, reason=result.texts[name], missing=0, detail="", longhorn=longhorn is not None
-        )
-    names = {disk.uuid: disk.name for disk in longhorn.disks} if longhorn is not None else {}
-    plan = ", ".join(f"{volume} on {names.get(disk, disk)}" for volume, disk in answer.plan.items())
-    parts = [plan, answer.detail, _competing(answer)]
-    detail = "; ".join(part for part in parts if part)
-    return CandidateLine(name, answer.fits, answer.reason, answer.missing, detail, longhorn is not None)
-
-
-def _competing(answer: NodeAnswer) -> str:
-    if not answer.competing:
-        return ""
-    first = answer.competing[0]
-    more = len(answer.competing) - 1
-    owner = f" of pod {first.pod}" if first.pod else ""
-    return f"counted with {first.volume}{owner}" + (f" and {more} more" if more else "")
-
-
+_VIEWS: Final[Mapping[str, tuple[str, Callable[..., Awaitable[Context | None]]]]] = {
+    "/": ("overview.html", overview),
+    "/pods": ("pods.html", waiting_list),
+    "/pods/{namespace}/{name}": ("pod.html", pod_view),
+    "/nodes/{name}": ("node.html", node_view),
+    "/nodes/{name}/drain": ("drain.html", drain_view),
+    "/decision-log": ("decisions.html", decision_list),
+}
 # People find the pages by their links; they are no part of the API.
 router = APIRouter(include_in_schema=False)
 
 
-@router.get("/")
-async def cluster_page(request: Request, lease: RequestLease) -> Response:
-    return await _answer(request, lease, "overview.html", views.overview)
+def _add_page(path: str, template: str, view: Callable[..., Awaitable[Context | None]]) -> None:
+    """Adds a page: what `view` returns, given the parts of the path, or why there is nothing."""
+
+    @router.get(path)
+    async def page(request: Request, lease: RequestLease) -> Response:
+        state = state_of(request, AppState)
+        site = Site.of(state)
+        query = _page_query(request)
+        status, shown = 200, template
+        try:
+            readiness(state)
+            context = await view(site, query, **request.path_params)
+        except UnavailableError as error:
+            status, shown = 503, "unavailable.html"
+            context = {**_frame(site, "Not ready", "", _SOON_SECONDS), "problem": str(error)}
+        if context is None:
+            status, shown = 404, "absent.html"
+            what = f"There is nothing at {request.url.path}: the pod or node does not exist, or has no Longhorn volumes or disks."
+            context = {**_frame(site, "Not found", ""), "what": what}
+        content = await site.sources.reporter.run(partial(rendering.render, shown, context))
+        lease.charge(len(content))
+        return Response(content, status, media_type="text/html; charset=utf-8")
 
 
-@router.get("/pods")
-async def waiting_page(request: Request, lease: RequestLease) -> Response:
-    return await _answer(request, lease, "pods.html", views.waiting_list)
-
-
-@router.get("/pods/{namespace}/{name}")
-async def pod_page(request: Request, lease: RequestLease, namespace: str, name: str) -> Response:
-    return await _answer(request, lease, "pod.html", lambda site, query: pod_view(site, (namespace, name), query))
-
-
-@router.get("/nodes/{name}")
-async def node_page(request: Request, lease: RequestLease, name: str) -> Response:
-    return await _answer(request, lease, "node.html", lambda site, _: views.node_view(site, name))
-
-
-@router.get("/nodes/{name}/drain")
-async def drain_page(request: Request, lease: RequestLease, name: str) -> Response:
-    return await _answer(request, lease, "drain.html", lambda site, _: views.drain_view(site, name))
-
-
-@router.get("/decision-log")
-async def decision_page(request: Request, lease: RequestLease) -> Response:
-    return await _answer(request, lease, "decisions.html", views.decision_list)
+for _path, (_template, _view) in _VIEWS.items():
+    _add_page(_path, _template, _view)
 
 
 @router.get("/assets/{name}")
 async def asset(name: str) -> Response:
-    response = asset_response(name)
+    response = rendering.asset_response(name)
     if response is None:
         raise HTTPException(404)
     return response
-
-
-async def _answer(
-    request: Request,
-    lease: Lease,
-    template: str,
-    view: Callable[[views.Site, views.PageQuery], Awaitable[views.Context | None]],
-) -> Response:
-    """Returns a page: what `view` returns, or why there is nothing."""
-    state = state_of(request, AppState)
-    status = 200
-    query = views.page_query(request)
-    site = views.Site.of(state)
-    try:
-        readiness(state)
-        context = await view(site, query)
-    except UnavailableError as error:
-        status = 503
-        template = "unavailable.html"
-        context = {**views.frame(site, "Not ready", "", views.SOON_SECONDS), "problem": str(error)}
-    if context is None:
-        status = 404
-        template = "absent.html"
-        path = request.url.path
-        what = f"There is nothing at {path}: the pod or node does not exist, or has no Longhorn volumes or disks."
-        context = {**views.frame(site, "Not found", ""), "what": what}
-    page = await site.sources.reporter.run(partial(render, template, context))
-    lease.charge(len(page))
-    return Response(page, status, media_type="text/html; charset=utf-8")

@@ -30,7 +30,7 @@ from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.service import application, by_names, db_pod, http_client, small_cluster
-from tests.worlds.web_page import page_problems, read_page, rows
+from tests.worlds.web_page import Element, page_problems, read_page, rows
 
 PAGES = ("/", "/pods", "/pods/default/db-0", "/nodes/node-1", "/decision-log")
 HOSTILE = '"><img src=x onerror=alert(1)>'
@@ -51,11 +51,17 @@ async def client_of(
         yield client
 
 
-async def get(path: str, *objects: Object | Iterable[Object]) -> str:
-    async with client_of(*objects) as client:
+async def get(path: str, *objects: Object | Iterable[Object], **parts: Any) -> str:
+    """A page, which is well-formed and accessible."""
+    async with client_of(*objects, **parts) as client:
         response = await client.get(path)
     assert response.status_code == 200, response.text
+    assert page_problems(response.text) == []
     return response.text
+
+
+async def page_of(path: str, *objects: Object | Iterable[Object], **parts: Any) -> Element:
+    return read_page(await get(path, *objects, **parts))
 
 
 def nodes(number: int, disks: int = 2) -> list[Object]:
@@ -73,13 +79,8 @@ def nodes(number: int, disks: int = 2) -> list[Object]:
     ]
 
 
-@pytest.mark.parametrize("path", PAGES)
-async def test_pages_are_valid_and_accessible(path: str) -> None:
-    assert page_problems(await get(path, SMALL)) == []
-
-
 async def test_the_first_page_has_the_cluster_in_a_few_numbers() -> None:
-    page = read_page(await get("/", SMALL, make.claim("huge", 500), make.pod("huge", name="huge-0")))
+    page = await page_of("/", SMALL, make.claim("huge", 500), make.pod("huge", name="huge-0"))
     (glance,) = [part for part in page.all("dl") if part.attributes["class"] == "tiles"]
     tiles = {tile.one("dt").text: tile.one("dd", class_="number").text for tile in glance.all("div")}
     assert tiles == {
@@ -124,23 +125,13 @@ async def test_a_disk_over_its_limit_is_marked_in_the_table_too() -> None:
 async def test_nodes_come_worst_first_with_their_disks() -> None:
     full = make.disk(100, scheduled=120)
     half = make.disk(200, scheduled=100, reserved=20, available=160)
-    page = read_page(
-        await get(
-            "/", make.longhorn_node("good", {"a": half}, zone="east"), make.longhorn_node("bad", {"b": full, "c": half})
-        )
-    )
+    good = make.longhorn_node("good", {"a": half}, zone="east")
+    page = await page_of("/", good, make.longhorn_node("bad", {"b": full, "c": half}))
     assert rows(page, "Nodes") == [
-        [
-            "bad",
-            "▲ over limit 1 of 2 disks closed: disk b has no space left to schedule",
-            "b over limit c 80Gi free",
-            "220Gi of 280Gi",
-            "",
-            "80Gi 80Gi on one",
-            "40Gi of 300Gi",
-        ],
+        ["bad", "▲ over limit 1 of 2 disks closed: disk b has no space left to schedule", "b over limit c 80Gi free",
+         "220Gi of 280Gi", "", "80Gi 80Gi on one", "40Gi of 300Gi"],
         ["good east", "● open", "a 80Gi free", "100Gi of 180Gi", "", "80Gi", "40Gi of 200Gi"],
-    ]
+    ]  # fmt: skip
     labels = [bar.attributes["aria-label"] for bar in page.all("svg", role="img")]
     assert labels[1] == "c: 100Gi scheduled and 0 promised of 180Gi, 80Gi free; 40Gi written and 20Gi reserved of 200Gi"
     widths = [
@@ -167,7 +158,7 @@ async def test_fifty_nodes_are_on_a_page() -> None:
 
 
 async def test_nodes_are_grouped_by_zone() -> None:
-    page = read_page(await get("/?group=zone&page=2", nodes(120)))
+    page = await page_of("/?group=zone&page=2", nodes(120))
     heads = [head.text for head in page.all("th", scope="rowgroup")]
     assert [head.split(",")[0] for head in heads] == ["zone east 60 nodes", "zone west 60 nodes"]
     assert len(rows(page, "Nodes")) == 50 + len(heads)
@@ -175,7 +166,7 @@ async def test_nodes_are_grouped_by_zone() -> None:
 
 
 async def test_one_zone_can_be_shown() -> None:
-    page = read_page(await get("/?zone=west", nodes(4)))
+    page = await page_of("/?zone=west", nodes(4))
     assert [row[0] for row in rows(page, "Nodes")] == ["worker-0003 west", "worker-0001 west"]
     assert "show every zone" in [link.text for link in page.all("a", href="/")]
 
@@ -190,14 +181,9 @@ async def test_a_node_with_many_disks_shows_the_worst() -> None:
 
 
 async def test_a_pod_has_its_explanation() -> None:
-    page = read_page(await get("/pods/default/db-0", SMALL))
-    assert rows(page, "Why each node")[0] == [
-        "node-1",
-        "● yes",
-        "has room for all local volumes",
-        "",
-        "data-db-0 on disk-1",
-    ]
+    page = await page_of("/pods/default/db-0", SMALL)
+    fits = ["node-1", "● yes", "has room for all local volumes", "", "data-db-0 on disk-1"]
+    assert rows(page, "Why each node")[0] == fits
     assert rows(page, "Why each node")[2] == [
         "node-2", "○ no", "insufficient Longhorn storage", "10Gi",
         "data-db-0 needs 50Gi; disk disk-1 has 40Gi left to schedule",
@@ -208,17 +194,17 @@ async def test_a_pod_has_its_explanation() -> None:
 
 async def test_an_explanation_is_paged_and_filtered() -> None:
     objects = [*nodes(120), make.storage_class(), make.claim("c", 5000), make.pod("c", name="p")]
-    page = read_page(await get("/pods/default/p?page=3", objects))
+    page = await page_of("/pods/default/p?page=3", objects)
     assert len(rows(page, "Why each node")) == 20
     assert "120 nodes: insufficient Longhorn storage" in page.text
-    found = read_page(await get("/pods/default/p?q=0007+insufficient", objects))
+    found = await page_of("/pods/default/p?q=0007+insufficient", objects)
     assert [row[0] for row in rows(found, "Why each node")] == ["worker-0007"]
 
 
 async def test_the_reasons_of_a_page_are_those_of_the_whole_decision() -> None:
     homes = [make.replica("r", "vol-c", "worker-0000", size=10, disk="disk-0")]
     objects = [*nodes(60), make.storage_class(), *make.bound("c", 10), *homes, make.pod("c", name="p")]
-    page = read_page(await get("/pods/default/p?page=2", objects))
+    page = await page_of("/pods/default/p?page=2", objects)
     assert {row[2] for row in rows(page, "Why each node")} == {"volume replicas are on another node"}
 
 
@@ -227,19 +213,17 @@ async def test_a_cordoned_node_is_refused_by_kube_scheduler() -> None:
     cordoned["spec"] = {"unschedulable": True}
     others = [entry for entry in SMALL if not (entry["kind"] == "Node" and entry["apiVersion"] == "v1")]
     kube_nodes = [cordoned, *(make.kube_node(f"node-{number}") for number in (2, 3, 4))]
-    page = read_page(await get("/pods/default/db-0", others, kube_nodes))
+    page = await page_of("/pods/default/db-0", others, kube_nodes)
     assert rows(page, "Why each node")[-1] == ["node-1", "○ no", "node is unschedulable", "", ""]
     assert "It fits on 1 node of 4." in page.text
 
 
 async def test_a_pod_that_cannot_be_decided_about_says_why() -> None:
-    text = await get("/pods/default/pod", SMALL, make.pod("absent"))
-    assert "absent" in read_page(text).text
-    assert page_problems(text) == []
+    assert "absent" in (await page_of("/pods/default/pod", SMALL, make.pod("absent"))).text
 
 
 async def test_a_running_pod_leads_to_its_node() -> None:
-    page = read_page(await get("/pods/default/pod", SMALL, make.pod("data-db-0", node="node-3")))
+    page = await page_of("/pods/default/pod", SMALL, make.pod("data-db-0", node="node-3"))
     assert page.all("a", href="/nodes/node-3")
     assert "Where it could run" in [heading.text.split(" ●")[0] for heading in page.all("h2")]
 
@@ -272,9 +256,11 @@ async def test_pages_are_only_read(path: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/nodes/absent"])
-async def test_pages_allow_nothing_but_their_own_files(path: str) -> None:
+async def test_pages_are_accessible_and_allow_nothing_but_their_own_files(path: str) -> None:
     async with client_of(SMALL) as client:
-        headers = (await client.get(path)).headers
+        response = await client.get(path)
+    assert page_problems(response.text) == []
+    headers = response.headers
     assert headers["content-type"] == "text/html; charset=utf-8"
     assert "unsafe" not in headers["content-security-policy"]
     assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self'; script-src 'self';")
@@ -315,17 +301,9 @@ async def test_names_never_become_markup() -> None:
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": HOSTILE}
     ]
     address = quote(HOSTILE)
-    paths = (
-        "/",
-        "/?group=zone",
-        f"/?q={address}",
-        f"/?zone={address}",
-        "/pods",
-        f"/pods/x/{address}",
-        f"/nodes/{address}",
-        f"/nodes/{address}/drain",
-        "/decision-log",
-    )
+    first = ("/", "/?group=zone", f"/?q={address}", f"/?zone={address}")
+    others = ("/pods", f"/pods/x/{address}", f"/nodes/{address}", f"/nodes/{address}/drain", "/decision-log")
+    paths = first + others
     async with client_of(hostile_node, make.storage_class(), pod) as client:
         await client.post("/filter", json=by_names(pod, [HOSTILE]))
         pages = [await client.get(path) for path in paths]
@@ -448,9 +426,7 @@ async def test_a_leader_shows_what_it_watches() -> None:
 
 async def test_a_follower_says_that_it_does_not_answer() -> None:
     fields: dict[str, Any] = {"answering": False, "refusal": "not the leader, pod-2 is", "leader": "pod-2"}
-    async with client_of(SMALL, lifecycle=lifecycle(**fields)) as client:
-        text = (await client.get("/")).text
-    assert page_problems(text) == []
+    text = await get("/", SMALL, lifecycle=lifecycle(**fields))
     assert "not the leader, pod-2 is." in read_page(text).text
     assert text.count("known to the leader of a live cluster") == len(["stuck", "misplaced", "lost"])
 
@@ -469,8 +445,7 @@ async def test_settings_and_objects_that_cannot_be_read_are_named() -> None:
         "unreadable": ["nodes: Node a"],
         "enforcement": Enforcement.OBSERVE,
     }
-    async with client_of(SMALL, lifecycle=lifecycle(**fields)) as client:
-        text = read_page((await client.get("/")).text).text
+    text = (await page_of("/", SMALL, lifecycle=lifecycle(**fields))).text
     assert "Setting refused: x must be a number" in text
     assert "1 object cannot be read and left out: nodes: Node a" in text
     assert "Refusals are only counted and logged" in text
@@ -479,8 +454,7 @@ async def test_settings_and_objects_that_cannot_be_read_are_named() -> None:
 async def test_promised_space_that_was_taken_is_counted() -> None:
     activity = GuardActivity(outcomes={"promised-space-taken": 2})
     guard = PlacementGuardState("enforce", published=True, problem="no answer", activity=activity)
-    async with client_of(SMALL, lifecycle=lifecycle(guard=guard)) as client:
-        text = read_page((await client.get("/")).text).text
+    text = (await page_of("/", SMALL, lifecycle=lifecycle(guard=guard))).text
     assert "Placement guard: no answer; promised space was taken 2 times" in text
 
 
@@ -525,10 +499,8 @@ async def test_losses_count_among_those_that_are_predicted(outcomes: Mapping[str
         name: NodeLossOutcome(name, orders=3, pods=0, volumes=0, problems={} if safe else {"x": 1})
         for name, safe in outcomes.items()
     }
-    async with client_of(
-        small_cluster(), sources={"losses": SimpleNamespace(latest=losses, seconds_left=0.0)}
-    ) as client:
-        text = read_page((await client.get("/")).text).text
+    sources = {"losses": SimpleNamespace(latest=losses, seconds_left=0.0)}
+    text = (await page_of("/", small_cluster(), sources=sources)).text
     assert f"Nodes that can be lost {tile}" in text
 
 

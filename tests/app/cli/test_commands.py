@@ -134,7 +134,7 @@ def test_explain_imports_what_it_shows() -> None:
     assert not any(name.startswith("app.cli.") and "explain" not in name for name in modules - _SHARED)
 
 
-_SHARED: Final = {f"app.cli.{name}" for name in ("main", "commands", "options", "query", "render", "console")}
+_SHARED: Final = {f"app.cli.{name}" for name in ("main", "commands", "options", "cluster_source", "render", "console")}
 
 
 def test_commands_that_log_say_so() -> None:
@@ -143,8 +143,8 @@ def test_commands_that_log_say_so() -> None:
     modules = {name: load_command(name).callback.__module__ for name in NAMES if " " not in name}
     modules["policy"] = "app.cli.schedule"
     # Where a live cluster is read, logs are configured first.
-    graph.remove_import(importer="app.cli.query", imported="app.kube.cluster_cache")
-    graph.remove_import(importer="app.cli.query", imported="app.runtime.logs")
+    graph.remove_import(importer="app.cli.cluster_source", imported="app.kube.cluster_cache")
+    graph.remove_import(importer="app.cli.cluster_source", imported="app.runtime.logs")
     logging = {name for name, module in modules.items() if graph.chain_exists(module, "structlog")}
     assert logging - SERVING == LOGGING
 

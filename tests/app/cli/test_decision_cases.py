@@ -1,6 +1,5 @@
 """Small clusters that were once decided wrongly, each with the pod `default/p`: `explain` gives the right answer and its reason."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ REFUSALS = {
 
 def explain(run: Run, case: str) -> tuple[int, dict[str, Any]]:
     result = run("explain", "--snapshot", str(FOLDER / f"{case}.json"), "--pod", "default/p", "-o", "json")
-    return result.code, json.loads(result.out)
+    return result.code, result.answer
 
 
 @pytest.mark.parametrize(("case", "nodes"), ANSWERS.items(), ids=ANSWERS.keys())

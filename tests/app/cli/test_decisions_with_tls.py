@@ -1,6 +1,5 @@
 """`longhorn-extender decisions` of a process with TLS, which asks its callers for a certificate."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +58,7 @@ def words(options: dict[str, str]) -> list[str]:
 def test_a_caller_with_a_certificate_gets_decisions(service: TlsService, run: Run) -> None:
     result = run("decisions", *words(service.files), "-o", "json")
     assert (result.code, result.err) == (0, "")
-    assert json.loads(result.out)["kind"] == "DecisionList"
+    assert result.answer["kind"] == "DecisionList"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`longhorn-extender doctor`: what is printed and where it stops. The whole is tested on a real control plane."""
 
 import asyncio
-import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -90,10 +89,19 @@ async def serving(api: Api, folder: Path) -> AsyncIterator[str]:
         yield str(kubeconfig)
 
 
+async def findings(handle: Any, folder: Path, run: Run, *arguments: str) -> list[dict[str, Any]]:
+    """What is found of a cluster, whose API server is `handle`; without a probe."""
+    async with serve(handle, folder) as kubeconfig:
+        result = await run_in_thread(
+            run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json", *arguments
+        )
+    return list(result.answer["findings"])
+
+
 async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run: Run) -> None:
     async with serving(Api(), tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig)
-    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    lines = result.rows
     assert (result.code, result.err) == (1, "")
     assert lines[0] == "CHECK RESULT FINDING"
     index = lines.index(f"pods error deployment/{NAME}: no pod of the extender runs")
@@ -132,9 +140,8 @@ async def test_the_settings_are_read_without_a_process_that_answers(
     api = Api()
     config_map = {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": data}
     api.add(f"/api/v1/namespaces/{NAMESPACE}/configmaps", config_map)
-    async with serving(api, tmp_path) as kubeconfig:
-        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
-    (refused,) = [entry for entry in json.loads(result.out)["findings"] if "setting is refused" in entry["what"]]
+    found = await findings(api.handle, tmp_path, run)
+    (refused,) = [entry for entry in found if "setting is refused" in entry["what"]]
     assert problem in refused["what"]
     assert (refused["severity"], refused["where"]) == ("warning", f"configmap/{NAME}")
 
@@ -157,21 +164,16 @@ async def test_with_tls_a_process_is_asked_by_its_port_for_probes(tmp_path: Path
         asked.append(request.path)
         return web.json_response({"status": "ok"} if ready else {"error": "not ready"}, status=200 if ready else 503)
 
-    async with serve(handle, tmp_path) as kubeconfig:
-        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json")
-    findings = [
-        entry
-        for entry in json.loads(result.out)["findings"]
-        if (entry["check"], entry["where"]) == ("caches", "pod/one")
-    ]
+    found = await findings(handle, tmp_path, run)
+    says = [entry["what"] for entry in found if (entry["check"], entry["where"]) == ("caches", "pod/one")]
     assert asked == [f"/api/v1/namespaces/{NAMESPACE}/pods/http:one:9508/proxy/readyz"]
-    assert [entry["what"] for entry in findings] == ([] if ready else ["is not ready: not ready"])
+    assert says == ([] if ready else ["is not ready: not ready"])
 
 
 async def test_json_has_the_findings_in_order(tmp_path: Path, run: Run) -> None:
     async with serving(Api(), tmp_path) as kubeconfig:
         result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
-    answer = json.loads(result.out)
+    answer = result.answer
     assert (answer["apiVersion"], answer["kind"], answer["well"]) == ("longhorn-extender/v1", "Diagnosis", False)
     assert answer["findings"][0] == {
         "check": "facts", "severity": "ok", "what": "everything could be read", "where": "", "command": "",
@@ -208,12 +210,9 @@ async def test_pods_of_the_second_kube_scheduler_are_found(tmp_path: Path, run: 
     api.add("/api/v1/pods", {"metadata": {"name": "db-0", "namespace": "shop"}, "spec": spec})
     done = {"metadata": {"name": "job-1", "namespace": "shop"}, "spec": spec, "status": {"phase": "Succeeded"}}
     api.add("/api/v1/pods", done)
-    async with serving(api, tmp_path) as kubeconfig:
-        result = await run_in_thread(
-            run, "doctor", "--uninstall", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json"
-        )
-    findings = [entry for entry in json.loads(result.out)["findings"] if entry["check"] == "requesting-pods"]
-    assert [(entry["severity"], entry["where"]) for entry in findings] == [("warning", "pod shop/db-0")]
+    found = await findings(api.handle, tmp_path, run, "--uninstall")
+    requesting = [(entry["severity"], entry["where"]) for entry in found if entry["check"] == "requesting-pods"]
+    assert requesting == [("warning", "pod shop/db-0")]
 
 
 @pytest.mark.parametrize("policy", [True, False], ids=["one probe", "two probes"])
@@ -285,9 +284,8 @@ async def test_the_placement_guard_is_tried_by_a_dry_run(
             return await proxy(request)
         return web.json_response(state) if "/proxy/" in request.path else await api.handle(request)
 
-    async with serve(handle, tmp_path) as kubeconfig:
-        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json")
-    (finding,) = [entry for entry in json.loads(result.out)["findings"] if entry["check"] == "placement-guard"]
+    found = await findings(handle, tmp_path, run)
+    (finding,) = [entry for entry in found if entry["check"] == "placement-guard"]
     assert (finding["severity"] == "ok") is answered
     assert says in finding["what"]
 
@@ -300,10 +298,8 @@ async def test_what_may_not_be_read_is_a_finding(tmp_path: Path, run: Run) -> No
         refused = request.path in {"/api/v1/events", REVIEWS}
         return await (failing(403, "not allowed", "Forbidden") if refused else answer)(request)
 
-    async with serve(handle, tmp_path) as kubeconfig:
-        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json")
-    findings = {entry["check"]: entry["severity"] for entry in json.loads(result.out)["findings"]}
-    assert (findings["facts"], findings["events"], findings["permissions"]) == ("warning", "skipped", "skipped")
+    found = {entry["check"]: entry["severity"] for entry in await findings(handle, tmp_path, run)}
+    assert (found["facts"], found["events"], found["permissions"]) == ("warning", "skipped", "skipped")
 
 
 @pytest.mark.parametrize(("pod", "severity"), [("db-0", "warning"), ("longhorn-extender-doctor-0a1b2c3d", "ok")])
@@ -316,18 +312,8 @@ async def test_events_of_probes_do_not_count(tmp_path: Path, run: Run, pod: str,
         "lastTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     api.add("/api/v1/events", event)
-    async with serving(api, tmp_path) as kubeconfig:
-        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
-    findings = {entry["check"]: entry["severity"] for entry in json.loads(result.out)["findings"]}
-    assert findings["events"] == severity
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--kubeconfig", "/no/such/file"], ["--url", "10.0.0.1"], ["--probe-timeout", "0"]]
-)
-def test_bad_input_is_one_line(run: Run, arguments: list[str]) -> None:
-    result = run("doctor", *arguments)
-    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    found = {entry["check"]: entry["severity"] for entry in await findings(api.handle, tmp_path, run)}
+    assert found["events"] == severity
 
 
 async def test_an_api_server_that_does_not_answer_is_one_line(tmp_path: Path, run: Run) -> None:

@@ -4,7 +4,6 @@ Workloads that only the cluster has are tested, too.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,7 +29,7 @@ async def live_cluster(folder: Path, objects: list[Object], api: FakeApi | None 
     for path in (*PATHS.values(), STATEFUL_SETS.path()):
         api.add(path)
     for raw in objects:
-        api.add(path_of(raw), raw)
+        api.add(STATEFUL_SETS.path() if raw["kind"] == "StatefulSet" else path_of(raw), raw)
     async with serve(api.handle, folder) as kubeconfig:
         yield str(kubeconfig)
 
@@ -75,7 +74,7 @@ async def test_a_snapshot_has_what_kube_scheduler_filters_by(tmp_path: Path, run
     assert (live.code, live.err, written.code) == (0, "", 0)
     explained = await run_in_thread(run, "explain", "--snapshot", str(file), "db-0", "-o", "json")
     assert (explained.out, explained.err) == (live.out, "")
-    plugins = {name: entry["kubeScheduler"]["plugin"] for name, entry in json.loads(live.out)["nodes"].items()}
+    plugins = {name: entry["kubeScheduler"]["plugin"] for name, entry in live.answer["nodes"].items()}
     assert plugins == {"a": "", "b": "InterPodAffinity"}
     assert not any(text in file.read_text() for text in ("private", "cost"))
 
@@ -114,7 +113,7 @@ async def test_a_workload_is_read_from_the_cluster(tmp_path: Path, run: Run, nam
     async with live_cluster(tmp_path, two_nodes(), api) as kubeconfig:
         result = await run_in_thread(run, "explain", "--kubeconfig", kubeconfig, name, "-n", "shop", "-o", "json")
         missing = await run_in_thread(run, "explain", "--kubeconfig", kubeconfig, "deploy/other", "-n", "shop")
-    answer = json.loads(result.out)
+    answer = result.answer
     assert (answer["pod"], result.code) == ("shop/web-0", 1)
     assert {entry["kubeScheduler"]["plugin"] for entry in answer["nodes"].values()} == {"NodeAffinity"}
     assert (missing.code, missing.out, missing.err.count("\n")) == (2, "", 1)

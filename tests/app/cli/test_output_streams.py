@@ -151,24 +151,6 @@ def test_what_a_plugin_logs_and_prints_is_no_result(tmp_path: Path) -> None:
     assert "printed at import" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["top", "--interval", "x"], "'--interval': expected a number"),
-        (["top", "--interval", "0"], "'--interval': expected at least 0.5"),
-        (["top", "--sort", "x"], "'--sort': 'x' is not one of 'worst', "),
-        (["what-if", "--orders", "1.5"], "'--orders': expected a whole number"),
-        (["serve", "--port", "65536"], "'--port' (env var: 'LONGHORN_EXTENDER_PORT'): expected at most 65535"),
-    ],
-)
-def test_a_value_that_cannot_be_read_is_refused_in_the_programs_words(
-    run: Run, arguments: list[str], problem: str
-) -> None:
-    result = run(*arguments)
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith(f"longhorn-extender: Invalid value for {problem}")
-
-
 def test_a_variable_that_cannot_be_read_is_refused_in_the_programs_words(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

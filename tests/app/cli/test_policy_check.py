@@ -23,7 +23,7 @@ def test_the_rules_of_a_plugin_are_listed(run: Run) -> None:
     example = POLICIES.parent / "plugin"
     command = ("policy", "check", str(example / "policy.json"))
     result = run(*command, "--plugin", str(example / "max_pods.py"), "-o", "json")
-    answer = json.loads(result.out)
+    answer = result.answer
     assert (result.code, answer["kinds"]) == (0, ["nodes", "pods", "services"])
     assert [entry["rule"] for entry in answer["predicates"]] == ["PodFitsResources", "maxPods"]
     assert run(*command).code == 2
@@ -35,7 +35,7 @@ def test_each_rule_is_listed_with_what_it_reads(run: Run, tmp_path: Path) -> Non
     priorities = [{"name": "SelectorSpreadPriority", "weight": 2}, {"name": "LonghornOrderSafe", "weight": 1}]
     file.write_text(json.dumps({"predicates": [zone, {"name": "HostName"}], "priorities": priorities}))
     result = run("policy", "check", str(file), "-o", "json")
-    answer = json.loads(result.out)
+    answer = result.answer
     assert result.code == 0
     assert answer["predicates"] == [
         {"name": "Zone", "rule": "labelsPresence", "reads": ["node metadata.labels"], "kinds": ["nodes"]},
@@ -62,7 +62,7 @@ def test_warnings_are_no_errors(run: Run, tmp_path: Path) -> None:
     file.write_text("null")
     result = run("policy", "check", str(file), "-o", "json")
     assert result.code == 0
-    assert result.err.count("warning: ") == len(json.loads(result.out)["warnings"]) == 2
+    assert result.err.count("warning: ") == len(result.answer["warnings"]) == 2
 
 
 @pytest.mark.parametrize(

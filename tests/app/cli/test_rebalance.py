@@ -1,6 +1,5 @@
 """`longhorn-extender rebalance`: goals, both outputs, exit codes and bad input."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def test_the_plan_makes_a_waiting_pod_fit(waiting: str, run: Run) -> None:
 
 def test_json_and_yaml_are_stable(cluster: str, run: Run) -> None:
     result = run("rebalance", "--snapshot", cluster, "--longhorn-namespace", "longhorn-system", "-o", "json")
-    answer = json.loads(result.out)
+    answer = result.answer
     assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "Rebalance")
     assert answer["goal"] == {
         "name": "largest-volume",
@@ -82,7 +81,7 @@ def test_json_and_yaml_are_stable(cluster: str, run: Run) -> None:
     document = Path("docs/planning.md").read_text()
     assert all(f"`{key}`" in document for key in answer)
     again = run("rebalance", "--snapshot", cluster, "-o", "yaml")
-    assert yaml.safe_load(again.out) == json.loads(result.out)
+    assert yaml.safe_load(again.out) == result.answer
 
 
 @pytest.mark.parametrize(
@@ -124,24 +123,6 @@ def test_a_volume_that_waits_for_the_freed_space_prevents_the_move(tmp_path: Pat
     result = run("rebalance", "--snapshot", write_list(tmp_path / "s.json", objects), "--goal", "largest-volume")
     assert result.code == 1
     assert "volumes of which Longhorn has to place replicas: 1" in result.out
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (["--goal", "balance"], "--goal balance: expected largest-volume"),
-        (["--goal", "largest-volume="], "--goal largest-volume=: expected"),
-        (["--goal", "largest-volume=gold"], "there is no StorageClass gold of Longhorn"),
-        (["--size", "much"], "--size: "),
-        (["--size", "0"], "--size: must be positive"),
-        (["--goal", "waiting-pods", "--size", "1Gi"], "--size is for --goal largest-volume"),
-    ],
-)
-def test_bad_input_is_one_clear_line(options: list[str], error: str, cluster: str, run: Run) -> None:
-    result = run("rebalance", "--snapshot", cluster, *options)
-    assert result.code == 2
-    assert error in result.err
-    assert len(result.err.splitlines()) == 1
 
 
 def test_one_of_several_classes_must_be_named(tmp_path: Path, run: Run) -> None:

@@ -15,10 +15,11 @@ from app.kube.resources import STATEFUL_SETS
 from app.kube.snapshot_file import load_snapshot, read_objects
 from scheduler_core.model.generic import PodCount
 from tests import builders as make
+from tests.app.cli.test_explain_live import live_cluster
 from tests.builders import csi_node
-from tests.worlds.cluster_cache import PATHS, REPLICAS, path_of
+from tests.worlds.cluster_cache import PATHS, REPLICAS
 from tests.worlds.command_line import Result, Run
-from tests.worlds.fake_api import FakeApi, Object, failing, sending, serve, write_kubeconfig
+from tests.worlds.fake_api import FakeApi, Object, failing, sending, write_kubeconfig
 from tests.worlds.predicted_clusters import disruption_budget, node, running, stateful_set
 from tests.worlds.service import EXTENDER
 from tests.worlds.two_nodes import database_pod, two_nodes
@@ -61,13 +62,15 @@ async def served_cluster(
     folder: Path, *objects: Object | list[Object], api: FakeApi | None = None
 ) -> AsyncIterator[str]:
     """Serves objects with a fake API server; yields its kubeconfig."""
-    api = api or FakeApi()
-    for path in (*PATHS.values(), STATEFUL_SETS.path()):
-        api.add(path)
-    for raw in make.flat(*objects):
-        api.add(STATEFUL_SETS.path() if raw["kind"] == "StatefulSet" else path_of(raw), raw)
-    async with serve(api.handle, folder) as kubeconfig:
-        yield str(kubeconfig)
+    async with live_cluster(folder, make.flat(*objects), api) as kubeconfig:
+        yield kubeconfig
+
+
+def secret_object(version: str, kind: str, name: str, namespace: str = "longhorn-system", **parts: Object) -> Object:
+    """An object with secrets in its metadata."""
+    metadata = {"name": name, "labels": {"label": SECRET}, "annotations": {"secret": SECRET}}
+    metadata |= {"namespace": namespace} if namespace else {}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
 
 
 def cluster_with_secrets() -> list[Object]:
@@ -91,22 +94,17 @@ def cluster_with_secrets() -> list[Object]:
         if raw["kind"] != "Node" or "longhorn" in raw["apiVersion"]:
             raw["metadata"]["labels"] = {"label": SECRET}
     classes = next(raw for raw in objects if raw["kind"] == "StorageClass")
-    classes["parameters"] |= {
-        "backingImageDataSourceParameters": json.dumps({"url": f"https://me:{SECRET}@example.com"})
-    }
+    source = json.dumps({"url": f"https://me:{SECRET}@example.com"})
+    classes["parameters"] |= {"backingImageDataSourceParameters": source}
     classes["parameters"] |= {"csi.storage.k8s.io/node-publish-secret-name": SECRET}
     other_class = make.storage_class("other", provisioner="example.com/other", restuserkey=SECRET)
-    image = {
-        "apiVersion": make.LONGHORN,
-        "kind": "BackingImage",
-        "metadata": {"name": "image", "namespace": "longhorn-system"},
-        "spec": {
-            "sourceType": "download",
-            "sourceParameters": {"url": f"https://example.com/{SECRET}"},
-            "secret": SECRET,
-        },
-        "status": {"realSize": 5, "virtualSize": 7},
-    }
+    image = secret_object(
+        make.LONGHORN,
+        "BackingImage",
+        "image",
+        spec={"sourceType": "download", "sourceParameters": {"url": f"https://x.com/{SECRET}"}, "secret": SECRET},
+        status={"realSize": 5, "virtualSize": 7},
+    )
     persistent = next(raw for raw in objects if raw["kind"] == "PersistentVolume")
     persistent["spec"]["csi"] |= {"volumeAttributes": {"key": SECRET}, "nodeStageSecretRef": {"name": SECRET}}
     volume = next(raw for raw in objects if raw["kind"] == "Volume")
@@ -119,39 +117,22 @@ def cluster_with_secrets() -> list[Object]:
         make.setting("registry-secret", SECRET),
         make.setting("storage-over-provisioning-percentage", "150"),
     ]
-    schedule = {
-        "apiVersion": make.LONGHORN,
-        "kind": "DiskSchedule",
-        "metadata": {"name": "a-disk-1", "namespace": "longhorn-system", "labels": {"label": SECRET}},
-        "spec": {"name": "disk-1", "nodeID": "a", "replicas": {"r": 5 * make.GI}, "note": SECRET},
-        "status": {"replicas": {}, "conditions": [{"type": "Schedulable", "status": "True", "message": SECRET}]},
-    }
-    group = "snapshot.storage.k8s.io"
-    backup = {
-        "apiVersion": make.LONGHORN,
-        "kind": "Backup",
-        "metadata": {"name": "b", "namespace": "longhorn-system", "labels": {"label": SECRET}},
-        "spec": {"labels": {"key": SECRET}},
-        "status": {
-            "volumeSize": "5",
-            "url": f"s3://{SECRET}",
-            "labels": {"key": SECRET},
-            "messages": {"error": SECRET},
-        },
-    }
-    saved = {
-        "apiVersion": f"{group}/v1",
-        "kind": "VolumeSnapshot",
-        "metadata": {"name": "s", "namespace": "default", "labels": {"label": SECRET}},
-        "status": {"boundVolumeSnapshotContentName": "c", "error": {"message": SECRET}},
-    }
-    content = {
-        "apiVersion": f"{group}/v1",
-        "kind": "VolumeSnapshotContent",
-        "metadata": {"name": "c", "annotations": {"secret": SECRET}},
-        "spec": {"driver": "driver.longhorn.io", "volumeSnapshotClassName": SECRET},
-        "status": {"snapshotHandle": "bak://v/b"},
-    }
+    schedule = secret_object(
+        make.LONGHORN,
+        "DiskSchedule",
+        "a-disk-1",
+        spec={"name": "disk-1", "nodeID": "a", "replicas": {"r": 5 * make.GI}, "note": SECRET},
+        status={"replicas": {}, "conditions": [{"type": "Schedulable", "status": "True", "message": SECRET}]},
+    )
+    texts = {"url": f"s3://{SECRET}", "labels": {"key": SECRET}, "messages": {"error": SECRET}}
+    backup = secret_object(
+        make.LONGHORN, "Backup", "b", spec={"labels": {"key": SECRET}}, status={"volumeSize": "5", **texts}
+    )
+    group = "snapshot.storage.k8s.io/v1"
+    bound = {"boundVolumeSnapshotContentName": "c", "error": {"message": SECRET}}
+    saved = secret_object(group, "VolumeSnapshot", "s", "default", status=bound)
+    spec = {"driver": "driver.longhorn.io", "volumeSnapshotClassName": SECRET}
+    content = secret_object(group, "VolumeSnapshotContent", "c", "", spec=spec, status={"snapshotHandle": "bak://v/b"})
     stored = stateful_set("web", 1, note=SECRET)
     stored["spec"]["template"]["spec"] |= {"containers": [secret], "serviceAccountName": SECRET}
     stored["spec"]["template"]["metadata"] |= {"labels": {"label": SECRET}, "annotations": {"x": SECRET}}
@@ -191,7 +172,7 @@ async def test_the_file_gives_the_same_decisions_as_the_cluster(
     explained = await run_command("explain", "--snapshot", str(file), "--pod", "default/db-0", "-o", "json")
     assert explained.out == live.out
     assert (explained.code, live.code) == (0, 0)
-    assert {name: node["fits"] for name, node in json.loads(live.out)["nodes"].items()} == {"a": True, "b": True}
+    assert {name: node["fits"] for name, node in live.answer["nodes"].items()} == {"a": True, "b": True}
     assert SECRET not in live.out
 
 
@@ -307,7 +288,7 @@ async def test_a_drain_reads_the_pod_management_policy(
         assert (await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", file)).code == 0
     read = await run_command("what-if", "--snapshot", file, *verbs)
     assert (live.out, live.err, read.err) == (read.out, "", "")
-    outcomes = {entry["pod"]: entry["outcome"] for entry in json.loads(live.out)["pods"]}
+    outcomes = {entry["pod"]: entry["outcome"] for entry in live.answer["pods"]}
     assert outcomes == {"default/db-0": "never", "default/db-1": outcome}
 
 
@@ -338,7 +319,7 @@ async def test_a_workload_of_a_snapshot_has_its_template(tmp_path: Path, run_com
         assert (await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", file)).code == 0
     read = await run_command("what-if", "--snapshot", file, *verbs)
     assert (live.out, live.err, read.err) == (read.out, "", "")
-    answer = json.loads(read.out)
+    answer = read.answer
     assert [entry["pod"] for entry in answer["pods"]] == [f"default/web-{number}" for number in range(4)]
     assert {node for entry in answer["pods"] for node in entry["nodes"]} == {"c"}
     assert sum(entry["placed"] for entry in answer["pods"]) == 9  # three of four fit in each of the orders

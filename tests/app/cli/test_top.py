@@ -1,9 +1,6 @@
 """`longhorn-extender top` and `waiting`, on the bundled example and on small clusters."""
 
 import io
-import json
-import re
-import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,12 +8,8 @@ from typing import Any
 import pytest
 
 from app.cli.console import EscapingConsole
-from app.cli.decisions import WaitingPods, print_waiting
-from app.cli.top import Subject, Summary, UsageList, print_usage
-from scheduler_core.model.kube import Pod
-from scheduler_core.monitor.capacity_report import DiskUsage
-from scheduler_core.monitor.node_rows import DiskRow
-from scheduler_core.monitor.report import WaitingRow
+from app.cli.decisions import print_waiting
+from app.cli.top import print_usage
 from tests import builders as make
 from tests.app.cli.test_explain_live import live_cluster, run_in_thread
 from tests.builders import GI, Object
@@ -100,9 +93,7 @@ def test_a_zone_has_a_line_with_its_sum(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(("subject", "kind"), [("nodes", "NodeUsageList"), ("disks", "DiskUsageList")])
 def test_json_has_bytes(tmp_path: Path, run: Run, subject: str, kind: str) -> None:
-    answer = json.loads(
-        run("top", subject, "--snapshot", make.write_list(tmp_path, shop()), "--zone", "x", "-o", "json").out
-    )
+    answer = run("top", subject, "--snapshot", make.write_list(tmp_path, shop()), "--zone", "x", "-o", "json").answer
     space = {"maximum": 100 * GI, "reserved": 0, "scheduled": 0, "promised": 0, "free": 100 * GI, "written": 0}
     row: dict[str, Any] = {"node": "large", "zone": "x", "closedBy": "", "space": space}
     row |= {"condition": "open", "demand": 0, "disks": 1} if subject == "nodes" else {"disk": "disk-1"}
@@ -174,19 +165,6 @@ def test_trouble_is_counted(tmp_path: Path, run: Run) -> None:
     assert lines[6] == "over - over limit: insufficient Longhorn storage - 0 11Gi 0 0 0 10Gi"
 
 
-@pytest.mark.parametrize(
-    ("command", "problem"),
-    [
-        (["top", "--zone", "mars"], "--zone 'mars': no Longhorn node is in it"),
-        (["top", "--watch"], "--watch needs a terminal; leave it out, or repeat the command"),
-        (["waiting", "--watch", "-o", "yaml"], "--watch shows a table; it cannot be combined with --output"),
-    ],
-)
-def test_bad_input_is_one_line(run: Run, command: list[str], problem: str) -> None:
-    result = run(*command, "--snapshot", EXAMPLE)
-    assert (result.code, result.out, result.err) == (2, "", f"longhorn-extender: {problem}\n")
-
-
 @pytest.mark.parametrize("command", ["top", "waiting"])
 def test_standard_input_cannot_be_watched(run: Run, command: str) -> None:
     result = run(command, "--snapshot", "-", "--watch", stdin=b"{}")
@@ -196,21 +174,16 @@ def test_standard_input_cannot_be_watched(run: Run, command: str) -> None:
     )
 
 
-def space(maximum: int, reserved: int, scheduled: int, promised: int, free: int) -> DiskUsage:
-    return DiskUsage("n", "n", maximum, reserved, scheduled, promised, free, written=0, closed_by=None)
-
-
-def usage(disk: DiskUsage, name: str = "n") -> UsageList:
+def usage(sizes: tuple[int, int, int, int, int], name: str = "n") -> Object:
     """A list with one disk."""
-    summary = Summary(
-        nodes=1, disks=1, not_ready=0, over_limit=0, closed=0, waiting=0, bound_without_volumes=0, misplaced=0,
-        largest_volumes={name: GI},
-    )  # fmt: skip
-    rows = [DiskRow(name, disk._replace(node=name, disk=name))]
-    return UsageList(Subject.DISKS, summary, zones=[], count=1, items=rows)
+    counts = ("notReady", "overLimit", "closed", "waiting", "boundWithoutVolumes", "misplaced")
+    summary = {"nodes": 1, "disks": 1, **dict.fromkeys(counts, 0), "largestVolumes": {name: GI}}
+    space = dict(zip(("maximum", "reserved", "scheduled", "promised", "free"), sizes, strict=True))
+    item = {"node": name, "disk": name, "zone": name, "closedBy": "", "space": {**space, "written": 0}}
+    return {"kind": "DiskUsageList", "summary": summary, "zones": [], "count": 1, "items": [item]}
 
 
-def on_terminal(answer: UsageList, width: int) -> list[str]:
+def on_terminal(answer: Object, width: int) -> list[str]:
     """What a terminal of a width shows, without colours."""
     text = io.StringIO()
     console = EscapingConsole(file=text, width=width, force_terminal=True, color_system=None)
@@ -227,24 +200,26 @@ def on_terminal(answer: UsageList, width: int) -> list[str]:
     ],
 )
 def test_a_bar_shows_shares_of_the_size(sizes: tuple[int, int, int, int, int], bar: str) -> None:
-    disk = space(*(size * GI for size in sizes))
-    (line,) = [line for line in on_terminal(usage(disk), 200) if line.startswith("n ")]
+    maximum, reserved, scheduled, promised, free = (size * GI for size in sizes)
+    lines = on_terminal(usage((maximum, reserved, scheduled, promised, free)), 200)
+    (line,) = [line for line in lines if line.startswith("n ")]
     assert line[line.rindex("Gi") + 2 :].strip() == bar
 
 
 @pytest.mark.parametrize("width", range(20, 200, 12))
 def test_a_bar_takes_the_width_that_is_left(width: int) -> None:
-    lines = on_terminal(usage(space(GI, 0, GI, 0, 0)), width)
+    lines = on_terminal(usage((GI, 0, GI, 0, 0)), width)
     table = [line for line in lines if line.startswith(("NODE", "n "))]
     assert max(map(len, table)) <= max(width, 75)
     assert ("█" in lines[-1]) is ("USAGE" in table[0])
 
 
 def test_names_do_not_change_the_terminal(tmp_path: Path, run: Run) -> None:
-    row = WaitingRow(Pod(HOSTILE, HOSTILE, created=HOSTILE), nodes=1, reasons={HOSTILE: 1}, error=HOSTILE)
+    texts = dict.fromkeys(("pod", "since", "error"), HOSTILE)
+    row = {**texts, "size": 0, "nodes": 1, "fits": 0, "reasons": {HOSTILE: 1}, "closest": None, "remedy": None}
     text = io.StringIO()
-    print_waiting(WaitingPods(1, [row], {}), EscapingConsole(file=text, width=200), NOW)
-    for output in ("\n".join(on_terminal(usage(space(GI, 0, 0, 0, 0), HOSTILE), 200)), text.getvalue()):
+    print_waiting({"count": 1, "items": [row]}, EscapingConsole(file=text, width=200), NOW)
+    for output in ("\n".join(on_terminal(usage((GI, 0, 0, 0, 0), HOSTILE), 200)), text.getvalue()):
         assert not {"\x1b", "\u202e"} & set(output)
         assert r"\x1b[2J\u202e" in output
 
@@ -257,7 +232,7 @@ def test_no_pod_waits(tmp_path: Path, run: Run) -> None:
 def test_a_waiting_pod_has_its_age_reasons_and_a_closest_node(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cli.decisions.now", lambda: NOW)
+    monkeypatch.setattr("app.cli.options.now", lambda: NOW)
     claim = make.claim("big", 120)
     result = run("waiting", "--snapshot", make.write_list(tmp_path, shop(claim, make.pod("big", name="big"))))
     assert (result.code, result.err) == (1, "")
@@ -272,7 +247,7 @@ def test_remedies_are_sought_for_some_pods(tmp_path: Path, run: Run) -> None:
     big = [[make.claim(f"big-{number}", 120), make.pod(f"big-{number}", name=f"big-{number}")] for number in range(3)]
     file = make.write_list(tmp_path, shop(*big))
     for count in range(4):
-        answer = json.loads(run("waiting", "--snapshot", file, "--remedies", str(count), "-o", "json").out)
+        answer = run("waiting", "--snapshot", file, "--remedies", str(count), "-o", "json").answer
         remedies = {entry["pod"]: entry["remedy"] and entry["remedy"]["text"] for entry in answer["items"]}
         assert remedies.pop("shop/orders-0") is None
         assert [bool(text) for text in remedies.values()] == [number < count for number in range(3)]
@@ -283,9 +258,7 @@ def test_a_node_that_kube_scheduler_refuses_is_not_the_closest(tmp_path: Path, r
     for raw in objects:
         if raw["kind"] == "Node" and raw["metadata"]["name"] == "large" and raw["apiVersion"] == "v1":
             raw["spec"] = {"unschedulable": True}
-    answer = json.loads(
-        run("waiting", "--snapshot", make.write_list(tmp_path, objects), "-n", "default", "-o", "json").out
-    )
+    answer = run("waiting", "--snapshot", make.write_list(tmp_path, objects), "-n", "default", "-o", "json").answer
     (pod,) = answer["items"]
     assert pod["reasons"] == {"insufficient Longhorn storage": 1, "node is unschedulable": 1}
     assert (pod["closest"]["node"], pod["closest"]["missing"]) == ("small", 100 * GI)
@@ -295,7 +268,7 @@ def test_a_pod_that_cannot_be_decided_about_says_why(tmp_path: Path, run: Run) -
     result = run(
         "waiting", "--snapshot", make.write_list(tmp_path, shop(make.pod("absent", name="lost"))), "-o", "json"
     )
-    answer = json.loads(result.out)
+    answer = result.answer
     assert (answer["apiVersion"], answer["kind"], answer["count"]) == ("longhorn-extender/v1", "WaitingPodList", 2)
     assert {entry["pod"]: "absent" in entry["error"] for entry in answer["items"]} == {
         "shop/orders-0": False,
@@ -318,20 +291,8 @@ def test_waiting_pods_are_selected(run: Run, arguments: list[str], code: int, na
 
 
 def test_waiting_agrees_with_explain(run: Run) -> None:
-    pods = json.loads(run("waiting", "--snapshot", EXAMPLE, "-o", "json").out)["items"]
+    pods = run("waiting", "--snapshot", EXAMPLE, "-o", "json").answer["items"]
     for entry in pods:
-        nodes = json.loads(run("explain", entry["pod"], "--snapshot", EXAMPLE, "-o", "json").out)["nodes"].values()
+        nodes = run("explain", entry["pod"], "--snapshot", EXAMPLE, "-o", "json").answer["nodes"].values()
         assert entry["fits"] == sum(node["fits"] for node in nodes)
         assert entry["nodes"] == len(nodes)
-
-
-@pytest.mark.parametrize("command", ["top", "waiting"])
-def test_the_documentation_shows_what_is_printed(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setattr("app.cli.decisions.now", lambda: NOW)
-    monkeypatch.chdir(Path(EXAMPLE).parents[2])
-    text = Path("docs/operations.md").read_text()
-    (block,) = re.findall(rf"```console\n\$ \.venv/bin/longhorn-extender ({command} .*?)```", text, re.S)
-    arguments, *shown = block.splitlines()
-    printed = run(*shlex.split(arguments)).out.splitlines()
-    expected = [line for line in shown if line and line != "..."]
-    assert [line for line in printed if line in expected] == expected

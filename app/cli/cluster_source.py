@@ -1,4 +1,5 @@
-"""What a command asks about: the options that asking and planning commands share, and the cluster that these name.
+"""What a command asks about: the options that asking and planning commands share, and the cluster that these name;
+`longhorn-extender snapshot`: the objects of the live cluster as a file, for a bug report, or as such a cluster.
 
 Data flow: the flags of a command line → one value for each group of options, such as a `Query` (`app/cli/commands.py` makes an
 option of each field) → the objects of a snapshot file or of the live cluster → a `ClusterSource` → decisions about the cluster as
@@ -11,7 +12,12 @@ from __future__ import annotations
 
 import gc
 import random
+import re
+import sys
 from collections.abc import Iterable
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -19,7 +25,7 @@ import typer
 from msgspec import Struct, field
 
 from app.cli import options as flags
-from app.cli.render import format_duration, print_line, warn
+from app.cli.render import format_duration, json_text, print_line, print_result, warn, yaml_text
 from app.kube import snapshot_file
 from app.kube.resources import Resource
 from app.settings import DEFAULT_NAMESPACE, BestEffort
@@ -29,7 +35,7 @@ from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.kube_scheduler_filters import compares_resources
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.model import kube
-from scheduler_core.model.quantity import natural_key, parse_bytes
+from scheduler_core.model.quantity import format_count, natural_key, parse_bytes
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 if TYPE_CHECKING:
@@ -185,6 +191,58 @@ def cluster_objects(
             return await read_cluster(client, namespace, report, warn)
 
     return asyncio.run(read())
+
+
+# Texts that YAML 1.2 reads as floating-point numbers.
+_FLOAT: Final = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
+
+
+class SnapshotFormat(StrEnum):
+    """The format of a snapshot file."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def snapshot(
+    kubeconfig: flags.KubeconfigOption = None,
+    context: flags.ContextOption = None,
+    longhorn_namespace: flags.LonghornNamespaceOption = DEFAULT_NAMESPACE,
+    output: Annotated[SnapshotFormat, typer.Option("--output", "-o", help="How to print.")] = SnapshotFormat.YAML,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write here instead of to standard output.")
+    ] = None,
+) -> None:
+    """Write what decisions read of the cluster: nodes, pods, claims, volumes, and Longhorn's objects.
+
+    Only the fields that decide something are written: no environment variables, secrets, commands or annotations.
+    `serve --snapshot` and `explain --snapshot` read the file.
+    """
+    objects = cluster_objects(kubeconfig, context, longhorn_namespace, progress=sys.stderr.isatty() or file is not None)
+    object_list = {"apiVersion": "v1", "kind": "List", "items": objects}
+    text = _format(object_list, output)
+    if file is None:
+        print_result(text)
+        return
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise CoreError(f"{file}: cannot be written: {error.strerror}") from error
+    print_line(f"wrote {format_count(len(objects), 'object')} to {file}", err=True)
+
+
+def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:
+    if output is SnapshotFormat.JSON:
+        return json_text(object_list, indent=1)
+    import yaml
+
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        """Also quotes texts such as 1.5e3: PyYAML takes them for texts, but YAML 1.2, which kubectl and this program
+        read, for numbers.
+        """
+
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+    return yaml_text(partial(yaml.dump, Dumper=Dumper), object_list)
 
 
 def predicted_cluster(source: ClusterSource) -> PredictedCluster:

@@ -1,0 +1,51 @@
+"""The outputs that the README and the pages under docs/ show are what the commands print."""
+
+import re
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.worlds.command_line import Run
+
+ROOT: Final = Path(__file__).parents[3]
+PAGES: Final = {
+    "README.md": 1,
+    "docs/planning.md": 4,
+    "docs/what-if.md": 1,
+    "docs/operations.md": 2,
+    "docs/generic-scheduler.md": 2,
+}
+# Of a snapshot, or without a source of their own.
+BLOCKS: Final = {
+    page: re.findall(
+        r"```console\n\$ (?:\.venv/bin/)?longhorn-extender ([^\n]*--snapshot [^\n]*)\n(.*?)```",
+        (ROOT / page).read_text(),
+        re.DOTALL,
+    )
+    for page in PAGES
+}
+SHOWN: Final = [
+    pytest.param(*block, id=f"{page} {block[0].split()[0]}") for page, blocks in BLOCKS.items() for block in blocks
+]
+
+
+def test_every_page_has_outputs() -> None:
+    assert {page: len(blocks) for page, blocks in BLOCKS.items()} == PAGES
+
+
+@pytest.mark.parametrize(("command", "shown"), SHOWN)
+def test_a_page_shows_what_the_command_prints(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, shown: str
+) -> None:
+    """Where it shows "...", lines are left out."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("app.cli.options.now", lambda: datetime(2026, 11, 24, tzinfo=UTC))
+    printed = [line.rstrip() for line in run(*shlex.split(command)).out.rstrip().splitlines()]
+    wanted = [line.rstrip() for line in shown.rstrip().splitlines()]
+    if "..." in wanted:
+        wanted = [line for line in wanted if line not in ("", "...")]
+        printed = [line for line in printed if line in wanted]
+    assert printed == wanted
