@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import resource
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -25,7 +25,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 from msgspec import Struct
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as CounterMetric
 
 from app.runtime.probes import PREFIX, LabelledCounter
 
@@ -83,7 +84,7 @@ class ServerMetrics:
             ("limit", "headers", "malformed", "idle", "body", "answer", "handshake"),
             registry,
         )
-        self.exhausted_files = Counter(
+        self.exhausted_files = CounterMetric(
             f"{PREFIX}_file_descriptors_exhausted",
             "How often this process was about to run out of file descriptors, or did",
             registry=registry,
@@ -98,40 +99,33 @@ class Connections:
         self.turns = ParserTurns()  # when each parses its input
         self._max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.limit = max(_MIN_CONNECTIONS, min(limit, self._max_files - RESERVED_FILES))  # how many there may be
-        # By caller, the connection that has been silent for longest first.
-        self._by_owner: dict[str, OrderedDict[Connection, None]] = {}
-        self._count = 0
+        # The one that has been silent for longest comes first.
+        self._connections: OrderedDict[Connection, None] = OrderedDict()
         self._short_of_files = False
 
     def add(self, connection: Connection) -> None:
         """Adds a new connection, and ends another one if there are too many."""
-        self._by_owner.setdefault(connection.owner, OrderedDict())[connection] = None
-        self._count += 1
-        if self._count > self.limit:
-            victim = self._victim(connection)
-            self.metrics.ended.count("limit")
-            self.remove(victim)
-            victim.abort()
+        self._connections[connection] = None
+        if len(self._connections) > self.limit:
+            self._end(self._victim(connection), "limit")
 
     def remove(self, connection: Connection) -> None:
         """Forgets a connection; one that is not there is ignored."""
-        own = self._by_owner.get(connection.owner)
-        if own is None or connection not in own:
-            return
-        del own[connection]
-        self._count -= 1
-        if not own:
-            del self._by_owner[connection.owner]
+        self._connections.pop(connection, None)
 
     def touch(self, connection: Connection) -> None:
-        own = self._by_owner.get(connection.owner)
-        if own is not None and connection in own:
-            own.move_to_end(connection)
+        if connection in self._connections:
+            self._connections.move_to_end(connection)
+
+    def _end(self, connection: Connection, reason: str) -> None:
+        self.metrics.ended.count(reason)
+        self.remove(connection)
+        connection.abort()
 
     def _victim(self, newcomer: Connection) -> Connection:
-        most = max(self._by_owner.values(), key=len)
-        others = [connection for connection in most if connection is not newcomer]
-        return next((connection for connection in others if not connection.answering), (others or [newcomer])[0])
+        [(owner, _)] = Counter(connection.owner for connection in self._connections).most_common(1)
+        others = [each for each in self._connections if each.owner == owner and each is not newcomer]
+        return next((each for each in others if not each.answering), (others or [newcomer])[0])
 
     async def watch(self) -> None:
         """Ends connections whose time is up, until cancelled."""
@@ -140,13 +134,9 @@ class Connections:
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
             now = clock()
-            for own in list(self._by_owner.values()):
-                for connection in list(own):
-                    reason = connection.expiry(now)
-                    if reason:
-                        self.metrics.ended.count(reason)
-                        self.remove(connection)
-                        connection.abort()
+            for connection in list(self._connections):
+                if reason := connection.expiry(now):
+                    self._end(connection, reason)
             if now >= next_files_check:
                 next_files_check = now + _FILES_CHECK_SECONDS
                 self._check_files()

@@ -26,11 +26,10 @@ log = CallerLog(structlog.get_logger("server"))
 # Request line and headers, or trailers.
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 256
-HEAD_SECONDS: Final = 10.0
 # Go's HTTP client keeps idle connections for 90 s and does not repeat a POST that meets a closing server.
 KEEP_ALIVE_SECONDS: Final = 120
-# The rest of a body after its answer.
-REST_SECONDS: Final = 5.0
+# How long a connection may be in each phase: the head of a request arrives, none does, the rest of a body follows its answer.
+_PHASE_SECONDS: Final = {"headers": 10.0, "idle": KEEP_ALIVE_SECONDS, "body": 5.0}
 # An answer must be read: this much in each period, or all of it.
 ANSWER_SECONDS: Final = 5.0
 ANSWER_BYTES: Final = 1024**2
@@ -92,10 +91,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unparsed = memoryview(b"")
         self._refusal: _RefusedError | None = None
         self._discarded_bytes = 0
-        # Since when the connection is idle, or the head of a request is arriving; None while a request is served.
-        self._idle_since: float | None = None
-        self._head_since: float | None = None
-        self._rest_since: float | None = None
+        # One of `_PHASE_SECONDS`, or "" while a request is served, and when it began.
+        self._phase = ""
+        self._phase_began = 0.0
         self._reset_counts()
         # Of the data that is being parsed: bytes that are the content of a body.
         self._content_bytes = 0
@@ -112,12 +110,10 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def expiry(self, now: float) -> str:
         """Returns why the connection must end now, or ""."""
-        if self._head_since is not None and now - self._head_since >= HEAD_SECONDS:
-            return "headers"
-        if self._idle_since is not None and (now - self._idle_since >= KEEP_ALIVE_SECONDS or not self._keeps_idle()):
+        if self._phase and now - self._phase_began >= _PHASE_SECONDS[self._phase]:
+            return self._phase
+        if self._phase == "idle" and not self._keeps_idle():
             return "idle"
-        if self._rest_since is not None and now - self._rest_since >= REST_SECONDS:
-            return "body"
         if self._unread_since is not None and now - self._unread_since >= ANSWER_SECONDS:
             waiting = self.transport.get_write_buffer_size()
             if self._unread_bytes - waiting < min(ANSWER_BYTES, self._unread_bytes):
@@ -125,6 +121,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._unread_since = now
             self._unread_bytes = waiting
         return ""
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        self._phase_began = self.loop.time()
 
     def abort(self) -> None:
         self.transport.abort()
@@ -134,7 +134,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = self._flow = _HeldFlow(transport)
         self.owner = owner_of(self.client[0] if self.client else "")
-        self._idle_since = self.loop.time()
+        self._enter("idle")
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -157,7 +157,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._is_over():
             self._unparsed = memoryview(b"")
             return False
-        one_piece = self._head_since is None and not self._message_complete and not self._chunked
+        one_piece = self._phase != "headers" and not self._message_complete and not self._chunked
         size = len(self._unparsed) if one_piece else _SLICE_BYTES
         data, self._unparsed = self._unparsed[:size], self._unparsed[size:]
         self._content_bytes = 0
@@ -195,7 +195,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
 
     def _check_sizes(self, size: int) -> None:
-        if self._head_since is not None:
+        if self._phase == "headers":
             self._head_bytes += size
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(_head_too_large())
@@ -219,9 +219,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refusal = _RefusedError(HTTPStatus.BAD_REQUEST, f"more than {MAX_PIPELINED} requests wait already")
             raise self._refusal
         super().on_message_begin()
-        self._idle_since = None
-        self._rest_since = None
-        self._head_since = self.loop.time()
+        self._enter("headers")
         self._message_complete = False
         self._reset_counts()
 
@@ -244,7 +242,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._fields += 1
         self._count_head(len(name) + len(value))
         # Trailers are dropped: no route reads them.
-        if self._head_since is not None:
+        if self._phase == "headers":
             self._chunked = self._chunked or name.lower() == b"transfer-encoding"
             super().on_header(name, value)
 
@@ -259,7 +257,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._connections.turns.charge(REQUEST_SECONDS)
         self._serving = True
-        self._head_since = None
+        self._enter("")
         # From now on these count trailers.
         self._field_bytes = 0
         self._fields = 0
@@ -284,19 +282,13 @@ class LimitedProtocol(HttpToolsProtocol):
         """Ends the request."""
         super().on_message_complete()
         self._message_complete = True
-        self._rest_since = None
-        if self.cycle.response_complete:
-            self._idle_since = self.loop.time()
+        self._enter("idle" if self.cycle.response_complete else "")
 
     def on_response_complete(self) -> None:
         """Ends the answer; the connection is idle, or the rest of the body is awaited."""
         super().on_response_complete()
-        if self.pipeline or self._head_since is not None:
-            return
-        if self._message_complete:
-            self._idle_since = self.loop.time()
-        else:
-            self._rest_since = self.loop.time()
+        if not self.pipeline and self._phase != "headers":
+            self._enter("idle" if self._message_complete else "body")
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -313,9 +305,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse(self, refusal: _RefusedError) -> None:
         """Answers, and closes the connection once the caller can have read the answer."""
         self._refusal = refusal
-        self._idle_since = None
-        self._head_since = None
-        self._rest_since = None
+        self._enter("")
         log.warning("refused connection", client=self.owner, status=refusal.status.value, error=str(refusal))
         self._connections.metrics.ended.count("malformed" if refusal.status is HTTPStatus.BAD_REQUEST else "headers")
         if not self._can_answer():
