@@ -218,17 +218,15 @@ class Lease:
     def evictable(self) -> bool:
         return self._timeout is not None and not self._evicted and self.held > 0
 
-    def evict(self) -> int:
+    def evict(self) -> None:
         self._evicted = True
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
-        return self.release()
+        self.release()
 
-    def release(self) -> int:
-        held = self.held
+    def release(self) -> None:
+        self._budget.used -= self.held
         self.held = 0
-        self._budget.used -= held
-        return held
 
 
 class MemoryBudget:

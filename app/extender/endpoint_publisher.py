@@ -20,6 +20,7 @@ import structlog
 from app.extender.guard_certificate import GuardCertificate
 from app.kube.client import ApiError, KubeClient, create_owned
 from app.kube.resources import ENDPOINT_SLICES
+from app.runtime.logs import ProblemLog
 from app.schemas.state import GuardActivity, PlacementGuardState
 from scheduler_core.convert.leadership import endpoint_slice, new_slice, update_slice, version_precondition
 from scheduler_core.decide.settings import GuardMode
@@ -229,7 +230,7 @@ class GuardEndpoint:
         self._service = PublishedService(leader, leading)
         self._standby = PublishedService(standby, lambda: not leading())
         self._fault = listener_problem or ("" if publishers is not None else _NO_ADDRESS)
-        self._logged_problem = ""
+        self._log = ProblemLog(live_log, "the placement guard cannot be called", "the placement guard can be called")
 
     @property
     def points_here(self) -> bool:
@@ -256,12 +257,7 @@ class GuardEndpoint:
         elif term is not None:
             await self._service.keep_empty()
             await self._standby.keep_empty()
-        problem = self._problem(mode)
-        if problem and problem != self._logged_problem:
-            live_log.warning("the placement guard cannot be called", problem=problem)
-        elif problem != self._logged_problem:
-            live_log.info("the placement guard can be called")
-        self._logged_problem = problem
+        self._log.note(self._problem(mode))
 
     @property
     def left(self) -> list[PublishedService]:

@@ -43,6 +43,7 @@ from app.extender.certificates import (
 from app.extender.metrics import Metrics
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import MUTATING_WEBHOOKS, SECRETS
+from app.runtime.logs import ProblemLog
 from scheduler_core.convert.meta import Metadata, Wire, decode_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
@@ -255,7 +256,9 @@ class GuardCertificate(CertificateReloader):
         self._next: Certificates | None = None
         self._trusted_at: datetime | None = None
         self._problem = "the certificate was not read yet"
-        self._logged_problem = ""
+        self._log = ProblemLog(
+            log, "the placement guard's certificate is in trouble", "the placement guard's certificate is in order"
+        )
 
     @property
     def problem(self) -> str:
@@ -290,11 +293,7 @@ class GuardCertificate(CertificateReloader):
         except ObjectError as error:
             problem = str(error)
         self._problem = problem
-        if problem and problem != self._logged_problem:
-            log.warning("the placement guard's certificate is in trouble", problem=problem)
-        elif problem != self._logged_problem:
-            log.info("the placement guard's certificate is in order")
-        self._logged_problem = problem
+        self._log.note(problem)
         return RETRY_INTERVAL if problem else _CHECK_INTERVAL
 
     async def _synchronize(self) -> None:

@@ -138,7 +138,6 @@ class _Server(uvicorn.Server):
             return
         await self.lifespan.startup()
         listener = TlsListener(self.listener, self._tls, self._make_protocol, self._connections)
-        listener.start()
         # uvicorn only closes them, and waits until they are closed.
         self.servers = [cast("asyncio.base_events.Server", listener)]
         self.started = True
@@ -279,7 +278,7 @@ class _Handshake:
 
 
 class TlsListener:
-    """Accepts connections on one socket from `start` until `close`.
+    """Accepts connections on one socket until `close`.
 
     Args:
         context: returns what a new connection uses; another one has another certificate
@@ -298,22 +297,17 @@ class TlsListener:
         self._context = context
         self._make_protocol = make_protocol
         self._connections = connections
-        self._accepting: asyncio.Task[None] | None = None
         self._handshakes: dict[asyncio.Task[None], _Handshake] = {}
-
-    def start(self) -> None:
         self._accepting = asyncio.create_task(self._accept(), name="accepting TLS connections")
 
     def close(self) -> None:
         """Accepts no more connections, and ends those that are still in their handshake."""
-        if self._accepting is not None:
-            self._accepting.cancel()
+        self._accepting.cancel()
         for handshake in self._handshakes.values():
             handshake.abort()
 
     async def wait_closed(self) -> None:
-        tasks = [*self._handshakes, *([self._accepting] if self._accepting else [])]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._handshakes, self._accepting, return_exceptions=True)
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -323,14 +317,11 @@ class TlsListener:
             except OSError:
                 await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
                 continue
-            self._begin(accepted, address)
-
-    def _begin(self, accepted: socket.socket, address: Any) -> None:
-        handshake = _Handshake(accepted, owner_of(address[0]))
-        task = asyncio.create_task(self._shake_hands(accepted, handshake), name="TLS handshake")
-        self._handshakes[task] = handshake
-        task.add_done_callback(self._handshakes.pop)
-        self._connections.add(handshake)
+            handshake = _Handshake(accepted, owner_of(address[0]))
+            task = asyncio.create_task(self._shake_hands(accepted, handshake), name="TLS handshake")
+            self._handshakes[task] = handshake
+            task.add_done_callback(self._handshakes.pop)
+            self._connections.add(handshake)
 
     async def _shake_hands(self, accepted: socket.socket, handshake: _Handshake) -> None:
         loop = asyncio.get_running_loop()
