@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 
 from app.extender.metrics import Metrics
 from app.runtime import wait_at_most
@@ -41,6 +48,10 @@ UNREADABLE: Final = (
     x509.DuplicateExtension,
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
+)
+_NO_OTHER_USAGE: Final = dict.fromkeys(
+    ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+    False,
 )
 _READS: Final = 4
 _Contents = tuple[bytes | str, ...]
@@ -95,6 +106,29 @@ class ServingPair:
         if now >= self.expires:
             return f"the serving certificate expired at {self.expires:%Y-%m-%dT%H:%M:%SZ}"
         return f"the serving certificate is not valid before {begins:%Y-%m-%dT%H:%M:%SZ}" if now < begins else ""
+
+
+def certificate_builder(
+    name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, validity: tuple[datetime, datetime], *, ca: bool
+) -> x509.CertificateBuilder:
+    """Returns a certificate, of an authority or of a client or server, that its issuer has yet to sign."""
+    usage = x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **_NO_OTHER_USAGE)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(validity[0])
+        .not_valid_after(validity[1])
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.BasicConstraints(ca, path_length=0 if ca else None), critical=True)
+        .add_extension(usage, critical=True)
+    )
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def server_context(serving: ServingPair | None = None, authorities: bytes = b"") -> ssl.SSLContext:
