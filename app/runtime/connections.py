@@ -7,9 +7,6 @@ longest; one whose request is being answered goes last.
 A timer looks at every connection once a second, which costs less than a timer for each.
 
 Refusals and hang-ups, whose number callers choose, have a log of their own, with few lines.
-
-Each turn of the event loop is shared among the connections whose input is to be parsed. uvloop hands over up to 256 KiB
-of every connection in one turn. Chunks of one byte make that 40,000 calls of the parser.
 """
 
 from __future__ import annotations
@@ -17,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import resource
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Final, Protocol
 
 import structlog
@@ -96,7 +92,6 @@ class Connections:
 
     def __init__(self, metrics: ServerMetrics, limit: int = MAX_CONNECTIONS) -> None:
         self.metrics = metrics
-        self.turns = ParserTurns()  # when each parses its input
         self._max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.limit = max(_MIN_CONNECTIONS, min(limit, self._max_files - RESERVED_FILES))  # how many there may be
         # The one that has been silent for longest comes first.
@@ -154,70 +149,6 @@ class Connections:
             self.metrics.exhausted_files.inc()
             log.error("file descriptors are running out", problem=problem)
         self._short_of_files = bool(problem)
-
-
-# Of each turn.
-TURN_SECONDS: Final = 0.006
-# What follows in the same turn: a reader that wakes up, a request that begins.
-_SLICE_SECONDS: Final = 0.0001
-REQUEST_SECONDS: Final = 0.0005
-
-
-class Parser(Protocol):
-    """The input of one connection."""
-
-    def parse_slice(self) -> bool:
-        """Parses a little of the input that waits; returns whether there is more."""
-
-    def hold(self) -> None:
-        """Stops to read from the connection."""
-
-    def release(self) -> None:
-        """Reads from the connection again."""
-
-
-class ParserTurns:
-    """The connections whose input waits, in the order in which each parses one slice."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Parser] = deque()
-        self._left = TURN_SECONDS
-        self._scheduled = False
-
-    def parse(self, parser: Parser) -> None:
-        """Parses the input of a connection, now or in later turns."""
-        if parser in self._waiting:
-            return
-        more = True
-        while more and not self._waiting and self._left > 0:
-            more = self._parse_slice(parser)
-        if not more:
-            return
-        parser.hold()
-        self._waiting.append(parser)
-
-    def charge(self, seconds: float) -> None:
-        """Takes time of this turn for what a parser has begun."""
-        self._left -= seconds
-
-    def _parse_slice(self, parser: Parser) -> bool:
-        began = perf_counter()
-        more = parser.parse_slice()
-        self._left -= perf_counter() - began + _SLICE_SECONDS
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin_turn)
-        return more
-
-    def _begin_turn(self) -> None:
-        self._scheduled = False
-        self._left = TURN_SECONDS
-        while self._waiting and self._left > 0:
-            parser = self._waiting.popleft()
-            if self._parse_slice(parser):
-                self._waiting.append(parser)
-            else:
-                parser.release()
 
 
 # Log lines that callers cause: at most one per event, caller and period.

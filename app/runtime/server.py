@@ -38,7 +38,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.escaping import escape_invisible
 from app.runtime import wait_at_most
 from app.runtime.connections import CallerLog, Connections, ServerMetrics, owner_of
-from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol
+from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol, ParserTurns
 from app.settings import NO_BROWSER
 
 SHUTDOWN_SECONDS: Final = 20
@@ -90,28 +90,25 @@ def freeze_heap() -> None:
     gc.freeze()
 
 
-def _server_config(server: HttpServer, connections: Connections) -> uvicorn.Config:
-    # uvicorn only calls it, with the arguments that follow.
-    protocol = cast("type[asyncio.Protocol]", functools.partial(LimitedProtocol, connections, server.keeps_idle))
-    return uvicorn.Config(
-        BrowserRules(server.app, server.hosts),
-        http=protocol,
-        ws="none",
-        loop="uvloop",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-
-
 class _Server(uvicorn.Server):
     """A server that leaves signals to `serve`, and may speak TLS."""
 
-    def __init__(self, server: HttpServer, connections: Connections) -> None:
-        super().__init__(_server_config(server, connections))
+    def __init__(self, server: HttpServer, connections: Connections, turns: ParserTurns) -> None:
+        protocol = functools.partial(LimitedProtocol, connections, turns, server.keeps_idle)
+        config = uvicorn.Config(
+            BrowserRules(server.app, server.hosts),
+            # uvicorn only calls it, with the arguments that follow.
+            http=cast("type[asyncio.Protocol]", protocol),
+            ws="none",
+            loop="uvloop",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        )
+        super().__init__(config)
         self.listener = server.listener
         self._tls = server.tls
         self._connections = connections
@@ -166,7 +163,8 @@ async def serve(service: Service, servers: Sequence[HttpServer]) -> None:
     listening: list[_Server] = []
     if servers:
         connections = Connections(ServerMetrics(servers[0].app.state.registry))
-        listening = [_Server(server, connections) for server in servers]
+        turns = ParserTurns()
+        listening = [_Server(server, connections, turns) for server in servers]
         tasks.add(asyncio.create_task(_serve_connections(listening, connections), name="servers"))
     try:
         await signals.wait_until(lambda: signals.counted >= 1, tasks)
