@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from app.evaluator import Evaluator, no_contenders
 from app.extender.metrics import Metrics
-from app.extender.nudger import MAX_DECISIONS, MAX_REMEMBERED, TURN_INTERVAL, NudgePatch, Nudger, RefusedPods
+from app.extender.nudger import MAX_DECISIONS, MAX_REMEMBERED, TURN_INTERVAL, Nudger, RefusedPods, write_nudge
 from app.extender.offers import Offers
 from app.kube.client import ApiError
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
@@ -527,10 +527,10 @@ async def test_a_patch_that_fails_is_an_error_unless_the_pod_is_gone(
     api.add(PATH, *(objects or ()))
     async with connect_client(api, tmp_path) as client:
         if outcome is False:
-            assert not await NudgePatch(client)(REFUSED, "now")
+            assert not await write_nudge(client, REFUSED, "now")
         else:
             with pytest.raises(ApiError) as failed:
-                await NudgePatch(client)(REFUSED, "now")
+                await write_nudge(client, REFUSED, "now")
             assert failed.value.status == outcome
 
 
@@ -544,7 +544,7 @@ async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path
     api = FakeApi()
     api.plans["get"] = [take]
     async with connect_client(api, tmp_path) as client:
-        assert await NudgePatch(client)(REFUSED, "now")
+        assert await write_nudge(client, REFUSED, "now")
     metadata = {"uid": "uid-0", "annotations": {"longhorn.io/scheduler-extender-nudged": "now"}}
     assert bodies == [("PATCH", f"{PATH}/db-0", "application/merge-patch+json", {"metadata": metadata})]
 
