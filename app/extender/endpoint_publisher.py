@@ -145,9 +145,6 @@ class PublishedService:
     def points_here(self) -> bool:
         return self._term is not None and self._leading()
 
-    async def point_here(self, term: int) -> None:
-        await self._change(term)
-
     async def keep(self, term: int) -> None:
         """Points the Service here in a new term, and checks at an interval that it still leads here."""
         if self._term != term or asyncio.get_running_loop().time() >= self._recheck_at:

@@ -270,7 +270,7 @@ class ExtenderLifecycle(Program):
         self._parts.metrics.heartbeat.labels(self._parts.node_name).set(not self.refusal())
 
     async def _publish(self, term: int) -> None:
-        await self._service.point_here(term)
+        await self._service.keep(term)
         await self._parts.guard.keep(term, self._settings().placement_guard)
 
     async def catch_up(self) -> None:
