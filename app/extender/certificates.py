@@ -22,14 +22,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
 
 from app.extender.metrics import Metrics
 from app.runtime import wait_at_most
@@ -128,7 +122,9 @@ def certificate_builder(
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def server_context(serving: ServingPair | None = None, authorities: bytes = b"") -> ssl.SSLContext:
@@ -186,13 +182,13 @@ def decode_chain(pem: Pem) -> list[x509.Certificate]:
 def decode_key(pem: Pem) -> PrivateKeyTypes:
     # The cause could quote the key.
     try:
-        return load_pem_private_key(pem.content, None)
+        return serialization.load_pem_private_key(pem.content, None)
     except UNREADABLE:
         raise CertificateError(f"{pem.name} holds no private key in PEM form without a password") from None
 
 
 def belongs(certificate: x509.Certificate, key: PrivateKeyTypes) -> bool:
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return certificate.public_key().public_bytes(*form) == key.public_key().public_bytes(*form)
 
 
@@ -302,7 +298,7 @@ def _decode(files: TlsFiles, contents: _Contents) -> tuple[ServingPair, bytes]:
     certificate, key, authorities = map(_pem, (files.certificate, files.private_key, files.client_ca), contents)
     serving = ServingPair.decode(certificate, key)
     trusted = decode_chain(authorities) if files.client_ca else []
-    return serving, b"".join(authority.public_bytes(Encoding.DER) for authority in trusted)
+    return serving, b"".join(authority.public_bytes(serialization.Encoding.DER) for authority in trusted)
 
 
 def _pem(path: str, content: bytes | str) -> Pem:

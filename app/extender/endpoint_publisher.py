@@ -24,18 +24,7 @@ from app.runtime.logs import ProblemLog
 from app.schemas.state import GuardActivity, PlacementGuardState
 from scheduler_core.convert.leadership import endpoint_slice, new_slice, update_slice, version_precondition
 from scheduler_core.decide.settings import GuardMode
-from scheduler_core.leadership.endpoint_slice import (
-    EXTENDER,
-    CreateSlice,
-    DeleteSlice,
-    Endpoint,
-    LeaderService,
-    Slice,
-    SliceChange,
-    plan_empty,
-    plan_publish,
-    plan_withdraw,
-)
+from scheduler_core.leadership import endpoint_slice as slices
 
 log = structlog.get_logger("publishing")
 live_log = structlog.get_logger("live")
@@ -58,9 +47,9 @@ class EndpointPublisher:
         self,
         client: KubeClient,
         namespace: str,
-        endpoint: Endpoint,
+        endpoint: slices.Endpoint,
         leading: Callable[[], bool],
-        service: LeaderService = EXTENDER,
+        service: slices.LeaderService = slices.EXTENDER,
     ) -> None:
         self._client = client
         self._namespace = namespace
@@ -74,20 +63,22 @@ class EndpointPublisher:
         """Points the Service here; returns whether it does, which it does not if this process does not lead any more.
         Raises an ApiError if the API server refused or did not answer; `conflict` if others kept changing the slice.
         """
-        return await self._apply(plan_publish, self._leading)
+        return await self._apply(slices.plan_publish, self._leading)
 
     async def withdraw(self) -> None:
         """Points the Service nowhere, unless it points to another process already. Raises an ApiError as `publish`
         does.
         """
-        await self._apply(plan_withdraw, lambda: True)
+        await self._apply(slices.plan_withdraw, lambda: True)
 
     async def empty(self) -> bool:
         """Points the Service nowhere, wherever it points; returns as publish. Raises an ApiError as `publish` does."""
-        return await self._apply(lambda service, _, current: plan_empty(service, current), self._leading)
+        return await self._apply(lambda service, _, current: slices.plan_empty(service, current), self._leading)
 
     async def _apply(
-        self, plan: Callable[[LeaderService, Endpoint, Slice | None], SliceChange | None], allowed: Callable[[], bool]
+        self,
+        plan: Callable[[slices.LeaderService, slices.Endpoint, slices.Slice | None], slices.SliceChange | None],
+        allowed: Callable[[], bool],
     ) -> bool:
         for tries_left in reversed(range(_TRIES)):
             raw = await self._client.find(self._path, CALL_SECONDS)
@@ -104,19 +95,19 @@ class EndpointPublisher:
                     raise
                 continue
             # A slice that was deleted is created in the next try.
-            if not isinstance(change, DeleteSlice):
+            if not isinstance(change, slices.DeleteSlice):
                 addresses = [str(entry) for entry in change.desired.endpoints]
                 log.info("the Service leads to", service=self._service.name, endpoints=addresses)
                 return True
         raise ApiError(f"PUT {self._path}", 409, "Conflict", f"others changed it {_TRIES} times in a row")
 
-    async def _write(self, change: SliceChange, raw: bytes | None) -> None:
-        if isinstance(change, CreateSlice):
+    async def _write(self, change: slices.SliceChange, raw: bytes | None) -> None:
+        if isinstance(change, slices.CreateSlice):
             body = new_slice(self._namespace, self._service, change.desired)
             await create_owned(self._client, self._collection, self._namespace, body, CALL_SECONDS)
         elif raw is None:
             raise AssertionError("only a slice that was read is replaced or deleted")
-        elif isinstance(change, DeleteSlice):
+        elif isinstance(change, slices.DeleteSlice):
             await self._client.delete(self._path, version_precondition(raw), CALL_SECONDS)
         else:
             await self._client.replace(self._path, update_slice(raw, self._service, change.desired), CALL_SECONDS)
