@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 # What a process outside of a container may use, as the manifests allow it.
 DEFAULT_LIMIT: Final = 1024**3
-_V2: Final = "memory.max"
-_V1: Final = "memory.limit_in_bytes"
-_MOUNT: Final = Path("sys/fs/cgroup")
+# Of each hierarchy of control groups: the controller that /proc/self/cgroup names, the folder of its mount, and the file of a limit.
+_HIERARCHIES: Final = (
+    ("", "", "memory.max"),  # version 2 names no controllers
+    ("", "unified", "memory.max"),
+    ("memory", "memory", "memory.limit_in_bytes"),
+)
 
 
 def memory_limit(root: Path = Path("/")) -> int:
@@ -44,7 +47,6 @@ def memory_limit(root: Path = Path("/")) -> int:
 
 
 def _limit_files(root: Path) -> list[Path]:
-    mount = root / _MOUNT
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -53,17 +55,12 @@ def _limit_files(root: Path) -> list[Path]:
     for line in lines:
         _, _, group = line.partition(":")
         controllers, _, path = group.partition(":")
-        # Version 2 names no controllers.
-        if not controllers.strip(","):
-            files += _with_ancestors(mount, path, _V2) + _with_ancestors(mount / "unified", path, _V2)
-        elif "memory" in controllers.split(","):
-            files += _with_ancestors(mount / "memory", path, _V1)
+        names = [name for name in path.split("/") if name not in {"", ".."}]
+        for controller, folder, file in _HIERARCHIES:
+            if controller in controllers.split(","):
+                mount = root / "sys/fs/cgroup" / folder
+                files += [mount.joinpath(*names[:depth], file) for depth in range(len(names) + 1)]
     return files
-
-
-def _with_ancestors(mount: Path, path: str, file: str) -> list[Path]:
-    names = [name for name in path.split("/") if name not in {"", ".."}]
-    return [mount.joinpath(*names[:depth], file) for depth in range(len(names), -1, -1)]
 
 
 def _read_limit(file: Path) -> int | None:
@@ -218,17 +215,15 @@ class Lease:
     def evictable(self) -> bool:
         return self._timeout is not None and not self._evicted and self.held > 0
 
-    def evict(self) -> int:
+    def evict(self) -> None:
         self._evicted = True
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
-        return self.release()
+        self.release()
 
-    def release(self) -> int:
-        held = self.held
+    def release(self) -> None:
+        self._budget.used -= self.held
         self.held = 0
-        self._budget.used -= held
-        return held
 
 
 class MemoryBudget:

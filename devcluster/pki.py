@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from app.extender.guard_certificate import key_usage, private_pem
+from app.extender.certificates import certificate_builder, private_pem
 
 _VALIDITY: Final = timedelta(days=365)
 _CLOCK_SKEW: Final = timedelta(minutes=5)
@@ -55,10 +55,8 @@ class CertificateAuthority:
         folder.chmod(0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        usage = key_usage(ca=True)
         signer = issuer.certificate.subject if issuer is not None else subject
-        builder = _certificate_builder(subject, signer, key.public_key()).add_extension(usage, critical=True)
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = certificate_builder(subject, signer, key.public_key(), _validity(), ca=True)
         signing_key = issuer.key if issuer is not None else key
         authority = cls(folder, builder.sign(signing_key, hashes.SHA256()), key)
         authority.bundle.write_bytes(authority.certificate.public_bytes(Encoding.PEM))
@@ -87,8 +85,7 @@ class CertificateAuthority:
         self, file: str, subject: x509.Name, purpose: x509.ObjectIdentifier, hosts: Sequence[str]
     ) -> CertificatePair:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _certificate_builder(subject, self.certificate.subject, key.public_key())
-        builder = builder.add_extension(key_usage(ca=False), critical=True)
+        builder = certificate_builder(subject, self.certificate.subject, key.public_key(), _validity(), ca=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         if hosts:
             names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
@@ -123,19 +120,9 @@ def write_private(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _certificate_builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
+def _validity() -> tuple[datetime, datetime]:
     now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + _VALIDITY)
-    )
+    return now - _CLOCK_SKEW, now + _VALIDITY
 
 
 def _general_name(host: str) -> x509.GeneralName:

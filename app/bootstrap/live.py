@@ -26,7 +26,7 @@ from app.extender.guard_certificate import CertificateOptions, GuardCertificate
 from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
-from app.extender.nudger import NudgePatch, Nudger
+from app.extender.nudger import Nudger, write_nudge
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.placements import Placements
@@ -227,7 +227,7 @@ class _Wiring:
         offers = Offers(cache, evaluator, self._live_settings, metrics, monotonic, store=store)
         placements = Placements(cache, evaluator, offers.contenders, metrics, monotonic)
         cache.subscribe("replicas", placements.note_delivery)
-        patch = NudgePatch(self._client)
+        patch = partial(write_nudge, self._client)
         nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics.nudges.count, clock=monotonic, now=_now)
         nudges = self._options.nudge
         offers.subscribe(nudger if nudges else None, placements)

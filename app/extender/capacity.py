@@ -58,8 +58,8 @@ class NodeLosses:
         # The known outcomes of nodes, by name. The mapping does not change, and may be read from any thread.
         self.latest: Mapping[str, NodeLossOutcome] = MappingProxyType({})
         self._leads = asyncio.Event()
-        self._term = 0
-        self._prediction: asyncio.Task[NodeLossOutcome | None] | None = None
+        self._predicted: Snapshot | None = None  # the objects of the latest round
+        self._round: asyncio.Task[None] | None = None
         self._open: Sequence[str] = ()
         self._work: deque[float] = deque(maxlen=_MEASURED)
 
@@ -80,26 +80,29 @@ class NodeLosses:
     def clear(self) -> None:
         """Forgets everything: another process leads."""
         self._leads.clear()
-        self._term += 1
-        if self._prediction is not None:
-            self._prediction.cancel()
+        self._predicted = None
+        if self._round is not None:
+            self._round.cancel()
         self.latest = MappingProxyType({})
         self._open = ()
 
     async def run(self) -> None:
         """Predicts until cancelled."""
-        predicted: tuple[int, Snapshot] | None = None
         while True:
             await self._leads.wait()
-            term = self._term
             snapshot = self._read().view.snapshot
-            if predicted is None or predicted[0] != term or not _has_same_objects(predicted[1], snapshot):
-                predicted = (term, snapshot)
-                await self._predict_all(term)
+            if self._predicted is None or not _has_same_objects(self._predicted, snapshot):
+                self._predicted = snapshot
+                self._round = asyncio.create_task(self._predict_all(snapshot), name="node losses")
+                try:
+                    await asyncio.wait({self._round})
+                finally:
+                    self._round.cancel()
+                if not self._round.cancelled():
+                    self._round.result()
             await asyncio.sleep(ROUND_INTERVAL)
 
-    async def _predict_all(self, term: int) -> None:
-        snapshot = self._read().view.snapshot
+    async def _predict_all(self, snapshot: Snapshot) -> None:
         names = sorted(snapshot.nodes or snapshot.longhorn_nodes, key=lambda name: (-_fullness(snapshot, name), name))
         if len(names) > MAX_NODES:
             names = []
@@ -110,30 +113,17 @@ class NodeLosses:
             first = name not in self.latest and len(self.latest) < FIRST_NODES
             rest = _FIRST_REST if first else _REST
             began = clock()
-            outcome = await self._predict_in_term(name, term, rest)
-            if term != self._term:
-                return
+            outcome = await self._predict(name, rest)
             self._work.append((clock() - began) / (1 + rest))
             outcomes = {key: entry for key, entry in self.latest.items() if key != name}
             self.latest = MappingProxyType(outcomes if outcome is None else {**outcomes, name: outcome})
         self._open = ()
 
-    async def _predict_in_term(self, name: str, term: int, rest: float) -> NodeLossOutcome | None:
-        """Returns what `_predict` does, None as soon as the term has ended."""
-        self._prediction = asyncio.create_task(self._predict(name, term, rest), name=f"loss of {name}")
-        try:
-            await asyncio.wait({self._prediction})
-        finally:
-            self._prediction.cancel()
-        return None if self._prediction.cancelled() else self._prediction.result()
-
-    async def _predict(self, name: str, term: int, rest: float) -> NodeLossOutcome | None:
-        # None if it cannot be predicted or if another process leads meanwhile.
+    async def _predict(self, name: str, rest: float) -> NodeLossOutcome | None:
+        # None if it cannot be predicted.
         try:
             make_cluster = partial(cluster_without_scheduling, self._read())
             cluster = await self._evaluator.run(make_cluster, Urgency.IDLE, rest)
-            if term != self._term:
-                return None
             # A seed is reproducible, not secret.
             orders = [random.Random(f"{name}/{number}").randrange for number in range(ORDERS)]  # noqa: S311
             predict = partial(predict_node_loss, cluster, name, self._evaluator.options, orders)

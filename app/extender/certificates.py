@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from app.extender.metrics import Metrics
 from app.runtime import wait_at_most
@@ -41,6 +42,10 @@ UNREADABLE: Final = (
     x509.DuplicateExtension,
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
+)
+_NO_OTHER_USAGE: Final = dict.fromkeys(
+    ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+    False,
 )
 _READS: Final = 4
 _Contents = tuple[bytes | str, ...]
@@ -95,6 +100,31 @@ class ServingPair:
         if now >= self.expires:
             return f"the serving certificate expired at {self.expires:%Y-%m-%dT%H:%M:%SZ}"
         return f"the serving certificate is not valid before {begins:%Y-%m-%dT%H:%M:%SZ}" if now < begins else ""
+
+
+def certificate_builder(
+    name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, validity: tuple[datetime, datetime], *, ca: bool
+) -> x509.CertificateBuilder:
+    """Returns a certificate, of an authority or of a client or server, that its issuer has yet to sign."""
+    usage = x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **_NO_OTHER_USAGE)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(validity[0])
+        .not_valid_after(validity[1])
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.BasicConstraints(ca, path_length=0 if ca else None), critical=True)
+        .add_extension(usage, critical=True)
+    )
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def server_context(serving: ServingPair | None = None, authorities: bytes = b"") -> ssl.SSLContext:
@@ -152,13 +182,13 @@ def decode_chain(pem: Pem) -> list[x509.Certificate]:
 def decode_key(pem: Pem) -> PrivateKeyTypes:
     # The cause could quote the key.
     try:
-        return load_pem_private_key(pem.content, None)
+        return serialization.load_pem_private_key(pem.content, None)
     except UNREADABLE:
         raise CertificateError(f"{pem.name} holds no private key in PEM form without a password") from None
 
 
 def belongs(certificate: x509.Certificate, key: PrivateKeyTypes) -> bool:
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return certificate.public_key().public_bytes(*form) == key.public_key().public_bytes(*form)
 
 
@@ -268,7 +298,7 @@ def _decode(files: TlsFiles, contents: _Contents) -> tuple[ServingPair, bytes]:
     certificate, key, authorities = map(_pem, (files.certificate, files.private_key, files.client_ca), contents)
     serving = ServingPair.decode(certificate, key)
     trusted = decode_chain(authorities) if files.client_ca else []
-    return serving, b"".join(authority.public_bytes(Encoding.DER) for authority in trusted)
+    return serving, b"".join(authority.public_bytes(serialization.Encoding.DER) for authority in trusted)
 
 
 def _pem(path: str, content: bytes | str) -> Pem:

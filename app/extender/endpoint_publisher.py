@@ -20,21 +20,11 @@ import structlog
 from app.extender.guard_certificate import GuardCertificate
 from app.kube.client import ApiError, KubeClient, create_owned
 from app.kube.resources import ENDPOINT_SLICES
+from app.runtime.logs import ProblemLog
 from app.schemas.state import GuardActivity, PlacementGuardState
 from scheduler_core.convert.leadership import endpoint_slice, new_slice, update_slice, version_precondition
 from scheduler_core.decide.settings import GuardMode
-from scheduler_core.leadership.endpoint_slice import (
-    EXTENDER,
-    CreateSlice,
-    DeleteSlice,
-    Endpoint,
-    LeaderService,
-    Slice,
-    SliceChange,
-    plan_empty,
-    plan_publish,
-    plan_withdraw,
-)
+from scheduler_core.leadership import endpoint_slice as slices
 
 log = structlog.get_logger("publishing")
 live_log = structlog.get_logger("live")
@@ -57,9 +47,9 @@ class EndpointPublisher:
         self,
         client: KubeClient,
         namespace: str,
-        endpoint: Endpoint,
+        endpoint: slices.Endpoint,
         leading: Callable[[], bool],
-        service: LeaderService = EXTENDER,
+        service: slices.LeaderService = slices.EXTENDER,
     ) -> None:
         self._client = client
         self._namespace = namespace
@@ -73,20 +63,22 @@ class EndpointPublisher:
         """Points the Service here; returns whether it does, which it does not if this process does not lead any more.
         Raises an ApiError if the API server refused or did not answer; `conflict` if others kept changing the slice.
         """
-        return await self._apply(plan_publish, self._leading)
+        return await self._apply(slices.plan_publish, self._leading)
 
     async def withdraw(self) -> None:
         """Points the Service nowhere, unless it points to another process already. Raises an ApiError as `publish`
         does.
         """
-        await self._apply(plan_withdraw, lambda: True)
+        await self._apply(slices.plan_withdraw, lambda: True)
 
     async def empty(self) -> bool:
         """Points the Service nowhere, wherever it points; returns as publish. Raises an ApiError as `publish` does."""
-        return await self._apply(lambda service, _, current: plan_empty(service, current), self._leading)
+        return await self._apply(lambda service, _, current: slices.plan_empty(service, current), self._leading)
 
     async def _apply(
-        self, plan: Callable[[LeaderService, Endpoint, Slice | None], SliceChange | None], allowed: Callable[[], bool]
+        self,
+        plan: Callable[[slices.LeaderService, slices.Endpoint, slices.Slice | None], slices.SliceChange | None],
+        allowed: Callable[[], bool],
     ) -> bool:
         for tries_left in reversed(range(_TRIES)):
             raw = await self._client.find(self._path, CALL_SECONDS)
@@ -103,19 +95,19 @@ class EndpointPublisher:
                     raise
                 continue
             # A slice that was deleted is created in the next try.
-            if not isinstance(change, DeleteSlice):
+            if not isinstance(change, slices.DeleteSlice):
                 addresses = [str(entry) for entry in change.desired.endpoints]
                 log.info("the Service leads to", service=self._service.name, endpoints=addresses)
                 return True
         raise ApiError(f"PUT {self._path}", 409, "Conflict", f"others changed it {_TRIES} times in a row")
 
-    async def _write(self, change: SliceChange, raw: bytes | None) -> None:
-        if isinstance(change, CreateSlice):
+    async def _write(self, change: slices.SliceChange, raw: bytes | None) -> None:
+        if isinstance(change, slices.CreateSlice):
             body = new_slice(self._namespace, self._service, change.desired)
             await create_owned(self._client, self._collection, self._namespace, body, CALL_SECONDS)
         elif raw is None:
             raise AssertionError("only a slice that was read is replaced or deleted")
-        elif isinstance(change, DeleteSlice):
+        elif isinstance(change, slices.DeleteSlice):
             await self._client.delete(self._path, version_precondition(raw), CALL_SECONDS)
         else:
             await self._client.replace(self._path, update_slice(raw, self._service, change.desired), CALL_SECONDS)
@@ -143,9 +135,6 @@ class PublishedService:
     @property
     def points_here(self) -> bool:
         return self._term is not None and self._leading()
-
-    async def point_here(self, term: int) -> None:
-        await self._change(term)
 
     async def keep(self, term: int) -> None:
         """Points the Service here in a new term, and checks at an interval that it still leads here."""
@@ -229,7 +218,7 @@ class GuardEndpoint:
         self._service = PublishedService(leader, leading)
         self._standby = PublishedService(standby, lambda: not leading())
         self._fault = listener_problem or ("" if publishers is not None else _NO_ADDRESS)
-        self._logged_problem = ""
+        self._log = ProblemLog(live_log, "the placement guard cannot be called", "the placement guard can be called")
 
     @property
     def points_here(self) -> bool:
@@ -256,12 +245,7 @@ class GuardEndpoint:
         elif term is not None:
             await self._service.keep_empty()
             await self._standby.keep_empty()
-        problem = self._problem(mode)
-        if problem and problem != self._logged_problem:
-            live_log.warning("the placement guard cannot be called", problem=problem)
-        elif problem != self._logged_problem:
-            live_log.info("the placement guard can be called")
-        self._logged_problem = problem
+        self._log.note(self._problem(mode))
 
     @property
     def left(self) -> list[PublishedService]:

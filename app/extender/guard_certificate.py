@@ -13,7 +13,7 @@ A Secret that holds something else is never overwritten. Its content, and what t
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
@@ -36,13 +36,16 @@ from app.extender.certificates import (
     Pem,
     ServingPair,
     belongs,
+    certificate_builder,
     decode_chain,
     decode_key,
+    private_pem,
     server_context,
 )
 from app.extender.metrics import Metrics
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import MUTATING_WEBHOOKS, SECRETS
+from app.runtime.logs import ProblemLog
 from scheduler_core.convert.meta import Metadata, Wire, decode_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
@@ -61,10 +64,6 @@ SERVING_VALIDITY: Final = timedelta(days=90)
 # Clocks of nodes differ, and a certificate is used at once.
 CLOCK_SKEW: Final = timedelta(hours=1)
 _RENEWED_AFTER: Final = 2 / 3
-_NO_OTHER_USAGE: Final = dict.fromkeys(
-    ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
-    False,
-)
 # How long API servers may take until they trust a new authority.
 TRUSTED_AFTER: Final = timedelta(seconds=20)
 CALL_SECONDS: Final = 5.0
@@ -93,12 +92,11 @@ class Certificates:
     def bundle(self) -> bytes:
         return b"".join(authority.public_bytes(Encoding.PEM) for authority in self.authorities)
 
-    def is_authority_due(self, now: datetime) -> bool:
-        return _is_due(self.authorities[0], now)
-
-    def is_serving_due(self, host: str, now: datetime) -> bool:
-        """Whether the serving certificate must be renewed for a server that is called as `host`."""
-        return _is_due(self.serving.certificate, now) or self.serving.problem(host, now) != ""
+    def due(self, host: str, now: datetime) -> str:
+        """Returns what must be renewed for a server that is called as `host`: "authority", "serving", or ""."""
+        if _is_due(self.authorities[0], now):
+            return "authority"
+        return "serving" if _is_due(self.serving.certificate, now) or self.serving.problem(host, now) else ""
 
     def renew_serving(self, host: str, now: datetime) -> Certificates:
         return replace(self, serving=_sign_serving(self.authorities[0], self.authority_key, host, now))
@@ -122,11 +120,10 @@ def _is_due(certificate: x509.Certificate, now: datetime) -> bool:
 def issue(host: str, now: datetime) -> Certificates:
     """Returns a new authority and a serving certificate for one host name."""
     key = ec.generate_private_key(ec.SECP256R1())
-    serial = x509.random_serial_number()
     # Two authorities must not have the same name: OpenSSL would try only one of them.
-    name = _name(f"authority {serial:x}"[:64])
-    builder = _builder(name, name, key.public_key(), now, now + AUTHORITY_VALIDITY, ca=True)
-    authority = builder.serial_number(serial).sign(key, hashes.SHA256())
+    name = _name(f"authority {x509.random_serial_number():x}"[:64])
+    validity = (now - CLOCK_SKEW, now + AUTHORITY_VALIDITY)
+    authority = certificate_builder(name, name, key.public_key(), validity, ca=True).sign(key, hashes.SHA256())
     return Certificates((authority,), key, _sign_serving(authority, key, host, now))
 
 
@@ -134,11 +131,10 @@ def _sign_serving(
     authority: x509.Certificate, authority_key: ec.EllipticCurvePrivateKey, host: str, now: datetime
 ) -> ServingPair:
     key = ec.generate_private_key(ec.SECP256R1())
-    expires = min(now + SERVING_VALIDITY, authority.not_valid_after_utc)
+    validity = (now - CLOCK_SKEW, min(now + SERVING_VALIDITY, authority.not_valid_after_utc))
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
-        _builder(_name("serving"), authority.subject, key.public_key(), now, expires, ca=False)
-        .serial_number(x509.random_serial_number())
+        certificate_builder(_name("serving"), authority.subject, key.public_key(), validity, ca=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         .add_extension(identifier, critical=False)
@@ -147,33 +143,9 @@ def _sign_serving(
     return ServingPair(certificate, certificate.public_bytes(Encoding.PEM), private_pem(key))
 
 
-def _builder(  # noqa: PLR0913 # what a certificate says
-    name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, expires: datetime, *, ca: bool
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(issuer)
-        .public_key(key)
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(expires)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(x509.BasicConstraints(ca, path_length=0 if ca else None), critical=True)
-        .add_extension(key_usage(ca=ca), critical=True)
-    )
-
-
 def _name(text: str) -> x509.Name:
     organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, NAME)
     return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def key_usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **_NO_OTHER_USAGE)
-
-
-def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def decode_serving(data: Mapping[str, bytes]) -> ServingPair:
@@ -209,14 +181,7 @@ def _entry(data: Mapping[str, bytes], key: str) -> Pem:
 
 class _Secret(Wire):
     metadata: Metadata
-    data: dict[str, str] | None = None
-
-    @property
-    def content(self) -> dict[str, bytes]:
-        try:
-            return {key: b64decode(text, validate=True) for key, text in (self.data or {}).items()}
-        except ValueError:
-            raise CertificateError("an entry is no base64") from None
+    data: dict[str, bytes] | None = None  # decoded
 
 
 class _Webhook(Wire):
@@ -255,7 +220,9 @@ class GuardCertificate(CertificateReloader):
         self._next: Certificates | None = None
         self._trusted_at: datetime | None = None
         self._problem = "the certificate was not read yet"
-        self._logged_problem = ""
+        self._log = ProblemLog(
+            log, "the placement guard's certificate is in trouble", "the placement guard's certificate is in order"
+        )
 
     @property
     def problem(self) -> str:
@@ -290,17 +257,13 @@ class GuardCertificate(CertificateReloader):
         except ObjectError as error:
             problem = str(error)
         self._problem = problem
-        if problem and problem != self._logged_problem:
-            log.warning("the placement guard's certificate is in trouble", problem=problem)
-        elif problem != self._logged_problem:
-            log.info("the placement guard's certificate is in order")
-        self._logged_problem = problem
+        self._log.note(problem)
         return RETRY_INTERVAL if problem else _CHECK_INTERVAL
 
     async def _synchronize(self) -> None:
         secret = decode_json("Secret", await self._client.get(self._secret_path, seconds=CALL_SECONDS), _Secret)
         if CERT_MANAGER in (secret.metadata.annotations or {}):
-            self._show(decode_serving(secret.content))
+            self._show(decode_serving(secret.data or {}))
             if self._options.leading():
                 await self._read_webhooks()  # cert-manager writes the caBundle, but not a webhook that is missing
             return
@@ -314,16 +277,16 @@ class GuardCertificate(CertificateReloader):
         """Returns what the Secret holds, after what must be made or renewed."""
         host = self._options.host
         now = self._options.now()
-        if not secret.data and not leading:
-            raise CertificateError("it is empty; the leader makes the certificate")
         if not secret.data:
+            if not leading:
+                raise CertificateError("it is empty; the leader makes the certificate")
             return await self._write(secret, issue(host, now))
-        stored = decode_certificates(secret.content)
-        if not leading:
+        stored = decode_certificates(secret.data)
+        due = stored.due(host, now) if leading else ""
+        if not due:
             return stored
-        if not stored.is_authority_due(now):
-            due = stored.is_serving_due(host, now)
-            return await self._write(secret, stored.renew_serving(host, now)) if due else stored
+        if due == "serving":
+            return await self._write(secret, stored.renew_serving(host, now))
         # The stored certificates stay in force until the new authority is trusted.
         if self._next is None:
             self._next = stored.renew_authority(host, now)
@@ -337,8 +300,7 @@ class GuardCertificate(CertificateReloader):
         return written
 
     def _show(self, serving: ServingPair) -> None:
-        problem = serving.problem(self._options.host, self._options.now())
-        if problem:
+        if problem := serving.problem(self._options.host, self._options.now()):
             raise CertificateError(problem)
         if serving != self.serving:
             self._use(serving)

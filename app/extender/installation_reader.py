@@ -92,7 +92,8 @@ class InstallationReader:
         version = await installation_calls.read_version(self._client)
         # Before other facts, whose reading then takes no time away from kube-scheduler's answer.
         admitted = await self._pod_after_admission()
-        scheduler = self._scheduler_name(admitted)
+        requested = self._options.probe.scheduler_name if self._options.probe is not None else ""
+        scheduler = requested or (admitted.scheduler_name if admitted is not None else DEFAULT_SCHEDULER)
         asks = admitted is not None and admitted.asks(scheduler)
         probe, plain_probe = await self._probe(scheduler, without_resource=not asks)
         pods = await self._pods("")
@@ -148,10 +149,6 @@ class InstallationReader:
         except ObjectError as error:
             self._unknown.append(str(error))
         return None
-
-    def _scheduler_name(self, admitted: InstalledPod | None) -> str:
-        requested = self._options.probe.scheduler_name if self._options.probe is not None else ""
-        return requested or (admitted.scheduler_name if admitted is not None else DEFAULT_SCHEDULER)
 
     async def _probe(self, scheduler: str, *, without_resource: bool) -> tuple[ProbeResult | None, ProbeResult | None]:
         """Probes with a pod that requests the resource, and a plain one."""
@@ -281,23 +278,17 @@ class InstallationReader:
 
     async def _ask_processes(self, facts: Installation) -> dict[str, ProcessReport]:
         pods = [pod for pod in facts.pods if pod.address]
-        if facts.service is not None and facts.service.tls:
-            return await self._ask_probe_ports(pods)
-        asks = [installation_calls.proxy_call(self._client, pod) for pod in pods]
-        leader = facts.leader
-        if self._options.url:
-            asks = [
-                installation_calls.direct_call(self._options.url) if pod is leader else ask
-                for pod, ask in zip(pods, asks, strict=True)
-            ]
-        reports = await asyncio.gather(*(_report(ask) for ask in asks))
-        return {pod.name: report for pod, report in zip(pods, reports, strict=True)}
+        # Processes with TLS answer only callers with a certificate, and the API server has none: it reaches their probes.
+        probes_only = facts.service is not None and facts.service.tls
 
-    async def _ask_probe_ports(self, pods: list[InstalledPod]) -> dict[str, ProcessReport]:
-        # These processes answer only callers with a certificate, and the API server has none.
-        reports = await asyncio.gather(
-            *(_failure(installation_calls.proxy_call(self._client, replace(pod, port=pod.probe_port))) for pod in pods)
-        )
+        def way_to(pod: InstalledPod) -> installation_calls.Ask:
+            if probes_only:
+                return installation_calls.proxy_call(self._client, replace(pod, port=pod.probe_port))
+            if self._options.url and pod is facts.leader:
+                return installation_calls.direct_call(self._options.url)
+            return installation_calls.proxy_call(self._client, pod)
+
+        reports = await asyncio.gather(*(_report(way_to(pod), probes_only=probes_only) for pod in pods))
         return {pod.name: report for pod, report in zip(pods, reports, strict=True) if report is not None}
 
 
@@ -310,13 +301,20 @@ def _extender_settings(raw: bytes) -> ExtenderSettings:
     return SettingsHistory().resolve([SettingsSource(f"ConfigMap {PROGRAM}", data)])
 
 
-async def _report(ask: installation_calls.Ask) -> ProcessReport:
+async def _report(ask: installation_calls.Ask, *, probes_only: bool) -> ProcessReport | None:
+    """Returns what a process says of itself; of one whose probes alone are reached, only what is wrong."""
     try:
         await ask("readyz")
+        if probes_only:
+            return None
         state = msgspec.json.decode(await ask("state"), type=_State)
         expiry = _EXPIRY_METRIC.search(await ask("metrics"))
     except ApiError as error:
-        return _failed_report(error)
+        # What the API server itself says has a reason; the extender's answer has none.
+        if error.status == 503 and not error.reason:
+            answer = _ERROR.search(str(error))
+            return ProcessReport(not_ready=answer[1] if answer is not None else str(error))
+        return ProcessReport(unreachable=str(error))
     except msgspec.DecodeError as error:
         return ProcessReport(unreachable=f"the answer is not the extender's: {error}")
     service = state.service or _Service()
@@ -331,22 +329,6 @@ async def _report(ask: installation_calls.Ask) -> ProcessReport:
         guard_problem=guard.problem,
         certificate_expiry=float(expiry[1]) if expiry is not None else 0.0,
     )
-
-
-async def _failure(ask: installation_calls.Ask) -> ProcessReport | None:
-    try:
-        await ask("readyz")
-    except ApiError as error:
-        return _failed_report(error)
-    return None
-
-
-def _failed_report(error: ApiError) -> ProcessReport:
-    # What the API server itself says has a reason; the extender's answer has none.
-    if error.status == 503 and not error.reason:
-        answer = _ERROR.search(str(error))
-        return ProcessReport(not_ready=answer[1] if answer is not None else str(error))
-    return ProcessReport(unreachable=str(error))
 
 
 # Objects that a request names before a cache has them.

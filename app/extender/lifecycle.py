@@ -30,6 +30,7 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.store import ConfigMapCache
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import Program
+from app.runtime.logs import ProblemLog
 from app.runtime.probes import ALWAYS_AVAILABLE, Availability, SwitchedOff
 from app.runtime.server import freeze_heap
 from app.schemas.state import OutstandingState, ServiceState
@@ -122,7 +123,7 @@ class ExtenderLifecycle(Program):
         self._outstanding = outstanding
         self._settings = settings
         self._logged_settings = ExtenderSettings()
-        self._logged_problem = ""
+        self._trouble = ProblemLog(log, "trouble", "trouble is over")
         self._draining = False
         self._publishing: asyncio.Task[None] | None = None
         self._record: HandoverRecord | None = None
@@ -245,7 +246,10 @@ class ExtenderLifecycle(Program):
         settings = self._settings()
         self._log_settings(settings)
         service = self._service
-        self._log_problem(self.readiness_problem or elector.problem or service.problem)
+        problem = self.readiness_problem or elector.problem or service.problem
+        # It is not over as long as a setting is refused.
+        if problem or not settings.problems:
+            self._trouble.note(problem)
         if settings.enabled:
             return
         if service.points_here or (service.may_point_here and not elector.holder):
@@ -266,7 +270,7 @@ class ExtenderLifecycle(Program):
         self._parts.metrics.heartbeat.labels(self._parts.node_name).set(not self.refusal())
 
     async def _publish(self, term: int) -> None:
-        await self._service.point_here(term)
+        await self._service.keep(term)
         await self._parts.guard.keep(term, self._settings().placement_guard)
 
     async def catch_up(self) -> None:
@@ -364,16 +368,6 @@ class ExtenderLifecycle(Program):
         )
         for problem in settings.problems:
             log.warning("setting refused", problem=problem)
-
-    def _log_problem(self, problem: str) -> None:
-        # It is not over as long as a setting is refused.
-        if problem == self._logged_problem or (not problem and self._settings().problems):
-            return
-        self._logged_problem = problem
-        if problem:
-            log.warning("trouble", problem=problem)
-        else:
-            log.info("trouble is over")
 
 
 def _origin(settings: ExtenderSettings) -> str:

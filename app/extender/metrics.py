@@ -15,15 +15,7 @@ from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
 from app.extender.capacity import capacity_metrics, node_loss_metrics
 from app.memory import MemoryBudget
-from app.runtime.probes import (
-    BUCKETS,
-    PREFIX,
-    LabelledCounter,
-    Reading,
-    cache_metrics,
-    gauge_family,
-    process_registry,
-)
+from app.runtime import probes
 from app.settings import LOADED, REFUSED
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.guard.placement_guard import GuardOutcome, Observation
@@ -69,25 +61,27 @@ _OUTSTANDING: Final = {
 
 def _outstanding_metrics(now: Outstanding) -> Iterable[Metric]:
     text = "Volumes that will take room on a node and have no replica there yet, by what ties them to it"
-    yield gauge_family("demands", text, ["source"], (([source], now.demands.get(source, 0)) for source in _SOURCES))
+    yield probes.gauge_family(
+        "demands", text, ["source"], (([source], now.demands.get(source, 0)) for source in _SOURCES)
+    )
     for name, text in _OUTSTANDING.items():
-        yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=getattr(now, name))
+        yield GaugeMetricFamily(f"{probes.PREFIX}_{name}", text, value=getattr(now, name))
 
 
 def _budget_metrics(budget: MemoryBudget) -> Iterable[Metric]:
     text = "Memory that requests hold, as charged"
-    yield GaugeMetricFamily(f"{PREFIX}_request_memory_bytes", text, value=budget.used)
+    yield GaugeMetricFamily(f"{probes.PREFIX}_request_memory_bytes", text, value=budget.used)
     text = "Memory that all requests together may hold"
-    yield GaugeMetricFamily(f"{PREFIX}_request_memory_limit_bytes", text, value=budget.total)
+    yield GaugeMetricFamily(f"{probes.PREFIX}_request_memory_limit_bytes", text, value=budget.total)
     text = "Requests that were refused, or gave way to others, because requests together may not hold more memory"
-    yield CounterMetricFamily(f"{PREFIX}_requests_over_budget", text, value=budget.refusals)
+    yield CounterMetricFamily(f"{probes.PREFIX}_requests_over_budget", text, value=budget.refusals)
 
 
 class Metrics:
     """This process's metrics, in a registry of their own; what has happened is counted by its attribute."""
 
     def __init__(self) -> None:
-        self.registry = process_registry()
+        self.registry = probes.process_registry()
         self._add_answers()
         self._add_outcomes()
         self._add_guard()
@@ -114,7 +108,7 @@ class Metrics:
 
     def _add_answers(self) -> None:
         self.filter_duration = self._histogram(
-            "filter_duration_seconds", "Time from request decode to response sent", BUCKETS
+            "filter_duration_seconds", "Time from request decode to response sent", probes.BUCKETS
         )
         self._verdicts = self._labelled_counter(
             "verdicts", "Nodes judged by /filter, by reason", reason=[reason.name.lower() for reason in Reason]
@@ -183,7 +177,7 @@ class Metrics:
             observation=[observation.value for observation in Observation],
         )
         self.guard_duration = self._histogram(
-            "placement_guard_duration_seconds", "Time from the API server's question to the answer", BUCKETS
+            "placement_guard_duration_seconds", "Time from the API server's question to the answer", probes.BUCKETS
         )
         self.guard_reviews = self._labelled_counter(
             "placement_guard_reviews",
@@ -197,20 +191,20 @@ class Metrics:
         )
 
     def _counter(self, name: str, text: str) -> CounterMetric:
-        return CounterMetric(f"{PREFIX}_{name}", text, registry=self.registry)
+        return CounterMetric(f"{probes.PREFIX}_{name}", text, registry=self.registry)
 
-    def _labelled_counter(self, name: str, text: str, **values: Collection[str]) -> LabelledCounter:
+    def _labelled_counter(self, name: str, text: str, **values: Collection[str]) -> probes.LabelledCounter:
         ((label, label_values),) = values.items()
-        return LabelledCounter(f"{PREFIX}_{name}", text, label, label_values, self.registry)
+        return probes.LabelledCounter(f"{probes.PREFIX}_{name}", text, label, label_values, self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"{PREFIX}_{name}", text, labels, registry=self.registry)
+        return Gauge(f"{probes.PREFIX}_{name}", text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(f"{PREFIX}_{name}", text, labels, buckets=buckets, registry=self.registry)
+        return Histogram(f"{probes.PREFIX}_{name}", text, labels, buckets=buckets, registry=self.registry)
 
     def _read(self, read: Callable[[], Iterable[Metric]]) -> None:
-        self.registry.register(Reading(read))
+        self.registry.register(probes.Reading(read))
 
     def count_decision(self, reasons: Iterable[Reason], gave_up: int) -> Counter[Reason]:
         """Counts one answer of /filter; returns how often each reason occurred."""
@@ -262,9 +256,9 @@ class Metrics:
         self._read(lambda: _budget_metrics(budget))
 
     def caches(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:
-        self._read(lambda: cache_metrics(statuses(), clock()))
+        self._read(lambda: probes.cache_metrics(statuses(), clock()))
 
     def instrument(self, app: FastAPI) -> None:
         instrumentator = Instrumentator(excluded_handlers=["/metrics", "/healthz", "/readyz"], registry=self.registry)
-        instrumentator.add(metrics.default(latency_lowr_buckets=BUCKETS, registry=self.registry))
+        instrumentator.add(metrics.default(latency_lowr_buckets=probes.BUCKETS, registry=self.registry))
         instrumentator.instrument(app)

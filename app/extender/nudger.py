@@ -138,44 +138,25 @@ class RefusedPods:
         return sorted(self._refused.values(), key=lambda refusal: (refusal.since, refusal.pod.uid))
 
 
-class NudgePatch:
-    """Writes the annotation of a nudge; any change of a waiting pod makes kube-scheduler retry it at once."""
-
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
-
-    async def __call__(self, pod: Pod, at: str) -> bool:
-        """Writes when the pod was nudged; returns whether it still exists, not another pod of the same name. Raises an
-        ApiError if the API server refused or did not answer.
-        """
-        try:
-            await self._client.patch(PODS.path(pod.namespace, pod.name), nudge_patch(pod.uid, at), seconds=CALL_SECONDS)
-        except ApiError as error:
-            if error.not_found or (error.status in _PERHAPS_ANOTHER_POD and not await self._exists(pod)):
-                return False
+async def write_nudge(client: KubeClient, pod: Pod, at: str) -> bool:
+    """Writes when the pod was nudged: any change of a waiting pod makes kube-scheduler retry it at once. Returns whether
+    the pod still exists, not another one of the same name. Raises an ApiError if the API server refused or did not answer.
+    """
+    path = PODS.path(pod.namespace, pod.name)
+    try:
+        await client.patch(path, nudge_patch(pod.uid, at), seconds=CALL_SECONDS)
+    except ApiError as error:
+        if error.not_found:
+            return False
+        if error.status not in _PERHAPS_ANOTHER_POD:
             raise
-        return True
-
-    async def _exists(self, pod: Pod) -> bool:
-        raw = await self._client.find(PODS.path(pod.namespace, pod.name), CALL_SECONDS)
-        if raw is None:
-            return False
-        # The patch may be refused for another reason than the UID: other writers keep changing the pod, for example.
-        _, current = KINDS[PODS.group, PODS.kind].decode(raw)
-        return isinstance(current, Pod) and current.uid == pod.uid
-
-
-class _Inputs(Struct, frozen=True):
-    """Everything that a decision depends on; equal inputs give equal decisions."""
-
-    version: int
-    offers: object  # the offers of other pods, by identity; None if pods do not compete
-    ended_nudges: int  # how many nudges have ended
-
-    def same_as(self, other: _Inputs | None) -> bool:
-        if other is None or self.offers is not other.offers:
-            return False
-        return (self.version, self.ended_nudges) == (other.version, other.ended_nudges)
+        # It may be refused for another reason than the UID: other writers keep changing the pod, for example.
+        raw = await client.find(path, CALL_SECONDS)
+        current = None if raw is None else KINDS[PODS.group, PODS.kind].decode(raw)[1]
+        if isinstance(current, Pod) and current.uid == pod.uid:
+            raise
+        return False
+    return True
 
 
 class _Turn(Struct):
@@ -193,7 +174,7 @@ class Nudger:
         cache: provides the current state
         evaluator: decides as for /filter
         contenders: returns what other pods have now
-        patch: writes the annotation with this time, and returns whether the pod still exists, as `NudgePatch` does
+        patch: writes the annotation with this time, and returns whether the pod still exists, as `write_nudge` does
         count: counts one nudge: ``patched``, ``gone`` (the pod does not exist any more) or ``failed``
         clock: monotonic seconds, as the ledger in `contenders` has them
         now: the time that is written into the annotation
@@ -226,7 +207,9 @@ class Nudger:
         self._no_demand = DemandIndex.of(build_view(empty_snapshot(), now(), 0))
         self._round: deque[RefusedPod] = deque()
         self._unfit: set[Hashable] = set()
-        self._reviewed_inputs: _Inputs | None = None
+        # Of the latest round over all pods, what decisions depend on: version and ended nudges, and the offers of other pods.
+        self._reviewed = (-1, -1)
+        self._reviewed_offers: object = None
         self._due_at = math.inf
         self._review_at = -math.inf
         self._wake = asyncio.Event()
@@ -314,21 +297,20 @@ class Nudger:
     def _begin_round(self) -> None:
         """Starts a round over the pods that are due, or over all pods if something changed and every `REVIEW_INTERVAL`."""
         now = self._clock()
-        inputs = self._inputs()
-        review_all = not inputs.same_as(self._reviewed_inputs) or now >= self._review_at
+        contenders = self._contenders()
+        offers = contenders.ledger.offers if isinstance(contenders, Competing) else None
+        state = (self._cache.state().view.version, self._pending.ended)
+        changed = state != self._reviewed or offers is not self._reviewed_offers
+        review_all = changed or now >= self._review_at
         if not review_all and now < self._due_at:
             return
         if review_all:
-            self._reviewed_inputs = inputs
+            self._reviewed = state
+            self._reviewed_offers = offers
             self._review_at = now + REVIEW_INTERVAL
         self._due_at = math.inf
         self._unfit.clear()
         self._round.extend(refusal for refusal in self._refusals.oldest_first() if review_all or refusal.pending)
-
-    def _inputs(self) -> _Inputs:
-        contenders = self._contenders()
-        offers = contenders.ledger.offers if isinstance(contenders, Competing) else None
-        return _Inputs(self._cache.state().view.version, offers, self._pending.ended)
 
     async def _review(self, refusal: RefusedPod, turn: _Turn, patches: asyncio.TaskGroup) -> None:
         view = self._cache.state().view

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -24,7 +25,7 @@ from scheduler_core.convert import generic
 from scheduler_core.convert.fields import Fields
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.model.generic import Controller, Namespace, Node
+from scheduler_core.model.generic import Controller
 from scheduler_core.model.kube import Pod
 
 log = structlog.get_logger("policy")
@@ -45,10 +46,10 @@ class CacheObserver(Protocol):
         """Returns the pod as the state counts it. Called after each change and each `GenericCache.recount`."""
 
 
-def _decode_node(raw: bytes | msgspec.Raw) -> tuple[Key, Node | None]:
-    node = generic.NODE.decode(raw)
-    intern_texts(node)
-    return node.name, node
+def _decode(kind: Fields[Any], key: Callable[[Any], Key], raw: bytes | msgspec.Raw) -> tuple[Key, Any]:
+    value = kind.decode(raw)
+    intern_texts(value)
+    return key(value), value
 
 
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, generic.PendingPod | None]:
@@ -65,14 +66,8 @@ def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, generic.PendingPod | Non
     return pending.pod.namespaced_name, pending
 
 
-def _decode_namespace(raw: bytes | msgspec.Raw) -> tuple[Key, Namespace | None]:
-    namespace = generic.NAMESPACE.decode(raw)
-    return namespace.name, namespace
-
-
-def _decode_in_namespace(kind: Fields[Any], raw: bytes | msgspec.Raw) -> tuple[Key, Any]:
-    value = kind.decode(raw)
-    return (value.namespace, value.name), value
+_NAME: Final = attrgetter("name")
+_NAMESPACED_NAME: Final = attrgetter("namespace", "name")
 
 
 class _Kind(Struct, frozen=True):
@@ -87,24 +82,29 @@ class _Kind(Struct, frozen=True):
 def _controller_kind(resource: Resource, kind: Fields[Controller]) -> _Kind:
     return _Kind(
         resource,
-        partial(_decode_in_namespace, kind),
+        partial(_decode, kind, _NAMESPACED_NAME),
         GenericClusterState.with_controller,
         lambda state, key: state.without_controller(kind.kind, *key),
     )
 
 
 _KINDS: Final[Mapping[str, _Kind]] = {
-    "nodes": _Kind(resources.NODES, _decode_node, GenericClusterState.with_node, GenericClusterState.without_node),
+    "nodes": _Kind(
+        resources.NODES,
+        partial(_decode, generic.NODE, _NAME),
+        GenericClusterState.with_node,
+        GenericClusterState.without_node,
+    ),
     "pods": _Kind(resources.PODS, _decode_pod, GenericClusterState.with_pod, GenericClusterState.without_pod),
     "services": _Kind(
         resources.SERVICES,
-        partial(_decode_in_namespace, generic.SERVICE),
+        partial(_decode, generic.SERVICE, _NAMESPACED_NAME),
         GenericClusterState.with_service,
         lambda state, key: state.without_service(*key),
     ),
     "namespaces": _Kind(
         resources.NAMESPACES,
-        _decode_namespace,
+        partial(_decode, generic.NAMESPACE, _NAME),
         GenericClusterState.with_namespace,
         GenericClusterState.without_namespace,
     ),

@@ -7,9 +7,6 @@ longest; one whose request is being answered goes last.
 A timer looks at every connection once a second, which costs less than a timer for each.
 
 Refusals and hang-ups, whose number callers choose, have a log of their own, with few lines.
-
-Each turn of the event loop is shared among the connections whose input is to be parsed. uvloop hands over up to 256 KiB
-of every connection in one turn. Chunks of one byte make that 40,000 calls of the parser.
 """
 
 from __future__ import annotations
@@ -17,15 +14,15 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import resource
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Final, Protocol
 
 import structlog
 from msgspec import Struct
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as CounterMetric
 
 from app.runtime.probes import PREFIX, LabelledCounter
 
@@ -83,7 +80,7 @@ class ServerMetrics:
             ("limit", "headers", "malformed", "idle", "body", "answer", "handshake"),
             registry,
         )
-        self.exhausted_files = Counter(
+        self.exhausted_files = CounterMetric(
             f"{PREFIX}_file_descriptors_exhausted",
             "How often this process was about to run out of file descriptors, or did",
             registry=registry,
@@ -95,43 +92,35 @@ class Connections:
 
     def __init__(self, metrics: ServerMetrics, limit: int = MAX_CONNECTIONS) -> None:
         self.metrics = metrics
-        self.turns = ParserTurns()  # when each parses its input
         self._max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.limit = max(_MIN_CONNECTIONS, min(limit, self._max_files - RESERVED_FILES))  # how many there may be
-        # By caller, the connection that has been silent for longest first.
-        self._by_owner: dict[str, OrderedDict[Connection, None]] = {}
-        self._count = 0
+        # The one that has been silent for longest comes first.
+        self._connections: OrderedDict[Connection, None] = OrderedDict()
         self._short_of_files = False
 
     def add(self, connection: Connection) -> None:
         """Adds a new connection, and ends another one if there are too many."""
-        self._by_owner.setdefault(connection.owner, OrderedDict())[connection] = None
-        self._count += 1
-        if self._count > self.limit:
-            victim = self._victim(connection)
-            self.metrics.ended.count("limit")
-            self.remove(victim)
-            victim.abort()
+        self._connections[connection] = None
+        if len(self._connections) > self.limit:
+            self._end(self._victim(connection), "limit")
 
     def remove(self, connection: Connection) -> None:
         """Forgets a connection; one that is not there is ignored."""
-        own = self._by_owner.get(connection.owner)
-        if own is None or connection not in own:
-            return
-        del own[connection]
-        self._count -= 1
-        if not own:
-            del self._by_owner[connection.owner]
+        self._connections.pop(connection, None)
 
     def touch(self, connection: Connection) -> None:
-        own = self._by_owner.get(connection.owner)
-        if own is not None and connection in own:
-            own.move_to_end(connection)
+        if connection in self._connections:
+            self._connections.move_to_end(connection)
+
+    def _end(self, connection: Connection, reason: str) -> None:
+        self.metrics.ended.count(reason)
+        self.remove(connection)
+        connection.abort()
 
     def _victim(self, newcomer: Connection) -> Connection:
-        most = max(self._by_owner.values(), key=len)
-        others = [connection for connection in most if connection is not newcomer]
-        return next((connection for connection in others if not connection.answering), (others or [newcomer])[0])
+        [(owner, _)] = Counter(connection.owner for connection in self._connections).most_common(1)
+        others = [each for each in self._connections if each.owner == owner and each is not newcomer]
+        return next((each for each in others if not each.answering), (others or [newcomer])[0])
 
     async def watch(self) -> None:
         """Ends connections whose time is up, until cancelled."""
@@ -140,13 +129,9 @@ class Connections:
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
             now = clock()
-            for own in list(self._by_owner.values()):
-                for connection in list(own):
-                    reason = connection.expiry(now)
-                    if reason:
-                        self.metrics.ended.count(reason)
-                        self.remove(connection)
-                        connection.abort()
+            for connection in list(self._connections):
+                if reason := connection.expiry(now):
+                    self._end(connection, reason)
             if now >= next_files_check:
                 next_files_check = now + _FILES_CHECK_SECONDS
                 self._check_files()
@@ -164,70 +149,6 @@ class Connections:
             self.metrics.exhausted_files.inc()
             log.error("file descriptors are running out", problem=problem)
         self._short_of_files = bool(problem)
-
-
-# Of each turn.
-TURN_SECONDS: Final = 0.006
-# What follows in the same turn: a reader that wakes up, a request that begins.
-_SLICE_SECONDS: Final = 0.0001
-REQUEST_SECONDS: Final = 0.0005
-
-
-class Parser(Protocol):
-    """The input of one connection."""
-
-    def parse_slice(self) -> bool:
-        """Parses a little of the input that waits; returns whether there is more."""
-
-    def hold(self) -> None:
-        """Stops to read from the connection."""
-
-    def release(self) -> None:
-        """Reads from the connection again."""
-
-
-class ParserTurns:
-    """The connections whose input waits, in the order in which each parses one slice."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Parser] = deque()
-        self._left = TURN_SECONDS
-        self._scheduled = False
-
-    def parse(self, parser: Parser) -> None:
-        """Parses the input of a connection, now or in later turns."""
-        if parser in self._waiting:
-            return
-        more = True
-        while more and not self._waiting and self._left > 0:
-            more = self._parse_slice(parser)
-        if not more:
-            return
-        parser.hold()
-        self._waiting.append(parser)
-
-    def charge(self, seconds: float) -> None:
-        """Takes time of this turn for what a parser has begun."""
-        self._left -= seconds
-
-    def _parse_slice(self, parser: Parser) -> bool:
-        began = perf_counter()
-        more = parser.parse_slice()
-        self._left -= perf_counter() - began + _SLICE_SECONDS
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin_turn)
-        return more
-
-    def _begin_turn(self) -> None:
-        self._scheduled = False
-        self._left = TURN_SECONDS
-        while self._waiting and self._left > 0:
-            parser = self._waiting.popleft()
-            if self._parse_slice(parser):
-                self._waiting.append(parser)
-            else:
-                parser.release()
 
 
 # Log lines that callers cause: at most one per event, caller and period.

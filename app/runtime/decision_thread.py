@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from enum import IntEnum
 from heapq import heappop, heappush
 from time import perf_counter
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from scheduler_core.packing.budget import giving_way
 
@@ -59,21 +59,8 @@ class _AbandonedError(BaseException):
     """Nothing waits for the job any more."""
 
 
-class DecisionRunner(Protocol):
-    """Where the core's decisions run."""
-
-    async def run(self, work: Callable[[], _Result], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> _Result:
-        """Returns the result of the work, which reads nothing that the event loop changes.
-
-        `rest`: seconds of rest for each second of work
-        """
-
-    def expecting(self) -> AbstractContextManager[None]:
-        """Holds less urgent jobs while a decision is prepared on the loop."""
-
-
 class OnCallersThread:
-    """Runs everything at once, where it is called."""
+    """Runs everything at once, where it is called; otherwise as `DecisionThread`."""
 
     async def run(self, work: Callable[[], _Result], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> _Result:
         """Runs the work."""
@@ -139,7 +126,11 @@ class DecisionThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, work: Callable[[], _Result], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> _Result:
-        """Runs the work in the thread. If the caller is cancelled, the work ends where it next gives way."""
+        """Runs the work in the thread, and returns its result. It reads nothing that the event loop changes. If the caller is
+        cancelled, it ends where it next gives way.
+
+        `rest`: seconds of rest for each second of work
+        """
         if self._thread is None:
             sys.setswitchinterval(_SWITCH_SECONDS)
             # A daemon does not keep the process from ending.
@@ -211,6 +202,10 @@ class DecisionThread:
             job.began = perf_counter()
         if job.future.cancelled():
             raise _AbandonedError
+
+
+# Where the core's decisions run.
+DecisionRunner: TypeAlias = DecisionThread | OnCallersThread
 
 
 # Too short for a caller to notice.

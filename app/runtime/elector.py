@@ -28,6 +28,7 @@ import structlog
 from app.kube.client import ApiError, KubeClient, create_owned, one_line
 from app.kube.resources import LEASES
 from app.runtime import wait_at_most
+from app.runtime.logs import ProblemLog
 from scheduler_core.convert.leadership import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership import election
@@ -87,7 +88,9 @@ class Elector:
         self._stop_at: float | None = None
         self._client: KubeClient | None = None
         self._raw_lease = b""
-        self._problem = ""
+        self._trouble = ProblemLog(
+            log, "the Lease cannot be read or written", "the Lease can be read and written again"
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake: asyncio.Event | None = None
@@ -180,7 +183,7 @@ class Elector:
             pass
         except BaseException:
             log.exception("the elector died; this process does not lead any more")
-            self._problem = "the elector died; see the log"
+            self._trouble.problem = "the elector died; see the log"
         finally:
             self._state = election.Candidate(self.identity, self._state.timing, term=self._state.term)
             self._publish()
@@ -229,10 +232,10 @@ class Elector:
                 event = await self._call(action, now)
         except ApiError as error:
             if error.not_found and isinstance(action, election.ReadLease):
-                self._note_success()
+                self._trouble.note("")
                 return election.LeaseAbsent(self._clock())
             if error.conflict or (error.not_found and isinstance(action, election.ReplaceLease)):
-                self._note_success()
+                self._trouble.note("")
                 return election.WriteConflicted(self._clock(), self._random())
             problem = str(error)
         except TimeoutError:
@@ -240,9 +243,9 @@ class Elector:
         except _CALL_ERRORS as error:
             problem = one_line(error)
         else:
-            self._note_success()
+            self._trouble.note("")
             return event
-        self._note_failure(problem)
+        self._trouble.note(problem)
         await self._disconnect()
         return election.CallFailed(self._clock(), self._random(), attempt)
 
@@ -291,19 +294,9 @@ class Elector:
         except _CALL_ERRORS as error:
             log.debug("a connection did not close", problem=str(error))
 
-    def _note_success(self) -> None:
-        if self._problem:
-            log.info("the Lease can be read and written again")
-        self._problem = ""
-
-    def _note_failure(self, problem: str) -> None:
-        if problem != self._problem:
-            log.warning("the Lease cannot be read or written", problem=problem)
-        self._problem = problem
-
     def _publish(self) -> None:
         state = self._state
-        self._published = (state, self._problem)
+        self._published = (state, self._trouble.problem)
         term = state.term if state.leading(self._clock()) else None
         if term == self._announced_term:
             return

@@ -80,6 +80,24 @@ def _readable_lines(stream: TextIO) -> list[structlog.typing.Processor]:
     return [structlog.processors.format_exc_info, limit_fields, escape_fields, renderer]
 
 
+class ProblemLog:
+    """Logs a problem once for as long as it lasts, and then that it is over."""
+
+    def __init__(self, log: structlog.stdlib.BoundLogger, begin: str, end: str) -> None:
+        self.problem = ""  # the latest one
+        self._log = log
+        self._begin = begin
+        self._end = end
+
+    def note(self, problem: str) -> None:
+        """Notes the problem that there is now, "" for none."""
+        if problem and problem != self.problem:
+            self._log.warning(self._begin, problem=problem)
+        elif problem != self.problem:
+            self._log.info(self._end)
+        self.problem = problem
+
+
 def dropped_lines() -> int:
     return sum(handler.dropped for handler in logging.getLogger().handlers if isinstance(handler, QueuedLogHandler))
 

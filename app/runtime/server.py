@@ -38,7 +38,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.escaping import escape_invisible
 from app.runtime import wait_at_most
 from app.runtime.connections import CallerLog, Connections, ServerMetrics, owner_of
-from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol
+from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol, ParserTurns
 from app.settings import NO_BROWSER
 
 SHUTDOWN_SECONDS: Final = 20
@@ -90,28 +90,25 @@ def freeze_heap() -> None:
     gc.freeze()
 
 
-def _server_config(server: HttpServer, connections: Connections) -> uvicorn.Config:
-    # uvicorn only calls it, with the arguments that follow.
-    protocol = cast("type[asyncio.Protocol]", functools.partial(LimitedProtocol, connections, server.keeps_idle))
-    return uvicorn.Config(
-        BrowserRules(server.app, server.hosts),
-        http=protocol,
-        ws="none",
-        loop="uvloop",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-
-
 class _Server(uvicorn.Server):
     """A server that leaves signals to `serve`, and may speak TLS."""
 
-    def __init__(self, server: HttpServer, connections: Connections) -> None:
-        super().__init__(_server_config(server, connections))
+    def __init__(self, server: HttpServer, connections: Connections, turns: ParserTurns) -> None:
+        protocol = functools.partial(LimitedProtocol, connections, turns, server.keeps_idle)
+        config = uvicorn.Config(
+            BrowserRules(server.app, server.hosts),
+            # uvicorn only calls it, with the arguments that follow.
+            http=cast("type[asyncio.Protocol]", protocol),
+            ws="none",
+            loop="uvloop",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        )
+        super().__init__(config)
         self.listener = server.listener
         self._tls = server.tls
         self._connections = connections
@@ -138,7 +135,6 @@ class _Server(uvicorn.Server):
             return
         await self.lifespan.startup()
         listener = TlsListener(self.listener, self._tls, self._make_protocol, self._connections)
-        listener.start()
         # uvicorn only closes them, and waits until they are closed.
         self.servers = [cast("asyncio.base_events.Server", listener)]
         self.started = True
@@ -167,7 +163,8 @@ async def serve(service: Service, servers: Sequence[HttpServer]) -> None:
     listening: list[_Server] = []
     if servers:
         connections = Connections(ServerMetrics(servers[0].app.state.registry))
-        listening = [_Server(server, connections) for server in servers]
+        turns = ParserTurns()
+        listening = [_Server(server, connections, turns) for server in servers]
         tasks.add(asyncio.create_task(_serve_connections(listening, connections), name="servers"))
     try:
         await signals.wait_until(lambda: signals.counted >= 1, tasks)
@@ -279,7 +276,7 @@ class _Handshake:
 
 
 class TlsListener:
-    """Accepts connections on one socket from `start` until `close`.
+    """Accepts connections on one socket until `close`.
 
     Args:
         context: returns what a new connection uses; another one has another certificate
@@ -298,22 +295,17 @@ class TlsListener:
         self._context = context
         self._make_protocol = make_protocol
         self._connections = connections
-        self._accepting: asyncio.Task[None] | None = None
         self._handshakes: dict[asyncio.Task[None], _Handshake] = {}
-
-    def start(self) -> None:
         self._accepting = asyncio.create_task(self._accept(), name="accepting TLS connections")
 
     def close(self) -> None:
         """Accepts no more connections, and ends those that are still in their handshake."""
-        if self._accepting is not None:
-            self._accepting.cancel()
+        self._accepting.cancel()
         for handshake in self._handshakes.values():
             handshake.abort()
 
     async def wait_closed(self) -> None:
-        tasks = [*self._handshakes, *([self._accepting] if self._accepting else [])]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._handshakes, self._accepting, return_exceptions=True)
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -323,14 +315,11 @@ class TlsListener:
             except OSError:
                 await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
                 continue
-            self._begin(accepted, address)
-
-    def _begin(self, accepted: socket.socket, address: Any) -> None:
-        handshake = _Handshake(accepted, owner_of(address[0]))
-        task = asyncio.create_task(self._shake_hands(accepted, handshake), name="TLS handshake")
-        self._handshakes[task] = handshake
-        task.add_done_callback(self._handshakes.pop)
-        self._connections.add(handshake)
+            handshake = _Handshake(accepted, owner_of(address[0]))
+            task = asyncio.create_task(self._shake_hands(accepted, handshake), name="TLS handshake")
+            self._handshakes[task] = handshake
+            task.add_done_callback(self._handshakes.pop)
+            self._connections.add(handshake)
 
     async def _shake_hands(self, accepted: socket.socket, handshake: _Handshake) -> None:
         loop = asyncio.get_running_loop()

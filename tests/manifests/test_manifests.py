@@ -9,6 +9,7 @@ import pytest
 
 from app.cli.commands import load_command
 from app.cli.options import ANY_ADDRESS, request_limits
+from app.extender.installation_reader import PERMISSIONS
 from app.extender.offer_store import CONFIG_MAP
 from app.kube.cluster_cache import WATCHED
 from app.settings import PEAK_FACTOR
@@ -56,6 +57,13 @@ def test_the_cluster_role_reads_what_decisions_need_and_patches_pods() -> None:
     granted = permissions(only("ClusterRole"))
     assert frozenset(granted) == CLUSTER_PERMISSIONS
     assert len(granted) == len(CLUSTER_PERMISSIONS)
+
+
+def test_doctor_asks_for_the_permissions_that_are_granted() -> None:
+    granted = {(permission, True) for permission in CLUSTER_PERMISSIONS}
+    granted |= {(permission, False) for permission in NAMESPACE_PERMISSIONS}
+    asked = [((each.verb, each.group, each.resource, each.name), each.everywhere) for each in PERMISSIONS]
+    assert sorted(asked) == sorted(granted)
 
 
 def test_only_watched_kinds_and_the_settings_may_be_read() -> None:

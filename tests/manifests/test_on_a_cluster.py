@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.extender.nudger import NudgePatch
+from app.extender.nudger import write_nudge
 from app.extender.offer_store import KEY
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES, NODES, PODS
@@ -377,7 +377,7 @@ async def test_the_extender_may_write_its_annotation_repeatedly(
     pod_to_nudge = Pod("default", name, pending_pod["metadata"]["uid"])
     async with as_the_extender(guarded_cluster) as client:
         for at in ("2026-01-01T00:00:00.000001Z", "2026-01-01T00:00:01.000000Z"):
-            assert await NudgePatch(client)(pod_to_nudge, at)
+            assert await write_nudge(client, pod_to_nudge, at)
             assert annotations_of(guarded_cluster, name) == {"mine": "1", NUDGE_ANNOTATION: at}
 
 
@@ -386,8 +386,8 @@ async def test_a_nudge_does_not_patch_another_pod_of_the_same_name(
 ) -> None:
     name = pending_pod["metadata"]["name"]
     async with as_the_extender(guarded_cluster) as client:
-        assert not await NudgePatch(client)(Pod("default", name, "00000000-0000-0000-0000-000000000000"), "now")
-        assert not await NudgePatch(client)(Pod("default", "not-there", pending_pod["metadata"]["uid"]), "now")
+        assert not await write_nudge(client, Pod("default", name, "00000000-0000-0000-0000-000000000000"), "now")
+        assert not await write_nudge(client, Pod("default", "not-there", pending_pod["metadata"]["uid"]), "now")
     assert annotations_of(guarded_cluster, name) == {"mine": "1"}
 
 

@@ -7,6 +7,7 @@ leading, term. A line after a gap, because the process was stopped, has one more
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
@@ -37,6 +38,15 @@ TIMING = IN_PROCESS
 
 def connect_with(kubeconfig: str) -> Callable[[], Awaitable[KubeClient]]:
     return partial(KubeClient.connect, kubeconfig)
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> float:
+    """Returns once a condition is true; returns the seconds that took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < seconds, "it did not happen in time"
+        time.sleep(0.002)
+    return time.monotonic() - started
 
 
 async def print_changes(elector: Elector) -> None:

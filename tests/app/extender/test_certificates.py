@@ -77,12 +77,6 @@ AUTHORITY_LIFE = AUTHORITY_VALIDITY + CLOCK_SKEW
 SECOND = timedelta(seconds=1)
 
 
-def what_is_due(certificates: Certificates, now: datetime) -> str:
-    if certificates.is_authority_due(now):
-        return "authority"
-    return "serving" if certificates.is_serving_due(HOST, now) else ""
-
-
 @pytest.mark.parametrize(
     ("certificates", "age", "due"),
     [
@@ -96,15 +90,15 @@ def what_is_due(certificates: Certificates, now: datetime) -> str:
     ],
 )
 def test_what_is_due_follows_from_the_age(certificates: Certificates, age: timedelta, due: str) -> None:
-    assert what_is_due(certificates, NOW + age) == due
+    assert certificates.due(HOST, NOW + age) == due
 
 
 def test_nothing_is_due_after_a_renewal() -> None:
     late = NOW + AUTHORITY_VALIDITY - timedelta(days=1)
     assert MADE.renew_serving(HOST, late).serving.expires == MADE.authorities[0].not_valid_after_utc
     for now in (NOW + SERVING_VALIDITY, late):
-        assert what_is_due(MADE.renew_authority(HOST, now), now) == ""
-    assert what_is_due(MADE.renew_serving(HOST, NOW + SERVING_VALIDITY), NOW + SERVING_VALIDITY) == ""
+        assert MADE.renew_authority(HOST, now).due(HOST, now) == ""
+    assert MADE.renew_serving(HOST, NOW + SERVING_VALIDITY).due(HOST, NOW + SERVING_VALIDITY) == ""
 
 
 def test_what_is_written_to_a_secret_is_read_from_it() -> None:

@@ -1,4 +1,4 @@
-"""The log of the latest decisions: order, bounds, filters and pages."""
+"""The log of the latest decisions: order, bounds, filters and pages; and from where /filter is called, as /state shows it."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.api.dependencies import DecisionLog
+from app.api.dependencies import MAX_CALLERS, DecisionLog, RecentCallers
 from scheduler_core.decide.decision import (
     MAX_DECISIONS,
     MAX_ERROR_LENGTH,
@@ -18,6 +18,7 @@ from scheduler_core.decide.decision import (
     DecisionResult,
 )
 from scheduler_core.model.kube import Pod
+from tests.worlds.service import NODES, db_pod, small_service
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 MAX_ENTRY_BYTES = 32_000
@@ -157,3 +158,32 @@ def test_long_texts_are_cut(letter: str) -> None:
     assert {len(name) for name, _ in entry.refused} == {MAX_LENGTH}
     assert len(entry.error) == MAX_ERROR_LENGTH
     assert size <= 3 * MAX_ENTRY_BYTES
+
+
+def test_callers_are_counted_by_address_and_form() -> None:
+    time = [10.0]
+    callers = RecentCallers(lambda: time[0])
+    for whole_nodes in (False, False, True):
+        callers.record("10.0.0.1", whole_nodes=whole_nodes)
+        time[0] += 1
+    assert [tuple(entry.model_dump().values()) for entry in callers.answers()] == [
+        ("10.0.0.1", "names", 2, 2.0),
+        ("10.0.0.1", "nodes", 1, 1.0),
+    ]
+
+
+def test_the_latest_callers_are_remembered() -> None:
+    callers = RecentCallers()
+    for number in range(2 * MAX_CALLERS):
+        callers.record(f"10.0.0.{number:03}", whole_nodes=False)
+    assert next(entry.address for entry in callers.answers()) == f"10.0.0.{MAX_CALLERS:03}"
+    assert len(callers.answers()) == MAX_CALLERS
+
+
+async def test_state_shows_the_form_of_a_request() -> None:
+    async with small_service() as client:
+        await client.post("/filter", json={"Pod": db_pod(), "NodeNames": list(NODES)})
+        items = [{"metadata": {"name": name}} for name in NODES]
+        await client.post("/filter", json={"Pod": db_pod(), "Nodes": {"items": items}})
+        callers = (await client.get("/state")).json()["callers"]
+    assert [(entry["form"], entry["requests"]) for entry in callers] == [("names", 1), ("nodes", 1)]

@@ -5,15 +5,18 @@ Disk a has space for volume x alone, disk b for either x or the older volume y. 
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from app.evaluator import Evaluator
 from app.extender import guard
 from app.extender.metrics import Metrics
-from app.kube.client import ApiError
+from app.kube.client import ApiError, KubeClient
+from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_REPLICAS
 from app.runtime.decision_thread import Urgency
 from app.runtime.probes import PREFIX
 from scheduler_core.convert.admission import admission_request
@@ -25,6 +28,7 @@ from scheduler_core.values import replace
 from tests import builders as make
 from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.engines import engines
+from tests.worlds.fake_api import failing, serve
 from tests.worlds.offers import with_offer
 from tests.worlds.placements import NODE, node_with_disks, path_of, placement, placement_review, waiting_volume
 from tests.worlds.state_source import FakeStateSource
@@ -364,3 +368,24 @@ async def test_a_pod_does_not_get_a_node_where_an_allowed_placement_leaves_it_no
     assert not (await world.evaluator.decide_without_fetch(pod, [NODE], world.contenders())).fits
     world.show("x-on-b")
     assert world.guard.allowances == ()
+
+
+async def test_the_replicas_that_the_label_names_are_read_and_a_damaged_one_is_left_out(tmp_path: Path) -> None:
+    """The others count, or one bad object would hide what another process answered."""
+    asked: list[tuple[str, str]] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append((request.path, request.query["labelSelector"]))
+        damaged = {"metadata": {"name": "r-2"}, "spec": {"volumeSize": "much"}}
+        return web.json_response({"items": [damaged, make.replica("r-1", "vol-1", "n", size=10)]})
+
+    async with serve(answer, tmp_path) as kubeconfig, await KubeClient.connect(str(kubeconfig)) as client:
+        replicas = await guard.written_replicas(client, LONGHORN_NAMESPACE, "n")
+    assert [replica.name for replica in replicas] == ["r-1"]
+    assert asked == [(LONGHORN_REPLICAS.path(LONGHORN_NAMESPACE), "longhornnode=n")]
+
+
+async def test_an_api_server_that_refuses_is_an_error(tmp_path: Path) -> None:
+    async with serve(failing(403), tmp_path) as kubeconfig, await KubeClient.connect(str(kubeconfig)) as client:
+        with pytest.raises(ApiError):
+            await guard.written_replicas(client, LONGHORN_NAMESPACE, "n")

@@ -6,7 +6,6 @@ import json
 import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -72,42 +71,25 @@ class Candidate:
 class World:
     """An API server, and candidates that call it."""
 
-    def __init__(self, kubeconfig: Path, api: GuardApi) -> None:
-        self._kubeconfig = kubeconfig
-        self._clients: list[KubeClient] = []
+    def __init__(self, client: KubeClient, api: GuardApi) -> None:
+        self._client = client
         self.api = api
 
-    async def candidate(self, *, leads: bool = True) -> Candidate:
-        client = await KubeClient.connect(str(self._kubeconfig))
-        self._clients.append(client)
-        return Candidate(client, leads=leads)
-
-    async def close(self) -> None:
-        for client in self._clients:
-            await client.close()
-
-
-@asynccontextmanager
-async def running_world(folder: Path) -> AsyncIterator[World]:
-    """An API server with an empty Secret, and a webhook configuration without a caBundle."""
-    api = GuardApi()
-    async with serve(api.handle, folder) as kubeconfig:
-        world = World(kubeconfig, api)
-        try:
-            yield world
-        finally:
-            await world.close()
+    def candidate(self, *, leads: bool = True) -> Candidate:
+        return Candidate(self._client, leads=leads)
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with running_world(tmp_path) as running:
-        yield running
+    """An API server with an empty Secret, and a webhook configuration without a caBundle."""
+    api = GuardApi()
+    async with serve(api.handle, tmp_path) as kubeconfig, await KubeClient.connect(str(kubeconfig)) as client:
+        yield World(client, api)
 
 
 async def test_the_leader_makes_the_certificate_and_clients_trust_it(world: World) -> None:
     """The Secret comes first, so that two leaders in a row agree on one authority."""
-    leader = await world.candidate()
+    leader = world.candidate()
     assert not leader.certificate.ready
     await leader.check()
     assert world.api.writes == [SECRET, CONFIGURATION]
@@ -115,19 +97,13 @@ async def test_the_leader_makes_the_certificate_and_clients_trust_it(world: Worl
     assert await leader.serial(world.api.bundle) > 0
     expiry = leader.metrics.registry.get_sample_value(f"{PREFIX}_placement_guard_certificate_expiry_timestamp_seconds")
     assert expiry == pytest.approx((leader.time + timedelta(days=90)).timestamp(), abs=1)
-
-
-async def test_checking_again_writes_nothing(world: World) -> None:
-    leader = await world.candidate()
     await leader.check()
-    del world.api.writes[:]
-    await leader.check()
-    assert world.api.writes == []
+    assert world.api.writes == [SECRET, CONFIGURATION]
 
 
 async def test_another_candidate_serves_the_same_certificate_and_writes_nothing(world: World) -> None:
-    leader = await world.candidate()
-    follower = await world.candidate(leads=False)
+    leader = world.candidate()
+    follower = world.candidate(leads=False)
     await follower.check()
     assert follower.certificate.problem == f"Secret {NAME}: it is empty; the leader makes the certificate"
     assert not follower.certificate.ready
@@ -140,7 +116,7 @@ async def test_another_candidate_serves_the_same_certificate_and_writes_nothing(
 
 async def test_while_the_guard_is_off_nothing_is_read_or_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_certificate, "_IDLE_INTERVAL", 0.01)
-    leader = await world.candidate()
+    leader = world.candidate()
     leader.wanted = False
     running = asyncio.create_task(leader.certificate.run())
     await asyncio.sleep(0.1)
@@ -152,7 +128,7 @@ async def test_while_the_guard_is_off_nothing_is_read_or_written(world: World, m
 
 
 async def test_a_new_leader_checks_at_once(world: World) -> None:
-    candidate = await world.candidate(leads=False)
+    candidate = world.candidate(leads=False)
     running = asyncio.create_task(candidate.certificate.run())
     await until("the first check", lambda: world.api.requests == 1)
     candidate.leads = True
@@ -166,8 +142,8 @@ async def test_a_new_leader_checks_at_once(world: World) -> None:
 
 async def test_the_serving_certificate_is_renewed_after_two_thirds_of_its_life(world: World) -> None:
     """The authority stays, so that clients need no other caBundle; the other candidate follows."""
-    leader = await world.candidate()
-    follower = await world.candidate(leads=False)
+    leader = world.candidate()
+    follower = world.candidate(leads=False)
     # The client's clock is the real one.
     leader.time -= timedelta(days=61)
     await leader.check()
@@ -185,18 +161,18 @@ async def test_the_serving_certificate_is_renewed_after_two_thirds_of_its_life(w
 
 async def test_a_certificate_that_expired_while_no_process_ran_is_renewed_at_start(world: World) -> None:
     world.api.data = issue(HOST, datetime.now(UTC) - timedelta(days=100)).encode()
-    follower = await world.candidate(leads=False)
+    follower = world.candidate(leads=False)
     await follower.check()
     assert "the serving certificate expired at" in follower.certificate.problem
     assert not follower.certificate.ready
-    leader = await world.candidate()
+    leader = world.candidate()
     await leader.check()
     assert leader.certificate.ready
     assert await leader.serial(world.api.bundle) > 0
 
 
 async def test_a_certificate_that_cannot_be_renewed_is_served_until_it_expires(world: World) -> None:
-    leader = await world.candidate()
+    leader = world.candidate()
     await leader.check()
     world.api.always["GET", SECRET] = failing(503, "no")
     leader.time += timedelta(days=89)
@@ -208,7 +184,7 @@ async def test_a_certificate_that_cannot_be_renewed_is_served_until_it_expires(w
 
 
 async def test_a_new_authority_is_trusted_before_it_signs_what_is_served(world: World) -> None:
-    leader = await world.candidate()
+    leader = world.candidate()
     leader.time -= AUTHORITY_VALIDITY * 2 / 3 + timedelta(days=1)
     await leader.check()
     leader.time += AUTHORITY_VALIDITY * 2 / 3 + timedelta(days=1)
@@ -237,14 +213,14 @@ async def test_a_new_authority_is_trusted_before_it_signs_what_is_served(world: 
 
 async def test_an_authority_that_was_announced_by_a_former_leader_is_forgotten(world: World) -> None:
     """Its key is lost; the next leader announces another one."""
-    former = await world.candidate()
+    former = world.candidate()
     made = issue(HOST, former.time - AUTHORITY_VALIDITY * 2 / 3 - timedelta(days=1))
     world.api.data = made.renew_serving(HOST, former.time).encode()
     await former.check()
     announced = world.api.bundle
     former.leads = False
     former.certificate.clear()
-    leader = await world.candidate()
+    leader = world.candidate()
     leader.time = former.time
     await leader.check()
     assert world.api.bundle.endswith(made.bundle)
@@ -257,7 +233,7 @@ async def test_an_authority_that_was_announced_by_a_former_leader_is_forgotten(w
 
 
 async def test_without_any_usable_certificate_a_new_authority_is_used_at_once(world: World) -> None:
-    leader = await world.candidate()
+    leader = world.candidate()
     world.api.data = issue(HOST, leader.time - AUTHORITY_VALIDITY - timedelta(days=1)).encode()
     await leader.check()
     assert world.api.writes == [SECRET, CONFIGURATION]
@@ -266,7 +242,7 @@ async def test_without_any_usable_certificate_a_new_authority_is_used_at_once(wo
 
 
 async def test_a_ca_bundle_that_was_edited_is_written_again_and_nothing_else_is(world: World) -> None:
-    leader = await world.candidate()
+    leader = world.candidate()
     await leader.check()
     bundle = world.api.bundle
     expected = copy.deepcopy(world.api.objects[CONFIGURATION]["webhooks"])
@@ -277,20 +253,30 @@ async def test_a_ca_bundle_that_was_edited_is_written_again_and_nothing_else_is(
         assert world.api.objects[CONFIGURATION]["webhooks"] == expected
 
 
+def foreign_certificate(folder: Path) -> dict[str, bytes]:
+    """The content of a Secret as cert-manager writes it."""
+    authority = CertificateAuthority.create(folder / "pki")
+    pair = authority.server("guard", (HOST,))
+    return {
+        CHAIN_KEY: pair.certificate.read_bytes(),
+        SERVING_KEY_KEY: pair.key.read_bytes(),
+        "ca.crt": authority.bundle.read_bytes(),
+    }
+
+
 @pytest.mark.parametrize("content", ["other key", "garbage", "foreign"])
 async def test_a_secret_that_holds_something_else_is_never_overwritten(
     world: World, tmp_path: Path, content: str
 ) -> None:
     made = issue(HOST, datetime.now(UTC)).encode()
-    authority = CertificateAuthority.create(tmp_path / "pki")
-    pair = authority.server("guard", (HOST,))
+    foreign = foreign_certificate(tmp_path)
     damage = {
         "other key": {SERVING_KEY_KEY: issue(HOST, datetime.now(UTC)).encode()[SERVING_KEY_KEY]},
         "garbage": dict.fromkeys(made, b"\xff\x00"),
-        "foreign": {CHAIN_KEY: pair.certificate.read_bytes(), "ca.crt": authority.bundle.read_bytes()},
+        "foreign": {key: foreign[key] for key in (CHAIN_KEY, "ca.crt")},
     }
     world.api.data = {**made, **damage[content]}
-    leader = await world.candidate()
+    leader = world.candidate()
     with capture_logs() as lines:
         await leader.check()
         await leader.check()
@@ -304,21 +290,14 @@ async def test_a_secret_that_holds_something_else_is_never_overwritten(
 
 
 async def test_cert_managers_secret_is_only_read(world: World, tmp_path: Path) -> None:
-    authority = CertificateAuthority.create(tmp_path / "pki")
-    pair = authority.server("guard", (HOST,))
-    raw = world.api.objects[SECRET]
-    raw["metadata"]["annotations"] = {CERT_MANAGER: "guard"}
-    leader = await world.candidate()
+    world.api.objects[SECRET]["metadata"]["annotations"] = {CERT_MANAGER: "guard"}
+    leader = world.candidate()
     await leader.check()
     assert leader.certificate.problem == f"Secret {NAME}: tls.crt is missing"
-    world.api.data = {
-        CHAIN_KEY: pair.certificate.read_bytes(),
-        SERVING_KEY_KEY: pair.key.read_bytes(),
-        "ca.crt": authority.bundle.read_bytes(),
-    }
+    world.api.data = data = foreign_certificate(tmp_path)
     await leader.check()
     assert (leader.certificate.ready, leader.certificate.problem, world.api.writes) == (True, "", [])
-    assert await leader.serial(authority.bundle.read_bytes(), strict=False) > 0
+    assert await leader.serial(data["ca.crt"], strict=False) > 0
     leader.time += timedelta(days=366)
     await leader.check()
     assert "expired" in leader.certificate.problem
@@ -329,12 +308,10 @@ async def test_cert_managers_secret_is_only_read(world: World, tmp_path: Path) -
 async def test_a_missing_webhook_is_a_problem_of_the_leader_with_cert_manager_too(
     world: World, tmp_path: Path, leads: bool, problem: str
 ) -> None:
-    authority = CertificateAuthority.create(tmp_path / "pki")
-    pair = authority.server("guard", (HOST,))
     world.api.objects[SECRET]["metadata"]["annotations"] = {CERT_MANAGER: "guard"}
-    world.api.data = {CHAIN_KEY: pair.certificate.read_bytes(), SERVING_KEY_KEY: pair.key.read_bytes()}
+    world.api.data = foreign_certificate(tmp_path)
     world.api.objects[CONFIGURATION]["webhooks"] = []
-    candidate = await world.candidate(leads=leads)
+    candidate = world.candidate(leads=leads)
     await candidate.check()
     assert problem in candidate.certificate.problem
     assert bool(candidate.certificate.problem) is leads
@@ -346,7 +323,7 @@ async def test_a_missing_object_is_a_problem_that_names_the_manifests(
     world: World, missing: str, written: list[str]
 ) -> None:
     raw = world.api.objects.pop(missing)
-    leader = await world.candidate()
+    leader = world.candidate()
     await leader.check()
     assert missing in leader.certificate.problem
     assert leader.certificate.problem.endswith("apply manifests/base")
@@ -361,14 +338,14 @@ async def test_a_configuration_without_a_webhook_is_a_problem(world: World, webh
     """A patch would add an incomplete one; the manifests are of an earlier version."""
     configuration = world.api.objects[CONFIGURATION]
     configuration["webhooks"] = [entry for entry in configuration["webhooks"] if entry["name"] != webhook]
-    leader = await world.candidate()
+    leader = world.candidate()
     await leader.check()
     assert f"it has no webhook {webhook}" in leader.certificate.problem
 
 
 @pytest.mark.parametrize("path", [SECRET, CONFIGURATION])
 async def test_a_leader_overtaken_between_reading_and_writing_does_not_overwrite(world: World, path: str) -> None:
-    leader = await world.candidate()
+    leader = world.candidate()
     if path == CONFIGURATION:
         await leader.check()
         world.api.objects[CONFIGURATION]["webhooks"][1]["clientConfig"]["caBundle"] = ""
@@ -391,7 +368,7 @@ async def test_a_leader_overtaken_between_reading_and_writing_does_not_overwrite
 
 
 async def test_a_process_that_lost_the_lead_meanwhile_does_not_write(world: World) -> None:
-    leader = await world.candidate()
+    leader = world.candidate()
     leader.next_answers = [True, False]
     await leader.check()
     assert world.api.writes == []
@@ -401,7 +378,7 @@ async def test_a_process_that_lost_the_lead_meanwhile_does_not_write(world: Worl
 async def test_an_api_server_that_does_not_answer_is_a_problem(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_certificate, "CALL_SECONDS", 0.1)
     world.api.always["GET", SECRET] = silent
-    leader = await world.candidate()
+    leader = world.candidate()
     assert await leader.certificate.check() == guard_certificate.RETRY_INTERVAL
     assert leader.certificate.problem == f"GET {SECRET}: no answer within 0.1 s"
 
@@ -413,7 +390,7 @@ async def test_no_log_line_and_no_problem_holds_a_key(world: World) -> None:
         quoted.append((await request.read()).decode())
         return await failing(422, f"invalid: {quoted[-1]}", "Invalid")(request)
 
-    leader = await world.candidate()
+    leader = world.candidate()
     world.api.always["PATCH", SECRET] = quote
     with capture_logs() as lines:
         await leader.check()

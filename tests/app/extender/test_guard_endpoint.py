@@ -9,40 +9,8 @@ from app.extender import endpoint_publisher
 from app.extender.endpoint_publisher import GuardEndpoint
 from app.kube.client import ApiError
 from scheduler_core.decide.settings import GuardMode
+from tests.worlds.publishers import FakeCertificate, FakePublisher
 from tests.worlds.timeline import play, rows
-
-
-class FakePublisher:
-    """The Service's endpoint."""
-
-    def __init__(self) -> None:
-        self.story: list[str] = []  # the calls
-        self.error: ApiError | None = None  # every call raises it
-
-    async def publish(self) -> bool:
-        self.story.append("published")
-        if self.error is not None:
-            raise self.error
-        return True
-
-    async def withdraw(self) -> None:
-        self.story.append("withdrawn")
-        if self.error is not None:
-            raise self.error
-
-    async def empty(self) -> bool:
-        self.story.append("emptied")
-        if self.error is not None:
-            raise self.error
-        return True
-
-
-class FakeCertificate:
-    """A certificate that is there or not."""
-
-    def __init__(self) -> None:
-        self.ready = True
-        self.problem = ""
 
 
 class World:

@@ -27,6 +27,7 @@ from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered, RecordedOffer
 from tests import builders as make
+from tests.worlds.publishers import FakeCertificate, FakePublisher
 from tests.worlds.timeline import play, rows
 from tests.worlds.virtual_time import run
 
@@ -130,43 +131,6 @@ class FakeElector:
         self.won = False
 
 
-class FakePublisher:
-    """The Service's endpoint."""
-
-    def __init__(self, story: list[str], name: str = "") -> None:
-        self.story = story
-        self._name = name
-        self.error: ApiError | None = None  # every call raises it
-        self.calls = 0  # how often it was called
-        self.hangs = False  # whether calls do not return
-
-    async def _call(self, event: str) -> None:
-        self.calls += 1
-        if self.hangs:
-            await asyncio.sleep(60)
-        if self.error is not None:
-            raise self.error
-        self.story.append(f"{self._name}{event}")
-
-    async def publish(self) -> bool:
-        await self._call("published")
-        return True
-
-    async def withdraw(self) -> None:
-        await self._call("withdrawn")
-
-    async def empty(self) -> bool:
-        await self._call("emptied")
-        return True
-
-
-class FakeCertificate:
-    """A certificate that is always accepted."""
-
-    ready = True
-    problem = ""
-
-
 class FakeReservations:
     """Reservations that settle when a test says so."""
 
@@ -231,7 +195,7 @@ class World:
         self.publisher = FakePublisher(self.story)
         self.guard_publisher = FakePublisher(self.story, "guard-")
         certificate = cast("GuardCertificate", FakeCertificate())
-        publishers = (cast("EndpointPublisher", self.guard_publisher), cast("EndpointPublisher", FakePublisher([])))
+        publishers = (cast("EndpointPublisher", self.guard_publisher), cast("EndpointPublisher", FakePublisher()))
         guard = GuardEndpoint(certificate, publishers, self.elector.leading)
         self.reservations = FakeReservations(self.story)
         self.metrics = Metrics()

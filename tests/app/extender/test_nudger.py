@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from app.evaluator import Evaluator, no_contenders
 from app.extender.metrics import Metrics
-from app.extender.nudger import MAX_DECISIONS, MAX_REMEMBERED, TURN_INTERVAL, NudgePatch, Nudger, RefusedPods
+from app.extender.nudger import MAX_DECISIONS, MAX_REMEMBERED, TURN_INTERVAL, Nudger, RefusedPods, write_nudge
 from app.extender.offers import Offers
 from app.kube.client import ApiError
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
@@ -436,32 +436,22 @@ def test_pods_that_need_no_nudge_are_forgotten(timeline: str) -> None:
 
 
 @virtually
-async def test_a_refused_pod_that_fits_again_is_nudged_once() -> None:
-    world = World()
-    async with world.running():
-        world.create_and_refuse(0)
-        await asyncio.sleep(5)
-        assert world.patches == []
-        world.fill("a", space=60)
-        await asyncio.sleep(TURN_INTERVAL + 0.1)
-        ((name, at, when),) = world.patches
-        assert (name, world.results) == ("db-0", ["patched"])
-        assert 5 <= when <= 5 + TURN_INTERVAL
-        assert datetime.fromisoformat(at) == START + timedelta(seconds=when)
-        assert at.endswith("Z")
-        await asyncio.sleep(PENDING_NUDGE_LIFETIME - 1)
-        assert len(world.patches) == 1
-
-
-@virtually
-async def test_a_nudge_is_logged_with_its_pod_and_its_wait() -> None:
+async def test_a_refused_pod_that_fits_again_is_nudged_once_and_that_is_logged() -> None:
     world = World()
     with capture_logs() as logs:
         async with world.running():
             world.create_and_refuse(0)
             await asyncio.sleep(5)
+            assert world.patches == []
             world.fill("a", space=60)
-            await asyncio.sleep(1)
+            await asyncio.sleep(TURN_INTERVAL + 0.1)
+            ((name, at, when),) = world.patches
+            assert (name, world.results) == ("db-0", ["patched"])
+            assert 5 <= when <= 5 + TURN_INTERVAL
+            assert datetime.fromisoformat(at) == START + timedelta(seconds=when)
+            assert at.endswith("Z")
+            await asyncio.sleep(PENDING_NUDGE_LIFETIME - 1)
+            assert len(world.patches) == 1
     (line,) = [entry for entry in logs if entry["event"] == "nudged"]
     assert (line["pod"], line["uid"]) == ("default/db-0", "uid-0")
     assert 5 <= line["waited"] <= 5.5
@@ -516,39 +506,32 @@ PATH = "/api/v1/namespaces/default/pods"
 REFUSED = make.as_pod(database_pod(0))
 
 
-def api_that_refuses(status: int) -> FakeApi:
+ANOTHER = database_pod(0, uid="uid-of-another")
+
+
+@pytest.mark.parametrize(
+    ("status", "objects", "outcome"),
+    [
+        *(pytest.param(status, [], False, id=f"{status}, gone") for status in (404, 409, 422)),
+        *(pytest.param(status, [ANOTHER], False, id=f"{status}, another pod") for status in (404, 409, 422)),
+        *(pytest.param(status, [database_pod(0)], status, id=f"{status}, exists") for status in (403, 409, 422, 500)),
+        pytest.param(409, None, 503, id="409, unknown whether it exists"),
+    ],
+)
+async def test_a_patch_that_fails_is_an_error_unless_the_pod_is_gone(
+    status: int, objects: list[Any] | None, outcome: int | bool, tmp_path: Path
+) -> None:
     api = FakeApi()
+    api.plans["get"] = [failing(status), *([failing(503)] if objects is None else [])]
     api.collections[PATH]
-    api.plans["get"] = [failing(status)]
-    return api
-
-
-@pytest.mark.parametrize("status", [404, 409, 422])
-async def test_a_patch_finds_that_the_pod_is_gone(status: int, tmp_path: Path) -> None:
-    for objects in ([], [database_pod(0, uid="uid-of-another")]):
-        api = api_that_refuses(status)
-        api.add(PATH, *objects)
-        async with connect_client(api, tmp_path) as client:
-            assert not await NudgePatch(client)(REFUSED, "now")
-
-
-@pytest.mark.parametrize("status", [403, 409, 422, 500])
-async def test_a_patch_that_fails_while_the_pod_exists_is_an_error(status: int, tmp_path: Path) -> None:
-    api = api_that_refuses(status)
-    api.add(PATH, database_pod(0))
+    api.add(PATH, *(objects or ()))
     async with connect_client(api, tmp_path) as client:
-        with pytest.raises(ApiError) as failed:
-            await NudgePatch(client)(REFUSED, "now")
-        assert failed.value.status == status
-
-
-async def test_a_patch_is_an_error_if_it_is_unknown_whether_the_pod_exists(tmp_path: Path) -> None:
-    api = api_that_refuses(409)
-    api.plans["get"].append(failing(503))
-    async with connect_client(api, tmp_path) as client:
-        with pytest.raises(ApiError) as failed:
-            await NudgePatch(client)(REFUSED, "now")
-        assert failed.value.status == 503
+        if outcome is False:
+            assert not await write_nudge(client, REFUSED, "now")
+        else:
+            with pytest.raises(ApiError) as failed:
+                await write_nudge(client, REFUSED, "now")
+            assert failed.value.status == outcome
 
 
 async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path: Path) -> None:
@@ -561,7 +544,7 @@ async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path
     api = FakeApi()
     api.plans["get"] = [take]
     async with connect_client(api, tmp_path) as client:
-        assert await NudgePatch(client)(REFUSED, "now")
+        assert await write_nudge(client, REFUSED, "now")
     metadata = {"uid": "uid-0", "annotations": {"longhorn.io/scheduler-extender-nudged": "now"}}
     assert bodies == [("PATCH", f"{PATH}/db-0", "application/merge-patch+json", {"metadata": metadata})]
 

@@ -1,4 +1,4 @@
-"""Calls to the API server: every error is one line, every call has a time-out."""
+"""Calls to the API server: every error is one line, every call has a time-out; objects that the process owns."""
 
 import asyncio
 import datetime as dt
@@ -20,9 +20,19 @@ import pytest
 import yaml
 from aiohttp import web
 
-from app.kube.client import ApiError, CallLimits, ConnectError, KubeClient
+from app.kube.client import ApiError, CallLimits, ConnectError, KubeClient, create_owned
+from app.kube.resources import LEASES
 from devcluster.pki import CertificateAuthority
-from tests.worlds.fake_api import KUBECONFIG, failing, sending, serve, silent, write_kubeconfig
+from tests.worlds.fake_api import (
+    KUBECONFIG,
+    FakeApi,
+    connect_client,
+    failing,
+    sending,
+    serve,
+    silent,
+    write_kubeconfig,
+)
 from tests.worlds.stopwatch import Stopwatch
 
 PATH = "/api/v1/nodes"
@@ -30,18 +40,8 @@ PATH = "/api/v1/nodes"
 
 @asynccontextmanager
 async def client_of(handler: Any, folder: Path) -> AsyncIterator[KubeClient]:
-    async with serve(handler, folder) as kubeconfig, connect_by_kubeconfig(kubeconfig) as client:
+    async with serve(handler, folder) as kubeconfig, await KubeClient.connect(str(kubeconfig)) as client:
         yield client
-
-
-@asynccontextmanager
-async def connect_by_kubeconfig(kubeconfig: Path) -> AsyncIterator[KubeClient]:
-    """A client configured by a kubeconfig."""
-    client = await KubeClient.connect(str(kubeconfig))
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 async def refusal(client: KubeClient, **options: Any) -> ApiError:
@@ -77,16 +77,15 @@ async def test_an_error_without_a_status_shows_the_body(body: str, tmp_path: Pat
         assert " ".join(body.split()) in str(await refusal(client))
 
 
-async def test_a_refused_connection_is_an_error_with_address_and_cause(tmp_path: Path) -> None:
-    async with connect_by_kubeconfig(write_kubeconfig(tmp_path, "http://127.0.0.1:9")) as client:
+@pytest.mark.parametrize(
+    ("address", "cause"), [("127.0.0.1:9", "Connection refused"), ("no-such-host.invalid:6443", "")]
+)
+async def test_a_missing_server_is_an_error_with_address_and_cause(address: str, cause: str, tmp_path: Path) -> None:
+    kubeconfig = write_kubeconfig(tmp_path, f"http://{address}")
+    async with await KubeClient.connect(str(kubeconfig)) as client:
         error = await refusal(client)
     assert (error.status, error.unreachable) == (0, True)
-    assert str(error) == f"GET {PATH}: cannot connect to 127.0.0.1:9: Connection refused"
-
-
-async def test_a_host_that_does_not_resolve_is_an_error(tmp_path: Path) -> None:
-    async with connect_by_kubeconfig(write_kubeconfig(tmp_path, "http://no-such-host.invalid:6443")) as client:
-        assert "cannot connect to no-such-host.invalid:6443: " in str(await refusal(client))
+    assert str(error).startswith(f"GET {PATH}: cannot connect to {address}: {cause}")
 
 
 async def answer_without_end(request: web.Request) -> web.StreamResponse:
@@ -124,45 +123,35 @@ async def test_limits_hold_calls_back_and_each_client_counts_its_own(tmp_path: P
         return web.json_response({})
 
     async with serve(answer, tmp_path) as kubeconfig:
-        client = await KubeClient.connect(str(kubeconfig), limits=CallLimits(qps=20, burst=3))
-        events = client.with_own_limits()
+        limits = CallLimits(qps=20, burst=3)
 
         async def get(caller: KubeClient, calls: int) -> Stopwatch:
             stopwatch = Stopwatch()
             await asyncio.gather(*(caller.get(PATH) for _ in range(calls)))
             return stopwatch
 
-        try:
+        async with await KubeClient.connect(str(kubeconfig), limits=limits) as client:
             assert (await get(client, 3)).seconds < 0.2
             began = time.monotonic()
             await get(client, 10)
             assert time.monotonic() - began >= 0.4
-            assert (await get(events, 3)).seconds < 0.2
-        finally:
-            await client.close()
+            assert (await get(client.with_own_limits(), 3)).seconds < 0.2
 
 
-async def test_a_watch_has_to_begin_within_the_time_out_of_a_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def refuse_without_end(request: web.Request) -> web.StreamResponse:
+    """Begins a refusal, whose body may be endless."""
+    response = web.StreamResponse(status=403, headers={"Content-Length": "100"})
+    await response.prepare(request)
+    await asyncio.sleep(60)
+    return response
+
+
+@pytest.mark.parametrize("handler", [silent, refuse_without_end])
+async def test_a_watch_has_to_begin_or_be_refused_within_the_time_out_of_a_call(
+    handler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 0.3)
-    async with client_of(silent, tmp_path) as client:
-        with pytest.raises(ApiError, match=r"no answer within 0\.3 s"):
-            async with client.watch(PATH, {"watch": "true"}, 300):
-                pass
-
-
-async def test_a_refusal_of_a_watch_has_a_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its body may be endless."""
-    monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 0.3)
-
-    async def refuse_without_end(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(status=403, headers={"Content-Length": "100"})
-        await response.prepare(request)
-        await asyncio.sleep(60)
-        return response
-
-    async with client_of(refuse_without_end, tmp_path) as client:
+    async with client_of(handler, tmp_path) as client:
         with pytest.raises(ApiError, match=r"no answer within 0\.3 s"):
             async with client.watch(PATH, {"watch": "true"}, 300):
                 pass
@@ -219,7 +208,7 @@ async def test_the_environments_proxy_is_used_unless_the_server_is_excluded(
         monkeypatch.setenv("http_proxy", proxy)
         monkeypatch.setenv("no_proxy", no_proxy)
         server = write_kubeconfig(tmp_path, "http://api.example:1")
-        async with connect_by_kubeconfig(server) as client:
+        async with await KubeClient.connect(str(server)) as client:
             if uses:
                 await client.get(PATH)
             else:
@@ -334,7 +323,7 @@ async def test_a_server_with_a_trusted_certificate_answers(tmp_path: Path) -> No
     trusted = {"certificate-authority": str(authority.bundle)}
     async with (
         serve(_answer, tmp_path, _tls(authority, "127.0.0.1"), **trusted) as file,
-        connect_by_kubeconfig(file) as client,
+        await KubeClient.connect(str(file)) as client,
     ):
         assert await client.get(PATH) == b"{}"
 
@@ -352,7 +341,9 @@ def test_a_timed_out_call_leaves_no_connection(tmp_path: Path, monkeypatch: pyte
 
     async def time_out(port: int) -> None:
         trusted = {"certificate-authority": str(authority.bundle)}
-        async with connect_by_kubeconfig(write_kubeconfig(tmp_path, f"https://127.0.0.1:{port}", **trusted)) as client:
+        async with await KubeClient.connect(
+            str(write_kubeconfig(tmp_path, f"https://127.0.0.1:{port}", **trusted))
+        ) as client:
             with pytest.raises(ApiError, match="no answer"):
                 await client.get(PATH, seconds=0.3)
 
@@ -381,7 +372,7 @@ async def test_a_server_with_an_untrusted_certificate_is_an_error(
     cluster = {"certificate-authority": str(trusted.bundle)}
     async with (
         serve(_answer, tmp_path, _tls(authority, host), **cluster) as file,
-        connect_by_kubeconfig(file) as client,
+        await KubeClient.connect(str(file)) as client,
     ):
         text = str(await refusal(client))
     assert re.search(rf"the certificate of 127\.0\.0\.1:\d+ is not trusted: .*({problem})", text)
@@ -391,7 +382,7 @@ async def test_a_server_with_an_untrusted_certificate_is_an_error(
 async def test_a_server_without_tls_is_an_error(tmp_path: Path) -> None:
     async with serve(_answer, tmp_path) as file:
         file.write_text(file.read_text().replace("http:", "https:"))
-        async with connect_by_kubeconfig(file) as client:
+        async with await KubeClient.connect(str(file)) as client:
             assert "cannot connect to 127.0.0.1" in str(await refusal(client))
 
 
@@ -411,8 +402,7 @@ async def test_a_renewed_service_account_token_is_read_again(tmp_path: Path, mon
         host, _, port = yaml.safe_load(file.read_text())["clusters"][0]["cluster"]["server"][8:].partition(":")
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
-        client = await KubeClient.connect()
-        try:
+        async with await KubeClient.connect() as client:
             await client.get(PATH)
             configuration = client._api.configuration  # noqa: SLF001 # the client reads its clock where no test reaches it
             loader = inspect.getclosurevars(configuration.refresh_api_key_hook).nonlocals["self"]
@@ -421,6 +411,41 @@ async def test_a_renewed_service_account_token_is_read_again(tmp_path: Path, mon
             assert (await refusal(client)).unreachable
             token.write_text("second")
             await client.get(PATH)
-        finally:
-            await client.close()
     assert [text.lower() for text in tokens] == ["bearer first", "bearer second"]
+
+
+LEASE = {"kind": "Lease", "metadata": {"name": "extender"}}
+
+
+async def echo(request: web.Request) -> web.StreamResponse:
+    return web.json_response(await request.json())
+
+
+async def known_as_account(request: web.Request) -> web.StreamResponse:
+    user = {"username": "system:serviceaccount:longhorn-system:extender", "uid": "u-1"}
+    return web.json_response({**await request.json(), "status": {"userInfo": user}})
+
+
+async def create(folder: Path, *answers: Any) -> Any:
+    """Creates a Lease; the API server answers the calls in this order."""
+    api = FakeApi()
+    api.plans["get"] = list(answers)
+    async with connect_client(api, folder) as client:
+        return json.loads(await create_owned(client, LEASES.path("longhorn-system"), "longhorn-system", LEASE, 5))
+
+
+async def test_the_owner_is_added_to_the_object(tmp_path: Path) -> None:
+    created = await create(tmp_path, known_as_account, echo)
+    owner = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "extender", "uid": "u-1"}
+    assert created["metadata"] == {"name": "extender", "ownerReferences": [owner]}
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_an_object_without_an_owner_is_better_than_none(tmp_path: Path, status: int) -> None:
+    assert await create(tmp_path, failing(status), echo) == LEASE
+
+
+async def test_another_error_is_tried_again_by_the_caller(tmp_path: Path) -> None:
+    """Otherwise a moment's trouble would leave an object behind for ever."""
+    with pytest.raises(ApiError):
+        await create(tmp_path, failing(500), echo)

@@ -3,22 +3,13 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from app.kube.client import ConnectError, KubeClient
 from app.runtime.elector import Elector, boot_clock
-from tests.worlds.elector_process import IN_PROCESS
+from tests.worlds.elector_process import IN_PROCESS, until
 from tests.worlds.stopwatch import Stopwatch
-
-
-def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Returns once a condition is true; fails after some seconds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 async def hang() -> KubeClient:

@@ -17,7 +17,7 @@ from app.runtime.elector import Elector, boot_clock
 from devcluster.dev_cluster import DevCluster
 from scheduler_core.leadership.election import LEASE_NAME, ElectionTiming
 from tests.control_plane import ControlPlane
-from tests.worlds.elector_process import TIMING, connect_with
+from tests.worlds.elector_process import TIMING, connect_with, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -91,15 +91,6 @@ def election(cluster: DevCluster) -> Iterator[Election]:
     namespace = Election(cluster)
     yield namespace
     namespace.end()
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> float:
-    """Returns once a condition is true; returns the seconds that took."""
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < seconds, "it did not happen in time"
-        time.sleep(0.002)
-    return time.monotonic() - started
 
 
 def fail() -> None:
