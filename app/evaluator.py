@@ -24,8 +24,7 @@ from scheduler_core.decide.explain import Explanation, explain_nodes
 from scheduler_core.decide.filter import filter_nodes, resolve_candidates
 from scheduler_core.decide.score_facts import PlanCache
 from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, guards_every_node

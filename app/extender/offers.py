@@ -42,9 +42,8 @@ from scheduler_core.decide.offered_nodes import (
 )
 from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.evaluation.competitors import NO_REQUESTER
-from scheduler_core.evaluation.contention import Contention, ContentionQuery
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
+from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers import outstanding_offer

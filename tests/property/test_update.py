@@ -16,8 +16,8 @@ from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation import profile
-from scheduler_core.evaluation.profile import OpenDisk, Refused, profile_node
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.fit import OpenDisk
+from scheduler_core.evaluation.state import ClusterState, Refused, profile_node
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.packing.budget import Budget
