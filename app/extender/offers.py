@@ -131,7 +131,8 @@ class Offers:
         """Returns demand and offers of other pods; none if reservations are switched off."""
         if self._settings().node_reservation_timeout <= 0:
             return NO_CONTENDERS
-        return Competing(self._cache.state().demand, self.observed_ledger(), self._contention, self._equivalence)
+        ledger = self.observed_ledger()
+        return Competing(self._cache.state().demand, ledger, self._contention, self._equivalence)
 
     def reserved_nodes(self) -> frozenset[str]:
         """Returns no node: none is reserved as a whole."""

@@ -47,7 +47,7 @@ from scheduler_core.evaluation.contention import (
     evaluate_nodes,
     evaluate_together,
 )
-from scheduler_core.evaluation.replicas import NO_OPTIONAL_VOLUMES, optional_volumes, replica_needs
+from scheduler_core.evaluation.replicas import NO_OPTIONAL_VOLUMES, ReplicaNeed, optional_volumes, replica_needs
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState, attach_refusal, refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement
@@ -71,6 +71,7 @@ class FilterRequest(PodQuery, frozen=True, kw_only=True):
     """What every stage of a request reads."""
 
     candidates: Sequence[str]
+    needs: tuple[ReplicaNeed, ...]  # the pod's replicas that need a place in the cluster
     options: FilterOptions
     excluded: frozenset[str]  # nodes that take no new volumes now
     # The homes among all candidates of a pod whose volumes differ by node; None if they do not differ.
@@ -120,6 +121,7 @@ def filter_nodes(
         budget=budget,
         competition=competition,
         candidates=candidates,
+        needs=replica_needs(resolution, state.view),
         options=options,
         excluded=contenders.names if isinstance(contenders, ExcludedNodes) else frozenset(),
     )
@@ -154,10 +156,15 @@ def _requests_by_match(request: FilterRequest, parts: Sequence[NodeResolution]) 
     positions = {name: position for position, name in enumerate(request.candidates)}
     requests: list[FilterRequest] = []
     for resolution, nodes in ((part.resolution, part.nodes) for part in parts):
-        examined = optional_volumes(request.view, resolution) if request.examine_safety else NO_OPTIONAL_VOLUMES
-        names = request.candidates if nodes is None else sorted(nodes, key=positions.__getitem__)
-        required = requirements(resolution.local, resolution.volumes)
-        requests.append(replace(request, resolution=resolution, required=required, optional=examined, candidates=names))
+        of_part = replace(
+            request,
+            resolution=resolution,
+            required=requirements(resolution.local, resolution.volumes),
+            optional=optional_volumes(request.view, resolution) if request.examine_safety else NO_OPTIONAL_VOLUMES,
+            needs=replica_needs(resolution, request.view),
+            candidates=request.candidates if nodes is None else sorted(nodes, key=positions.__getitem__),
+        )
+        requests.append(of_part)
     # The homes are those among all candidates.
     homes = _common_homes(requests)
     return [replace(entry, homes=homes) for entry in requests]
@@ -327,11 +334,10 @@ def _with_replica(request: FilterRequest, decided: Collection[str], others: froz
 
 
 def _placeable(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
-    needs = replica_needs(request.resolution, request.view)
-    if not needs:
+    if not request.needs:
         return reasons
     names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason.fits or reason in UNSAFE]
-    pod = WholePod(request.state, request.resolution, needs)
+    pod = WholePod(request.state, request.resolution, request.needs)
     refused = nodes_without_placement(pod, names, request.budget)
     if not refused:
         return reasons

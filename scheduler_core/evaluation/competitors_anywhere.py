@@ -269,6 +269,9 @@ class RoamingVolumes:
         self._since: dict[str, tuple[datetime, bool]] = {}
         self._followed: RoamingVolumes | None = None
 
+    def __bool__(self) -> bool:
+        return bool(self._by_node)
+
     def follow(self, other: RoamingVolumes) -> None:
         """Lets volumes roam since when they roam there, if they do."""
         self._followed = other
@@ -289,11 +292,14 @@ class RoamingVolumes:
         else:
             self._by_node.pop(node, None)
 
-    def volumes_on_every_node(self, ledger: Ledger, now: datetime) -> Volumes:
-        """Returns the volumes that count on every node. The largest come first, at most `MAX_ROAMING`."""
+    def finish_update(self, version: Version) -> None:
+        """Notes that the volumes of all nodes are those of a version."""
+        self.version = version
         if not self._by_node:
             self._since.clear()
-            return ()
+
+    def volumes_on_every_node(self, ledger: Ledger, now: datetime) -> Volumes:
+        """Returns the volumes that count on every node. The largest come first, at most `MAX_ROAMING`."""
         roaming: dict[str, RoamingVolume] = {}
         for name in sorted(self._by_node):
             for entry in self._by_node[name]:

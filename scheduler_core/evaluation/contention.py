@@ -161,12 +161,14 @@ class Contention:
             else:
                 # Longhorn attaches no volume on a node that it does not know, and so places none of its replicas.
                 self._roaming.put(name, ())
-        self._roaming.version = query.version
+        self._roaming.finish_update(query.version)
 
     def roaming_volumes(self, query: ContentionQuery) -> Volumes:
+        if not self._roaming:
+            return ()
         roaming = self._roaming.volumes_on_every_node(query.ledger, query.state.view.cluster.now)
-        own = query.requester
-        return tuple(volume for volume in roaming if identity(volume) not in own.volumes) if roaming else ()
+        own = query.requester.volumes
+        return tuple(volume for volume in roaming if identity(volume) not in own)
 
     def _current_entry(
         self, query: ContentionQuery, name: str, demands: tuple[Demand, ...], offers: tuple[Offer, ...]
