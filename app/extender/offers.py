@@ -167,7 +167,10 @@ class Offers:
             self._nudger.note_request(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, MAX_WAIT)
         while True:
-            answer = await self._decide_with_all_objects(pod, candidates, hung_up, scores)
+            # The answer holds the lock, under which nothing is fetched.
+            answer = await self._evaluator.with_objects(
+                pod, lambda: self._decide_and_offer(pod, candidates, hung_up, scores)
+            )
             remaining = until - self._clock()
             if not answer.waiting or remaining <= 0:
                 break
@@ -301,22 +304,6 @@ class Offers:
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
-
-    async def _decide_with_all_objects(
-        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
-    ) -> _Answer:
-        """Answers from a state that has every object the pod names, and fetches again those that are deleted meanwhile."""
-        await self._evaluator.fetch_storage_classes(pod)
-        tries = 0
-        while True:
-            try:
-                return await self._decide_and_offer(pod, candidates, hung_up, scores)
-            except MissingObjectError:
-                tries += 1
-                if tries == _MAX_TRIES:
-                    raise
-            # The answer holds the lock, under which nothing is fetched.
-            await self._evaluator.fetch_missing(pod)
 
     async def _decide_and_offer(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
