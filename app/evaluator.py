@@ -21,7 +21,7 @@ from scheduler_core.decide.decision import (
     FilterOptions,
 )
 from scheduler_core.decide.explain import Explanation, explain_nodes
-from scheduler_core.decide.filter import filter_nodes, resolve_candidates
+from scheduler_core.decide.filter import candidate_volumes, filter_nodes
 from scheduler_core.decide.score_facts import PlanCache
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
@@ -264,4 +264,4 @@ class Evaluator:
 
 def _resolve(pod: Pod, state: ClusterState, options: FilterOptions) -> None:
     if not exceeds_attach_limit(pod):
-        resolve_candidates(pod, state.view.snapshot.nodes, state.view, options)
+        candidate_volumes(pod, state.view.snapshot.nodes, state.view, options)

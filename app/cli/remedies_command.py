@@ -12,7 +12,7 @@ from app.cli.query import ClusterSource, ExplainedPod, Query, Rules, predicted_c
 from app.cli.render import Output, OutputOption, show_answer, show_status
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.decide.filter import check_existing_volumes, resolve_candidates
+from scheduler_core.decide.filter import candidate_volumes, check_existing_volumes
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_count
 from scheduler_core.predict.remedies import MAX_DECISIONS, find_remedies
@@ -61,7 +61,7 @@ def remedies(
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")
     cluster = predicted_cluster(replace(source, snapshot=pod.snapshot))
     with show_status("Searching for remedies"):
-        volumes = resolve_candidates(pod.pod, cluster.node_names, cluster.state.view, rules.options)
+        volumes = candidate_volumes(pod.pod, cluster.node_names, cluster.state.view, rules.options)
         check_existing_volumes(volumes.resolution)
         search = find_remedies(pod.pod, cluster, rules.options, limit)
     answers = [remedy_answer(cluster, remedy, query.longhorn_namespace) for remedy in search.remedies]

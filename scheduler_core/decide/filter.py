@@ -93,7 +93,7 @@ def filter_nodes(
     if exceeds_attach_limit(pod):
         return Decision(Resolution(), candidates, [Reason.TOO_MANY_VOLUMES] * len(candidates))
     offered = _volumes_offered_to_others(pod, contenders)
-    volumes = resolve_candidates(pod, candidates, state.view, options, offered)
+    volumes = candidate_volumes(pod, candidates, state.view, options, offered)
     resolution = volumes.resolution
     check_existing_volumes(resolution)
     if not resolution.volumes:
@@ -133,12 +133,10 @@ def filter_nodes(
     return replace(combined, resolution=resolution, unsafe=unsafe, gave_up=budget.gave_up)
 
 
-def resolve_candidates(
+def candidate_volumes(
     pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
 ) -> CandidateVolumes:
-    """Returns the pod's volumes on the candidates; `offered` are volumes that other pods may
-    take.
-    """
+    """Returns the pod's volumes on the candidates; `offered` are volumes that other pods may take."""
     taken = offered if options.match_volumes else None
     return resolve_on_nodes(pod, names, view, taken, require_best_effort=options.require_best_effort)
 
@@ -202,13 +200,15 @@ def _evaluate_part(request: FilterRequest) -> _Part:
     decided |= with_replicas
     # The common case, in which no stage decides a node, keeps lists as they are: candidates may be thousands.
     names = [name for name in candidates if name not in decided] if decided else candidates
-    # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
-    reasons: list[Reason] = []
-    if names and request.contested is None:
+    competition = request.contested
+    if not names:
+        # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
+        reasons: list[Reason] = []
+    elif competition is None:
         alone = evaluate_together(request, names, examine_safety=request.examine_safety)
         reasons = [alone[name] for name in names]
-    elif names:
-        reasons, counted = evaluate_nodes(request, request.contested, names)
+    else:
+        reasons, counted = evaluate_nodes(request, competition, names)
         competitors = {**counted, **competitors}
     if decided:
         decided |= zip(names, reasons, strict=True)

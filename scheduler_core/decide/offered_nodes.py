@@ -39,7 +39,7 @@ from scheduler_core.decide.decision import (
     volumes_on_pod_node,
     volumes_to_offer,
 )
-from scheduler_core.decide.filter import resolve_candidates
+from scheduler_core.decide.filter import candidate_volumes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.state import ClusterState
@@ -398,7 +398,7 @@ def offer_to_restore(
     pod = current_pod(offered.pod, view)
     if pod is None or not pod.live or pod.node_name:
         return None
-    resolution = resolve_candidates(pod, sorted(offered.nodes), view, options, others).resolution
+    resolution = candidate_volumes(pod, sorted(offered.nodes), view, options, others).resolution
     on_node = volumes_on_pod_node(resolution)
     volumes = volumes_to_offer(resolution) if offered.nodes else ()
     unplaced_volumes = tuple(volume for volume in resolution.unplaced if volume not in on_node)

@@ -328,15 +328,15 @@ def evaluate_nodes(
         competitors = competition.contention.competitors(competition, missing, anywhere)
         for optional, members in query.optional.split(missing):
             for name, reason in _evaluate_with(query, members, optional, competitors).items():
-                on_node = competitors.get(name)
-                results[name] = _WITHOUT_COMPETITORS[reason] if on_node is None else (reason, on_node)
+                own = competitors.get(name)
+                results[name] = _WITHOUT_COMPETITORS[reason] if own is None else (reason, own)
     if budget.gave_up == gave_up:
         # A pod that was offered nodes with a volume of this one may not have been delivered by a watch yet.
         own_nodes |= competition.contention.nodes_involving(competition.requester, missing)
         cached = {name: result for name, result in results.items() if name not in own_nodes}
         competition.results.store(key, shared | cached, version)
     shared |= results
-    counted = {name: competitors for name in names if (competitors := shared[name][1]) is not None}
+    counted = {name: on_node for name in names if (on_node := shared[name][1]) is not None}
     return [shared[name][0] for name in names], counted
 
 
