@@ -141,12 +141,7 @@ class Offers:
     async def decide(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
-        """Decides about a pod, and offers it some of the fitting nodes.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
-            CallerGoneError: the caller did not wait
-        """
+        """Decides as `Decider.decide`, and offers the pod some of the fitting nodes."""
         if not pod.volumes:
             return await self._evaluator.decide(pod, candidates)
         self._requests += 1
@@ -185,9 +180,7 @@ class Offers:
         return answer.decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there. Raises a ResolutionError if an object the pod
-        names does not exist or contradicts it.
-        """
+        """Decides where preemption could help, and holds the room there, as `Decider.preempt`."""
         if not await self._evaluator.has_pod(pod):
             return await self._evaluator.decide(pod, candidates, self.contenders)
         await self._evaluator.fetch_missing(pod)
