@@ -39,7 +39,7 @@ from scheduler_core.decide.decision import (
     worst_by_node,
 )
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.competitors import Competitors, Requester, Volumes, volumes_key
+from scheduler_core.evaluation.competitors import Competitors, Requester, Volumes
 from scheduler_core.evaluation.contention import (
     Competition,
     PodQuery,
@@ -384,11 +384,11 @@ def _mark_waiting(part: _Part) -> Sequence[Reason]:
     request, reasons, competitors = part
     if request.contested is None or any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
         return reasons
-    groups: dict[object, list[str]] = {}
+    groups: dict[int, list[str]] = {}
     for name, reason in zip(request.candidates, reasons, strict=True):
         on_node = competitors.get(name) if reason in _WORTH_WAITING else None
         if on_node is not None and on_node.offered:
-            groups.setdefault(volumes_key(on_node.demanded), []).append(name)
+            groups.setdefault(on_node.demand_group, []).append(name)
     packing = request.options.packing
     # With these modes no unsafe node is offered, so there is nothing to wait for on one.
     examine_safety = packing in (Packing.ORDER_SAFE, Packing.STALE_SAFE)

@@ -93,6 +93,7 @@ class Competitors(Struct, frozen=True):
     demanded: Volumes  # volumes that will be placed there, and roaming ones, which will be placed on some node
     offered: Volumes  # volumes that may be placed there
     group: int  # equal for nodes with equal competitors
+    demand_group: int  # the same without what is only offered
     total: int = 0  # bytes of all volumes
     offered_total: int = 0  # bytes of the volumes that may be placed there
     largest: int = 0  # bytes of the largest volume
@@ -130,6 +131,7 @@ class CompetitorGroups:
             offered=offered,
             left_out=left_out,
             group=self._group(volumes, classes, left_out),
+            demand_group=self._group(demanded, classes[: len(demanded)]),
             total=sum(sizes),
             offered_total=sum(sizes[len(demanded) :]),
             largest=max(sizes, default=0),
@@ -138,7 +140,7 @@ class CompetitorGroups:
             bytes_by_class=bytes_by_class,
         )
 
-    def _group(self, volumes: Volumes, classes: Sequence[ReplicaRequest], left_out: Volumes) -> int:
+    def _group(self, volumes: Volumes, classes: Sequence[ReplicaRequest], left_out: Volumes = ()) -> int:
         if len(self._numbers_by_key) >= _MAX_GROUPS:
             self._numbers_by_key.clear()
             # Every linked clone is a class of its own.
