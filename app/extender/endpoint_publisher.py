@@ -22,7 +22,7 @@ from app.kube.client import ApiError, KubeClient, create_owned
 from app.kube.resources import ENDPOINT_SLICES
 from app.schemas.state import GuardActivity, PlacementGuardState
 from scheduler_core.convert.leadership import endpoint_slice, new_slice, update_slice, version_precondition
-from scheduler_core.decide.settings import GuardMode
+from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.leadership.endpoint_slice import (
     EXTENDER,
     CreateSlice,

@@ -26,7 +26,7 @@ from app.extender.metrics import Metrics
 from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, check_caller
 from scheduler_core.decide.decision import NO_SCORES, Contenders, Decision, ExcludedNodes
-from scheduler_core.decide.settings import ExtenderSettings
+from scheduler_core.decide.extender_settings import ExtenderSettings
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.offers.handover_record import HandoverRecord

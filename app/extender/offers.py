@@ -29,6 +29,7 @@ from app.extender.watched_pods import WatchedPods
 from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, UnavailableError, check_caller
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
+from scheduler_core.decide.extender_settings import ExtenderSettings
 from scheduler_core.decide.offered_nodes import (
     current_pod,
     exclude,
@@ -40,7 +41,6 @@ from scheduler_core.decide.offered_nodes import (
     stale_nodes,
     undecided_pods,
 )
-from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
