@@ -164,6 +164,7 @@ class Contention:
         self._roaming.finish_update(query.version)
 
     def roaming_volumes(self, query: ContentionQuery) -> Volumes:
+        """Returns the volumes that count on every node where they fit, without the requester's."""
         if not self._roaming:
             return ()
         roaming = self._roaming.volumes_on_every_node(query.ledger, query.state.view.cluster.now)

@@ -15,7 +15,7 @@ from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation import profile
+from scheduler_core.evaluation import state as cluster_state
 from scheduler_core.evaluation.fit import OpenDisk
 from scheduler_core.evaluation.state import ClusterState, Refused, profile_node
 from scheduler_core.model.kube import Pod
@@ -271,7 +271,7 @@ def test_profiles_made_while_nodes_change_serve_the_later_states(monkeypatch: py
         profiled.append(name)
         return profile_node(view, classes, name)
 
-    monkeypatch.setattr(profile, "profile_node", count)
+    monkeypatch.setattr(cluster_state, "profile_node", count)
     later: list[ClusterState] = []
 
     def change() -> None:

@@ -261,7 +261,7 @@ REMOTE = storage_class("remote", dataLocality="disabled")
         ),
         pytest.param(
             [
-                *(longhorn_node("broken", ready=False), longhorn_node("fine"), kube_node("other")),
+                *(longhorn_node("broken", ready=False), longhorn_node("fine")),
                 *(*bound("a", locality="disabled"), replica("r", "vol-a", "fine")),
             ],
             {"broken": "NODE_NOT_READY", "fine": "ATTACHABLE", "other": "NOT_A_LONGHORN_NODE"},
