@@ -101,6 +101,16 @@ def test_replicas_are_in_different_zones_if_they_may_not_share_one() -> None:
     assert set(reasons(explained(make.pod("b"), east, west, objects)).values()) == {"ATTACHABLE"}
 
 
+def test_a_replica_without_a_place_may_not_join_one_that_has() -> None:
+    volume = make.bound("b", 10, locality="disabled", numberOfReplicas=2)
+    replicas = [make.replica("r1", "vol-b", "n1", size=10), make.replica("r2", "vol-b", size=10)]
+    objects: list[Any] = [volume, replicas, EVERY_REPLICA]
+    one_node = explained(make.pod("b"), nodes(100), *objects)
+    two_nodes = explained(make.pod("b"), nodes(100, 100), *objects)
+    assert set(reasons(one_node).values()) == {"TOO_FEW_NODES"}
+    assert set(reasons(two_nodes).values()) == {"ATTACHABLE"}
+
+
 def test_longhorn_waits_for_no_replica_of_a_volume_that_it_runs() -> None:
     volume = make.bound("b", 10, locality="disabled", numberOfReplicas=2, nodeID="n1")
     replicas = [make.replica("r1", "vol-b", "n1", size=10), make.replica("r2", "vol-b", size=10)]

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
 from scheduler_core.offers.ledger import PERIOD, Ledger, RecentOffers, step
 from scheduler_core.offers.outstanding_offer import (
+    HOLD_LIFETIME,
+    NEVER,
     ObservedPod,
     Offered,
     OffersRestored,
@@ -32,6 +34,14 @@ def test_a_hold_counts_against_pods_of_at_most_its_priority(priority: int | None
     ledger = step(Ledger(), replace(OFFERED, priority=priority), 100)[0]
     assert [ledger.offers["u"].counts_against(other) for other in (-1, 7, 8)] == counts
     assert [not list(ledger.holds_below(other)) for other in (-1, 7, 8)] == counts
+
+
+@pytest.mark.parametrize(("condition", "end"), [("", NEVER), ("preempting", 100 + HOLD_LIFETIME)])
+def test_a_request_about_the_nominated_node_alone_makes_a_narrowed_offer(condition: str, end: float) -> None:
+    """A nomination of preemption may lead nowhere."""
+    nominated = replace(OFFERED.pod, nominated_node="b", unschedulable=condition)
+    ledger = step(Ledger(), replace(OFFERED, pod=nominated, nodes=frozenset("b")), 100)[0]
+    assert (ledger.offers["u"].narrowed, ledger.next_end) == (True, end)
 
 
 def test_offers_are_restored_into_an_empty_ledger_only() -> None:
