@@ -5,7 +5,7 @@ comes from a snapshot file, or from the live cluster (`app/kube/cluster_cache.py
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -21,11 +21,10 @@ from scheduler_core.decide.decision import (
     FilterOptions,
 )
 from scheduler_core.decide.explain import Explanation, explain_nodes
-from scheduler_core.decide.filter import filter_nodes, resolve_candidates
+from scheduler_core.decide.filter import candidate_volumes, filter_nodes
 from scheduler_core.decide.score_facts import PlanCache
 from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, guards_every_node
@@ -155,7 +154,7 @@ class Evaluator:
         I/O, so a caller may hold a lock meanwhile. Placements that are allowed meanwhile count, too.
 
         Raises:
-            MissingObjectError: the state lacks an object that the pod names; see `fetch_missing`
+            MissingObjectError: the state lacks an object that the pod names; see `with_objects`
             ResolutionError: as decide
         """
         state = self._source.state()
@@ -235,34 +234,34 @@ class Evaluator:
         """Lets nothing else run in the thread while a decision is about to be asked for."""
         return self._runner.expecting()
 
-    async def fetch_storage_classes(self, pod: Pod) -> int:
-        """Fetches the classes that the state lacks, or one would pass for another driver's; returns how many. Raises a
-        ResolutionError if these are too many.
+    async def with_objects(self, pod: Pod, decide: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Returns what `decide` returns once the state has every object that the pod names; each missing one is fetched, and
+        `decide` begins again. Raises a ResolutionError as `decide` does, or if these are too many.
         """
-        classes = missing_storage_classes(pod, self.view)
-        if len(classes) > MAX_FETCHES:
-            raise ResolutionError(
-                f"pod {pod.key} names {len(classes)} StorageClasses that are not there: {', '.join(classes)}"
-            )
-        for name in classes:
-            await self._source.fetch(MissingObjectError("StorageClass", name, f"pod {pod.key}"))
-        return len(classes)
-
-    async def _run(
-        self, pod: Pod, decide: Callable[[ClusterState], Callable[[], _Result]], urgency: Urgency = Urgency.DECISION
-    ) -> _Result:
         fetches = 0
         while True:
-            # Again for each claim that was fetched: its class may not have been delivered either.
-            fetches += await self.fetch_storage_classes(pod)
+            # Again for each claim that was fetched: its class may not have been delivered either. It would pass for another driver's.
+            classes = missing_storage_classes(pod, self.view)
+            if len(classes) > MAX_FETCHES:
+                raise ResolutionError(
+                    f"pod {pod.key} names {len(classes)} StorageClasses that are not there: {', '.join(classes)}"
+                )
+            for name in classes:
+                await self._source.fetch(MissingObjectError("StorageClass", name, f"pod {pod.key}"))
+            fetches += len(classes)
             try:
-                return await self.run(decide(self._source.state()), urgency)
+                return await decide()
             except MissingObjectError as missing:
                 fetches += 1
                 if fetches > MAX_FETCHES or not await self._source.fetch(missing):
                     raise
 
+    async def _run(
+        self, pod: Pod, decide: Callable[[ClusterState], Callable[[], _Result]], urgency: Urgency = Urgency.DECISION
+    ) -> _Result:
+        return await self.with_objects(pod, lambda: self.run(decide(self._source.state()), urgency))
+
 
 def _resolve(pod: Pod, state: ClusterState, options: FilterOptions) -> None:
     if not exceeds_attach_limit(pod):
-        resolve_candidates(pod, state.view.snapshot.nodes, state.view, options)
+        candidate_volumes(pod, state.view.snapshot.nodes, state.view, options)

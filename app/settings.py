@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from msgspec import Struct, field
 
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.decide.settings import Enforcement
+from scheduler_core.decide.extender_settings import Enforcement
 
 if TYPE_CHECKING:
     from scheduler_core.leadership.election import ElectionTiming

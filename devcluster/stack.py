@@ -37,7 +37,7 @@ from devcluster.programs import (
     start_prometheus,
     start_simulator,
 )
-from scheduler_core.decide.settings import PLACEMENT_GUARD, GuardMode
+from scheduler_core.decide.extender_settings import PLACEMENT_GUARD, GuardMode
 
 __all__ = [
     "FAST_CLIENT",

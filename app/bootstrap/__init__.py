@@ -35,7 +35,7 @@ from app.runtime.server import HEADERS
 from app.settings import Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Competing
-from scheduler_core.decide.settings import Enforcement
+from scheduler_core.decide.extender_settings import Enforcement
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.predict.predicted_cluster import persistent_state

@@ -44,8 +44,8 @@ from app.runtime.elector import Elector
 from app.schemas.state import OutstandingState
 from app.settings import LiveOptions, Reservation, Settings
 from scheduler_core.decide.decision import Competing, Contenders
+from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.decide.offered_nodes import offers_on_node
-from scheduler_core.decide.settings import GuardMode
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.values import replace
 

@@ -14,7 +14,7 @@ from app.cli import cluster_source, render
 from app.cli.options import namespace_option
 from app.schemas.remedies_answer import RemedyAnswer, move_commands, remedy_answer
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.decide.filter import check_existing_volumes, resolve_candidates
+from scheduler_core.decide.filter import candidate_volumes, check_existing_volumes
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
@@ -72,7 +72,7 @@ def remedies(
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")
     cluster = cluster_source.predicted_cluster(replace(source, snapshot=pod.snapshot))
     with render.show_status("Searching for remedies"):
-        volumes = resolve_candidates(pod.pod, cluster.node_names, cluster.state.view, rules.options)
+        volumes = candidate_volumes(pod.pod, cluster.node_names, cluster.state.view, rules.options)
         check_existing_volumes(volumes.resolution)
         search = find_remedies(pod.pod, cluster, rules.options, limit)
     answers = [remedy_answer(cluster, remedy, query.longhorn_namespace) for remedy in search.remedies]

@@ -33,9 +33,9 @@ from app.settings import (
     TlsFiles,
     read_content,
 )
-from scheduler_core.decide import settings as extender_settings
+from scheduler_core.decide import extender_settings
 from scheduler_core.decide.decision import Packing
-from scheduler_core.decide.settings import Enforcement, SettingsHistory, SettingsSource
+from scheduler_core.decide.extender_settings import Enforcement, SettingsHistory, SettingsSource
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.leadership.election import ElectionTiming
@@ -204,7 +204,7 @@ def _entries(file: str) -> list[tuple[str, yaml.Node]]:
 
 
 def check_settings(source: str, values: Mapping[str, str]) -> None:
-    for problem in SettingsHistory().resolve([SettingsSource(source, values)]).problems:
+    for problem in SettingsHistory().merge([SettingsSource(source, values)]).problems:
         raise CoreError(problem.partition(";")[0])
 
 

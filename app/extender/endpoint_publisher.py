@@ -23,7 +23,7 @@ from app.kube.resources import ENDPOINT_SLICES
 from app.runtime.logs import ProblemLog
 from app.schemas.state import GuardActivity, PlacementGuardState
 from scheduler_core.convert.leadership import endpoint_slice, new_slice, update_slice, version_precondition
-from scheduler_core.decide.settings import GuardMode
+from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.leadership import endpoint_slice as slices
 
 log = structlog.get_logger("publishing")

@@ -35,7 +35,7 @@ from scheduler_core.convert.admission import AdmissionRequest, JsonPatch, placem
 from scheduler_core.convert.meta import Wire, decode_json
 from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.decide.decision import Competing, Contenders
-from scheduler_core.decide.settings import ExtenderSettings, GuardMode
+from scheduler_core.decide.extender_settings import ExtenderSettings, GuardMode
 from scheduler_core.errors import ObjectError
 from scheduler_core.guard import placement_guard
 from scheduler_core.model.longhorn import NODE_LABEL, Placement, Replica

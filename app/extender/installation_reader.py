@@ -23,7 +23,7 @@ from scheduler_core.convert.kube import ConfigMap
 from scheduler_core.convert.leadership import endpoint_slice
 from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import KINDS
-from scheduler_core.decide.settings import ExtenderSettings, SettingsHistory, SettingsSource
+from scheduler_core.decide.extender_settings import ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.installation.facts import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
 from scheduler_core.installation.registration import SECOND_SCHEDULER
@@ -298,7 +298,7 @@ def _addresses(raw: bytes) -> tuple[str, ...]:
 
 def _extender_settings(raw: bytes) -> ExtenderSettings:
     data = decode_json("ConfigMap", raw, ConfigMap).data or {}
-    return SettingsHistory().resolve([SettingsSource(f"ConfigMap {PROGRAM}", data)])
+    return SettingsHistory().merge([SettingsSource(f"ConfigMap {PROGRAM}", data)])
 
 
 async def _report(ask: installation_calls.Ask, *, probes_only: bool) -> ProcessReport | None:

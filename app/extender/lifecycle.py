@@ -34,7 +34,7 @@ from app.runtime.logs import ProblemLog
 from app.runtime.probes import ALWAYS_AVAILABLE, Availability, SwitchedOff
 from app.runtime.server import freeze_heap
 from app.schemas.state import OutstandingState, ServiceState
-from scheduler_core.decide.settings import DEFAULTS, ExtenderSettings, SettingsHistory, SettingsSource
+from scheduler_core.decide.extender_settings import DEFAULTS, ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.model.installation import ENABLED
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError
@@ -94,7 +94,7 @@ class LiveSettings:
         # They are asked for with every object that a watch delivers, and a source that changes is another object.
         if len(self._sources) != len(sources) or any(map(is_not, sources, self._sources)):
             names = (f"ConfigMap {NAME}", resources.LONGHORN_SETTINGS.kind, "environment")
-            self._latest = self._history.resolve(list(map(SettingsSource, names, sources)))
+            self._latest = self._history.merge(list(map(SettingsSource, names, sources)))
             self._sources = sources
         return self._latest
 

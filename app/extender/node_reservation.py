@@ -26,7 +26,7 @@ from app.extender.metrics import Metrics
 from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, check_caller
 from scheduler_core.decide.decision import NO_SCORES, Contenders, Decision, ExcludedNodes
-from scheduler_core.decide.settings import ExtenderSettings
+from scheduler_core.decide.extender_settings import ExtenderSettings
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.offers.handover_record import HandoverRecord
@@ -76,20 +76,10 @@ class NodeReservations:
     async def decide(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
-        """Decides about a pod once the lock is free. If the pod takes space, the lock stays held until the pod is
-        bound.
-
-        Args:
-            pod: as kube-scheduler sent it
-            candidates: names of the nodes in the request
-            hung_up: checked once the lock is held, and again before anything is reserved; may raise to refuse the request
-            scores: every node that fits is returned, so that they decide nothing
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
-            CallerGoneError: the caller did not wait
+        """Decides as `Decider.decide`, once the lock is free. If the pod takes space, the lock stays held until the pod is
+        bound. `hung_up` is checked once the lock is held, and again before anything is reserved.
         """
-        del scores
+        del scores  # every node that fits is returned
         if not pod.volumes:
             return await self._evaluator.decide(pod, candidates)
         if not await self._evaluator.has_pod(pod):
@@ -112,9 +102,7 @@ class NodeReservations:
         return decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help; nothing is reserved until /filter. Raises a ResolutionError as `decide`
-        does.
-        """
+        """Decides where preemption could help; nothing is reserved until /filter."""
         return await self._evaluator.decide(pod, candidates, self.contenders)
 
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:

@@ -35,8 +35,7 @@ from scheduler_core.decide import nudge
 from scheduler_core.decide.decision import Competing, Contenders, Decision
 from scheduler_core.decide.offered_nodes import current_pod
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.values import replace

@@ -29,6 +29,7 @@ from app.extender.watched_pods import WatchedPods
 from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, UnavailableError, check_caller
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
+from scheduler_core.decide.extender_settings import ExtenderSettings
 from scheduler_core.decide.offered_nodes import (
     current_pod,
     exclude,
@@ -40,11 +41,9 @@ from scheduler_core.decide.offered_nodes import (
     stale_nodes,
     undecided_pods,
 )
-from scheduler_core.decide.settings import ExtenderSettings
 from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.evaluation.competitors import NO_REQUESTER
-from scheduler_core.evaluation.contention import Contention, ContentionQuery
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
+from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers import outstanding_offer
@@ -132,7 +131,8 @@ class Offers:
         """Returns demand and offers of other pods; none if reservations are switched off."""
         if self._settings().node_reservation_timeout <= 0:
             return NO_CONTENDERS
-        return Competing(self._cache.state().demand, self.observed_ledger(), self._contention, self._equivalence)
+        ledger = self.observed_ledger()
+        return Competing(self._cache.state().demand, ledger, self._contention, self._equivalence)
 
     def reserved_nodes(self) -> frozenset[str]:
         """Returns no node: none is reserved as a whole."""
@@ -141,12 +141,7 @@ class Offers:
     async def decide(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
-        """Decides about a pod, and offers it some of the fitting nodes.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
-            CallerGoneError: the caller did not wait
-        """
+        """Decides as `Decider.decide`, and offers the pod some of the fitting nodes."""
         if not pod.volumes:
             return await self._evaluator.decide(pod, candidates)
         self._requests += 1
@@ -167,7 +162,10 @@ class Offers:
             self._nudger.note_request(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, MAX_WAIT)
         while True:
-            answer = await self._decide_with_all_objects(pod, candidates, hung_up, scores)
+            # The answer holds the lock, under which nothing is fetched.
+            answer = await self._evaluator.with_objects(
+                pod, lambda: self._decide_and_offer(pod, candidates, hung_up, scores)
+            )
             remaining = until - self._clock()
             if not answer.waiting or remaining <= 0:
                 break
@@ -182,9 +180,7 @@ class Offers:
         return answer.decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides where preemption could help, and holds the room there. Raises a ResolutionError if an object the pod
-        names does not exist or contradicts it.
-        """
+        """Decides where preemption could help, and holds the room there, as `Decider.preempt`."""
         if not await self._evaluator.has_pod(pod):
             return await self._evaluator.decide(pod, candidates, self.contenders)
         await self._evaluator.fetch_missing(pod)
@@ -301,22 +297,6 @@ class Offers:
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
-
-    async def _decide_with_all_objects(
-        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
-    ) -> _Answer:
-        """Answers from a state that has every object the pod names, and fetches again those that are deleted meanwhile."""
-        await self._evaluator.fetch_storage_classes(pod)
-        tries = 0
-        while True:
-            try:
-                return await self._decide_and_offer(pod, candidates, hung_up, scores)
-            except MissingObjectError:
-                tries += 1
-                if tries == _MAX_TRIES:
-                    raise
-            # The answer holds the lock, under which nothing is fetched.
-            await self._evaluator.fetch_missing(pod)
 
     async def _decide_and_offer(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]

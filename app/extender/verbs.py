@@ -91,12 +91,10 @@ class WithoutReservations:
     async def decide(
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
-        """Decides about a pod. Raises a ResolutionError if an object the pod names does not exist or contradicts it."""
         del hung_up, scores
         return await self.preempt(pod, candidates)
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Decides as `decide`. Raises a ResolutionError as `decide` does."""
         return await self._evaluator.decide(pod, candidates, self.contenders)
 
 

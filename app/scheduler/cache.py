@@ -35,8 +35,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.convert.generic import PendingPod, pod_on_node
 from scheduler_core.decide.decision import Competing, FilterOptions
 from scheduler_core.decide.score_facts import PlanCache
-from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, kinds_read

@@ -11,8 +11,8 @@ from pydantic import Field
 from app.schemas.decision import Answer, PolicyAnswer
 from scheduler_core.cluster.free_space import unlisted_bytes
 from scheduler_core.cluster.view import View
+from scheduler_core.decide.extender_settings import Enforcement
 from scheduler_core.decide.nudge import WaitingPod
-from scheduler_core.decide.settings import Enforcement
 from scheduler_core.disk_schedule.allocation import claimed_bytes
 from scheduler_core.evaluation.competitors import identity
 from scheduler_core.guard.placement_guard import GuardState

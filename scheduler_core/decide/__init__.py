@@ -1,8 +1,8 @@
 """What the scheduler extender answers about a pod. ResolutionError says that an object that the pod names does not exist or contradicts it.
 
-settings                the extender's own settings and the proposal's three, each with its source
+extender_settings       the extender's own settings and the proposal's three, each with its source
 decision                options, contenders and the decision about one pod, and as the decision log keeps it
-filter                  which nodes can hold all of a pod's volumes, stage by stage (`filter_stages`)
+filter                  which nodes can hold all of a pod's volumes, stage by stage
 explain                 plans and numbers behind a decision; `volume_sentences` about many nodes
 offered_nodes           what is offered of a decision, and how offers end; which nodes are offered
 nudge                   when a refused pod is retried

@@ -14,9 +14,8 @@ from typing import Final
 from msgspec import Struct, field
 
 from scheduler_core.evaluation.competitors import Competitors
-from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
-from scheduler_core.evaluation.profile import Profile
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
+from scheduler_core.evaluation.fit import Profile
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.verdict import UNSAFE, Reason
@@ -176,6 +175,76 @@ def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:
 
 def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
     return tuple(volume for volume in resolution.volumes if volume.persistent_volume or is_local(volume.volume))
+
+
+# The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all
+# others. The others have the order of `Reason`: the order of the matches depends on the claims' names.
+_PASSING: Final = (
+    Reason.NO_VOLUMES,
+    Reason.HOME,
+    Reason.ATTACHABLE,
+    Reason.ROOM,
+    Reason.STALE_UNSAFE,
+    Reason.ORDER_UNSAFE,
+    Reason.WAITING,
+    Reason.SPOKEN_FOR,
+    Reason.NEVER_SAFE,
+)
+_REFUSED: Final = len(_PASSING)
+_SEVERITY: Final = {
+    reason: severity
+    for severity, reason in enumerate((*_PASSING, *(reason for reason in reversed(Reason) if reason not in _PASSING)))
+}
+Judgement = tuple[Sequence[str], Sequence[Reason]]
+"""Nodes and their reasons, in the same order."""
+
+
+def worst_by_node(parts: Sequence[Judgement]) -> dict[str, tuple[int, Reason]]:
+    """Returns each node's worst reason, and the part that it is of. A node in several parts fits only if it fits in all
+    of them: kube-scheduler chooses one, and nothing shows which.
+    """
+    worst: dict[str, tuple[int, Reason]] = {}
+    uncertain: set[str] = set()
+    for index, (names, reasons) in enumerate(parts):
+        for name, reason in zip(names, reasons, strict=True):
+            earlier = worst.get(name)
+            if earlier is None:
+                worst[name] = (index, reason)
+                continue
+            if max(_SEVERITY[reason], _SEVERITY[earlier[1]]) >= _REFUSED and (_packs(reason) or _packs(earlier[1])):
+                # The node is refused for good in one part and has a packing in another.
+                uncertain.add(name)
+            if _SEVERITY[reason] > _SEVERITY[earlier[1]]:
+                worst[name] = (index, reason)
+    return worst | {name: (worst[name][0], Reason.UNCERTAIN_VOLUME) for name in uncertain}
+
+
+def _packs(reason: Reason) -> bool:
+    return reason.fits or reason in UNSAFE or reason is Reason.NEVER_SAFE
+
+
+def combine_decisions(decisions: Sequence[Decision], candidates: Sequence[str]) -> Decision:
+    """Returns the decision about a pod that may have other volumes on some nodes, from those about each possible set."""
+    worst = worst_by_node([(decision.candidates, decision.reasons) for decision in decisions])
+    resolutions: dict[str, Resolution] = {}
+    competitors: dict[str, Competitors] = {}
+    profiles: dict[str, Profile] = {}
+    classes: dict[ReplicaRequest, None] = {}
+    for index, decision in enumerate(decisions):
+        classes |= dict.fromkeys(decision.volume_classes)
+        names = [name for name in decision.candidates if worst[name][0] == index]
+        resolutions |= dict.fromkeys(names, decision.resolution)
+        competitors |= {name: decision.competitors[name] for name in names if name in decision.competitors}
+        profiles |= {name: decision.profiles[name] for name in names if name in decision.profiles}
+    return Decision(
+        resolution=Resolution(),
+        candidates=candidates,
+        reasons=[worst[name][1] for name in candidates],
+        competitors=competitors,
+        volume_classes=tuple(classes),
+        profiles=profiles,
+        resolutions=resolutions,
+    )
 
 
 # An ordinary entry takes 1.4 kB of memory, and recording it 13 µs. One whose texts all have their greatest length takes 8 kB, or 26 kB if

@@ -12,7 +12,6 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.filter_stages import refusal_on_every_node, unready_volume
 from scheduler_core.decide.volume_sentences import (
     VolumeSentences,
     failing_order,
@@ -23,8 +22,13 @@ from scheduler_core.decide.volume_sentences import (
 )
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import missing_bytes_alone
-from scheduler_core.evaluation.many_nodes import Optional, OptionalVolumes, optional_volumes
-from scheduler_core.evaluation.replicas import domain_shortage, replica_needs
+from scheduler_core.evaluation.replicas import (
+    Optional,
+    OptionalVolumes,
+    domain_shortage,
+    optional_volumes,
+    replica_needs,
+)
 from scheduler_core.evaluation.single_node import (
     NodeEvaluation,
     closed_disks,
@@ -33,7 +37,7 @@ from scheduler_core.evaluation.single_node import (
     nearest_disk,
     refusal_detail,
 )
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.state import ClusterState, refusal_on_every_node, unready_volume
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, format_count, join_first

@@ -10,16 +10,19 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
                   → refused before any node is looked at? → no node
                   → reserved for another pod?        → refused
                   → nodes with a replica of the pod: one by one (`evaluation/single_node.py`)
-                  → all other nodes: by disk profile (`evaluation/many_nodes.py`)
+                  → all other nodes: by disk profile (`evaluation/contention.py`)
+                  → the whole pod has a placement?   → the nodes with one (`evaluation/whole_pod.py`)
+                  → the packing mode, and which nodes are waited for
 
-The steps from the constrained nodes on are the stages of `filter_stages.py`.
+The steps from the constrained nodes on are the functions of `_STAGES`, each with what earlier ones decided. `_refusals_of_pod` refuses all
+candidates, whatever `_constrained_nodes` decided; every later stage decides only nodes that are still undecided.
 
 `explain.py` runs this very decision and adds plans and numbers per node, so the two cannot differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from scheduler_core.cluster.view import View
@@ -31,58 +34,52 @@ from scheduler_core.decide.decision import (
     ExcludedNodes,
     FilterOptions,
     Packing,
+    combine_decisions,
     volumes_on_pod_node,
-)
-from scheduler_core.decide.filter_stages import (
-    FilterRequest,
-    evaluate_stages,
-    home_names,
-    node_constraints,
-    reason_of_node_with_replica,
-    with_replica,
+    worst_by_node,
 )
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.competitors import Competitors, Requester
-from scheduler_core.evaluation.contention import ContentionQuery
-from scheduler_core.evaluation.many_nodes import (
-    NO_OPTIONAL_VOLUMES,
+from scheduler_core.evaluation.competitors import Competitors, Requester, Volumes
+from scheduler_core.evaluation.contention import (
     Competition,
-    evaluate_alone,
-    evaluate_jointly,
-    optional_volumes,
+    PodQuery,
+    attribute_to_competitors,
+    evaluate_nodes,
+    evaluate_together,
 )
-from scheduler_core.evaluation.profile import Profile
-from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.evaluation.replicas import NO_OPTIONAL_VOLUMES, ReplicaNeed, optional_volumes, replica_needs
+from scheduler_core.evaluation.single_node import evaluate_node
+from scheduler_core.evaluation.state import ClusterState, attach_refusal, refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement
 from scheduler_core.longhorn.volume_validation import update_error
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import UNSAFE, Reason
-from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.values import replace
+from scheduler_core.volumes.existing_replicas import home_nodes
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
 from scheduler_core.volumes.volume_binding import CandidateVolumes, NodeResolution, resolve_on_nodes
 
-# The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all
-# others. The others have the order of `Reason`: the order of the matches depends on the claims' names.
-_PASSING: Final = (
-    Reason.NO_VOLUMES,
-    Reason.HOME,
-    Reason.ATTACHABLE,
-    Reason.ROOM,
-    Reason.STALE_UNSAFE,
-    Reason.ORDER_UNSAFE,
-    Reason.WAITING,
-    Reason.SPOKEN_FOR,
-    Reason.NEVER_SAFE,
-)
-_REFUSED: Final = len(_PASSING)
-_SEVERITY: Final = {
-    reason: severity
-    for severity, reason in enumerate((*_PASSING, *(reason for reason in reversed(Reason) if reason not in _PASSING)))
-}
 # Reasons that may hold only because of what was offered to other pods.
 _WORTH_WAITING: Final = UNSAFE | {Reason.SPOKEN_FOR}
+_Reasons = Mapping[str, Reason]
+
+
+class FilterRequest(PodQuery, frozen=True, kw_only=True):
+    """What every stage of a request reads."""
+
+    candidates: Sequence[str]
+    needs: tuple[ReplicaNeed, ...]  # the pod's replicas that need a place in the cluster
+    options: FilterOptions
+    excluded: frozenset[str]  # nodes that take no new volumes now
+    # The homes among all candidates of a pod whose volumes differ by node; None if they do not differ.
+    homes: frozenset[str] | None = None
+
+    @property
+    def view(self) -> View:
+        return self.state.view
 
 
 def filter_nodes(
@@ -96,7 +93,7 @@ def filter_nodes(
     if exceeds_attach_limit(pod):
         return Decision(Resolution(), candidates, [Reason.TOO_MANY_VOLUMES] * len(candidates))
     offered = _volumes_offered_to_others(pod, contenders)
-    volumes = resolve_candidates(pod, candidates, state.view, options, offered)
+    volumes = candidate_volumes(pod, candidates, state.view, options, offered)
     resolution = volumes.resolution
     check_existing_volumes(resolution)
     if not resolution.volumes:
@@ -106,8 +103,15 @@ def filter_nodes(
     competition = None
     if isinstance(contenders, Competing):
         requester = Requester.of(pod.uid, resolution.volumes, pod.priority)
-        query = ContentionQuery(state, contenders.demand, contenders.ledger, requester, budget)
-        competition = Competition(query, contenders.contention, contenders.equivalence)
+        competition = Competition(
+            state,
+            contenders.demand,
+            contenders.ledger,
+            requester,
+            budget,
+            contenders.contention,
+            contenders.equivalence,
+        )
     request = FilterRequest(
         state=state,
         resolution=resolution,
@@ -117,22 +121,22 @@ def filter_nodes(
         budget=budget,
         competition=competition,
         candidates=candidates,
+        needs=replica_needs(resolution, state.view),
         options=options,
         excluded=contenders.names if isinstance(contenders, ExcludedNodes) else frozenset(),
     )
     requests = [request] if len(volumes.parts) == 1 else _requests_by_match(request, volumes.parts)
-    evaluated, unsafe = _settle([_evaluate_part(request) for request in requests], options.packing)
-    if len(evaluated) > 1:
-        return _combine(evaluated, candidates, resolution, unsafe)
-    return _with_profiles(evaluated[0], unsafe)
+    parts, unsafe = _settle([_evaluate_part(request) for request in requests], options.packing)
+    if len(parts) == 1:
+        return _with_profiles(parts[0], unsafe)
+    combined = combine_decisions([_with_profiles(part, {}) for part in parts], candidates)
+    return replace(combined, resolution=resolution, unsafe=unsafe, gave_up=budget.gave_up)
 
 
-def resolve_candidates(
+def candidate_volumes(
     pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
 ) -> CandidateVolumes:
-    """Returns the pod's volumes on the candidates; `offered` are volumes that other pods may
-    take.
-    """
+    """Returns the pod's volumes on the candidates; `offered` are volumes that other pods may take."""
     taken = offered if options.match_volumes else None
     return resolve_on_nodes(pod, names, view, taken, require_best_effort=options.require_best_effort)
 
@@ -150,13 +154,28 @@ def _requests_by_match(request: FilterRequest, parts: Sequence[NodeResolution]) 
     positions = {name: position for position, name in enumerate(request.candidates)}
     requests: list[FilterRequest] = []
     for resolution, nodes in ((part.resolution, part.nodes) for part in parts):
-        examined = optional_volumes(request.view, resolution) if request.examine_safety else NO_OPTIONAL_VOLUMES
-        names = request.candidates if nodes is None else sorted(nodes, key=positions.__getitem__)
-        required = requirements(resolution.local, resolution.volumes)
-        requests.append(replace(request, resolution=resolution, required=required, optional=examined, candidates=names))
+        of_part = replace(
+            request,
+            resolution=resolution,
+            required=requirements(resolution.local, resolution.volumes),
+            optional=optional_volumes(request.view, resolution) if request.examine_safety else NO_OPTIONAL_VOLUMES,
+            needs=replica_needs(resolution, request.view),
+            candidates=request.candidates if nodes is None else sorted(nodes, key=positions.__getitem__),
+        )
+        requests.append(of_part)
     # The homes are those among all candidates.
     homes = _common_homes(requests)
     return [replace(entry, homes=homes) for entry in requests]
+
+
+def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
+    homes: set[str] = set()
+    others: set[str] = set()
+    for request in requests:
+        own = _home_names(request, _constrained_nodes(request, {}))
+        homes |= own
+        others.update(name for name in request.candidates if name not in own)
+    return frozenset(homes - others)
 
 
 class _Part(NamedTuple):
@@ -168,9 +187,161 @@ class _Part(NamedTuple):
 
 
 def _evaluate_part(request: FilterRequest) -> _Part:
+    """Returns each candidate's reason, and the competitors counted. Whether unsafe nodes are offered, and which nodes
+    are waited for, is not settled yet (`_settle`).
+    """
+    candidates = request.candidates
     if not request.resolution.volumes:
-        return _Part(request, [Reason.NO_VOLUMES] * len(request.candidates), {})
-    return _Part(request, *evaluate_stages(request))
+        return _Part(request, [Reason.NO_VOLUMES] * len(candidates), {})
+    decided: dict[str, Reason] = {}
+    for stage in _STAGES:
+        decided |= stage(request, decided)
+    with_replicas, competitors = _nodes_with_replicas(request, decided)
+    decided |= with_replicas
+    # The common case, in which no stage decides a node, keeps lists as they are: candidates may be thousands.
+    names = [name for name in candidates if name not in decided] if decided else candidates
+    competition = request.contested
+    if not names:
+        # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
+        reasons: list[Reason] = []
+    elif competition is None:
+        alone = evaluate_together(request, names, examine_safety=request.examine_safety)
+        reasons = [alone[name] for name in names]
+    else:
+        reasons, counted = evaluate_nodes(request, competition, names)
+        competitors = {**counted, **competitors}
+    if decided:
+        decided |= zip(names, reasons, strict=True)
+        reasons = [decided[name] for name in candidates]
+    return _Part(request, _placeable(request, reasons), competitors)
+
+
+def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Reasons:
+    # An exclusive claim stays where another live pod uses it.
+    volumes = request.resolution.volumes
+    limits = [(volume.in_use_on, Reason.CLAIM_IN_USE) for volume in volumes if volume.in_use_on]
+    for volume in request.resolution.local:
+        placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
+        # A strict-local volume stays where its replica is.
+        if volume.volume.data_locality == STRICT_LOCAL and placed:
+            limits.append((placed, Reason.STRICT_LOCAL_ELSEWHERE))
+    # The first reason of a node counts.
+    return {name: reason for nodes, reason in reversed(limits) for name in request.candidates if name not in nodes}
+
+
+def _refusals_of_pod(request: FilterRequest, _decided: _Reasons) -> _Reasons:
+    unready = unready_volume(request.view, request.resolution)
+    if unready is not None:
+        return dict.fromkeys(request.candidates, unready.reason)
+    # Equal volumes are looked at once: a pod may have thousands.
+    unplaced = (requirements([volume], ()) for volume in request.resolution.unplaced)
+    profiles = request.state.profiles
+    for required in {required.key: required for required in unplaced}.values():
+        nodes = list(profiles.table(required.classes).profiles.values())
+        results = profiles.evaluate(required, nodes, request.budget, examine_safety=False)
+        if not any(results[profile].fits for profile in nodes):
+            return dict.fromkeys(request.candidates, Reason.NO_ROOM_IN_CLUSTER)
+    return {}
+
+
+def _homes(request: FilterRequest, decided: _Reasons) -> _Reasons:
+    # A home has a usable replica of every local volume, and all of them can be attached there.
+    homes = _home_names(request, decided) if request.homes is None else request.homes
+    if not homes:
+        return {}
+    undecided = (name for name in request.candidates if name not in decided)
+    return {name: Reason.HOME if name in homes else Reason.HOME_ELSEWHERE for name in undecided}
+
+
+def _home_names(request: FilterRequest, decided: Collection[str]) -> frozenset[str]:
+    view = request.view
+    classes = request.required.classes
+    attachable = {name for name in _with_replica(request, decided) if attach_refusal(view, classes, name) is None}
+    # A home has a replica.
+    return home_nodes(request.resolution.local, attachable, view.cluster) if attachable else frozenset()
+
+
+def _refusals_everywhere(request: FilterRequest, decided: _Reasons) -> _Reasons:
+    refused = refusal_on_every_node(request.view, request.resolution)
+    if refused is None:
+        return {}
+    return {name: refused.reason for name in request.candidates if name not in decided}
+
+
+def _excluded_nodes(request: FilterRequest, decided: _Reasons) -> _Reasons:
+    if not request.excluded or not request.required.sizes:
+        return {}
+    reserved = (name for name in request.candidates if name in request.excluded and name not in decided)
+    return dict.fromkeys(reserved, Reason.NODE_RESERVED)
+
+
+_STAGES: Final[tuple[Callable[[FilterRequest, _Reasons], _Reasons], ...]] = (
+    _constrained_nodes,
+    _refusals_of_pod,
+    _homes,
+    _refusals_everywhere,
+    _excluded_nodes,
+)
+
+
+def _nodes_with_replicas(
+    request: FilterRequest, decided: _Reasons
+) -> tuple[dict[str, Reason], Mapping[str, Competitors]]:
+    """Evaluates nodes with a replica that matters to space one by one."""
+    names = _with_replica(request, decided, request.optional.nodes_with_replica)
+    competitors: Mapping[str, Competitors] = {}
+    if request.contested is not None and names:
+        competitors = request.contested.contention.competitors(request.contested, names)
+    reasons: dict[str, Reason] = {}
+    shares = request.budget.shares(len(names) + 1)
+    for name, share in zip(names, shares, strict=False):
+        reasons[name] = _reason_of_node_with_replica(request, name, competitors.get(name), share)
+    request.budget.take_back(shares)
+    return reasons, competitors
+
+
+def _reason_of_node_with_replica(
+    request: FilterRequest, name: str, competitors: Competitors | None, budget: Budget
+) -> Reason:
+    """Evaluates one node together with its competitors. A refusal that these alone cause says so."""
+    volumes = competitors.volumes if competitors is not None else ()
+    node = evaluate_node(request.view, request.resolution, name, volumes, request.optional.on(name))
+    reason = node.reason(budget)
+    if volumes and not reason.fits:
+        alone = evaluate_node(request.view, request.resolution, name)
+        if alone.reason(budget).fits:
+            reason = attribute_to_competitors(reason)
+    if reason is Reason.ROOM and request.examine_safety:
+        if node.overbooking() is None:
+            left_out = competitors.left_out if competitors is not None else ()
+            return reason if _stale_safe_with(request, name, volumes, left_out) else Reason.STALE_UNSAFE
+        safe = node.order_safety(budget).answer is PackingAnswer.YES
+        return Reason.STALE_UNSAFE if safe else Reason.ORDER_UNSAFE
+    return reason
+
+
+def _stale_safe_with(request: FilterRequest, name: str, volumes: Volumes, left_out: Volumes) -> bool:
+    if not left_out:
+        return True
+    node = evaluate_node(request.view, request.resolution, name, volumes + left_out, request.optional.on(name))
+    return node.refused is None and node.overbooking() is None
+
+
+def _with_replica(request: FilterRequest, decided: Collection[str], others: frozenset[str] = frozenset()) -> list[str]:
+    """Returns undecided candidates with a local volume's replica, and the `others` that are undecided."""
+    nodes = others.union(replica.node_id for volume in request.resolution.local for replica in volume.replicas)
+    return [name for name in request.candidates if name in nodes and name not in decided] if nodes else []
+
+
+def _placeable(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
+    if not request.needs:
+        return reasons
+    names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason.fits or reason in UNSAFE]
+    pod = WholePod(request.state, request.resolution, request.needs)
+    refused = nodes_without_placement(pod, names, request.budget)
+    if not refused:
+        return reasons
+    return [refused.get(name, reason) for name, reason in zip(request.candidates, reasons, strict=True)]
 
 
 def _settle(parts: Sequence[_Part], packing: Packing) -> tuple[Sequence[_Part], Mapping[str, Reason]]:
@@ -192,7 +363,7 @@ def _settle(parts: Sequence[_Part], packing: Packing) -> tuple[Sequence[_Part], 
 def _reasons_by_node(parts: Sequence[_Part]) -> tuple[Sequence[str], Sequence[Reason]]:
     if len(parts) == 1:
         return parts[0].request.candidates, parts[0].reasons
-    worst = _worst_by_node(parts)
+    worst = worst_by_node([(part.request.candidates, part.reasons) for part in parts])
     return list(worst), [reason for _, reason in worst.values()]
 
 
@@ -225,7 +396,7 @@ def _mark_waiting(part: _Part) -> Sequence[Reason]:
     waiting: set[str] = set()
     for names in groups.values():
         demanded = competitors[names[0]].demanded
-        results = evaluate_jointly(request, names, demanded, examine_safety=examine_safety)
+        results = evaluate_together(request, names, demanded, examine_safety=examine_safety)
         waiting |= {name for name, reason in results.items() if reason in accepted}
     return [
         Reason.WAITING if name in waiting else reason for name, reason in zip(request.candidates, reasons, strict=True)
@@ -243,12 +414,12 @@ def _mark_never_safe(part: _Part) -> Sequence[Reason]:
     profiles = zip(names, table.of(names), strict=True)
     # Nothing is in flight on these nodes.
     settled = [name for name, profile in profiles if profile.free == profile.reported]
-    apart = frozenset(with_replica(request, (), request.optional.nodes_with_replica))
+    apart = frozenset(_with_replica(request, (), request.optional.nodes_with_replica))
     others = [name for name in settled if name not in apart]
-    alone = dict(zip(others, evaluate_alone(request, others), strict=True))
+    alone = evaluate_together(request, others, examine_safety=request.examine_safety)
     for name in settled:
         if name in apart:
-            alone[name] = reason_of_node_with_replica(request, name, None, request.budget)
+            alone[name] = _reason_of_node_with_replica(request, name, None, request.budget)
     # What a search left open is not marked.
     if request.budget.gave_up and Reason.STALE_UNSAFE not in refused:
         return reasons
@@ -273,77 +444,6 @@ def _with_profiles(part: _Part, unsafe: Mapping[str, Reason]) -> Decision:
         resolution = request.resolution
         classes = requirements(volumes_on_pod_node(resolution), resolution.volumes).classes
         if not request.required.sizes:
-            competitors = competition.competitors(request.candidates)
+            competitors = competition.contention.competitors(competition, request.candidates)
     table = request.state.profiles.table(classes)
     return replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)
-
-
-def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
-    homes: set[str] = set()
-    others: set[str] = set()
-    for request in requests:
-        decided = {
-            name
-            for nodes, _ in node_constraints(request.resolution)
-            for name in request.candidates
-            if name not in nodes
-        }
-        own = home_names(request, decided)
-        homes |= own
-        others.update(name for name in request.candidates if name not in own)
-    return frozenset(homes - others)
-
-
-# A node in several parts fits only if it fits in all of them: kube-scheduler chooses one, and nothing shows which.
-def _worst_by_node(parts: Sequence[_Part]) -> dict[str, tuple[int, Reason]]:
-    worst: dict[str, tuple[int, Reason]] = {}
-    uncertain: set[str] = set()
-    for index, (request, reasons, _) in enumerate(parts):
-        for name, reason in zip(request.candidates, reasons, strict=True):
-            earlier = worst.get(name)
-            if earlier is None:
-                worst[name] = (index, reason)
-                continue
-            if max(_SEVERITY[reason], _SEVERITY[earlier[1]]) >= _REFUSED and (_packs(reason) or _packs(earlier[1])):
-                # The node is refused for good in one part and has a packing in another.
-                uncertain.add(name)
-            if _SEVERITY[reason] > _SEVERITY[earlier[1]]:
-                worst[name] = (index, reason)
-    return worst | {name: (worst[name][0], Reason.UNCERTAIN_VOLUME) for name in uncertain}
-
-
-def _packs(reason: Reason) -> bool:
-    return reason.fits or reason in UNSAFE or reason is Reason.NEVER_SAFE
-
-
-def _combine(
-    parts: Sequence[_Part], candidates: Sequence[str], resolution: Resolution, unsafe: Mapping[str, Reason]
-) -> Decision:
-    worst = _worst_by_node(parts)
-    resolutions: dict[str, Resolution] = {}
-    competitors: dict[str, Competitors] = {}
-    profiles: dict[str, Profile] = {}
-    classes: dict[ReplicaRequest, None] = {}
-    for index, part in enumerate(parts):
-        decision = _with_profiles(part, {})
-        classes |= dict.fromkeys(decision.volume_classes)
-        for name in decision.candidates:
-            if worst[name][0] == index:
-                resolutions[name] = decision.resolution
-                on_node = decision.competitors.get(name)
-                profile = decision.profiles.get(name)
-                if on_node is not None:
-                    competitors[name] = on_node
-                if profile is not None:
-                    profiles[name] = profile
-    return Decision(
-        resolution=resolution,
-        candidates=candidates,
-        reasons=[worst[name][1] for name in candidates],
-        gave_up=parts[0].request.budget.gave_up,
-        competitors=competitors,
-        unsafe=unsafe,
-        volume_classes=tuple(classes),
-        profiles=profiles,
-        resolutions=resolutions,
-    )

@@ -39,7 +39,7 @@ from scheduler_core.decide.decision import (
     volumes_on_pod_node,
     volumes_to_offer,
 )
-from scheduler_core.decide.filter import resolve_candidates
+from scheduler_core.decide.filter import candidate_volumes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.state import ClusterState
@@ -230,13 +230,12 @@ def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tup
 
 
 def nodes_with_most_free_space(
-    free: Iterable[tuple[int, str]], count: int, usable: Callable[[str, int], int] | None = None
+    bounds: Iterable[tuple[int, str]], count: int, usable: Callable[[str, int], int] = lambda _, bound: bound
 ) -> frozenset[str]:
-    """Returns the `count` nodes with most free space of pairs (free bytes, name); ties by name."""
-    # With `usable` the free bytes are upper bounds; `usable` returns the exact bytes of a node and is called for few.
-    if usable is None:
-        return frozenset(name for _, name in nsmallest(count, ((-size, name) for size, name in free)))
-    return frozenset(name for _, name in islice(_by_free_space(free, usable), count))
+    """Returns the `count` nodes with most free space of pairs (upper bound of the free bytes, name); ties by name.
+    `usable` returns the exact bytes of a node, and is called for few.
+    """
+    return frozenset(name for _, name in islice(_by_free_space(bounds, usable), count))
 
 
 def _by_free_space(bounds: Iterable[tuple[int, str]], usable: Callable[[str, int], int]) -> Iterator[tuple[int, str]]:
@@ -305,29 +304,28 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
     """Names of fitting nodes that changed since the decision."""
     if before[0].view.version == after[0].view.version:
         return frozenset()
-    changed = nodes_changed_since(_changelogs(before), _changelogs(after))
-    old = _facts(before)
-    new = _facts(after)
+    (old_logs, old), (new_logs, new) = _logs_and_facts(before), _logs_and_facts(after)
+    changed = nodes_changed_since(old_logs, new_logs)
     return frozenset(
         name
-        for name, reason in zip(decision.candidates, decision.reasons, strict=True)
+        for name in decision.fitting_nodes
         if (changed is None or name in changed)
-        and reason.fits
         and any(first.get(name) is not second.get(name) for first, second in zip(old, new, strict=True))
     )
 
 
-def _changelogs(moment: Moment) -> tuple[ChangeLog, ...]:
+def _logs_and_facts(moment: Moment) -> tuple[list[ChangeLog], list[Mapping[str, object]]]:
+    """Returns the change logs and the values by node that a decision was made from; an unchanged value is the same object
+    in the next view.
+    """
     state, contenders = moment
-    demand = (contenders.demand.changelog,) if isinstance(contenders, Competing) else ()
-    return state.profiles.changelog, *demand
-
-
-def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:
-    """Returns the values by node that a decision was made from; an unchanged value is the same object in the next view."""
-    view, contenders = moment[0].view, moment[1]
-    demand = (contenders.demand.by_node,) if isinstance(contenders, Competing) else ()
-    return view.indexes.free_space, view.snapshot.longhorn_nodes, view.snapshot.nodes or {}, *demand
+    logs = [state.profiles.changelog]
+    snapshot = state.view.snapshot
+    facts: list[Mapping[str, object]] = [state.view.indexes.free_space, snapshot.longhorn_nodes, snapshot.nodes or {}]
+    if isinstance(contenders, Competing):
+        logs.append(contenders.demand.changelog)
+        facts.append(contenders.demand.by_node)
+    return logs, facts
 
 
 def exclude(decision: Decision, names: frozenset[str], reason: Reason = Reason.WAITING) -> Decision:
@@ -400,7 +398,7 @@ def offer_to_restore(
     pod = current_pod(offered.pod, view)
     if pod is None or not pod.live or pod.node_name:
         return None
-    resolution = resolve_candidates(pod, sorted(offered.nodes), view, options, others).resolution
+    resolution = candidate_volumes(pod, sorted(offered.nodes), view, options, others).resolution
     on_node = volumes_on_pod_node(resolution)
     volumes = volumes_to_offer(resolution) if offered.nodes else ()
     unplaced_volumes = tuple(volume for volume in resolution.unplaced if volume not in on_node)

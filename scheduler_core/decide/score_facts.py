@@ -22,10 +22,9 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.evaluation.competitors import Competitors, Volumes
-from scheduler_core.evaluation.fit import free_after_plan
-from scheduler_core.evaluation.profile import Profile, Refused, profile_node
+from scheduler_core.evaluation.fit import AllowedDisks, Profile, plan
 from scheduler_core.evaluation.single_node import evaluate_node
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.state import ClusterState, Refused, profile_node
 from scheduler_core.generic.cycle_state import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.kube import Pod
@@ -220,7 +219,7 @@ def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volum
     if not node.required.sizes:
         return ()
     limits = _limits_by_uuid(planner.view, name)
-    free = free_after_plan(node.required, node.profile, planner.budget, node.allowed)
+    free = _free_after_plan(node.required, node.profile, planner.budget, node.allowed)
     return tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(node.disks, free, strict=True))
 
 
@@ -233,13 +232,40 @@ def _disks_of_equivalent_nodes(planner: _Planner, required: Requirements, names:
     shares = planner.budget.shares(len(distinct))
     for profile, share in zip(distinct, shares, strict=True):
         give_way()
-        free[profile] = free_after_plan(required, profile, share)
+        free[profile] = _free_after_plan(required, profile, share)
     planner.budget.take_back(shares)
     disks: dict[str, Disks] = {}
     for name, profile in zip(names, profiles, strict=True):
         limits = _limits_in_profile_order(planner, required, profile, name)
         disks[name] = tuple(map(DiskFacts, limits, free[profile]))
     return disks
+
+
+def _free_after_plan(
+    required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
+) -> tuple[int, ...]:
+    """Returns the free bytes of the disks after the plan, or as they are without a plan within the budget."""
+    if not required.uniform or allowed:
+        return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
+    free = list(profile.free)
+    for size in required.sizes:
+        most = max(free)
+        if size > most:
+            return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
+        free[free.index(most)] = most - size
+    return tuple(free)
+
+
+def _free_after_packing(required: Requirements, profile: Profile, disks: Sequence[int]) -> tuple[int, ...]:
+    free = list(profile.free)
+    copied: set[tuple[int, str]] = set()
+    for index, disk in enumerate(disks):
+        free[disk] -= required.sizes[index]
+        if profile.copying and required.images[index]:
+            copied.add((disk, required.images[index]))
+    for disk, image in copied:
+        free[disk] -= dict(profile.copies[disk]).get(image, 0)
+    return tuple(free)
 
 
 def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:

@@ -20,11 +20,16 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from scheduler_core.caches import ChangeLog
 from scheduler_core.cluster.view import View
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
+from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.items import Items
-from scheduler_core.volumes.demand import Demand, claim_identity
+from scheduler_core.volumes.demand import Demand, UnplacedVolumes, claim_identity
+from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import Requirements, requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume, current_volume, is_local
@@ -46,6 +51,10 @@ def volumes_key(volumes: Volumes) -> object:
     return tuple((volume_class(volume.volume), volume.volume.size, volume.volume.actual_size) for volume in volumes)
 
 
+def largest_first(volume: PodVolume) -> tuple[int, str]:
+    return -volume.volume.size, identity(volume)
+
+
 class Requester(Struct, frozen=True):
     """The pod that is evaluated; its own volumes and offer do not count as competitors."""
 
@@ -61,6 +70,21 @@ class Requester(Struct, frozen=True):
 
 
 NO_REQUESTER: Final = Requester("", frozenset())
+
+
+class ContentionQuery(Struct, frozen=True):
+    """Everything that the competitors of a requester depend on."""
+
+    state: ClusterState
+    demand: DemandIndex
+    ledger: Ledger
+    requester: Requester
+    budget: Budget
+
+    @property
+    def version(self) -> tuple[ChangeLog, ChangeLog]:
+        """The change logs of disk profiles and of demand."""
+        return self.state.profiles.changelog, self.demand.changelog
 
 
 class Competitors(Struct, frozen=True):
@@ -190,6 +214,7 @@ class OfferedVolumes:
         self._view: View | None = None
         self._current: dict[tuple[str, int], tuple[PodVolume, ...]] = {}
         self._joint: dict[tuple[int, ...], tuple[Sequence[Offer], JointOffers]] = {}
+        self._unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
 
     def on_node(self, offers: Iterable[Offer], name: str, view: View) -> VolumesByOffer:
         return [(offer, _needing_space(self._volumes_of(offer, view), name, view)) for offer in offers]
@@ -206,6 +231,20 @@ class OfferedVolumes:
             entry = (offers, JointOffers(offers, volumes, uniform=uniform))
             self._joint[key] = entry
         return entry[1]
+
+    def unplaced(self, ledger: Ledger, unplaced: UnplacedVolumes, view: View) -> dict[str, PodVolume]:
+        """Returns the volumes of offers that may go to any node and are no demand yet, the largest first."""
+        cached = self._unplaced
+        if cached is not None and cached[0] is unplaced and cached[1] is ledger.uids_with_unplaced_volumes:
+            return cached[2]
+        # The ledger does not know what it stores: an offer's volumes are PodVolumes. Its claim may have been bound since.
+        stored: list[Any] = [volume for offer in ledger.with_unplaced_volumes for volume in offer.unplaced_volumes]
+        volumes = (current_volume(volume, view) for volume in stored)
+        offered = {identity(volume): volume for volume in volumes if not volume.volume.has_shards}
+        not_demanded = (volume for key, volume in offered.items() if unplaced.by_key.get(key) is None)
+        result = {identity(volume): volume for volume in sorted(not_demanded, key=largest_first)}
+        self._unplaced = (unplaced, ledger.uids_with_unplaced_volumes, result)
+        return result
 
     def _volumes_of(self, offer: Offer, view: View) -> tuple[PodVolume, ...]:
         self._reset_for(view)

@@ -21,29 +21,32 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from scheduler_core.caches import ChangeLog, nodes_changed_since
+from scheduler_core.caches import ChangeLog, NodeResults, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import (
     CompetitorGroups,
     Competitors,
+    ContentionQuery,
     Volumes,
     VolumesByOffer,
     identity,
+    largest_first,
     volumes_key,
 )
-from scheduler_core.evaluation.profile import attach_refusal
-from scheduler_core.evaluation.state import ProfileCache
+from scheduler_core.evaluation.state import ProfileCache, attach_refusal
 from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
-from scheduler_core.packing.budget import Budget, give_way
+from scheduler_core.packing.budget import give_way
 from scheduler_core.packing.order_safe import counting_proves_safe
 from scheduler_core.volumes.demand import UNPLACED_LIFETIME, Demand, replica_count
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume
 
 _Keys = frozenset[str]
+# Results of nodes over all sets of volumes that may go anywhere; the latest sets stay.
+_MAX_JOINT: Final = 20_000
 
 
 class VolumesAnywhere(NamedTuple):
@@ -53,70 +56,50 @@ class VolumesAnywhere(NamedTuple):
     unplaced: Volumes  # one node's share of the others
 
 
-class OwnCompetitors(NamedTuple):
-    """The competitors of nodes without the volumes that may go anywhere."""
-
-    names: Iterable[str]  # all nodes
-    by_node: Mapping[str, Competitors]
-    shared: Collection[str]  # nodes that have the same ones for every requester
-
-
-class _Cached(Struct, frozen=True):
-    anywhere: VolumesAnywhere
-    changelog: ChangeLog  # of the profiles that they were computed with
-    by_node: dict[str, tuple[Competitors | None, Competitors | None]]
-
-
 class JointCompetitors:
     """Finds the competitors of nodes with the volumes that may go anywhere, and caches them."""
 
     def __init__(self, groups: CompetitorGroups) -> None:
         self._groups = groups
         self._none = groups.competitors((), ())
-        self._cached: _Cached | None = None
+        # By node, its own competitors and all.
+        self._results: NodeResults[tuple[Competitors | None, Competitors | None]] = NodeResults(_MAX_JOINT)
 
     def competitors(
-        self, own: OwnCompetitors, anywhere: VolumesAnywhere, profiles: ProfileCache, budget: Budget
+        self,
+        query: ContentionQuery,
+        names: Iterable[str],
+        own: Mapping[str, Competitors],
+        shared: Collection[str],
+        anywhere: VolumesAnywhere,
     ) -> Mapping[str, Competitors]:
-        """Returns the competitors of nodes with the volumes that fit in addition. Roaming volumes count like demand,
-        because no decision of kube-scheduler would end them.
+        """Returns the competitors of nodes with the volumes that fit in addition to their `own`. Roaming volumes count
+        like demand, because no decision of kube-scheduler would end them. `shared`: the nodes that have the same own
+        ones for every requester.
         """
-        if not any(anywhere):
-            return own.by_node
+        budget = query.budget
+        version = (query.state.profiles.changelog,)
+        cached = self._results.at(anywhere, version)
         joint: dict[str, Competitors | None] = {}
-        cached = self._cached_at(anywhere, profiles.changelog)
         missing: list[str] = []
-        for name in own.names:
+        for name in names:
             entry = cached.get(name)
-            if entry is not None and entry[0] is own.by_node.get(name):
+            if entry is not None and entry[0] is own.get(name):
                 joint[name] = entry[1]
             else:
                 missing.append(name)
         keys = frozenset(map(roaming_key, anywhere.roaming))
-        groups = self._equal_nodes(missing, own.by_node, keys)
-        for (_, counted), members in groups.items():
+        for (_, counted), members in self._equal_nodes(missing, own, keys).items():
             gave_up = budget.gave_up
-            base = own.by_node.get(members[0], self._none).volumes
+            base = own.get(members[0], self._none).volumes
             uncounted = tuple(volume for volume in anywhere.roaming if roaming_key(volume) not in counted)
-            parts = split_by_room(profiles, budget, members, base, uncounted + anywhere.unplaced)
+            parts = split_by_room(query, members, base, uncounted + anywhere.unplaced)
             for fitting, part in parts.items():
-                joint |= self._add(fitting, keys, part, own.by_node)
+                joint |= self._add(fitting, keys, part, own)
             if budget.gave_up == gave_up:
-                shared = (name for name in members if name in own.shared)
-                cached.update((name, (own.by_node.get(name), joint[name])) for name in shared)
+                cached |= {name: (own.get(name), joint[name]) for name in members if name in shared}
+        self._results.store(anywhere, cached, version)
         return {name: on_node for name, on_node in joint.items() if on_node is not None}
-
-    def _cached_at(
-        self, anywhere: VolumesAnywhere, changelog: ChangeLog
-    ) -> dict[str, tuple[Competitors | None, Competitors | None]]:
-        """Returns what is cached for these volumes and profiles; the caller adds what it lacks."""
-        cached = self._cached
-        by_node: dict[str, tuple[Competitors | None, Competitors | None]] = {}
-        changed = changelog.since(cached.changelog) if cached is not None and cached.anywhere == anywhere else None
-        if cached is not None and changed is not None:
-            by_node = {name: entry for name, entry in cached.by_node.items() if name not in changed}
-        self._cached = _Cached(anywhere, changelog, by_node)
-        return by_node
 
     def _equal_nodes(
         self, names: Iterable[str], competitors: Mapping[str, Competitors], keys: _Keys
@@ -153,21 +136,21 @@ FITTING: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
 _Part = tuple[list[str], frozenset[object]]
 
 
-def volumes_fit(profiles: ProfileCache, budget: Budget, name: str, volumes: Sequence[PodVolume]) -> bool:
+def volumes_fit(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> bool:
     if not volumes:
         return True
-    return fits_on_node(profiles, budget, name, requirements(volumes, volumes))
+    return fits_on_node(query, name, requirements(volumes, volumes))
 
 
-def fits_on_node(profiles: ProfileCache, budget: Budget, name: str, required: Requirements) -> bool:
+def fits_on_node(query: ContentionQuery, name: str, required: Requirements) -> bool:
     """Returns whether a node meets requirements."""
-    table = profiles.table(required.classes)
-    [profile] = table.of([name])
+    profiles = query.state.profiles
+    [profile] = profiles.table(required.classes).of([name])
     if required.uniform and profile.reason is None:
         items = required.items
         if counting_proves_safe(profile.free, items.total, items.largest):
             return True
-    results = profiles.evaluate(required, [profile], budget, examine_safety=False)
+    results = profiles.evaluate(required, [profile], query.budget, examine_safety=False)
     return results[profile] in FITTING
 
 
@@ -183,10 +166,10 @@ def volumes_with_open_disk(profiles: ProfileCache, name: str, volumes: Sequence[
 
 
 def split_by_room(
-    profiles: ProfileCache, budget: Budget, names: list[str], base: Volumes, volumes: Volumes
+    query: ContentionQuery, names: list[str], base: Volumes, volumes: Volumes
 ) -> dict[Volumes, list[str]]:
     """Splits nodes by the volumes, tried in their order, that fit in addition to `base`."""
-    all_fitting, remaining = _nodes_with_room(profiles, budget, names, base + volumes)
+    all_fitting, remaining = _nodes_with_room(query, names, base + volumes)
     # With the nodes, the keys of volumes that did not fit: an equal one does not fit either, once there are more volumes.
     parts: dict[Volumes, _Part] = {(): (remaining, frozenset())} if remaining else {}
     for volume in volumes:
@@ -197,7 +180,7 @@ def split_by_room(
                 split[fitting] = part, unfit
                 continue
             tried = (*base, *fitting, volume)
-            with_room, without_room = _nodes_with_room(profiles, budget, part, tried)
+            with_room, without_room = _nodes_with_room(query, part, tried)
             if with_room:
                 split[*fitting, volume] = with_room, unfit
             if without_room:
@@ -206,13 +189,11 @@ def split_by_room(
     return {fitting: part for fitting, (part, _) in parts.items()} | {volumes: all_fitting}
 
 
-def _nodes_with_room(
-    profiles: ProfileCache, budget: Budget, names: list[str], volumes: Volumes
-) -> tuple[list[str], list[str]]:
+def _nodes_with_room(query: ContentionQuery, names: list[str], volumes: Volumes) -> tuple[list[str], list[str]]:
     required = requirements(volumes, ())
-    table = profiles.table(required.classes)
-    node_profiles = table.of(names)
-    results = profiles.evaluate(required, node_profiles, budget, examine_safety=False)
+    profiles = query.state.profiles
+    node_profiles = profiles.table(required.classes).of(names)
+    results = profiles.evaluate(required, node_profiles, query.budget, examine_safety=False)
     with_room: list[str] = []
     without_room: list[str] = []
     for name, profile in zip(names, node_profiles, strict=True):
@@ -288,6 +269,9 @@ class RoamingVolumes:
         self._since: dict[str, tuple[datetime, bool]] = {}
         self._followed: RoamingVolumes | None = None
 
+    def __bool__(self) -> bool:
+        return bool(self._by_node)
+
     def follow(self, other: RoamingVolumes) -> None:
         """Lets volumes roam since when they roam there, if they do."""
         self._followed = other
@@ -308,11 +292,14 @@ class RoamingVolumes:
         else:
             self._by_node.pop(node, None)
 
-    def volumes_on_every_node(self, ledger: Ledger, now: datetime) -> Volumes:
-        """Returns the volumes that count on every node. The largest come first, at most `MAX_ROAMING`."""
+    def finish_update(self, version: Version) -> None:
+        """Notes that the volumes of all nodes are those of a version."""
+        self.version = version
         if not self._by_node:
             self._since.clear()
-            return ()
+
+    def volumes_on_every_node(self, ledger: Ledger, now: datetime) -> Volumes:
+        """Returns the volumes that count on every node. The largest come first, at most `MAX_ROAMING`."""
         roaming: dict[str, RoamingVolume] = {}
         for name in sorted(self._by_node):
             for entry in self._by_node[name]:
@@ -320,7 +307,7 @@ class RoamingVolumes:
                     roaming.setdefault(roaming_key(entry.volume), entry)
         self._since = {key: self._start_of_roaming(key, entry.volume, now) for key, entry in roaming.items()}
         young = [entry.volume for key, entry in roaming.items() if now - self._since[key][0] < ROAMING_LIFETIME]
-        return tuple(sorted(young, key=lambda volume: (-volume.volume.size, identity(volume)))[:MAX_ROAMING])
+        return tuple(sorted(young, key=largest_first)[:MAX_ROAMING])
 
     def _start_of_roaming(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
         # A volume that is created while its claim counts continues it. One that is created later counts for a time of

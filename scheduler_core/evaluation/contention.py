@@ -1,12 +1,17 @@
-"""Volumes of other pods that compete for a node, and are evaluated jointly with one more pod.
+"""Whether many nodes fit a pod together with the volumes of other pods that compete for them.
 
-Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`competitors.py`), demand before
-offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with
-older demand is *hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit cannot be
-used either: Longhorn's disks changed since it was made. Volumes that may go to any node count last (`competitors_anywhere.py`).
+Data flow of `evaluate_nodes`: the pod's requirements → the results that equal requirements had → without the nodes whose profile, demand or
+offers changed since (`caches.py`) → the missing nodes are evaluated now → the next results. So a request costs one look-up per node, and
+work for what changed. Where the pod's own offer or its volumes' demand counts, a node is evaluated for this pod alone and not cached.
 
-Nothing is computed twice: a node is evaluated again when its demand, its offers or its disks change,
-and nodes with equal competitors and equal disks share one result.
+Data flow of `Contention`: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`competitors.py`), demand
+before offers, older before younger → `Competitors`. Demand that does not fit together with older demand is *hopeless* (a stuck pod, a removed
+disk): it is left out, or it would block every pod. An offer that does not fit cannot be used either: Longhorn's disks changed since it was
+made. Volumes that may go to any node count last (`competitors_anywhere.py`). A node is evaluated again when its demand, its offers or its
+disks change, and nodes with equal competitors and equal disks share one result.
+
+A node is evaluated first for the pod alone (`profile.py`), then jointly with its competitors. Most nodes have so much space that counting
+bytes proves every placement order safe and tells whether outdated status matters; nothing else needs to be computed for them.
 """
 
 from __future__ import annotations
@@ -15,60 +20,53 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
+from scheduler_core.caches import NodeResults
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     CompetitorGroups,
     Competitors,
+    ContentionQuery,
     OfferedVolumes,
     Requester,
     Volumes,
     by_certainty,
     fitting_volumes,
     identity,
+    largest_first,
+    volumes_key,
     without_matched_claims,
 )
 from scheduler_core.evaluation.competitors_anywhere import (
     JointCompetitors,
-    OwnCompetitors,
     RoamingVolumes,
-    Version,
     VolumesAnywhere,
     fits_on_node,
     older_version,
+    roaming_key,
     volumes_fit,
     volumes_roaming_from,
     volumes_with_open_disk,
 )
+from scheduler_core.evaluation.fit import Profile, new_volumes, stale_safe
+from scheduler_core.evaluation.replicas import Optional, OptionalVolumes
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.offers.ledger import Ledger
+from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget, give_way
-from scheduler_core.volumes.demand import Demand, UnplacedVolumes, replica_count
-from scheduler_core.volumes.demand_index import DemandIndex
-from scheduler_core.volumes.resolve import PodVolume, current_volume
+from scheduler_core.packing.items import Items
+from scheduler_core.packing.order_safe import counting_proves_safe
+from scheduler_core.volumes.demand import Demand, replica_count
+from scheduler_core.volumes.requirements import Requirements, requirements
+from scheduler_core.volumes.resolve import Resolution
 
 _RETRY_FACTOR: Final = 2
 # Autoscalers add and remove nodes; entries of removed nodes are dropped once they are as many as those of existing nodes.
 _ENTRIES_PER_NODE: Final = 2
 _MIN_ENTRIES: Final = 64
-
-
-class ContentionQuery(Struct, frozen=True):
-    """Everything that the competitors of a requester depend on."""
-
-    state: ClusterState
-    demand: DemandIndex
-    ledger: Ledger
-    requester: Requester
-    budget: Budget
-
-    @property
-    def version(self) -> Version:
-        return self.state.profiles.changelog, self.demand.changelog
 
 
 class _Entry(Struct, frozen=True):
@@ -106,7 +104,6 @@ class Contention:
         self._offered = OfferedVolumes()
         self._joint = JointCompetitors(self._groups)
         self._roaming = RoamingVolumes()
-        self._offered_unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
 
     def follow(self, other: Contention) -> None:
         """Lets volumes that may go to any node count as long as they do there, where they were seen first."""
@@ -148,8 +145,9 @@ class Contention:
                 competitors[name] = on_node
         if len(self._entries) > _ENTRIES_PER_NODE * len(free_space) + _MIN_ENTRIES:
             self._entries = {name: entry for name, entry in self._entries.items() if name in free_space}
-        own = OwnCompetitors(names, competitors, shared)
-        return self._joint.competitors(own, anywhere, query.state.profiles, query.budget)
+        if not any(anywhere):
+            return competitors
+        return self._joint.competitors(query, names, competitors, shared, anywhere)
 
     def update(self, query: ContentionQuery) -> None:
         """Finds the volumes that do not fit on nodes that changed, asked about or not, because these volumes may roam."""
@@ -163,12 +161,15 @@ class Contention:
             else:
                 # Longhorn attaches no volume on a node that it does not know, and so places none of its replicas.
                 self._roaming.put(name, ())
-        self._roaming.version = query.version
+        self._roaming.finish_update(query.version)
 
     def roaming_volumes(self, query: ContentionQuery) -> Volumes:
+        """Returns the volumes that count on every node where they fit, without the requester's."""
+        if not self._roaming:
+            return ()
         roaming = self._roaming.volumes_on_every_node(query.ledger, query.state.view.cluster.now)
-        own = query.requester
-        return tuple(volume for volume in roaming if identity(volume) not in own.volumes) if roaming else ()
+        own = query.requester.volumes
+        return tuple(volume for volume in roaming if identity(volume) not in own)
 
     def _current_entry(
         self, query: ContentionQuery, name: str, demands: tuple[Demand, ...], offers: tuple[Offer, ...]
@@ -193,33 +194,17 @@ class Contention:
         """
         unplaced = query.demand.unplaced
         own = query.requester.volumes
-        offered = [volume for key, volume in self._offered_volumes(query).items() if key not in own]
+        offered = []
+        if query.ledger.uids_with_unplaced_volumes:
+            volumes_by_key = self._offered.unplaced(query.ledger, unplaced, query.state.view)
+            offered = [volume for key, volume in volumes_by_key.items() if key not in own]
         own_volumes = [entry.volume for entry in map(unplaced.by_key.get, own) if entry is not None]
         replicas = unplaced.replicas + sum(map(replica_count, offered)) - sum(map(replica_count, own_volumes))
         if not replicas:
             return ()
         volumes = (entry.volume for entry in unplaced.by_size if entry.key not in own)
         nodes = max(1, len(query.state.view.indexes.free_space))
-        return tuple(islice(merge(volumes, offered, key=_largest_first), -(-replicas // nodes)))
-
-    def _offered_volumes(self, query: ContentionQuery) -> dict[str, PodVolume]:
-        unplaced = query.demand.unplaced
-        uids = query.ledger.uids_with_unplaced_volumes
-        cached = self._offered_unplaced
-        if cached is not None and cached[0] is unplaced and cached[1] is uids:
-            return cached[2]
-        # The ledger does not know what it stores: an offer's volumes are PodVolumes. Its claim may have been bound since.
-        stored: list[Any] = [
-            volume for offer in query.ledger.with_unplaced_volumes for volume in offer.unplaced_volumes
-        ]
-        volumes = [current_volume(volume, query.state.view) for volume in stored]
-        by_identity = {identity(volume): volume for volume in volumes if not volume.volume.has_shards}
-        offered = sorted(
-            (volume for key, volume in by_identity.items() if unplaced.by_key.get(key) is None), key=_largest_first
-        )
-        result = {identity(volume): volume for volume in offered}
-        self._offered_unplaced = (unplaced, uids, result)
-        return result
+        return tuple(islice(merge(volumes, offered, key=largest_first), -(-replicas // nodes)))
 
     def _evaluate_node(
         self, query: ContentionQuery, name: str, demands: tuple[Demand, ...], offers: tuple[Offer, ...]
@@ -228,11 +213,7 @@ class Contention:
         steps = query.budget.left
         gave_up = query.budget.gave_up
         joint = self._offered.joint(offers, view)
-        if (
-            not demands
-            and joint.volumes is not None
-            and fits_on_node(query.state.profiles, query.budget, name, joint.required)
-        ):
+        if not demands and joint.volumes is not None and fits_on_node(query, name, joint.required):
             competitors = joint.competitors(self._groups)
             self._roaming.put(name, ())
         else:
@@ -263,12 +244,191 @@ class Contention:
         return by_certainty(without_matched_claims(demands, offers, name), volumes_by_offer).without(requester.volumes)
 
     def _fitting_competitors(self, query: ContentionQuery, name: str, competing: CompetingVolumes) -> Competitors:
-        profiles = query.state.profiles
-        fitting = fitting_volumes(competing, partial(volumes_fit, profiles, query.budget, name))
-        placeable = volumes_with_open_disk(profiles, name, fitting.left_out)
+        fitting = fitting_volumes(competing, partial(volumes_fit, query, name))
+        placeable = volumes_with_open_disk(query.state.profiles, name, fitting.left_out)
         offered = tuple(volume for key, volume in fitting.volumes.items() if key not in fitting.demanded)
         return self._groups.competitors(tuple(fitting.demanded.values()), offered, placeable)
 
 
-def _largest_first(volume: PodVolume) -> tuple[int, str]:
-    return -volume.volume.size, identity(volume)
+NodeResult = tuple[Reason, Competitors | None]
+"""A node's reason, and the volumes of other pods that were counted for it."""
+EquivalenceCache = NodeResults[NodeResult]
+"""The results of `evaluate_nodes`, by what equivalent pods have in common."""
+
+# One object for each, because most nodes have no competitors.
+_WITHOUT_COMPETITORS: Final[Mapping[Reason, NodeResult]] = {reason: (reason, None) for reason in Reason}
+
+
+class Competition(ContentionQuery, frozen=True):
+    """The pods that compete with one for space, with caches; each cache comes with the same other one always."""
+
+    contention: Contention
+    results: EquivalenceCache
+
+
+class PodQuery(Struct, frozen=True, kw_only=True):
+    """A pod and what its fit on nodes depends on."""
+
+    state: ClusterState
+    resolution: Resolution
+    required: Requirements  # what the pod's local volumes require
+    optional: OptionalVolumes  # the pod's other volumes, as they matter to the safety of nodes
+    examine_safety: bool  # whether order safety and stale safety matter
+    budget: Budget
+    competition: Competition | None  # None if no pod competes
+
+    @property
+    def contested(self) -> Competition | None:
+        """The competition if the pod needs space on its node."""
+        return self.competition if self.required.sizes else None
+
+    def required_with(self, optional: Optional, others: Volumes = ()) -> Requirements:
+        """Returns what the pod's local volumes require together with those of other pods."""
+        if not optional and not others:
+            return self.required
+        return requirements((*self.resolution.local, *others), self.resolution.volumes, optional)
+
+
+def evaluate_together(
+    query: PodQuery, names: Sequence[str], others: Volumes = (), *, examine_safety: bool
+) -> dict[str, Reason]:
+    """Returns the reasons of nodes as if these volumes of other pods, and no others, competed with the pod's."""
+    reasons: dict[str, Reason] = {}
+    for optional, members in query.optional.split(names):
+        reasons |= _search(query, query.required_with(optional, others), members, examine_safety=examine_safety)
+    return reasons
+
+
+def _search(
+    query: PodQuery, required: Requirements, names: Sequence[str], *, examine_safety: bool
+) -> dict[str, Reason]:
+    profiles = query.state.profiles
+    of_nodes = profiles.table(required.classes).of(names)
+    results = profiles.evaluate(required, of_nodes, query.budget, examine_safety=examine_safety)
+    return {name: results[profile] for name, profile in zip(names, of_nodes, strict=True)}
+
+
+def evaluate_nodes(
+    query: PodQuery, competition: Competition, names: Sequence[str]
+) -> tuple[list[Reason], Mapping[str, Competitors]]:
+    """Returns each node's reason together with competitors, in order, and the competitors counted."""
+    budget = query.budget
+    gave_up = budget.gave_up
+    anywhere = competition.contention.volumes_anywhere(competition)
+    roaming, share = anywhere
+    # Where a roaming volume is offered it counts already, so it matters which volume it is.
+    names_of_roaming = tuple(map(roaming_key, roaming))
+    required_key = (query.required.key, query.optional.key)
+    key = (required_key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
+    version = (*competition.version, competition.ledger.changelog)
+    own_nodes = _own_nodes(query.resolution, competition)
+    shared = competition.results.at(key, version)
+    missing = [name for name in dict.fromkeys(names) if name not in shared or name in own_nodes]
+    results: dict[str, NodeResult] = {}
+    if missing:
+        competitors = competition.contention.competitors(competition, missing, anywhere)
+        for optional, members in query.optional.split(missing):
+            for name, reason in _evaluate_with(query, members, optional, competitors).items():
+                own = competitors.get(name)
+                results[name] = _WITHOUT_COMPETITORS[reason] if own is None else (reason, own)
+    if budget.gave_up == gave_up:
+        # A pod that was offered nodes with a volume of this one may not have been delivered by a watch yet.
+        own_nodes |= competition.contention.nodes_involving(competition.requester, missing)
+        cached = {name: result for name, result in results.items() if name not in own_nodes}
+        competition.results.store(key, shared | cached, version)
+    shared |= results
+    counted = {name: on_node for name in names if (on_node := shared[name][1]) is not None}
+    return [shared[name][0] for name in names], counted
+
+
+def _own_nodes(resolution: Resolution, competition: ContentionQuery) -> frozenset[str]:
+    # The pod's own demand or offer counts there, or that of a pod that shares a volume, or a hold does not count because of
+    # its priority.
+    names: set[str] = set()
+    uids = {competition.requester.uid}
+    for volume in resolution.volumes:
+        names.add(competition.demand.node_of(volume))
+        namespace, _, name = volume.claim.partition("/")
+        uids |= {pod.uid for pod in competition.state.view.pods_of(namespace, name)}
+    for uid in uids:
+        offer = competition.ledger.offer_of(uid)
+        names |= offer.nodes if offer is not None else frozenset()
+    for offer in competition.ledger.holds_below(competition.requester.priority):
+        names |= offer.nodes
+    return frozenset(names - {""})
+
+
+def _evaluate_with(
+    query: PodQuery, names: Sequence[str], optional: Optional, competitors: Mapping[str, Competitors]
+) -> dict[str, Reason]:
+    required = query.required_with(optional)
+    table = query.state.profiles.table(required.classes)
+    profiles = dict(zip(names, table.of(names), strict=True))
+    reasons: dict[str, Reason] = {}
+    for name, profile in profiles.items():
+        reason = _decide_by_counting(query, required, profile, competitors.get(name))
+        if reason is not None:
+            reasons[name] = reason
+    undecided = [name for name in profiles if name not in reasons]
+    reasons |= _search(query, required, undecided, examine_safety=query.examine_safety)
+    groups: dict[int, list[str]] = {}
+    for name in undecided:
+        if name in competitors and (reasons[name].fits or reasons[name] in UNSAFE):
+            groups.setdefault(competitors[name].group, []).append(name)
+    for members in groups.values():
+        on_node = competitors[members[0]]
+        joint_requirements = query.required_with(optional, on_node.volumes)
+        searched = _search(query, joint_requirements, members, examine_safety=query.examine_safety)
+        joint = {name: attribute_to_competitors(reason) for name, reason in searched.items()}
+        if on_node.left_out and query.examine_safety:
+            joint = _examine_left_out(query, joint, on_node, optional)
+        reasons |= joint
+    return reasons
+
+
+def _decide_by_counting(
+    query: PodQuery, required: Requirements, profile: Profile, competitors: Competitors | None
+) -> Reason | None:
+    """Returns the reason of a node where counting proves every order safe; None proves nothing."""
+    if profile.reason is not None or not required.uniform or not required.sizes:
+        return None
+    items = required.items
+    total = items.total + sum(required.optional_items.sizes)
+    largest = items.largest
+    others: tuple[Items, ...] = ()
+    if competitors is not None:
+        volume_class = required.classes.requests[0]
+        if competitors.items is None:
+            return None
+        if competitors.volume_class is not volume_class and competitors.volume_class != volume_class:
+            return None
+        others = (competitors.items,)
+        total += competitors.total
+        largest = max(largest, competitors.largest)
+    # The disk with least space comes last: if it takes everything, every disk does.
+    if profile.free[-1] >= total:
+        return Reason.ROOM
+    if not counting_proves_safe(profile.free, total, largest):
+        return None
+    if not query.examine_safety or new_volumes(required, *others).stale_safe(profile.free, profile.reported):
+        return Reason.ROOM
+    return Reason.STALE_UNSAFE
+
+
+def _examine_left_out(
+    query: PodQuery, reasons: Mapping[str, Reason], competitors: Competitors, optional: Optional
+) -> dict[str, Reason]:
+    required = query.required_with(optional, competitors.volumes + competitors.left_out)
+    table = query.state.profiles.table(required.classes)
+    return {
+        # The left-out volumes have no space on these nodes, but outdated status may still show Longhorn some.
+        name: Reason.STALE_UNSAFE
+        if reason is Reason.ROOM and (profile.reason is not None or not stale_safe(required, profile))
+        else reason
+        for (name, reason), profile in zip(reasons.items(), table.of(list(reasons)), strict=True)
+    }
+
+
+def attribute_to_competitors(reason: Reason) -> Reason:
+    """Returns SPOKEN_FOR in place of a refusal caused by competitors; the pod alone fits the node."""
+    return reason if reason.fits or reason in UNSAFE or reason is Reason.UNDECIDED else Reason.SPOKEN_FOR

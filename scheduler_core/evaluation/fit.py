@@ -1,6 +1,6 @@
 """Whether one node's open disks can take all required volumes, in which orders, and on outdated status; or the reason that says best why not.
 
-This turns a profile and requirements into questions for `packing/`: sizes, free bytes, and per volume a bit mask of the disks
+Nodes with equal profiles are evaluated once: a profile holds neither a name nor a volume's size. This turns it and requirements into questions for `packing/`: sizes, free bytes, and per volume a bit mask of the disks
 it may use (its class, and Longhorn's actual-space rule, which is a test per volume and disk). A backing image that a disk lacks takes
 its real size there once. So every choice of disks to copy it to is a packing variant of its own.
 
@@ -16,7 +16,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.evaluation.profile import Profile
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.feasible import Instance, assign, fits, fits_many
@@ -47,6 +46,40 @@ _FIRST_PORTION: Final = 1_000
 _PACKING_PORTIONS: Final = Portions(_FIRST_PORTION, STEPS_PER_REQUEST)
 _ORDER_PORTIONS: Final = Portions(_FIRST_PORTION, MAX_STEPS_PER_NODE)
 _STEPS_PER_VARIANT: Final = 20
+
+
+class OpenDisk(Struct, frozen=True):
+    """A disk that is open to at least one class. Sizes are bytes, as in `longhorn.space.DiskSpace`."""
+
+    uuid: str
+    free: int
+    # Only if the volumes bring data (`VolumeClasses.rewrites`); otherwise 0, because an open disk has some.
+    headroom: int
+    classes: int  # bit mask of the `VolumeClasses.requests`, then `VolumeClasses.optional`, that the disk is open to
+    # (backing image, real size) of the images that a volume would first have to copy here.
+    copies: tuple[tuple[str, int], ...] = ()
+    uncounted: int = 0  # bytes that are no longer free, though Longhorn's status does not show it yet
+
+
+class Profile:
+    """The open disks of a node, without their names. A profile without disks has the reason why no disk matters.
+    `reported` are the free bytes of the disks as Longhorn takes them from its status.
+    """
+
+    __slots__ = ("classes", "copies", "copying", "free", "headroom", "reason", "reported")
+
+    def __init__(self, reason: Reason | None, disks: tuple[OpenDisk, ...] = ()) -> None:
+        self.reason = reason
+        self.free = tuple(disk.free for disk in disks)
+        self.reported = tuple(disk.free + disk.uncounted for disk in disks)
+        self.headroom = tuple(disk.headroom for disk in disks)
+        self.classes = tuple(disk.classes for disk in disks)
+        self.copies = tuple(disk.copies for disk in disks)
+        self.copying = any(self.copies)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.free, self.headroom, self.classes, self.copies, self.reported
 
 
 class UnfinishedSearches(Struct, frozen=True):
@@ -222,33 +255,6 @@ def plan(
         if isinstance(assignment, tuple):
             return assignment
     return None
-
-
-def free_after_plan(
-    required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
-) -> tuple[int, ...]:
-    """Returns the free bytes of the disks after the plan, or as they are without a plan within the budget."""
-    if not required.uniform or allowed:
-        return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
-    free = list(profile.free)
-    for size in required.sizes:
-        most = max(free)
-        if size > most:
-            return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
-        free[free.index(most)] = most - size
-    return tuple(free)
-
-
-def _free_after_packing(required: Requirements, profile: Profile, disks: Sequence[int]) -> tuple[int, ...]:
-    free = list(profile.free)
-    copied: set[tuple[int, str]] = set()
-    for index, disk in enumerate(disks):
-        free[disk] -= required.sizes[index]
-        if profile.copying and required.images[index]:
-            copied.add((disk, required.images[index]))
-    for disk, image in copied:
-        free[disk] -= dict(profile.copies[disk]).get(image, 0)
-    return tuple(free)
 
 
 def shortage_reason(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Reason:

@@ -23,7 +23,8 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit
 from scheduler_core.evaluation.competitors import Volumes
-from scheduler_core.evaluation.profile import OpenDisk, Profile, Refused, closeness, new_replica_refusal, profile_node
+from scheduler_core.evaluation.fit import OpenDisk, Profile
+from scheduler_core.evaluation.state import Refused, closeness, new_replica_refusal, profile_node
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.placement import disk_candidates, prefilter_disks
 from scheduler_core.longhorn.refusal_rules import Rule

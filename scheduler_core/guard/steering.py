@@ -34,7 +34,7 @@ from scheduler_core.evaluation.competitors import (
     without_matched_claims,
 )
 from scheduler_core.evaluation.competitors_anywhere import FITTING
-from scheduler_core.evaluation.profile import OpenDisk
+from scheduler_core.evaluation.fit import OpenDisk
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node, evaluate_requirements
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import find_candidates

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.profile import REASONS, OpenDisk, Refused, new_replica_refusal, profile_node, reason_of
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.fit import OpenDisk
+from scheduler_core.evaluation.state import REASONS, ClusterState, Refused, new_replica_refusal, profile_node, reason_of
 from scheduler_core.longhorn import csi_driver
 from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.refusal_rules import Rule

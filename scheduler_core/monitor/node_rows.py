@@ -12,8 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from scheduler_core.evaluation.profile import Refused
-from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.state import ClusterState, Refused
 from scheduler_core.model import longhorn
 from scheduler_core.model.quantity import natural_key
 from scheduler_core.monitor.capacity_report import DiskUsage, disk_usages

@@ -25,8 +25,8 @@ from typing import Final
 from msgspec import Struct, field
 from rpds import HashTrieMap
 
-from scheduler_core.evaluation.competitors import NO_REQUESTER, identity
-from scheduler_core.evaluation.contention import Contention, ContentionQuery
+from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery, identity
+from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget

@@ -11,12 +11,11 @@ from msgspec import Struct, field
 
 from scheduler_core.decide.decision import Competing, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.filter_stages import unready_volume
 from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
 from scheduler_core.decide.offered_nodes import make_offer
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
+from scheduler_core.evaluation.state import unready_volume
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.volume_validation import CLONED
 from scheduler_core.model import kube, longhorn

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from scheduler_core.caches import nodes_changed_since
 from scheduler_core.decide.decision import Decision, FilterOptions, Packing
-from scheduler_core.decide.filter_stages import refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.replicas import replica_needs
+from scheduler_core.evaluation.state import refusal_on_every_node, unready_volume
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.packing.budget import give_way

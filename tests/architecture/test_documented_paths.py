@@ -21,7 +21,7 @@ from app.extender.verbs import Verbs
 from app.memory import MemoryBudget
 from app.policy import PolicyInForce
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.decide.settings import ExtenderSettings
+from scheduler_core.decide.extender_settings import ExtenderSettings
 from tests import builders as make
 from tests.worlds.cluster_cache import CachedCluster, cached_cluster
 from tests.worlds.fake_api import until

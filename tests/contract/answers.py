@@ -30,7 +30,7 @@ from app.policy import PolicyInForce
 from app.runtime.decision_thread import OnCallersThread
 from app.settings import DEFAULT_MAX_BODY, DEFAULT_REQUEST_MEMORY, Settings
 from scheduler_core.decide.decision import FilterOptions, Packing
-from scheduler_core.decide.settings import ExtenderSettings
+from scheduler_core.decide.extender_settings import ExtenderSettings
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.claim_clusters import draw_cluster

@@ -20,7 +20,7 @@ from rich.table import Table
 from app.kube.resources import CLAIMS, CONFIG_MAPS, LONGHORN_NODES, LONGHORN_REPLICAS, PODS
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
-from scheduler_core.decide.settings import GUARD_OTHER_NODES
+from scheduler_core.decide.extender_settings import GUARD_OTHER_NODES
 from tests.builders import storage_class
 from tests.e2e import harsh_burst, plan
 from tests.e2e.harsh_burst import STRICT

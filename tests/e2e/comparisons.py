@@ -13,7 +13,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from scheduler_core.decide.decision import Packing
-from scheduler_core.decide.settings import GuardMode
+from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.errors import CoreError
 from tests.e2e import burst, plan
 from tests.e2e.burst import Burst

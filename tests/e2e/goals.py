@@ -14,7 +14,7 @@ from typing import Final
 
 from rich.table import Table
 
-from scheduler_core.decide.settings import GuardMode
+from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.errors import CoreError
 from scheduler_core.values import replace
 from tests.e2e import plan

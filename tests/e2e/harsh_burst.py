@@ -19,7 +19,7 @@ from rich.table import Table
 
 from app.kube.resources import CLAIMS, PODS
 from scheduler_core.decide.decision import Packing
-from scheduler_core.decide.settings import GuardMode
+from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.longhorn.placement import DiskCandidate, possible_choices
 from scheduler_core.model import longhorn
 from scheduler_core.values import replace

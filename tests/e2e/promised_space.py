@@ -24,7 +24,7 @@ from rich.table import Table
 from app.kube.resources import CLAIMS, CONFIG_MAPS, LONGHORN_NODES, LONGHORN_REPLICAS, NODES, PERSISTENT_VOLUMES
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
-from scheduler_core.decide.settings import GUARD_OTHER_NODES
+from scheduler_core.decide.extender_settings import GUARD_OTHER_NODES
 from simulator.objects import DISKS
 from tests.e2e.as_installed import fit
 from tests.e2e.object_watch import ObjectWatch

@@ -23,7 +23,7 @@ from devcluster.polling import wait_until
 from devcluster.process import Process
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT, Disk, Stack, StackOptions, disk_statuses
-from scheduler_core.decide.settings import GuardMode
+from scheduler_core.decide.extender_settings import GuardMode
 from simulator.config import Config
 from tests.e2e.objects import HOSTNAME, PAUSE, Object
 

@@ -19,7 +19,7 @@ from app.kube.resources import CLAIMS, PODS
 from app.schemas.state import MAX_LISTED
 from devcluster.build import CONTROLLER_MANAGER, KWOK, SCHEDULER
 from scheduler_core.decide.decision import Packing
-from scheduler_core.decide.settings import GuardMode
+from scheduler_core.decide.extender_settings import GuardMode
 from tests.e2e import load
 from tests.e2e.journal import FilterCall, Journal, Offer
 from tests.e2e.leader_monitor import LeaderMonitor

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from scheduler_core.decide.decision import Packing
-from scheduler_core.decide.settings import GuardMode
+from scheduler_core.decide.extender_settings import GuardMode
 from tests.e2e import harsh_burst
 from tests.e2e.harsh_burst import ENFORCE, MIN_FAILING_SHARE, STRICT, WITHOUT, HarshBurst, HarshNode, Outcome
 from tests.e2e.objects import LOCAL

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from app.kube.resources import CLAIMS, PODS
 from scheduler_core.decide.decision import Packing
-from scheduler_core.decide.settings import GuardMode
+from scheduler_core.decide.extender_settings import GuardMode
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.pod_states import PodState, wait_until_quiet

@@ -13,7 +13,7 @@ from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS
 from devcluster.build import KUBECTL, ensure_built
 from devcluster.kubectl import Kubectl
 from scheduler_core.convert.installed_objects import TAG
-from scheduler_core.decide.settings import PLACEMENT_GUARD, GuardMode
+from scheduler_core.decide.extender_settings import PLACEMENT_GUARD, GuardMode
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.model.longhorn import REVIEWED
 from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OWN_OBJECTS, ROOT, documents, only, parse

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions, Packing
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.values import replace

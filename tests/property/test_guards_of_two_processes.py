@@ -15,7 +15,7 @@ from app.extender.guard import GuardContext, PlacementGuard
 from app.extender.metrics import Metrics
 from scheduler_core.convert.admission import admission_request
 from scheduler_core.decide.decision import Contenders, FilterOptions
-from scheduler_core.decide.settings import ExtenderSettings, GuardMode
+from scheduler_core.decide.extender_settings import ExtenderSettings, GuardMode
 from scheduler_core.model.longhorn import Placement, Replica
 from tests import builders as make
 from tests.builders import GI, Object

@@ -6,7 +6,7 @@ from unittest.mock import patch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scheduler_core.evaluation.profile import OpenDisk
+from scheduler_core.evaluation.fit import OpenDisk
 from scheduler_core.evaluation.single_node import NodeEvaluation, missing_space
 from scheduler_core.model import longhorn
 from scheduler_core.packing.budget import Budget

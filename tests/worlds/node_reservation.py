@@ -11,7 +11,7 @@ from app.policy import PolicyInForce
 from app.runtime.probes import Availability, HungUp
 from scheduler_core.decide.decision import Decision, FilterOptions
 from scheduler_core.decide.explain import Explanation
-from scheduler_core.decide.settings import ExtenderSettings
+from scheduler_core.decide.extender_settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from tests import builders as make
 from tests.worlds.state_source import FakeStateSource, caller_waits, fitting_nodes

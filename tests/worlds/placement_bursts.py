@@ -32,8 +32,8 @@ from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from scheduler_core.convert.admission import JsonPatch, admission_request
 from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.extender_settings import ExtenderSettings, GuardMode
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.settings import ExtenderSettings, GuardMode
 from scheduler_core.guard.placement_guard import GuardOutcome, GuardState, Observation
 from scheduler_core.longhorn.placement import schedule_replica
 from scheduler_core.model.longhorn import Placement, Replica

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision, ExcludedNodes, FilterOptions, Packing
-from scheduler_core.decide.filter import filter_nodes, resolve_candidates
+from scheduler_core.decide.filter import candidate_volumes, filter_nodes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.guard.placement_guard import STEPS_PER_PLACEMENT, Search, guard_placement
 from scheduler_core.model import longhorn
@@ -59,7 +59,7 @@ class WithoutExtender(Strategy):
 
     def filter(self, pod: Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
         """Returns a decision that all nodes fit, with the pod's volumes."""
-        volumes = resolve_candidates(pod, admitted, cluster.state.view, self._options)
+        volumes = candidate_volumes(pod, admitted, cluster.state.view, self._options)
         resolutions = {name: part.resolution for part in volumes.parts for name in part.nodes or ()}
         # No node is judged by the pod's volumes, as if there were none.
         reasons = [Reason.NO_VOLUMES] * len(admitted)

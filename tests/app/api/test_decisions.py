@@ -7,7 +7,7 @@ import pytest
 from httpx import AsyncClient
 
 from app.settings import Settings
-from scheduler_core.decide.settings import Enforcement
+from scheduler_core.decide.extender_settings import Enforcement
 from tests.builders import Object, pod
 from tests.worlds.service import NODES, REFUSED, application, by_names, by_nodes, db_pod, http_client, small_service
 

@@ -13,7 +13,7 @@ from app.kube.snapshot_file import load_cluster
 from app.policy import PolicyFile, load_plugins
 from app.runtime.probes import PREFIX
 from app.settings import Settings
-from scheduler_core.decide.settings import Enforcement
+from scheduler_core.decide.extender_settings import Enforcement
 from tests.builders import NOW, Object, claim, flat, longhorn_node, storage_class, write_list
 from tests.worlds.awkward_plugin import USABLE
 from tests.worlds.generic_objects import ready_node, requesting_pod, service

@@ -19,7 +19,7 @@ from app.policy import PolicyInForce
 from app.runtime.probes import SwitchedOff
 from app.settings import Settings
 from scheduler_core.decide.decision import FilterOptions, Packing
-from scheduler_core.decide.settings import Enforcement, ExtenderSettings
+from scheduler_core.decide.extender_settings import Enforcement, ExtenderSettings
 from tests import builders as make
 from tests.worlds.service import NODES, application, by_names, by_nodes, db_pod, http_client, small_service
 from tests.worlds.state_source import FakeStateSource

@@ -19,8 +19,8 @@ from app.policy import PolicyInForce
 from app.runtime.connections import ServerMetrics
 from app.schemas import state as schemas
 from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide.extender_settings import Enforcement
 from scheduler_core.decide.nudge import WaitingPod
-from scheduler_core.decide.settings import Enforcement
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.model.verdict import Reason
 from scheduler_core.monitor.overbooking_monitor import Overbooked, OverbookingReport

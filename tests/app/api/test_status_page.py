@@ -19,8 +19,8 @@ from app.extender.lifecycle import ExtenderLifecycle
 from app.kube.reflector import CacheStatus, Phase
 from app.schemas.state import GuardActivity, OutstandingState, PlacementGuardState, ServiceState
 from app.settings import Settings
+from scheduler_core.decide.extender_settings import Enforcement
 from scheduler_core.decide.nudge import WaitingPod
-from scheduler_core.decide.settings import Enforcement
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.model.kube import Pod
 from scheduler_core.monitor.placement_monitor import PlacementReport

@@ -10,7 +10,7 @@ import yaml
 
 from app.cli.commands import load_command
 from app.cli.serve import config_key
-from scheduler_core.decide import settings
+from scheduler_core.decide import extender_settings
 from tests.worlds.command_line import Run
 
 ROOT: Final = Path(__file__).parents[3]
@@ -70,7 +70,7 @@ def test_the_data_of_the_installed_config_map_is_such_a_file(tmp_path: Path) -> 
 
 def test_every_setting_of_the_config_map_is_a_key() -> None:
     keys = {config_key(each.name) for each in load_command("serve").params}
-    names = {value for name, value in vars(settings).items() if name.isupper() and isinstance(value, str)}
+    names = {value for name, value in vars(extender_settings).items() if name.isupper() and isinstance(value, str)}
     assert {name for name in names if name.startswith(("scheduler-extender-", "placement-guard"))} <= keys
 
 

@@ -8,8 +8,7 @@ from app.evaluator import Evaluator
 from app.runtime.decision_thread import DecisionRunner, DecisionThread, OnCallersThread
 from scheduler_core.decide.decision import Competing, Contenders, FilterOptions
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.contention import Contention
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
 from tests.builders import as_pod, claim, competing, longhorn_node, pod, storage_class

@@ -21,7 +21,7 @@ from app.runtime.decision_thread import Urgency
 from app.runtime.probes import PREFIX
 from scheduler_core.convert.admission import admission_request
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions
-from scheduler_core.decide.settings import ExtenderSettings, GuardMode
+from scheduler_core.decide.extender_settings import ExtenderSettings, GuardMode
 from scheduler_core.model.longhorn import REVIEWED, Placement, Replica
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.values import replace

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from app.extender import endpoint_publisher
 from app.extender.endpoint_publisher import GuardEndpoint
 from app.kube.client import ApiError
-from scheduler_core.decide.settings import GuardMode
+from scheduler_core.decide.extender_settings import GuardMode
 from tests.worlds.publishers import FakeCertificate, FakePublisher
 from tests.worlds.timeline import play, rows
 

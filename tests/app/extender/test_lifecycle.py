@@ -15,7 +15,7 @@ from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
 from app.kube.client import ApiError
 from app.runtime.probes import PREFIX
-from scheduler_core.decide.settings import (
+from scheduler_core.decide.extender_settings import (
     GUARD_OTHER_NODES,
     NODE_RESERVATION_TIMEOUT,
     PLACEMENT_GUARD,

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.runtime.probes import PREFIX
 from app.settings import Settings
-from scheduler_core.decide.settings import Enforcement
+from scheduler_core.decide.extender_settings import Enforcement
 from tests.builders import claim, kube_node
 from tests.worlds.service import NODES, application, db_pod, http_client, small_cluster
 

@@ -18,7 +18,7 @@ from app.extender.verbs import Verbs
 from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState, load_plugins
 from app.runtime.probes import PREFIX, HungUp, UnavailableError
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
-from scheduler_core.decide.settings import Enforcement, ExtenderSettings
+from scheduler_core.decide.extender_settings import Enforcement, ExtenderSettings
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model import generic

@@ -237,64 +237,64 @@ class TestPacking:
         assert fitting(explained(requested, node, extra)) == ["n1"]
 
 
-class TestRemoteVolumes:
-    """Volumes that need no local space need an attachable node, and space on some node while they have no replica."""
+REMOTE = storage_class("remote", dataLocality="disabled")
 
-    REMOTE = storage_class("remote", dataLocality="disabled")
 
-    def test_a_node_without_disks_is_usable(self) -> None:
-        nodes = [longhorn_node("compute", {}), longhorn_node("storage")]
-        explanation = explained(pod("a"), nodes, self.REMOTE, claim("a", 10, storage_class="remote"))
-        assert reasons(explanation) == {"compute": "ATTACHABLE", "storage": "ATTACHABLE"}
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        pytest.param(
+            [longhorn_node("compute", {}), longhorn_node("storage"), REMOTE, claim("a", 10, storage_class="remote")],
+            {"compute": "ATTACHABLE", "storage": "ATTACHABLE"},
+            id="a node without disks is usable",
+        ),
+        pytest.param(
+            # Longhorn could not place the volume, so the pod would be stuck on every node.
+            [longhorn_node("compute", {}), longhorn_node("storage", 5), REMOTE, claim("a", 10, storage_class="remote")],
+            {"compute": "NO_ROOM_IN_CLUSTER", "storage": "NO_ROOM_IN_CLUSTER"},
+            id="without space on any node no node fits",
+        ),
+        pytest.param(
+            [longhorn_node("n1", 5), *bound("a", 10, locality="disabled"), replica("r", "vol-a", "n1", size=10)],
+            {"n1": "ATTACHABLE"},
+            id="a placed volume needs no more space",
+        ),
+        pytest.param(
+            [
+                *(longhorn_node("broken", ready=False), longhorn_node("fine")),
+                *(*bound("a", locality="disabled"), replica("r", "vol-a", "fine")),
+            ],
+            {"broken": "NODE_NOT_READY", "fine": "ATTACHABLE", "other": "NOT_A_LONGHORN_NODE"},
+            id="it must be attachable on the pod's node",
+        ),
+    ],
+)
+def test_a_volume_without_locality_needs_an_attachable_node_and_space_somewhere(
+    objects: list[Object], expected: dict[str, str]
+) -> None:
+    assert reasons(explained(pod("a"), objects, nodes=list(expected))) == expected
 
-    def test_without_space_on_any_node_no_node_fits(self) -> None:
-        """Longhorn could not place the volume, so the pod would be stuck on every node."""
-        nodes = [longhorn_node("compute", {}), longhorn_node("storage", 5)]
-        explanation = explained(pod("a"), nodes, self.REMOTE, claim("a", 10, storage_class="remote"))
-        assert reasons(explanation) == dict.fromkeys(("compute", "storage"), "NO_ROOM_IN_CLUSTER")
 
-    def test_no_space_in_the_cluster_is_the_reason_even_where_all_candidates_are_excluded(self) -> None:
-        nodes = [longhorn_node("n1"), longhorn_node("n2")]
-        volume = bound("a", locality="strict-local")
-        far = claim("b", 5000, storage_class="remote")
-        objects = [*nodes, self.REMOTE, *volume, replica("r1", "vol-a", "n1"), far]
-        explanation = explained(pod("a", "b"), objects, nodes=["n2"])
-        assert reasons(explanation) == {"n2": "NO_ROOM_IN_CLUSTER"}
+def test_no_space_in_the_cluster_is_the_reason_even_where_all_candidates_are_excluded() -> None:
+    nodes = [longhorn_node("n1"), longhorn_node("n2")]
+    volume = bound("a", locality="strict-local")
+    far = claim("b", 5000, storage_class="remote")
+    explanation = explained(pod("a", "b"), nodes, REMOTE, volume, replica("r1", "vol-a", "n1"), far, nodes=["n2"])
+    assert reasons(explanation) == {"n2": "NO_ROOM_IN_CLUSTER"}
 
-    def test_a_placed_volume_needs_no_more_space(self) -> None:
-        explanation = explained(
-            pod("a"), longhorn_node("n1", 5), bound("a", 10, locality="disabled"), replica("r", "vol-a", "n1", size=10)
-        )
-        assert reasons(explanation) == {"n1": "ATTACHABLE"}
 
-    def test_a_remote_volume_must_be_attachable_on_the_pod_s_node(self) -> None:
-        nodes = [longhorn_node("broken", ready=False), longhorn_node("fine")]
-        explanation = explained(
-            pod("a"),
-            nodes,
-            bound("a", locality="disabled"),
-            replica("r", "vol-a", "fine"),
-            nodes=["broken", "fine", "other"],
-        )
-        assert reasons(explanation) == {
-            "broken": "NODE_NOT_READY",
-            "fine": "ATTACHABLE",
-            "other": "NOT_A_LONGHORN_NODE",
-        }
+def test_a_remote_volume_is_not_packed_on_the_node() -> None:
+    nodes = [longhorn_node("n1", 50), longhorn_node("n2", 200)]
+    claims = [storage_class(), REMOTE, claim("a", 50), claim("b", 150, storage_class="remote")]
+    assert reasons(explained(pod("a", "b"), nodes, claims)) == {"n1": "ROOM", "n2": "ROOM"}
 
-    def test_a_remote_volume_is_not_packed_on_the_node(self) -> None:
-        explanation = explained(
-            pod("a", "b"), longhorn_node("n1", 50), longhorn_node("n2", 200), storage_class(), self.REMOTE,
-            claim("a", 50), claim("b", 150, storage_class="remote"),
-        )  # fmt: skip
-        assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
 
-    def test_a_best_effort_volume_counts_as_remote_unless_local_space_is_required(self) -> None:
-        """The node may be full as long as some disk in the cluster is not."""
-        nodes = [longhorn_node("n1", 5), longhorn_node("n2", 50)]
-        requested, extra = claims_of(10)
-        explanation = explained(requested, nodes, extra, options=FilterOptions(require_best_effort=False))
-        assert reasons(explanation) == {"n1": "ATTACHABLE", "n2": "ATTACHABLE"}
+def test_a_best_effort_volume_counts_as_remote_unless_local_space_is_required() -> None:
+    """The node may be full as long as some disk in the cluster is not."""
+    requested, extra = claims_of(10)
+    nodes = [longhorn_node("n1", 5), longhorn_node("n2", 50)]
+    explanation = explained(requested, nodes, extra, options=FilterOptions(require_best_effort=False))
+    assert reasons(explanation) == {"n1": "ATTACHABLE", "n2": "ATTACHABLE"}
 
 
 class TestBackingImages:
@@ -336,24 +336,20 @@ class TestBackingImages:
         created = storage_class(backingImage="new", backingImageDataSourceType="download")
         assert reasons(explained(pod("a"), node_of(100), created, claim("a", 50))) == {"n1": "ROOM"}
 
-    def test_many_choices_of_disks_are_bounded(self) -> None:
-        """Each choice of disks costs steps, so that a request ends; an undecided node does not fit."""
-        names = [f"c{index}" for index in range(8)]
+    @pytest.mark.parametrize(
+        ("volumes", "disks", "steps"),
+        [
+            pytest.param(8, [122] * 7, 100, id="each choice of disks costs steps"),
+            pytest.param(10, [122] * 8 + [60] * 14, FilterOptions().steps, id="not all choices are listed"),
+        ],
+    )
+    def test_many_choices_of_disks_are_bounded(self, volumes: int, disks: list[float], steps: int) -> None:
+        """So that a request ends; an undecided node does not fit."""
+        names = [f"c{index}" for index in range(volumes)]
         claims = [claim(name, 61) for name in names]
-        decision = explained(
-            pod(*names), node_of(*[122] * 7), self.image(size=60), storage_class(backingImage="bi"), claims,
-            options=FilterOptions(steps=100),
-        ).decision  # fmt: skip
+        objects = [node_of(*disks), self.image(size=60), storage_class(backingImage="bi"), *claims]
+        decision = explained(pod(*names), objects, options=FilterOptions(steps=steps)).decision
         assert list(decision.reasons) == [Reason.UNDECIDED]
-
-
-def test_the_choices_of_many_disks_are_not_all_listed() -> None:
-    names = [f"c{index}" for index in range(10)]
-    claims = [claim(name, 61) for name in names]
-    node = node_of(*[122] * 8, *[60] * 14)
-    image = TestBackingImages.image(size=60)
-    decision = explained(pod(*names), node, image, storage_class(backingImage="bi"), claims).decision
-    assert list(decision.reasons) == [Reason.UNDECIDED]
 
 
 def test_a_pod_with_more_volumes_than_a_node_can_attach_fits_nowhere() -> None:
@@ -407,12 +403,6 @@ def test_no_missing_bytes_are_named_where_no_amount_on_one_disk_would_help() -> 
     assert "more space on a single disk is not enough" in verdict.detail
 
 
-def test_the_copy_of_a_backing_image_is_missing_too() -> None:
-    image = TestBackingImages.image(size=20)
-    (verdict,) = explained(pod("a"), node_of(50), image, storage_class(backingImage="bi"), claim("a", 60)).verdicts
-    assert (verdict.reason, verdict.missing) == (Reason.INSUFFICIENT_STORAGE, 30 * GI)
-
-
 @pytest.mark.parametrize(
     ("steps", "missing", "at_least"),
     [pytest.param(100, 1, True, id="few steps"), pytest.param(FilterOptions().steps, 2, False, id="a whole budget")],
@@ -425,25 +415,20 @@ def test_missing_bytes_that_a_search_does_not_find_are_a_lower_bound(steps: int,
     assert ("at least 1Gi more are needed on one disk" in verdict.detail) is at_least
 
 
-class TestUnlistedReplicas:
-    """A replica counts on its disk from the moment it is placed there."""
-
-    def test_a_replica_that_the_status_does_not_list_yet_takes_space(self) -> None:
-        """Longhorn's node status lags behind."""
-        requested, extra = claims_of(60)
-        assert (
-            reason_of_n1(node_of(100), requested, extra, replica("r", "other", "n1", size=50)) == "INSUFFICIENT_STORAGE"
-        )
-
-    def test_a_replica_without_a_node_takes_no_space(self) -> None:
-        requested, extra = claims_of(60)
-        unplaced = replica("r", "other", "", size=50, diskID="n1-disk-1")
-        assert reason_of_n1(node_of(100), requested, extra, unplaced) == "ROOM"
-
-    def test_a_replica_that_the_status_lists_counts_once(self) -> None:
-        requested, extra = claims_of(50)
-        node = longhorn_node("n1", {"disk-1": disk(100, listed={"r": 50})})
-        assert reason_of_n1(node, requested, extra, replica("r", "other", "n1", size=50)) == "ROOM"
+@pytest.mark.parametrize(
+    ("size", "listed", "unlisted", "reason"),
+    [
+        pytest.param(60, {}, replica("r", "other", "n1", size=50), "INSUFFICIENT_STORAGE", id="placed, not listed"),
+        pytest.param(60, {}, replica("r", "other", "", size=50, diskID="n1-disk-1"), "ROOM", id="without a node"),
+        pytest.param(50, {"r": 50}, replica("r", "other", "n1", size=50), "ROOM", id="listed: it counts once"),
+    ],
+)
+def test_a_replica_counts_on_its_disk_from_the_moment_it_is_placed_there(
+    size: float, listed: dict[str, float], unlisted: Object, reason: str
+) -> None:
+    """Longhorn's node status lags behind."""
+    requested, extra = claims_of(size)
+    assert reason_of_n1(longhorn_node("n1", {"disk-1": disk(100, listed=listed)}), requested, extra, unlisted) == reason
 
 
 class TestProfileCache:
@@ -546,6 +531,14 @@ def refusals() -> list[Any]:
         pytest.param(node_of(50, 50), requested, extra, ["60Gi", "120Gi"], 70 * GI, id="one disk for both"),
         pytest.param(
             longhorn_node("n1", {"d": disk(tags=["x"], available=10)}), *claims_of(1), ["disk d"], 0, id="low"
+        ),
+        pytest.param(
+            node_of(50),
+            pod("a"),
+            [TestBackingImages.image(size=20), storage_class(backingImage="bi"), claim("a", 60)],
+            ["60Gi", "50Gi"],
+            30 * GI,
+            id="with the copy of a backing image",
         ),
     ]
 

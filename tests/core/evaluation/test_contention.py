@@ -2,14 +2,11 @@
 
 from datetime import timedelta
 
-import pytest
-
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation.competitors import NO_REQUESTER, Requester
-from scheduler_core.evaluation.contention import Contention, ContentionQuery
-from scheduler_core.evaluation.many_nodes import EquivalenceCache
+from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery, Requester
+from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
@@ -17,7 +14,6 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object
-from tests.worlds.offers import ledger_with_offers, with_offer
 
 
 def pod(name: str, *claims: str, node: str = "") -> Object:
@@ -35,31 +31,6 @@ def reason(
     requested = state.view.snapshot.pods["default", name]
     decision = filter_nodes(requested, ("a",), state, FilterOptions(), contenders)
     return decision.reasons[0].name
-
-
-SHARED_CLAIM = [make.storage_class(), make.longhorn_node("a", 10), pod("p", "c"), pod("q", "c")]
-
-
-@pytest.mark.parametrize("cached", [False, True], ids=["empty cache", "cached before the offer"])
-def test_a_claim_whose_space_is_offered_to_another_pod_counts_once(cached: bool) -> None:
-    state = make.state(SHARED_CLAIM, make.claim("c", 8))
-    contention = Contention()
-    equivalence = EquivalenceCache()
-    ledger = Ledger()
-    if cached:
-        assert reason("q", state, ledger, contention, equivalence) == "ROOM"
-    ledger = with_offer(ledger, state.view, "p", "a", 0.0)
-    assert reason("q", state, ledger, contention, equivalence) == "ROOM"
-
-
-def test_a_shared_claim_counts_once_after_its_volume_is_provisioned() -> None:
-    unrelated = [make.claim("d", 1), pod("r", "d")]
-    before = make.state(SHARED_CLAIM, make.claim("c", 8), unrelated)
-    after = make.state(SHARED_CLAIM, make.bound("c", 8), unrelated)
-    ledger = ledger_with_offers(before.view, [("p", "a")])
-    contention = Contention()
-    assert reason("r", before, ledger, contention) == "ROOM"
-    assert reason("q", after, ledger, contention) == "ROOM"
 
 
 def test_a_result_for_a_pod_that_shares_a_claim_is_not_cached_for_equal_pods() -> None:

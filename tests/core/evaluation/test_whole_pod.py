@@ -40,30 +40,6 @@ def test_a_local_and_a_remote_volume_do_not_share_the_same_bytes() -> None:
     )
 
 
-def test_the_remote_volume_may_go_to_another_node() -> None:
-    explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(60, 60))
-    assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
-
-
-def test_only_the_nodes_that_leave_room_for_the_remote_volume_fit() -> None:
-    """On n1 the local volume would take the only disk that can take the other one."""
-    explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
-    assert reasons(explanation) == {"n1": "NOT_TOGETHER_IN_CLUSTER", "n2": "ROOM"}
-
-
-def test_remote_volumes_need_places_together() -> None:
-    """Each of them fits alone, on a node that may be another than the pod's."""
-    claims = [make.claim(name, 60, storage_class="remote") for name in ("a", "b")]
-    cluster = [make.longhorn_node("compute", {}), *nodes(100)]
-    explanation = explained(make.pod("a", "b"), cluster, CLASSES, claims)
-    assert reasons(explanation) == dict.fromkeys(("compute", "n1"), "NOT_TOGETHER_IN_CLUSTER")
-
-
-def test_one_replica_with_a_place_is_enough_by_default() -> None:
-    *claim, _ = remote_replicas(3)
-    assert reasons(explained(make.pod("b"), nodes(100, 10), claim)) == dict.fromkeys(("n1", "n2"), "ATTACHABLE")
-
-
 @pytest.mark.parametrize(
     ("sizes", "fields", "fits"),
     [
@@ -123,13 +99,6 @@ def test_replicas_are_in_different_zones_if_they_may_not_share_one() -> None:
     west = make.longhorn_node("w1", zone="west")
     assert set(reasons(explained(make.pod("b"), east, objects)).values()) == {"TOO_FEW_NODES"}
     assert set(reasons(explained(make.pod("b"), east, west, objects)).values()) == {"ATTACHABLE"}
-
-
-def test_the_other_replicas_of_a_local_volume_need_places_too() -> None:
-    objects = [make.storage_class(numberOfReplicas="2"), make.claim("a", 60), EVERY_REPLICA]
-    assert reasons(explained(make.pod("a"), nodes(60, 60), objects)) == {"n1": "ROOM", "n2": "ROOM"}
-    explanation = explained(make.pod("a"), nodes(60, 50), objects)
-    assert reasons(explanation) == {"n1": "NOT_TOGETHER_IN_CLUSTER", "n2": "INSUFFICIENT_STORAGE"}
 
 
 def test_a_replica_without_a_place_may_not_join_one_that_has() -> None:

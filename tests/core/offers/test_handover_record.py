@@ -68,23 +68,6 @@ def plain_record(**changes: Any) -> dict[str, Any]:
     return {**content, **changes}
 
 
-def test_an_offer_keeps_what_decides_about_its_end() -> None:
-    offered = Offered(POD, frozenset("abc"), ("volume",), "b", ("unplaced",))
-    ledger = ledger_of((100.0, offered), (101.0, replace(POD, version=11, unschedulable="still no space")))
-    [recorded] = record_of(replace(ledger, time=101.5)).offers
-    digest = unschedulable_digest("no space")
-    assert recorded.offered == Offered(replace(POD, unschedulable=digest), frozenset("abc"), selected_node="b")
-    assert (recorded.age, recorded.unschedulable_age) == (1.5, 0.5)
-    assert (recorded.number, recorded.version, recorded.narrowed_age) == (1, 11, None)
-
-
-def test_a_hold_keeps_its_priority_and_when_it_narrowed() -> None:
-    held = Offered(replace(POD, nominated_node=""), frozenset("abc"), priority=7)
-    ledger = ledger_of((100.0, held), (101.0, replace(POD, version=11, nominated_node="b", unschedulable="no")))
-    [recorded] = record_of(replace(ledger, time=104.0)).offers
-    assert (recorded.offered.nodes, recorded.offered.priority, recorded.narrowed_age) == (frozenset("b"), 7, 3.0)
-
-
 def test_an_offer_with_a_name_that_kubernetes_does_not_allow_is_left_out() -> None:
     """A request may say anything, and must not make the record unreadable."""
     ledger = ledger_of(
@@ -98,11 +81,6 @@ def test_an_offer_with_a_name_that_kubernetes_does_not_allow_is_left_out() -> No
 def test_the_head_names_the_leadership() -> None:
     head = replace(HEAD, final=True, versions={"pods": "12"})
     assert record_of(Ledger(), head).head == head
-
-
-def test_an_offer_without_nodes_keeps_none() -> None:
-    [recorded] = record_of(ledger_of((0.0, Offered(POD, frozenset(), unplaced_volumes=("v",))))).offers
-    assert recorded.offered.nodes == frozenset()
 
 
 def test_equal_conditions_have_equal_digests() -> None:

@@ -1,4 +1,6 @@
-"""Stale safety: Longhorn places volumes on outdated status, so that several may meet on one disk."""
+"""Order safety: Longhorn places volumes one by one, in any order, on a disk of its own choice. Stale safety: it does so on outdated status,
+so that several may meet on one disk.
+"""
 
 import pytest
 
@@ -36,6 +38,87 @@ def node(name: str, *sizes: float) -> Object:
     return longhorn_node(name, {f"disk-{index}": disk(size) for index, size in enumerate(sizes, start=1)})
 
 
+UNEVEN = [storage_class(), claim("small", 50), claim("large", 100)]
+
+
+def test_a_node_may_fit_though_an_unlucky_order_fails() -> None:
+    """Disks of 100Gi and 60Gi: if 50Gi take the large disk first, none is left for 100Gi. Each volume alone is safe."""
+    disks = node("n1", 100, 60)
+    (verdict,) = explained(pod("small", "large"), disks, UNEVEN).verdicts
+    assert (verdict.fits, verdict.order_safe) == (True, False)
+    assert verdict.plan == {"large": "n1-disk-1", "small": "n1-disk-2"}
+    assert verdict.counter_example == (("small", "n1-disk-1"), ("large", ""))
+    assert "small on disk disk-1, then no disk is left for large" in verdict.detail
+    assert all(explained(pod(name), disks, UNEVEN).verdicts[0].order_safe for name in ("small", "large"))
+
+
+@pytest.mark.parametrize(
+    ("claims", "disks", "order_safe", "stale_safe"),
+    [
+        pytest.param("x", "a", True, True, id="alone"),
+        pytest.param("xy", "a", False, False, id="together"),
+        pytest.param("xy", "ab", True, False, id="apart, or together on outdated status"),
+    ],
+)
+def test_a_rebuild_leaves_less_available_space_for_the_next(
+    claims: str, disks: str, order_safe: bool, stale_safe: bool
+) -> None:
+    """Each volume passes the actual-space rule alone, but maybe not after the other's 30Gi were written."""
+    tight = longhorn_node("n1", {name: disk(400, available=150) for name in disks})
+    volumes = [bound("x", 50, actual=30), bound("y", 50, actual=30)]
+    (verdict,) = explained(pod(*claims), tight, *volumes).verdicts
+    assert (verdict.fits, verdict.order_safe, verdict.stale_safe) == (True, order_safe, stale_safe)
+    assert verdict.meeting == (None if stale_safe else Meeting("n1-a", ("vol-x", "vol-y")))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "disks", "order_safe", "stale_safe"),
+    [
+        ((60, 60), (139, 139), None, False),
+        ((60, 60), (140, 140), True, True),
+        ((50, 30), (100, 100), True, True),
+        ((50, 30), (90, 60), False, False),
+    ],
+)
+def test_a_missing_backing_image_takes_its_space_once_on_every_disk(
+    sizes: tuple[float, ...], disks: tuple[float, ...], order_safe: bool | None, stale_safe: bool
+) -> None:
+    """The image has 20Gi. With space for copies on all disks the node is order-safe; otherwise that is not proven."""
+    image = {
+        "apiVersion": "longhorn.io/v1beta2",
+        "kind": "BackingImage",
+        "metadata": {"name": "bi"},
+        "status": {"realSize": 20 * GI},
+    }
+    claims = [claim(name, size) for name, size in zip("xy", sizes, strict=True)]
+    (verdict,) = explained(REQUESTED, node("n1", *disks), storage_class(backingImage="bi"), image, claims).verdicts
+    assert (verdict.fits, verdict.stale_safe) == (True, stale_safe)
+    assert order_safe in (verdict.order_safe, None)
+    assert ("not proven" in verdict.detail) is not verdict.order_safe
+
+
+def test_a_kept_replica_takes_no_part_in_order_safety() -> None:
+    kept_replica = replica("r", "vol-a", "n1", disk="disk-2", size=50)
+    disks = longhorn_node("n1", {"disk-1": disk(100), "disk-2": disk(60, listed={"r": 50})})
+    options = FilterOptions(packing=Packing.ORDER_SAFE)
+    (verdict,) = explained(pod("a", "large"), disks, bound("a", 50), UNEVEN, kept_replica, options=options).verdicts
+    assert (verdict.fits, verdict.order_safe, verdict.plan) == (True, True, {"large": "n1-disk-1"})
+
+
+@pytest.mark.parametrize("packing", [Packing.ORDER_SAFE, Packing.STALE_SAFE])
+@pytest.mark.parametrize(
+    ("requested", "objects"),
+    [
+        pytest.param(pod("a"), [*bound("a"), replica("r", "vol-a", "n1")], id="home"),
+        pytest.param(pod(), [], id="without volumes"),
+        pytest.param(pod("b"), bound("b", 10, locality="disabled"), id="remote"),
+    ],
+)
+def test_nodes_where_nothing_is_placed_are_safe(requested: Object, objects: list[Object], packing: Packing) -> None:
+    (verdict,) = explained(requested, node("n1", 100), objects, options=FilterOptions(packing=packing)).verdicts
+    assert (verdict.fits, verdict.order_safe, verdict.stale_safe) == (True, True, True)
+
+
 def test_volumes_that_fit_in_every_order_may_still_meet_on_one_disk() -> None:
     """Disks of 100Gi each: both volumes of 60Gi find room on either, by a status that lacks the other."""
     (verdict,) = explained(REQUESTED, node("n1", 100, 100), CLAIMS).verdicts
@@ -71,27 +154,35 @@ def test_the_other_packing_options_offer_what_they_are_named_after(packing: Pack
 
 
 @pytest.mark.parametrize(
-    ("disks", "sizes", "safe"),
+    ("disks", "sizes", "order_safe", "stale_safe"),
     [
-        pytest.param((120,), (60, 60), True, id="one disk, exactly full"),
-        pytest.param((120, 59), (60, 60), True, id="the other disk takes none"),
-        pytest.param((120, 60), (60, 60), False, id="the other disk takes either"),
-        pytest.param((120, 119), (60, 60), False, id="a byte short, nearly"),
-        pytest.param((120, 120), (60, 60), True, id="each disk takes both"),
-        pytest.param((100, 40), (60, 40), True, id="the small disk takes the small volume only"),
-        pytest.param((120, 40), (60, 40, 20), False, id="the small disk takes the two small volumes, one at a time"),
-        pytest.param((120, 60), (60, 40, 20), False, id="three volumes meet"),
-        pytest.param((100,), (60,), True, id="one volume"),
+        pytest.param((100,), (60,), True, True, id="one volume"),
+        pytest.param((120,), (60, 60), True, True, id="one disk, exactly full"),
+        pytest.param((120, 59), (60, 60), True, True, id="the other disk takes none"),
+        pytest.param((120, 60), (60, 60), True, False, id="the other disk takes either"),
+        pytest.param((120, 119), (60, 60), True, False, id="a byte short, nearly"),
+        pytest.param((120, 120), (60, 60), True, True, id="each disk takes both"),
+        pytest.param((100, 40), (60, 40), True, True, id="the small disk takes the small volume only"),
+        pytest.param(
+            (120, 40), (60, 40, 20), True, False, id="the small disk takes the two small volumes, one at a time"
+        ),
+        pytest.param((120, 60), (60, 40, 20), True, False, id="three volumes meet"),
+        pytest.param((100, 100, 100, 100), (100, 100, 100, 100), True, False, id="one disk each"),
+        pytest.param((10, 10), (10, 5, 5), False, False, id="two small volumes on two disks block the large one"),
+        pytest.param((20, 10), (10, 10, 10), True, False, id="equal volumes never block each other"),
+        pytest.param((14, 10), (10, 5, 5), False, False, id="enough space, not in every order"),
+        pytest.param((30, 30), (10, 10, 10, 10), True, False, id="much space"),
     ],
 )
-def test_a_disk_must_take_all_volumes_that_it_could_take_alone(
-    disks: tuple[float, ...], sizes: tuple[float, ...], safe: bool
+def test_every_order_succeeds_and_a_disk_takes_all_volumes_that_it_could_take_alone(
+    disks: tuple[float, ...], sizes: tuple[float, ...], order_safe: bool, stale_safe: bool
 ) -> None:
     names = [f"c{index}" for index in range(len(sizes))]
     claims = [claim(name, size) for name, size in zip(names, sizes, strict=True)]
+    (verdict,) = explained(pod(*names), node("n1", *disks), storage_class(), claims).verdicts
+    assert (verdict.fits, verdict.order_safe, verdict.stale_safe) == (True, order_safe, stale_safe)
     (verdict,) = explained(pod(*names), node("n1", *disks), storage_class(), claims, options=STALE_SAFE).verdicts
-    assert verdict.stale_safe == safe
-    assert verdict.reason is not Reason.ROOM or safe
+    assert verdict.fits is stale_safe
 
 
 def test_volumes_of_different_tags_do_not_meet() -> None:
@@ -99,31 +190,6 @@ def test_volumes_of_different_tags_do_not_meet() -> None:
     volumes = [bound("x", 60, diskSelector=["ssd"]), bound("y", 60, diskSelector=["hdd"])]
     (verdict,) = explained(REQUESTED, disks, *volumes, options=STALE_SAFE).verdicts
     assert (verdict.fits, verdict.stale_safe) == (True, True)
-
-
-def test_rebuilds_that_meet_may_use_up_the_available_space() -> None:
-    """Each volume of 30Gi written passes the actual-space rule alone, but both do not."""
-    disks = longhorn_node("n1", {"a": disk(400, available=150), "b": disk(400, available=150)})
-    volumes = [bound("x", 50, actual=30), bound("y", 50, actual=30)]
-    (verdict,) = explained(REQUESTED, disks, *volumes).verdicts
-    assert (verdict.order_safe, verdict.stale_safe, verdict.meeting) == (
-        True,
-        False,
-        Meeting("n1-a", ("vol-x", "vol-y")),
-    )
-
-
-def test_a_missing_backing_image_takes_its_space_once_where_volumes_meet() -> None:
-    """60 + 60 and the image's 20Gi must fit on each disk that could take one of them."""
-    image = {
-        "apiVersion": "longhorn.io/v1beta2",
-        "kind": "BackingImage",
-        "metadata": {"name": "bi"},
-        "status": {"realSize": 20 * GI},
-    }
-    objects = [storage_class(backingImage="bi"), claim("x", 60), claim("y", 60), image]
-    safe = [explained(REQUESTED, node("n1", size, size), objects).verdicts[0].stale_safe for size in (139, 140)]
-    assert safe == [False, True]
 
 
 def test_a_placement_that_the_status_does_not_list_leaves_the_disk_open_to_longhorn() -> None:
@@ -138,30 +204,15 @@ def test_a_placement_that_the_status_does_not_list_leaves_the_disk_open_to_longh
     assert verdict.stale_safe
 
 
-def test_a_small_volume_fits_next_to_a_placement_in_flight() -> None:
-    """40Gi are left where the replica of 60Gi is, and the pod's volume has 40Gi."""
-    objects = [
-        node("n1", 100, 100),
-        replica("r", "vol-other", "n1", disk="disk-1", size=60),
-        *bound("other", 60),
-        storage_class(),
-        claim("s", 40),
-    ]
-    (verdict,) = explained(pod("s"), objects, options=STALE_SAFE).verdicts
-    assert (verdict.fits, verdict.stale_safe) == (True, True)
-
-
 def decided(objects: list[Object], ledger: Ledger | None = None, options: FilterOptions = STALE_SAFE) -> Decision:
     current = state(objects)
     return filter_nodes(as_pod(pod("x")), ["n1"], current, options, competing(current, ledger or Ledger()))
 
 
-OTHER = [claim("other", 60), pod("other", name="other", uid="o", node="n1")]
-
-
-def test_the_volumes_of_other_pods_meet_those_of_the_pod() -> None:
-    assert list(decided([node("n1", 100, 100), *CLAIMS, *OTHER]).reasons) == [Reason.STALE_UNSAFE]
-    assert list(decided([node("n1", 120, 120), *CLAIMS, *OTHER]).reasons) == [Reason.ROOM]
+@pytest.mark.parametrize(("size", "reason"), [(100, Reason.STALE_UNSAFE), (120, Reason.ROOM)])
+def test_the_volumes_of_other_pods_meet_those_of_the_pod(size: int, reason: Reason) -> None:
+    other = [claim("other", 60), pod("other", name="other", uid="o", node="n1")]
+    assert list(decided([node("n1", size, size), *CLAIMS, *other]).reasons) == [reason]
 
 
 def test_a_node_that_only_an_offer_makes_unsafe_is_waited_for() -> None:
@@ -194,14 +245,6 @@ def test_a_hopeless_volume_may_still_meet_the_pods_volume() -> None:
     current = state(objects(50))
     (verdict,) = explain_nodes(as_pod(pod("x")), ["n1"], current, STALE_SAFE, competing(current)).verdicts
     assert verdict.meeting == Meeting("n1-disk-1", ("older", "hopeless", "x"))
-
-
-def test_nodes_where_nothing_is_placed_are_stale_safe() -> None:
-    home = explained(pod("a"), node("n1", 10), bound("a"), replica("r", "vol-a", "n1"), options=STALE_SAFE)
-    without_volumes = explained(pod(), node("n1", 10), options=STALE_SAFE)
-    remote = explained(pod("b"), node("n1", 100), bound("b", 10, locality="disabled"), options=STALE_SAFE)
-    verdicts = [explanation.verdicts[0] for explanation in (home, without_volumes, remote)]
-    assert [(verdict.fits, verdict.stale_safe) for verdict in verdicts] == [(True, True)] * 3
 
 
 def test_a_node_with_a_replica_of_the_pod_is_examined_too() -> None:

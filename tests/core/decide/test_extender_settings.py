@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_core.decide.settings import (
+from scheduler_core.decide.extender_settings import (
     GUARD_OTHER_NODES,
     NODE_RESERVATION_TIMEOUT,
     PLACEMENT_GUARD,
@@ -16,13 +16,13 @@ from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 
 
 def test_without_sources_the_proposal_s_defaults_count() -> None:
-    settings = SettingsHistory().resolve([])
+    settings = SettingsHistory().merge([])
     assert (settings.enabled, settings.pod_scheduling_timeout, settings.node_reservation_timeout) == (False, 5, 5)
     assert set(settings.origins.values()) == {"defaults"}
 
 
 def test_each_setting_comes_from_the_first_source_that_has_it() -> None:
-    settings = SettingsHistory().resolve(
+    settings = SettingsHistory().merge(
         [
             SettingsSource("ConfigMap", {ENABLED: "true"}),
             SettingsSource("Setting", {ENABLED: "false", POD_SCHEDULING_TIMEOUT: "7"}),
@@ -42,7 +42,7 @@ def test_each_setting_comes_from_the_first_source_that_has_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "5s", "٣", "3601", " 5", "999999999999999999999"])
 def test_a_bad_time_out_is_refused_and_the_next_source_counts(text: str) -> None:
-    settings = SettingsHistory().resolve(
+    settings = SettingsHistory().merge(
         [
             SettingsSource("ConfigMap", {POD_SCHEDULING_TIMEOUT: text}),
             SettingsSource("environment", {POD_SCHEDULING_TIMEOUT: "9"}),
@@ -56,22 +56,22 @@ def test_a_bad_time_out_is_refused_and_the_next_source_counts(text: str) -> None
 def test_the_last_good_value_of_a_source_counts_instead_of_a_bad_one() -> None:
     """A typing error must not switch anything off."""
     history = SettingsHistory()
-    history.resolve([SettingsSource("ConfigMap", {ENABLED: "true"})])
-    settings = history.resolve([SettingsSource("ConfigMap", {ENABLED: "yes please"})])
+    history.merge([SettingsSource("ConfigMap", {ENABLED: "true"})])
+    settings = history.merge([SettingsSource("ConfigMap", {ENABLED: "yes please"})])
     assert settings.enabled
     assert settings.problems == ("ConfigMap: scheduler-extender-enabled: 'yes please' is not a boolean; True stays",)
 
 
 def test_a_removed_value_is_forgotten() -> None:
     history = SettingsHistory()
-    history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "observe"})])
-    history.resolve([SettingsSource("ConfigMap", {})])
-    assert not history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "what"})]).observes
+    history.merge([SettingsSource("ConfigMap", {ENFORCEMENT: "observe"})])
+    history.merge([SettingsSource("ConfigMap", {})])
+    assert not history.merge([SettingsSource("ConfigMap", {ENFORCEMENT: "what"})]).observes
 
 
 @pytest.mark.parametrize("setting", [ENABLED, PLACEMENT_GUARD])
 def test_a_bad_value_never_means_off(setting: str) -> None:
-    settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {setting: "yes please"})])
+    settings = SettingsHistory().merge([SettingsSource("ConfigMap", {setting: "yes please"})])
     installed = (True, GuardMode.OFF) if setting == ENABLED else (False, GuardMode.ENFORCE)
     assert (settings.enabled, settings.placement_guard) == installed
     assert settings.origins[setting] == "the value as installed"
@@ -88,35 +88,35 @@ def test_a_bad_value_never_means_off(setting: str) -> None:
 )
 def test_a_key_that_looks_like_a_setting_and_is_none_is_refused(key: str, problem: str) -> None:
     """A misspelt key would change nothing and say nothing."""
-    settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {key: "observe", "policy.cfg": "{}"})])
+    settings = SettingsHistory().merge([SettingsSource("ConfigMap", {key: "observe", "policy.cfg": "{}"})])
     assert settings.problems == (f"ConfigMap: {key}: {problem}",)
 
 
 @pytest.mark.parametrize("mode", Enforcement)
 def test_refusals_are_enforced_or_observed(mode: Enforcement) -> None:
-    assert not SettingsHistory().resolve([]).observes
-    settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {ENFORCEMENT: mode.value})])
+    assert not SettingsHistory().merge([]).observes
+    settings = SettingsHistory().merge([SettingsSource("ConfigMap", {ENFORCEMENT: mode.value})])
     assert (settings.enforcement, settings.observes) == (mode, mode is Enforcement.OBSERVE)
 
 
 def test_a_misspelt_enforcement_changes_nothing() -> None:
     history = SettingsHistory()
-    history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "observe"})])
-    settings = history.resolve([SettingsSource("ConfigMap", {ENFORCEMENT: "Enforce"})])
+    history.merge([SettingsSource("ConfigMap", {ENFORCEMENT: "observe"})])
+    settings = history.merge([SettingsSource("ConfigMap", {ENFORCEMENT: "Enforce"})])
     assert settings.observes
     assert settings.problems == (f"ConfigMap: {ENFORCEMENT}: 'Enforce' is not one of enforce, observe; observe stays",)
 
 
 @pytest.mark.parametrize("mode", GuardMode)
 def test_the_placement_guards_mode_is_one_of_three_words(mode: GuardMode) -> None:
-    assert SettingsHistory().resolve([]).placement_guard is GuardMode.OFF
-    settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {PLACEMENT_GUARD: mode.value})])
+    assert SettingsHistory().merge([]).placement_guard is GuardMode.OFF
+    settings = SettingsHistory().merge([SettingsSource("ConfigMap", {PLACEMENT_GUARD: mode.value})])
     assert (settings.placement_guard, settings.problems) == (mode, ())
 
 
 @pytest.mark.parametrize("text", ["", "Enforce", "true", " off", "on"])
 def test_another_word_for_the_placement_guards_mode_is_refused(text: str) -> None:
-    settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {PLACEMENT_GUARD: text})])
+    settings = SettingsHistory().merge([SettingsSource("ConfigMap", {PLACEMENT_GUARD: text})])
     assert settings.placement_guard is GuardMode.ENFORCE
     words = "off, observe, enforce; the next source counts, or the value as installed"
     assert settings.problems == (f"ConfigMap: {PLACEMENT_GUARD}: {text!r} is not one of {words}",)

@@ -1,8 +1,8 @@
-"""The extender's own settings, resolved from several sources, each of which may change at run time.
+"""The extender's own settings, merged from several sources, each of which may change at run time.
 
 They are the proposal's three settings, under its names, whether refusals are enforced, and the placement guard's mode.
 
-Data flow: sources in the order of their precedence, each a mapping of texts → `SettingsHistory.resolve` → one frozen
+Data flow: sources in the order of their precedence, each a mapping of texts → `SettingsHistory.merge` → one frozen
 value per setting and the source it came from. A value that does not parse is refused and named; the source's last good
 value stays, or, if it never had one, the next source's value counts, and without one the value as installed: a typing
 error switches nothing off. A key that begins like a setting and is none is refused, too. Other keys of a source are
@@ -115,7 +115,7 @@ class SettingsHistory:
     def __init__(self) -> None:
         self._good: dict[tuple[str, str], Any] = {}
 
-    def resolve(self, sources: Sequence[SettingsSource]) -> ExtenderSettings:
+    def merge(self, sources: Sequence[SettingsSource]) -> ExtenderSettings:
         """Returns the settings in force, each from the first source that has a value for it. A value that cannot be
         used does not replace the last good one of its source.
         """
