@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.conformance import QUESTIONS, read_cluster
 from scheduler_core.longhorn.stages import one_manager_per_node
-from scheduler_core.longhorn.vectors import RUNNER, check
+from scheduler_core.longhorn.vectors import QUESTIONS, RUNNER, check, read_cluster
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "longhorn").glob("*.jsonl"))
 
