@@ -214,7 +214,7 @@ def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replic
         disks: list[DiskExplanation] = []
         for disk in node.disks:
             uncounted = placement.uncounted_bytes(node, disk, replicas)
-            disk_refusal = disk_and_space_refusal(cluster, request, node, disk, uncounted)
+            disk_refusal = disk_and_space_refusal(cluster, request, disk, uncounted)
             if disk_refusal is None and refusal is None and (node.name, disk.name) not in candidate_disks:
                 text = f"disk {disk.name} has a replica of volume {request.volume.name}"
                 disk_refusal = Refusal(Rule.DISK_ANTI_AFFINITY, text)

@@ -19,7 +19,7 @@ def rule_against(
     """The rule that refuses a disk with `fields` to a volume with `volume_fields`."""
     entry = node("n1", disk(**fields or {}))
     refusal = disk_refusal(
-        cluster(entry, **snapshot), ReplicaRequest.for_volume(volume(**volume_fields or {})), entry, entry.disks[0]
+        cluster(entry, **snapshot), ReplicaRequest.for_volume(volume(**volume_fields or {})), entry.disks[0]
     )
     return None if refusal is None else refusal.rule
 
@@ -131,14 +131,14 @@ def test_space_is_checked_last(fields: dict[str, Any], rule: Rule | None) -> Non
     """Only disks that fit otherwise are checked."""
     entry = node("n1", disk(**fields))
     view = cluster(entry, settings={"allow-empty-disk-selector-volume": "false"})
-    refusal = disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
+    refusal = disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry.disks[0])
     assert (None if refusal is None else refusal.rule) is rule
 
 
 def test_a_percentage_that_does_not_parse_refuses_every_disk() -> None:
     entry = node()
     view = cluster(entry, settings={"storage-over-provisioning-percentage": "much"})
-    refusal = disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
+    refusal = disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry.disks[0])
     assert refusal is not None
     assert refusal.rule is Rule.SETTING_FAULT
 
@@ -184,13 +184,13 @@ def test_the_detail_of_a_refusal_names_what_decides(
 ) -> None:
     entry = node("n1", disk(**fields))
     request = ReplicaRequest.for_volume(volume(**volume_fields))
-    refusal = disk_refusal(cluster(entry, settings=settings), request, entry, entry.disks[0])
+    refusal = disk_refusal(cluster(entry, settings=settings), request, entry.disks[0])
     assert refusal is not None
     assert refusal.detail == detail
 
 
 def test_the_detail_of_a_refusal_has_the_numbers() -> None:
     entry = node("n1", disk(storage_scheduled=95 * GIB))
-    refusal = disk_and_space_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
+    refusal = disk_and_space_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry.disks[0])
     assert refusal is not None
     assert refusal.detail == ("disk d1: 10Gi + 95Gi scheduled must be at most 100Gi (100 % of 100Gi - 0 reserved)")
