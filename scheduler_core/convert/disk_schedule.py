@@ -369,19 +369,11 @@ def _condition_entries(status: Mapping[str, Any]) -> list[Json]:
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
-def with_finalizer(raw: bytes | Json) -> Json:
-    return _set_finalizer(raw, add=True)
-
-
-def without_finalizer(raw: bytes | Json) -> Json:
-    """The body that removes Longhorn's finalizer; others stay, and keep the object."""
-    return _set_finalizer(raw, add=False)
-
-
-def _set_finalizer(raw: bytes | Json, *, add: bool) -> Json:
+def set_finalizer(raw: bytes | Json, *, present: bool) -> Json:
+    """The body that adds or removes Longhorn's finalizer; others stay, and keep the object."""
     body = raw if isinstance(raw, dict) else stored_body(raw)
     others = [entry for entry in body["metadata"].get("finalizers") or () if entry != model.FINALIZER]
-    return {**body, "metadata": {**body["metadata"], "finalizers": [*others, *([model.FINALIZER] if add else [])]}}
+    return {**body, "metadata": {**body["metadata"], "finalizers": [*others, *([model.FINALIZER] if present else [])]}}
 
 
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
