@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, ItemsView, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -25,11 +25,18 @@ class LruMap(Generic[_Key, _Value]):
     Args:
         capacity: the greatest sum of weights; the entry stored last stays whatever its weight
         weight: the weight of a value; by default every value weighs 1
+        on_evict: called with each key that is evicted
     """
 
-    def __init__(self, capacity: int, weight: Callable[[_Value], int] = lambda _: 1) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        weight: Callable[[_Value], int] = lambda _: 1,
+        on_evict: Callable[[_Key], Any] | None = None,
+    ) -> None:
         self._capacity = capacity
         self._weight = weight
+        self._on_evict = on_evict
         self._entries: OrderedDict[_Key, _Value] = OrderedDict()
         self._weights: dict[_Key, int] = {}
         self._total = 0
@@ -52,7 +59,10 @@ class LruMap(Generic[_Key, _Value]):
         self._weights[key] = weight
         self._total += weight
         while self._total > self._capacity and len(self._entries) > 1:
-            self.pop(next(iter(self._entries)))
+            oldest = next(iter(self._entries))
+            self.pop(oldest)
+            if self._on_evict is not None:
+                self._on_evict(oldest)
 
     def pop(self, key: _Key) -> _Value | None:
         value = self._entries.pop(key, None)

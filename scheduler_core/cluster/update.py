@@ -71,7 +71,9 @@ def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
     view = View.of(snapshot, now, version, Settings.read(snapshot.settings))
     groups = {name: getattr(view.cluster, name) for name in CLUSTER_GROUPINGS}
     # A kind that was not listed has no groups: every object of it counts as ready.
-    persistent = {name: None if members is None else HashTrieMap(members) for name, members in groups.items()}
+    persistent: dict[str, Any] = {
+        name: None if members is None else HashTrieMap(members) for name, members in groups.items()
+    }
     return replace(view, cluster=replace(view.cluster, **persistent))
 
 
@@ -96,9 +98,7 @@ class _Builder:
         self._snapshot: Snapshot | None = view.snapshot
         self._changed = False
         self.indexes = copy(view.indexes)  # changed here until the next view has it
-        self.cluster_groups: dict[str, HashTrieMap[Any, Any]] = {
-            name: getattr(view.cluster, name) for name in CLUSTER_GROUPINGS
-        }
+        self.cluster_groups: dict[str, Any] = {name: getattr(view.cluster, name) for name in CLUSTER_GROUPINGS}
         self.longhorn_nodes: dict[str, longhorn.Node | None] = {}
         self.kube_nodes: dict[str, kube.Node | None] = {}
         self.disks: set[str] = set()

@@ -4,12 +4,14 @@ from scheduler_core.caches import LruMap
 
 
 def test_entry_used_longest_ago_is_dropped() -> None:
-    entries: LruMap[str, int] = LruMap(2)
+    dropped: list[str] = []
+    entries: LruMap[str, int] = LruMap(2, on_evict=dropped.append)
     entries.put("a", 1)
     entries.put("b", 2)
     assert entries.get("a") == 1
     entries.put("c", 3)
-    assert dict(entries.items()) == {"a": 1, "c": 3}
+    assert dropped == ["b"]
+    assert list(dict(entries.items())) == ["a", "c"]
 
 
 def test_weight_of_all_entries_is_limited() -> None:
