@@ -97,11 +97,7 @@ class DiskSchedule(Wire):
     status: Any = None
 
 
-class _WithConditions(Wire):
-    class _Status(Wire):
-        conditions: list[WireCondition] | None = None
-
-    status: _Status | None = None
+_CONDITIONS: Final = value_at("Volume.longhorn.io", "status.conditions", (), conditions, needs_metadata=False)
 
 
 def read_disk_schedule(raw: bytes | msgspec.Raw) -> model.DiskSchedule | Fault:
@@ -264,11 +260,10 @@ def backing_image_copies(raw: bytes | msgspec.Raw) -> model.BackingImageCopies |
 def volume_condition(raw: bytes | msgspec.Raw, kind: str) -> Condition | None:
     """A condition of a volume, None if it is absent or cannot be read."""
     try:
-        wire = msgspec.json.decode(raw, type=_WithConditions)
-    except msgspec.DecodeError:
+        entries = _CONDITIONS.decode(raw)
+    except ObjectError:
         # A caller then writes the condition as a new one.
         return None
-    entries = conditions(wire.status.conditions if wire.status else None)
     return next((entry for entry in entries if entry.type == kind), None)
 
 

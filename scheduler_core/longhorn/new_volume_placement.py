@@ -63,11 +63,12 @@ def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]
     if not precheck.disks:
         message = PRECHECK_FAILED + (join_reasons(precheck.reasons) or "disks are unavailable")
         return {VolumeOutcome((), 0, 0, ScheduledCondition(SCHEDULING_FAILURE, message)): False}
+    total = volume.number_of_replicas
     if waits_for_attachment(volume):
-        return {VolumeOutcome((), volume.number_of_replicas, volume.number_of_replicas, ScheduledCondition()): False}
+        return {VolumeOutcome((), total, total, ScheduledCondition()): False}
     outcomes: dict[VolumeOutcome, bool] = {}
     for end in _reachable_ends(cluster, volume):
-        outcome = _outcome(cluster, volume, end)
+        outcome = VolumeOutcome(end.places, total, total - len(end.places), _condition(cluster, volume, end))
         outcomes[outcome] = outcomes.get(outcome, False) or end.chance
     return outcomes
 
@@ -125,11 +126,6 @@ def _place_replica(volume: Volume, state: _Progress, choice: placement.Choice) -
     )
     places = tuple(sorted((*state.places, (node.name, disk.name))))
     return _Progress((*state.placed, replica), places, state.chance or choice.reason.chance)
-
-
-def _outcome(cluster: Cluster, volume: Volume, end: _Progress) -> VolumeOutcome:
-    total = volume.number_of_replicas
-    return VolumeOutcome(end.places, total, total - len(end.places), _condition(cluster, volume, end))
 
 
 def _condition(cluster: Cluster, volume: Volume, end: _Progress) -> ScheduledCondition:
