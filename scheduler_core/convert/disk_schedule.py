@@ -97,7 +97,10 @@ class DiskSchedule(Wire):
     status: Any = None
 
 
-_CONDITIONS: Final = value_at("Volume.longhorn.io", "status.conditions", (), conditions, needs_metadata=False)
+_NO_CONDITIONS: Final[tuple[Condition, ...]] = ()
+_CONDITIONS: Final = value_at(
+    "Volume.longhorn.io", "status.conditions", _NO_CONDITIONS, conditions, needs_metadata=False
+)
 
 
 def read_disk_schedule(raw: bytes | msgspec.Raw) -> model.DiskSchedule | Fault:
