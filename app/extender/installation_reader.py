@@ -20,7 +20,7 @@ from app.kube.client import ApiError, KubeClient, pages
 from app.kube.cluster_cache import WATCHED
 from scheduler_core.convert import installed_objects
 from scheduler_core.convert.kube import ConfigMap
-from scheduler_core.convert.leadership import endpoint_slice, lease
+from scheduler_core.convert.leadership import endpoint_slice
 from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.decide.settings import ExtenderSettings, SettingsHistory, SettingsSource
@@ -112,7 +112,7 @@ class InstallationReader:
             second_scheduler_pods=tuple(sorted(pod.key for pod in pods if pod.scheduler_name == SECOND_SCHEDULER)),
             claiming_pods=await self._claiming_pods(pods, classes),
             admitted=admitted,
-            lease=await self._get(resources.LEASES, namespace, EXTENDER.name, lease),
+            lease=await self._get(resources.LEASES, namespace, EXTENDER.name, installed_objects.held_lease),
             endpoints=await self._get(resources.ENDPOINT_SLICES, namespace, EXTENDER.name, _addresses) or (),
             guard_installed=bool(guard),
             probe=probe,

@@ -22,6 +22,7 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
 from scheduler_core.model.constraints import EXTENDER_RESOURCE
 from scheduler_core.model.installation import (
+    HeldLease,
     InstalledPod,
     Permission,
     SchedulingFailure,
@@ -143,6 +144,9 @@ def command_line(raw: bytes | msgspec.Raw) -> list[str]:
     wire: Any = decode_json("Pod", raw, _POD.wire)
     containers = wire.spec.containers if wire.spec else None
     return _command_line(containers[0]) if containers else []
+
+
+held_lease: Final = Fields("Lease", HeldLease).decode
 
 
 class _ServicePort(Wire):

@@ -28,12 +28,11 @@ from scheduler_core.installation.facts import (
     list_some,
     minor_version,
 )
-from scheduler_core.leadership.election import LeaseRecord
 from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.longhorn.csi_driver import DRIVER, parameter_tags
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.volume_validation import is_tag
-from scheduler_core.model.installation import ENABLED, InstalledPod, Permission, ServiceAddress
+from scheduler_core.model.installation import ENABLED, HeldLease, InstalledPod, Permission, ServiceAddress
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Node
 from scheduler_core.values import replace
@@ -137,7 +136,7 @@ def check_service(service: ServiceAddress | None) -> Findings:
 
 
 def check_leader(
-    lease: LeaseRecord | None,
+    lease: HeldLease | None,
     now: datetime,
     leader: InstalledPod | None,
     endpoints: Sequence[str],

@@ -10,7 +10,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.leadership.election import LeaseRecord
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import installation
 from scheduler_core.model.kube import StorageClass
@@ -103,7 +102,7 @@ class Installation(Struct, frozen=True):
     second_scheduler_pods: tuple[str, ...] = ()
     claiming_pods: tuple[installation.InstalledPod, ...] = ()  # pods of other namespaces that mount a claim of Longhorn
     admitted: installation.InstalledPod | None = None  # a new pod with a claim, as the API server would store it
-    lease: LeaseRecord | None = None
+    lease: installation.HeldLease | None = None
     endpoints: tuple[str, ...] = ()  # addresses in the extender's EndpointSlice
     # What each of the extender's processes says, by pod.
     reports: Mapping[str, ProcessReport] = {}

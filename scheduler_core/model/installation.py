@@ -61,6 +61,14 @@ class InstalledPod(Struct, frozen=True):
         return self.requests_extender or self.scheduler_name == scheduler != DEFAULT_SCHEDULER
 
 
+class HeldLease(Struct, frozen=True):
+    """The Lease of the leader."""
+
+    holder: Annotated[str, "spec.holderIdentity"] = ""  # the leader's identity, "" for none
+    duration: Annotated[int, "spec.leaseDurationSeconds"] = 0  # seconds within which it promises to renew
+    renewed: Annotated[str, "spec.renewTime"] = ""  # when it did so last, in the API's form
+
+
 def _pod_key(namespace: str | None, name: str) -> str:
     return f"{namespace_or_default(namespace)}/{name}"
 

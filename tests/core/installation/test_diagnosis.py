@@ -25,8 +25,7 @@ from scheduler_core.installation.facts import (
     Severity,
 )
 from scheduler_core.installation.scheduler_checks import CAUSES, cause_of, is_refusal
-from scheduler_core.leadership.election import LeaseRecord
-from scheduler_core.model.installation import InstalledPod, Permission, SchedulingFailure, ServiceAddress
+from scheduler_core.model.installation import HeldLease, InstalledPod, Permission, SchedulingFailure, ServiceAddress
 from scheduler_core.model.kube import StorageClass
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.verdict import Reason
@@ -55,7 +54,7 @@ SOUND = Installation(
     pods=PODS,
     system_pods=PODS,
     admitted=InstalledPod("default", "new", requests_extender=True),
-    lease=LeaseRecord("a_3f9a1c07", 15, renewed="2025-12-31T23:59:58Z"),
+    lease=HeldLease("a_3f9a1c07", 15, renewed="2025-12-31T23:59:58Z"),
     endpoints=("10.0.0.1",),
     reports={
         "a": ProcessReport(answering=True, guard_mode="enforce", callers=(Caller("10.0.0.9"),)),
@@ -149,11 +148,11 @@ MISTAKES: dict[str, tuple[Installation, str, Severity, str]] = {
     "no Service": (replace(SOUND, service=None), "service", Severity.ERROR, "no Service"),
     "no Lease": (replace(SOUND, lease=None), "leader", Severity.ERROR, "no process holds"),
     "a Lease that is not renewed": (
-        replace(SOUND, lease=LeaseRecord("a_1", 15, renewed="2025-12-31T23:00:00Z")),
+        replace(SOUND, lease=HeldLease("a_1", 15, renewed="2025-12-31T23:00:00Z")),
         "leader", Severity.ERROR, "not renewed",
     ),
     "a leader that is no pod": (
-        replace(SOUND, lease=LeaseRecord("c_1", 15, renewed="2025-12-31T23:59:58Z")),
+        replace(SOUND, lease=HeldLease("c_1", 15, renewed="2025-12-31T23:59:58Z")),
         "leader", Severity.ERROR, "none of the extender's pods",
     ),
     "no EndpointSlice": (replace(SOUND, endpoints=()), "leader", Severity.ERROR, "names no process"),
