@@ -24,6 +24,7 @@ def running_manager(state: str = "running", *, deleting: bool = False) -> dict[s
 
 
 def fast_v2(enabled: str) -> dict[str, Any]:
+    """A v2 volume, with this value of the setting for fast rebuilding."""
     return {
         "entry": node("n1", disk(spec_type="block")),
         "volume_fields": {"data_engine": "v2"},

@@ -163,6 +163,7 @@ SELECTED_NODES: Cases = {
 def imaged(
     state: str, *nodes: str, image: str = "engine:1", default: str | None = None, **volume_fields: str
 ) -> dict[str, Any]:
+    """An engine image in this state on some nodes, and a volume that uses an image."""
     return {
         "engine_images": [lh.EngineImage("ei", "engine:1", state, frozenset(nodes))],
         "volume_fields": {"image": image, **volume_fields},
@@ -186,6 +187,7 @@ ENGINE_IMAGES: Cases = {
 def tagged(
     *tags: str, selects: tuple[str, ...] = (), allow_empty: str = "true", image: str | None = None
 ) -> dict[str, Any]:
+    """A node with these tags, and a volume that selects tags, or whose backing image selects ssd."""
     return {
         "fields": {"tags": tags},
         "volume_fields": {"node_selector": selects, **({} if image is None else {"backing_image": image})},
@@ -291,6 +293,7 @@ DISK_TYPES: Cases = {
 
 
 def disk_tagged(*tags: str, allow_empty: str = "true", **volume_fields: Any) -> dict[str, Any]:
+    """A disk with these tags, and a volume that selects tags, or whose backing image selects ssd."""
     return {
         **disk_of(tags=tags, volume_fields=volume_fields),
         "settings": {"allow-empty-disk-selector-volume": allow_empty},
