@@ -92,9 +92,6 @@ class LabelSelector(Struct, frozen=True):
         return all(requirement.matches(values) for requirement in self.requirements)
 
 
-EVERYTHING: Final = LabelSelector()
-
-
 class Taint(Struct, frozen=True):
     """A taint of a node."""
 
