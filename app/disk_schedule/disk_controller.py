@@ -325,7 +325,9 @@ class NodeController(Controller):
         match change:
             case decisions.UpdateSpec(schedule, disk, node):
                 spec = replace(schedule.spec, disk=disk, node=node)
-                await self.writer.put_schedule(schedule.name, convert.with_finalizer(convert.with_spec(raw, spec)))
+                await self.writer.put_schedule(
+                    schedule.name, convert.set_finalizer(convert.with_spec(raw, spec), present=True)
+                )
             case decisions.Delete(schedule):
                 await self.writer.delete(DISK_SCHEDULES, schedule.name, version_precondition(raw))
                 log.info("DiskSchedule deleted: its disk is gone", disk=schedule.spec.disk, uuid=schedule.name)

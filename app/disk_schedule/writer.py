@@ -284,7 +284,7 @@ class ObjectWriter:
 
     async def remove_finalizer(self, resource: Resource, raw: bytes) -> None:
         """Removes the finalizer from an object. The response is ignored: the object may be gone with this write."""
-        await self._replace(resource, header(raw).name, convert.without_finalizer(raw))
+        await self._replace(resource, header(raw).name, convert.set_finalizer(raw, present=False))
 
     async def write_all(self, writes: Iterable[disk_writes.Write], read_objects: ReadObjects) -> None:
         """Carries out writes in their order; the first that fails ends them."""

@@ -12,22 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from rpds import HashTrieMap
 
-from scheduler_core.cluster.free_space import FreeSpace, Replicas, free_space_of, requested_size, unlisted_replicas
+from scheduler_core.cluster.free_space import FreeSpace, free_space_of, requested_size, unlisted_replicas
 from scheduler_core.cluster.view import (
+    CLUSTER_GROUPINGS,
+    GROUPINGS,
     View,
-    add_member,
-    by_capacity,
-    claims_of,
     count_growth,
     count_to_schedule,
     default_class,
-    discard_member,
     put,
 )
 from scheduler_core.convert.snapshot_kinds import Key
@@ -40,7 +37,6 @@ from scheduler_core.values import replace
 
 Changes = Mapping[tuple[str, Key], object | None]
 _Object = TypeVar("_Object")
-_BY_NAME: Final = attrgetter("name")
 _REBUILDING_FIELDS: Final = frozenset({"settings", "backing_images"})
 
 
@@ -63,13 +59,8 @@ def update(view: View, changes: Changes, now: datetime) -> Update:
     for (field, key), value in changes.items():
         # A prediction changes every node at once.
         give_way()
-        old = builder.put(field, key, value)
-        if old == value:
-            continue
-        rebuild = rebuild or field in _REBUILDING_FIELDS
-        effect = _EFFECTS.get(field)
-        if effect is not None:
-            effect(builder, old, value)
+        if builder.put(field, key, value):
+            rebuild = rebuild or field in _REBUILDING_FIELDS
     if rebuild:
         return Update(build_view(builder.snapshot, now, view.version + 1), None)
     return builder.finish(now)
@@ -78,21 +69,12 @@ def update(view: View, changes: Changes, now: datetime) -> Update:
 def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
     """Builds a view that `update` can continue from. Settings that do not parse are faults, as in Longhorn."""
     view = View.of(snapshot, now, version, Settings.read(snapshot.settings))
-    cluster = view.cluster
-    return replace(
-        view,
-        cluster=replace(
-            cluster,
-            replicas_by_volume=HashTrieMap(cluster.replicas_by_volume),
-            instance_managers=_persistent(cluster.instance_managers),
-            engine_images=_persistent(cluster.engine_images),
-        ),
-    )
-
-
-def _persistent(objects: Mapping[Any, Any] | None) -> HashTrieMap[Any, Any] | None:
-    """Returns a persistent map; None if the kind was not listed, and every object of it counts as ready."""
-    return None if objects is None else HashTrieMap(objects)
+    groups = {name: getattr(view.cluster, name) for name in CLUSTER_GROUPINGS}
+    # A kind that was not listed has no groups: every object of it counts as ready.
+    persistent: dict[str, Any] = {
+        name: None if members is None else HashTrieMap(members) for name, members in groups.items()
+    }
+    return replace(view, cluster=replace(view.cluster, **persistent))
 
 
 def _with_changes(objects: Mapping[str, _Object], changed: Mapping[str, _Object | None]) -> Mapping[str, _Object]:
@@ -111,15 +93,12 @@ def _with_changes(objects: Mapping[str, _Object], changed: Mapping[str, _Object 
 
 class _Builder:
     def __init__(self, view: View) -> None:
-        cluster: Any = view.cluster
         self._view = view
         self._maps: dict[str, HashTrieMap[Any, Any]] = {}
         self._snapshot: Snapshot | None = view.snapshot
         self._changed = False
         self.indexes = copy(view.indexes)  # changed here until the next view has it
-        self.replicas_by_volume: HashTrieMap[str, Replicas] = cluster.replicas_by_volume
-        self.instance_managers: HashTrieMap[Any, tuple[longhorn.InstanceManager, ...]] = cluster.instance_managers
-        self.engine_images: HashTrieMap[str, tuple[longhorn.EngineImage, ...]] = cluster.engine_images
+        self.cluster_groups: dict[str, Any] = {name: getattr(view.cluster, name) for name in CLUSTER_GROUPINGS}
         self.longhorn_nodes: dict[str, longhorn.Node | None] = {}
         self.kube_nodes: dict[str, kube.Node | None] = {}
         self.disks: set[str] = set()
@@ -136,19 +115,28 @@ class _Builder:
             self._snapshot = replace(self._view.snapshot, **changes)
         return self._snapshot
 
-    def put(self, field: str, key: Key, value: object | None) -> object | None:
-        """Writes one object; returns the object it replaces."""
+    def put(self, field: str, key: Key, value: object | None) -> bool:
+        """Writes one object, and what depends on it alone; returns whether it makes a difference."""
         objects = self._maps[field] if field in self._maps else getattr(self._view.snapshot, field)
         if objects is None:
             # What the source does not list counts as there everywhere.
-            return None
+            return False
         old: object | None = objects.get(key)
         if old == value:
-            return old
+            return False
         self._changed = True
         self._snapshot = None
         self._maps[field] = objects.remove(key) if value is None else objects.insert(key, value)
-        return old
+        for name, grouping in GROUPINGS.items():
+            if grouping.kind == field:
+                setattr(self.indexes, name, grouping.replace(getattr(self.indexes, name), old, value))
+        for name, grouping in CLUSTER_GROUPINGS.items():
+            if grouping.kind == field:
+                self.cluster_groups[name] = grouping.replace(self.cluster_groups[name], old, value)
+        effect = _EFFECTS.get(field)
+        if effect is not None:
+            effect(self, old, value)
+        return True
 
     def finish(self, now: datetime) -> Update:
         nodes = self._nodes()
@@ -189,13 +177,11 @@ class _Builder:
         indexes = self.indexes
         for handle in self.handles:
             names = indexes.volumes_by_handle.get(handle) or ()
-            size = requested_size(handle, names, self.replicas_by_volume.get(handle) or (), snapshot)
+            size = requested_size(handle, names, self.cluster_groups["replicas_by_volume"].get(handle) or (), snapshot)
             indexes.requested_sizes = put(indexes.requested_sizes, handle, size or None)
         if not indexes.requested_sizes and not indexes.growing_volumes:
             return
-        cluster = replace(
-            self._view.cluster, snapshot=snapshot, nodes=nodes, replicas_by_volume=self.replicas_by_volume
-        )
+        cluster = replace(self._view.cluster, snapshot=snapshot, nodes=nodes, **self.cluster_groups)
         # Whether one volume can grow depends on several disks, so all growth is counted again: it lasts for seconds, and is rare.
         growth = count_growth(indexes.requested_sizes, cluster, indexes.unlisted_replicas, indexes.node_of_disk)
         for uuid in {*indexes.growth, *growth.by_disk}:
@@ -222,9 +208,7 @@ class _Builder:
             now=now,
             nodes=nodes,
             kube_nodes=_with_changes(view.cluster.kube_nodes, self.kube_nodes),
-            replicas_by_volume=self.replicas_by_volume,
-            instance_managers=self.instance_managers,
-            engine_images=self.engine_images,
+            **self.cluster_groups,
         )
         storage_class = default_class(snapshot) if "storage_classes" in self._maps else view.default_storage_class
         return View(
@@ -236,138 +220,77 @@ class _Builder:
         )
 
 
-def _update_kube_node(builder: _Builder, old: kube.Node | None, new: kube.Node | None) -> None:
-    node = new or old
-    if node is not None:
+def _note_kube_node(builder: _Builder, old: kube.Node | None, new: kube.Node | None) -> None:
+    for node in filter(None, (old, new)):
         builder.kube_nodes[node.name] = new
         builder.changed_nodes.add(node.name)
 
 
-def _update_pod(builder: _Builder, old: kube.Pod | None, new: kube.Pod | None) -> None:
-    builder.pods.update((pod.namespace, pod.name) for pod in (old, new) if pod is not None)
-    pods = builder.indexes.pods_by_claim
-    if old is not None:
-        for claim in claims_of(old):
-            pods = discard_member(pods, claim, old)
-    if new is not None:
-        for claim in claims_of(new):
-            pods = add_member(pods, claim, new, attrgetter("name", "uid"))
-    builder.indexes.pods_by_claim = pods
+def _note_pod(builder: _Builder, old: kube.Pod | None, new: kube.Pod | None) -> None:
+    builder.pods.update(pod.namespaced_name for pod in (old, new) if pod is not None)
 
 
-def _update_persistent_volume(
-    builder: _Builder, old: kube.PersistentVolume | None, new: kube.PersistentVolume | None
-) -> None:
-    volumes = builder.indexes.volumes_by_claim_ref
-    if old is not None and old.claim:
-        volumes = discard_member(volumes, old.claim, old.name)
-    if new is not None and new.claim:
-        volumes = add_member(volumes, new.claim, new.name, str)
-    builder.indexes.volumes_by_claim_ref = volumes
-    handles = builder.indexes.volumes_by_handle
-    if old is not None and old.handle:
-        handles = discard_member(handles, old.handle, old.name)
-        builder.handles.add(old.handle)
-    if new is not None and new.handle:
-        handles = add_member(handles, new.handle, new.name, str)
-        builder.handles.add(new.handle)
-    builder.indexes.volumes_by_handle = handles
-    available = builder.indexes.available_volumes
-    if old is not None and old.available:
-        available = discard_member(available, old.available.storage_class, old)
-    if new is not None and new.available:
-        available = add_member(available, new.available.storage_class, new, by_capacity)
-    builder.indexes.available_volumes = available
-
-
-def _update_claim(builder: _Builder, old: kube.Claim | None, new: kube.Claim | None) -> None:
+def _note_claim(builder: _Builder, old: kube.Claim | None, new: kube.Claim | None) -> None:
     for claim in filter(None, (old, new)):
         users = builder.indexes.pods_by_claim.get((claim.namespace, claim.name)) or ()
-        builder.pods.update((pod.namespace, pod.name) for pod in users)
+        builder.pods.update(pod.namespaced_name for pod in users)
         volume = builder.snapshot.persistent_volumes.get(claim.spec.volume_name)
         if volume is not None and volume.handle:
             builder.handles.add(volume.handle)
 
 
-def _update_volume(builder: _Builder, old: longhorn.Volume | None, new: longhorn.Volume | None) -> None:
+def _note_persistent_volume(
+    builder: _Builder, old: kube.PersistentVolume | None, new: kube.PersistentVolume | None
+) -> None:
+    builder.handles.update(volume.handle for volume in (old, new) if volume is not None and volume.handle)
+
+
+def _note_volume(builder: _Builder, old: longhorn.Volume | None, new: longhorn.Volume | None) -> None:
     builder.handles.update(volume.name for volume in (old, new) if volume is not None)
 
 
-def _update_attachment(builder: _Builder, old: kube.VolumeAttachment | None, new: kube.VolumeAttachment | None) -> None:
-    attachments = builder.indexes.attachments
-    if old is not None:
-        attachments = discard_member(attachments, old.persistent_volume, old)
-    if new is not None:
-        attachments = add_member(attachments, new.persistent_volume, new, _BY_NAME)
-    builder.indexes.attachments = attachments
-
-
-def _update_replica(builder: _Builder, old: longhorn.Replica | None, new: longhorn.Replica | None) -> None:
+def _note_replica(builder: _Builder, old: longhorn.Replica | None, new: longhorn.Replica | None) -> None:
     builder.handles.update(replica.volume for replica in (old, new) if replica is not None)
     builder.disks.update(replica.disk_id for replica in (old, new) if replica is not None and replica.disk_id)
-    if old is not None:
-        builder.replicas_by_volume = discard_member(builder.replicas_by_volume, old.volume, old)
-        if old.disk_id:
-            builder.indexes.replicas_by_disk = discard_member(builder.indexes.replicas_by_disk, old.disk_id, old)
-    if new is not None:
-        builder.replicas_by_volume = add_member(builder.replicas_by_volume, new.volume, new, _BY_NAME)
-        if new.disk_id:
-            builder.indexes.replicas_by_disk = add_member(builder.indexes.replicas_by_disk, new.disk_id, new, _BY_NAME)
 
 
-def _update_longhorn_node(builder: _Builder, old: longhorn.Node | None, new: longhorn.Node | None) -> None:
-    node = new or old
-    if node is None:
-        return
-    builder.longhorn_nodes[node.name] = new
-    builder.changed_nodes.add(node.name)
+def _note_longhorn_node(builder: _Builder, old: longhorn.Node | None, new: longhorn.Node | None) -> None:
+    for node in filter(None, (old, new)):
+        builder.longhorn_nodes[node.name] = new
+        builder.changed_nodes.add(node.name)
     for disk in old.disks if old else ():
-        if disk.uuid and builder.indexes.node_of_disk.get(disk.uuid) == node.name:
+        if disk.uuid and old and builder.indexes.node_of_disk.get(disk.uuid) == old.name:
             builder.indexes.node_of_disk = builder.indexes.node_of_disk.discard(disk.uuid)
             builder.disks.add(disk.uuid)
     for disk in new.disks if new else ():
-        if disk.uuid:
-            builder.indexes.node_of_disk = builder.indexes.node_of_disk.insert(disk.uuid, node.name)
+        if disk.uuid and new:
+            builder.indexes.node_of_disk = builder.indexes.node_of_disk.insert(disk.uuid, new.name)
 
 
-def _update_instance_manager(
+def _note_instance_manager(
     builder: _Builder, old: longhorn.InstanceManager | None, new: longhorn.InstanceManager | None
 ) -> None:
-    managers = builder.instance_managers
-    if old is not None:
-        managers = discard_member(managers, (old.node, old.data_engine), old)
-        builder.changed_nodes.add(old.node)
-    if new is not None:
-        managers = add_member(managers, (new.node, new.data_engine), new, _BY_NAME)
-        builder.changed_nodes.add(new.node)
-    builder.instance_managers = managers
+    builder.changed_nodes.update(manager.node for manager in (old, new) if manager is not None)
 
 
-def _update_engine_image(builder: _Builder, old: longhorn.EngineImage | None, new: longhorn.EngineImage | None) -> None:
-    images = builder.engine_images
-    if old is not None:
-        images = discard_member(images, old.image, old)
-        builder.changed_nodes |= old.nodes
-    if new is not None:
-        images = add_member(images, new.image, new, _BY_NAME)
-        builder.changed_nodes |= new.nodes
-    builder.engine_images = images
+def _note_engine_image(builder: _Builder, old: longhorn.EngineImage | None, new: longhorn.EngineImage | None) -> None:
+    builder.changed_nodes.update(*(image.nodes for image in (old, new) if image is not None))
 
 
-def _update_disk_schedule(builder: _Builder, old: DiskSchedule | None, new: DiskSchedule | None) -> None:
+def _note_disk_schedule(builder: _Builder, old: DiskSchedule | None, new: DiskSchedule | None) -> None:
     builder.disks.update(schedule.name for schedule in (old, new) if schedule is not None)
 
 
 _EFFECTS: Final[Mapping[str, Callable[[_Builder, Any, Any], None]]] = {
-    "nodes": _update_kube_node,
-    "pods": _update_pod,
-    "claims": _update_claim,
-    "volumes": _update_volume,
-    "persistent_volumes": _update_persistent_volume,
-    "volume_attachments": _update_attachment,
-    "replicas": _update_replica,
-    "longhorn_nodes": _update_longhorn_node,
-    "instance_managers": _update_instance_manager,
-    "engine_images": _update_engine_image,
-    "disk_schedules": _update_disk_schedule,
+    "nodes": _note_kube_node,
+    "pods": _note_pod,
+    "claims": _note_claim,
+    "persistent_volumes": _note_persistent_volume,
+    "volumes": _note_volume,
+    "replicas": _note_replica,
+    "longhorn_nodes": _note_longhorn_node,
+    "instance_managers": _note_instance_manager,
+    "engine_images": _note_engine_image,
+    "disk_schedules": _note_disk_schedule,
 }
+"""What one changed object makes the builder compute again at the end, by field of `Snapshot`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from rpds import HashTrieMap
@@ -63,6 +63,61 @@ def put(entries: HashTrieMap[_Key, _Value], key: _Key, value: _Value | None) -> 
     return entries.discard(key) if value is None else entries.insert(key, value)
 
 
+class Grouping(Struct, frozen=True):
+    """Groups the objects of one kind by key; `update.py` keeps the groups up to date, object by object."""
+
+    kind: str  # the field of `Snapshot` that has the objects
+    keys: Callable[[Any], Iterable[Any]]  # the groups that an object belongs to
+    order: Callable[[Any], Any]  # sorts the members of a group
+    member: Callable[[Any], Any] = lambda entry: entry  # what a group holds of an object
+
+    def of(self, snapshot: Snapshot) -> dict[Any, Any]:
+        objects = getattr(snapshot, self.kind).values()
+        pairs = ((key, self.member(entry)) for entry in objects for key in self.keys(entry))
+        return group_by_key(pairs, self.order)
+
+    def replace(self, groups: HashTrieMap[Any, Any], old: object | None, new: object | None) -> HashTrieMap[Any, Any]:
+        """Returns the groups after one object has changed; None where it did not exist, or exists no longer."""
+        for key in self.keys(old) if old is not None else ():
+            groups = discard_member(groups, key, self.member(old))
+        for key in self.keys(new) if new is not None else ():
+            groups = add_member(groups, key, self.member(new), self.order)
+        return groups
+
+
+def by_capacity(volume: kube.PersistentVolume) -> tuple[int, str]:
+    return volume.available.capacity if volume.available else 0, volume.name
+
+
+def claims_of(pod: kube.Pod) -> set[NamespacedName]:
+    return {(pod.namespace, volume.claim) for volume in pod.volumes}
+
+
+_BY_NAME: Final = attrgetter("name")
+GROUPINGS: Final = {
+    "volumes_by_claim_ref": Grouping(
+        "persistent_volumes", lambda volume: filter(None, [volume.claim]), str, member=_BY_NAME
+    ),
+    "volumes_by_handle": Grouping(
+        "persistent_volumes", lambda volume: filter(None, [volume.handle]), str, member=_BY_NAME
+    ),
+    "available_volumes": Grouping(
+        "persistent_volumes",
+        lambda volume: [volume.available.storage_class] if volume.available else [],
+        by_capacity,
+    ),
+    "pods_by_claim": Grouping("pods", claims_of, attrgetter("name", "uid")),
+    "replicas_by_disk": Grouping("replicas", lambda replica: filter(None, [replica.disk_id]), _BY_NAME),
+    "attachments": Grouping("volume_attachments", lambda entry: [entry.persistent_volume], _BY_NAME),
+}
+"""The groups among the `Indexes`, by field."""
+CLUSTER_GROUPINGS: Final = {
+    "replicas_by_volume": Grouping("replicas", lambda replica: [replica.volume], _BY_NAME),
+    "instance_managers": Grouping("instance_managers", lambda entry: [(entry.node, entry.data_engine)], _BY_NAME),
+    "engine_images": Grouping("engine_images", lambda entry: [entry.image], _BY_NAME),
+}
+"""The same of `Cluster`, which makes them itself."""
+
 ClaimRef = tuple[str, str, str]
 
 
@@ -94,16 +149,15 @@ class Indexes(Struct):
         """Builds all indexes."""
         snapshot = cluster.snapshot
         nodes = cluster.nodes.values()
-        volumes = snapshot.persistent_volumes.values()
-        replicas = ((replica.disk_id, replica) for replica in snapshot.replicas.values() if replica.disk_id)
-        by_disk = group_by_key(replicas, attrgetter("name"))
+        groups = {name: grouping.of(snapshot) for name, grouping in GROUPINGS.items()}
+        by_disk = groups["replicas_by_disk"]
+        by_handle = groups["volumes_by_handle"]
         unlisted: dict[str, Replicas] = {}
         for node in nodes:
             for disk in node.disks:
                 missing = unlisted_replicas(disk, by_disk.get(disk.uuid, ()))
                 if missing:
                     unlisted[disk.uuid] = missing
-        by_handle = group_by_key(((volume.handle, volume.name) for volume in volumes if volume.handle), str)
         sizes: dict[str, int] = {}
         for handle in {*by_handle, *cluster.replicas_by_volume}:
             names = by_handle.get(handle, ())
@@ -116,25 +170,12 @@ class Indexes(Struct):
             node.name: free_space_of(node, cluster.settings, unlisted, snapshot.disk_schedules, growth.by_disk)
             for node in nodes
         }
-        attachments = ((entry.persistent_volume, entry) for entry in snapshot.volume_attachments.values())
-        pods = ((claim, pod) for pod in snapshot.pods.values() for claim in claims_of(pod))
         return cls(
+            **{name: HashTrieMap(members) for name, members in groups.items()},
             unlisted_replicas=HashTrieMap(unlisted),
             free_space=free_space,
-            volumes_by_claim_ref=HashTrieMap(
-                group_by_key(((volume.claim, volume.name) for volume in volumes if volume.claim), str)
-            ),
-            available_volumes=HashTrieMap(
-                group_by_key(
-                    ((volume.available.storage_class, volume) for volume in volumes if volume.available), by_capacity
-                )
-            ),
-            pods_by_claim=HashTrieMap(group_by_key(pods, attrgetter("name", "uid"))),
             pods_to_schedule=count_to_schedule(snapshot.pods, snapshot),
-            replicas_by_disk=HashTrieMap(by_disk),
             node_of_disk=HashTrieMap(node_of_disk),
-            volumes_by_handle=HashTrieMap(by_handle),
-            attachments=HashTrieMap(group_by_key(attachments, attrgetter("name"))),
             requested_sizes=HashTrieMap(sizes),
             growing_volumes=HashTrieMap(growth.volumes),
             growth=HashTrieMap(dict(growth.by_disk)),
@@ -262,10 +303,6 @@ def default_class(snapshot: Snapshot) -> kube.StorageClass | None:
     return min((entry for entry in defaults if entry.created == newest), key=lambda entry: entry.name, default=None)
 
 
-def by_capacity(volume: kube.PersistentVolume) -> tuple[int, str]:
-    return volume.available.capacity if volume.available else 0, volume.name
-
-
 def count_to_schedule(keys: Iterable[NamespacedName], snapshot: Snapshot) -> int:
     """Returns how many of these pods kube-scheduler has neither decided about nor refused yet."""
     pods = (snapshot.pods.get(key) for key in keys)
@@ -279,7 +316,3 @@ def _is_to_schedule(pod: kube.Pod, snapshot: Snapshot) -> bool:
         return False
     claims = (snapshot.claims.get(name) for name in claims_of(pod))
     return not any(claim is not None and claim.selected_node and not claim.spec.volume_name for claim in claims)
-
-
-def claims_of(pod: kube.Pod) -> set[NamespacedName]:
-    return {(pod.namespace, volume.claim) for volume in pod.volumes}

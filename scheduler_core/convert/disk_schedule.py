@@ -97,11 +97,10 @@ class DiskSchedule(Wire):
     status: Any = None
 
 
-class _WithConditions(Wire):
-    class _Status(Wire):
-        conditions: list[WireCondition] | None = None
-
-    status: _Status | None = None
+_NO_CONDITIONS: Final[tuple[Condition, ...]] = ()
+_CONDITIONS: Final = value_at(
+    "Volume.longhorn.io", "status.conditions", _NO_CONDITIONS, conditions, needs_metadata=False
+)
 
 
 def read_disk_schedule(raw: bytes | msgspec.Raw) -> model.DiskSchedule | Fault:
@@ -264,11 +263,10 @@ def backing_image_copies(raw: bytes | msgspec.Raw) -> model.BackingImageCopies |
 def volume_condition(raw: bytes | msgspec.Raw, kind: str) -> Condition | None:
     """A condition of a volume, None if it is absent or cannot be read."""
     try:
-        wire = msgspec.json.decode(raw, type=_WithConditions)
-    except msgspec.DecodeError:
+        entries = _CONDITIONS.decode(raw)
+    except ObjectError:
         # A caller then writes the condition as a new one.
         return None
-    entries = conditions(wire.status.conditions if wire.status else None)
     return next((entry for entry in entries if entry.type == kind), None)
 
 
@@ -369,19 +367,11 @@ def _condition_entries(status: Mapping[str, Any]) -> list[Json]:
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
-def with_finalizer(raw: bytes | Json) -> Json:
-    return _set_finalizer(raw, add=True)
-
-
-def without_finalizer(raw: bytes | Json) -> Json:
-    """The body that removes Longhorn's finalizer; others stay, and keep the object."""
-    return _set_finalizer(raw, add=False)
-
-
-def _set_finalizer(raw: bytes | Json, *, add: bool) -> Json:
+def set_finalizer(raw: bytes | Json, *, present: bool) -> Json:
+    """The body that adds or removes Longhorn's finalizer; others stay, and keep the object."""
     body = raw if isinstance(raw, dict) else stored_body(raw)
     others = [entry for entry in body["metadata"].get("finalizers") or () if entry != model.FINALIZER]
-    return {**body, "metadata": {**body["metadata"], "finalizers": [*others, *([model.FINALIZER] if add else [])]}}
+    return {**body, "metadata": {**body["metadata"], "finalizers": [*others, *([model.FINALIZER] if present else [])]}}
 
 
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:

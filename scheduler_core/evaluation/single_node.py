@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from functools import partial
 from math import gcd
 from typing import Final
 
@@ -26,7 +27,7 @@ from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import OpenDisk, Profile
 from scheduler_core.evaluation.state import Refused, closeness, new_replica_refusal, profile_node
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
-from scheduler_core.longhorn.placement import disk_candidates, prefilter_disks
+from scheduler_core.longhorn.placement import disk_candidates, split_disks
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
@@ -133,12 +134,11 @@ def _disks_anti_affinity_allows(view: View, volume: PodVolume, name: str, disks:
     node = cluster.nodes[name]
     # With hardNodeAffinity, as Longhorn places a local replica, replicas on other nodes use neither node nor zone.
     request = ReplicaRequest.for_volume(volume.volume, hard_node_affinity=name)
-    disks_by_node = {name: prefilter_disks(cluster, request, node)}
-    candidates = disk_candidates(cluster, request, {name: node}, disks_by_node, volume.replicas)
+    split = partial(split_disks, cluster, request, replicas=volume.replicas)
+    candidates = disk_candidates(cluster, request, {name: node}, split, volume.replicas)
     uuids = {candidate.disk.uuid for candidate in candidates.disks}
     if not uuids and any(
-        disk_and_space_refusal(cluster, request, node, disk, view.uncounted_bytes(name, disk)) is None
-        for disk in node.disks
+        disk_and_space_refusal(cluster, request, disk, view.uncounted_bytes(name, disk)) is None for disk in node.disks
     ):
         detail = f"replicas of volume {volume.name} on node {name} leave no disk to another"
         return Refused(Reason.ANTI_AFFINITY, detail)
@@ -319,7 +319,7 @@ def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:
 
 
 def _closing_detail(view: View, volume: PodVolume, node: Node, disk: Disk) -> str:
-    refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node, disk)
+    refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), disk)
     if refusal is not None:
         return refusal.detail
     space = view.free_space(node.name)[disk.name]
@@ -356,7 +356,7 @@ def _refused_places(view: View, volume: PodVolume, node: Node) -> list[_RefusedP
 
 def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _RefusedPlace | None:
     place = (node.name, disk.name)
-    refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node, disk)
+    refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), disk)
     if refusal is not None:
         return _RefusedPlace(closeness(refusal.rule), 0, place, f"on node {node.name}, {refusal.detail}")
     image = view.snapshot.backing_images.get(volume.volume.backing_image)

@@ -196,7 +196,7 @@ def _open_to(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refuse
     refusal = stages.node_refusal(view.cluster, request, node)
     if refusal is not None:
         return reason_of(refusal)
-    refusals = [stages.disk_refusal(view.cluster, request, node, disk) for disk in node.disks]
+    refusals = [stages.disk_refusal(view.cluster, request, disk) for disk in node.disks]
     indexes = [index for index, refusal in enumerate(refusals) if refusal is None]
     return indexes or reason_of_disks(node.name, (refusal for refusal in refusals if refusal is not None))
 

@@ -109,7 +109,8 @@ def plan_publish(service: LeaderService, leader: Endpoint, current: Slice | None
         return CreateSlice(desired)
     if current.address_type != desired.address_type:
         return DeleteSlice()
-    return None if _matches(current, desired) else ReplaceSlice(desired)
+    matches = current.endpoints == desired.endpoints and desired.labels.items() <= current.labels.items()
+    return None if current.plain and matches else ReplaceSlice(desired)
 
 
 def plan_withdraw(service: LeaderService, former: Endpoint, current: Slice | None) -> SliceChange | None:
@@ -128,7 +129,3 @@ def plan_empty(service: LeaderService, current: Slice | None) -> SliceChange | N
     if current is None or (current.plain and not current.endpoints):
         return None
     return ReplaceSlice(Slice(current.address_type, (), service.labels))
-
-
-def _matches(current: Slice, desired: Slice) -> bool:
-    return current.plain and current.endpoints == desired.endpoints and desired.labels.items() <= current.labels.items()

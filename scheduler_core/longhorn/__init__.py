@@ -10,7 +10,7 @@ rule cites the Go function of longhorn-manager that it mirrors.
 - What surrounds it: `csi_driver` (the volume a claim would get, and GetCapacity), `volume_validation` (what admission refuses, what is
   attached for no workload, what may not grow), `node_status` (what the node controller
   writes).
-- `vectors` replays recorded decisions of the real Longhorn, with the help of `conformance`.
+- `vectors` replays recorded decisions of the real Longhorn.
 
 Where Longhorn leaves a choice to chance (Go's map order), the engine returns every possible outcome with the reason why
 it is possible.

@@ -63,11 +63,12 @@ def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]
     if not precheck.disks:
         message = PRECHECK_FAILED + (join_reasons(precheck.reasons) or "disks are unavailable")
         return {VolumeOutcome((), 0, 0, ScheduledCondition(SCHEDULING_FAILURE, message)): False}
+    total = volume.number_of_replicas
     if waits_for_attachment(volume):
-        return {VolumeOutcome((), volume.number_of_replicas, volume.number_of_replicas, ScheduledCondition()): False}
+        return {VolumeOutcome((), total, total, ScheduledCondition()): False}
     outcomes: dict[VolumeOutcome, bool] = {}
     for end in _reachable_ends(cluster, volume):
-        outcome = _outcome(cluster, volume, end)
+        outcome = VolumeOutcome(end.places, total, total - len(end.places), _condition(cluster, volume, end))
         outcomes[outcome] = outcomes.get(outcome, False) or end.chance
     return outcomes
 
@@ -125,11 +126,6 @@ def _place_replica(volume: Volume, state: _Progress, choice: placement.Choice) -
     )
     places = tuple(sorted((*state.places, (node.name, disk.name))))
     return _Progress((*state.placed, replica), places, state.chance or choice.reason.chance)
-
-
-def _outcome(cluster: Cluster, volume: Volume, end: _Progress) -> VolumeOutcome:
-    total = volume.number_of_replicas
-    return VolumeOutcome(end.places, total, total - len(end.places), _condition(cluster, volume, end))
 
 
 def _condition(cluster: Cluster, volume: Volume, end: _Progress) -> ScheduledCondition:
@@ -214,7 +210,7 @@ def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replic
         disks: list[DiskExplanation] = []
         for disk in node.disks:
             uncounted = placement.uncounted_bytes(node, disk, replicas)
-            disk_refusal = disk_and_space_refusal(cluster, request, node, disk, uncounted)
+            disk_refusal = disk_and_space_refusal(cluster, request, disk, uncounted)
             if disk_refusal is None and refusal is None and (node.name, disk.name) not in candidate_disks:
                 text = f"disk {disk.name} has a replica of volume {request.volume.name}"
                 disk_refusal = Refusal(Rule.DISK_ANTI_AFFINITY, text)

@@ -146,6 +146,8 @@ _READ_AFTER_WAIT: Final = (
 
 _MAX_KNOWN: Final = 64
 Reasons = frozenset[ScheduleError]
+DiskSplit = tuple[Sequence[DiskCandidate], Reasons]
+"""The disks of a node that may take the replica, and Longhorn's reasons against the others."""
 
 
 class DiskCandidates(Struct, frozen=True):
@@ -176,12 +178,12 @@ def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterabl
             return DiskCandidates(reasons=frozenset({error}))
     occupied = {replica.node_id for replica in replicas}
 
-    def split(node: Node) -> tuple[Sequence[DiskCandidate], Reasons]:
+    def split(node: Node) -> DiskSplit:
         if node.name in occupied or node.name not in known:
-            return eligible_disks(cluster, request, node, prefilter_disks(cluster, request, node), replicas)
+            return split_disks(cluster, request, node, replicas)
         return known[node.name].split(request.volume)
 
-    return _disk_candidates(cluster, request, (nodes, split), replicas, reuse=False)
+    return disk_candidates(cluster, request, nodes, split, replicas)
 
 
 class _KnownNode(Struct, frozen=True):
@@ -194,7 +196,7 @@ class _KnownNode(Struct, frozen=True):
     free: int = -1  # every disk takes a volume of at most so many bytes
     headroom: int = -1  # of which fewer than these are written
 
-    def split(self, volume: Volume) -> tuple[Sequence[DiskCandidate], Reasons]:
+    def split(self, volume: Volume) -> DiskSplit:
         """As `eligible_disks`, for a volume without a replica on the node."""
         if volume.size <= self.free and volume.actual_size < self.headroom:
             return self.disks, self.reasons
@@ -251,7 +253,7 @@ def _examine_node(cluster: Cluster, request: ReplicaRequest, node: Node, kube_no
     refused = stages.schedulable_refusal(cluster, request, node) or stages.candidate_refusal(cluster, request, node)
     if refused is not None:
         return _KnownNode(node, kube_node)
-    eligible, reasons = eligible_disks(cluster, request, node, prefilter_disks(cluster, request, node), None)
+    eligible, reasons = split_disks(cluster, request, node, None)
     spaces = tuple(disk_space(candidate.disk, cluster.settings) for candidate in eligible)
     known = _KnownNode(node, kube_node, candidate=True, disks=tuple(eligible), spaces=spaces, reasons=reasons)
     if not spaces or any(space.closed_by is not None for space in spaces):
@@ -286,9 +288,12 @@ def _passing(
     return {name: node for name, node in nodes.items() if rule(cluster, request, node) is None}
 
 
-def prefilter_disks(cluster: Cluster, request: ReplicaRequest, node: Node) -> tuple[Disk, ...]:
-    """A node's disks that FindDiskCandidates considers at all."""
-    return tuple(disk for disk in node.disks if stages.prefilter_refusal(cluster, request, disk) is None)
+def split_disks(
+    cluster: Cluster, request: ReplicaRequest, node: Node, replicas: tuple[Replica, ...] | None
+) -> DiskSplit:
+    """`eligible_disks` among the disks of a node that FindDiskCandidates considers at all."""
+    disks = tuple(disk for disk in node.disks if stages.prefilter_refusal(cluster, request, disk) is None)
+    return eligible_disks(cluster, request, node, disks, replicas)
 
 
 def cluster_refusal(cluster: Cluster, request: ReplicaRequest) -> Refusal | None:
@@ -307,30 +312,14 @@ def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCand
     cluster: Cluster,
     request: ReplicaRequest,
     nodes: Mapping[str, Node],
-    disks: Mapping[str, Sequence[Disk]],
+    split: Callable[[Node], DiskSplit],
     replicas: tuple[Replica, ...],
     *,
     reuse: bool = False,
 ) -> DiskCandidates:
-    """The eligible disks of the first tier that has any (getDiskCandidates)."""
-
-    # With `reuse`, failed replicas use neither node, zone nor disk, and space is not checked.
-    def split(node: Node) -> tuple[Sequence[DiskCandidate], Reasons]:
-        return eligible_disks(cluster, request, node, disks[node.name], None if reuse else replicas)
-
-    return _disk_candidates(cluster, request, (nodes, split), replicas, reuse=reuse)
-
-
-def _disk_candidates(
-    cluster: Cluster,
-    request: ReplicaRequest,
-    places: tuple[Mapping[str, Node], Callable[[Node], tuple[Sequence[DiskCandidate], Reasons]]],
-    replicas: tuple[Replica, ...],
-    *,
-    reuse: bool,
-) -> DiskCandidates:
-    """See `disk_candidates`; `places` are its nodes, and what splits a node's disks as `eligible_disks` does."""
-    nodes, split = places
+    """The eligible disks of the first tier that has any (getDiskCandidates). `split` splits a node's disks as
+    `eligible_disks` does. With `reuse`, failed replicas use neither node, zone nor disk.
+    """
     refusal = cluster_refusal(cluster, request)
     if refusal is not None:
         return DiskCandidates(reasons=_reported_reasons([refusal.rule]))
@@ -367,7 +356,7 @@ def tiers_of(
 
 def eligible_disks(
     cluster: Cluster, request: ReplicaRequest, node: Node, disks: Sequence[Disk], replicas: tuple[Replica, ...] | None
-) -> tuple[list[DiskCandidate], Reasons]:
+) -> DiskSplit:
     """Splits a node's disks into candidates and the reasons against the other disks (filterNodeDisksForReplica). If
     `replicas` is None, space is not checked.
     """

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from scheduler_core.longhorn import stages
 from scheduler_core.longhorn.cluster import DEGRADED, Cluster, parse_time, time_to_replacement
-from scheduler_core.longhorn.placement import disk_candidates
+from scheduler_core.longhorn.placement import DiskSplit, disk_candidates, eligible_disks
 from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode, balances_best_effort, is_v2
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
@@ -227,7 +227,7 @@ def replica_to_reuse(
     cluster: Cluster, volume: Volume, replicas: Iterable[Replica], hard_node_affinity: str = ""
 ) -> frozenset[str]:
     """Names of the failed replicas Longhorn may reuse (CheckAndReuseFailedReplica): the reusable ones that failed last.
-    Anti-affinity ignores failed replicas, and space is not checked: their data is on the disk already.
+    Anti-affinity ignores failed replicas.
     """
     if not _allows_reuse(cluster, volume):
         return frozenset()
@@ -242,8 +242,12 @@ def replica_to_reuse(
         if hard_node_affinity in ("", replica.node_id) and is_reusable(cluster, volume, replica, nodes)
     ]
     replica_nodes = {replica.node_id: nodes[replica.node_id] for replica in reusable}
-    disks = {name: _disks_with_replica(node, reusable) for name, node in sorted(replica_nodes.items())}
-    candidates = disk_candidates(cluster, request, replica_nodes, disks, active, reuse=True).disks
+
+    # Without `replicas`, space is not checked: the data is on the disk already.
+    def split(node: Node) -> DiskSplit:
+        return eligible_disks(cluster, request, node, _disks_with_replica(node, reusable), None)
+
+    candidates = disk_candidates(cluster, request, replica_nodes, split, active, reuse=True).disks
     open_disks = {(candidate.node.name, candidate.disk.uuid) for candidate in candidates}
     return _last_to_fail([replica for replica in reusable if (replica.node_id, replica.disk_id) in open_disks])
 

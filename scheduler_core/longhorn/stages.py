@@ -279,17 +279,15 @@ _TAG_SETTING: Final = ("allow-empty-disk-selector-volume",)
 _SPACE_SETTINGS: Final = ("storage-over-provisioning-percentage", "storage-minimal-available-percentage")
 
 
-def disk_refusal(cluster: Cluster, request: ReplicaRequest, _node: Node, disk: Disk) -> Refusal | None:
+def disk_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
     """The first rule that refuses a disk, or None. Space and anti-affinity are not checked."""
     return prefilter_refusal(cluster, request, disk) or eligibility_refusal(cluster, request, disk)
 
 
-def disk_and_space_refusal(
-    cluster: Cluster, request: ReplicaRequest, node: Node, disk: Disk, uncounted: int = 0
-) -> Refusal | None:
+def disk_and_space_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk, uncounted: int = 0) -> Refusal | None:
     """The first rule that refuses a disk, space included, or None; anti-affinity is not checked."""
     # `uncounted` bytes are promised on the disk but not in its storageScheduled yet.
-    return disk_refusal(cluster, request, node, disk) or space_stage_refusal(cluster, request, disk, uncounted)
+    return disk_refusal(cluster, request, disk) or space_stage_refusal(cluster, request, disk, uncounted)
 
 
 def space_setting_refusal(cluster: Cluster) -> Refusal | None:

@@ -52,6 +52,10 @@ class BlockingProblem(Struct, frozen=True):
     counts: tuple[int, ...]
     targets: tuple[TargetDisk, ...]
 
+    @property
+    def counted(self) -> list[tuple[BlockingClass, int]]:
+        return list(zip(self.classes, self.counts, strict=True))
+
 
 # How many volumes of each class lie on a target.
 BlockingPattern = tuple[int, ...]
@@ -64,22 +68,16 @@ def too_small_to_block(problem: BlockingProblem) -> bool:
     written, whichever is the smaller share of all that exist; a volume contributes the larger. A target also costs at
     least one volume.
     """
-    size = sum(
-        [blocking_class.size * count for blocking_class, count in zip(problem.classes, problem.counts, strict=True)]
-    )
-    written = sum(
-        [blocking_class.written * count for blocking_class, count in zip(problem.classes, problem.counts, strict=True)]
-    )
+    counted = problem.counted
+    size = sum([blocking_class.size * count for blocking_class, count in counted])
+    written = sum([blocking_class.written * count for blocking_class, count in counted])
     if sum(problem.counts) < len(problem.targets):
         return True
     if not written:
         return sum([target.blocking_size for target in problem.targets]) > size
     cost = sum([min(target.blocking_size * written, target.blocking_written * size) for target in problem.targets])
     available = sum(
-        [
-            max(blocking_class.size * written, blocking_class.written * size) * count
-            for blocking_class, count in zip(problem.classes, problem.counts, strict=True)
-        ]
+        [max(blocking_class.size * written, blocking_class.written * size) * count for blocking_class, count in counted]
     )
     return cost > available
 
@@ -150,9 +148,7 @@ def find_blocking_set(problem: BlockingProblem, budget: Budget) -> list[Blocking
             return None
         patterns_by_target.append(patterns)
     sequence = sorted(range(len(patterns_by_target)), key=lambda index: len(patterns_by_target[index]))
-    total = sum(
-        [blocking_class.size * count for blocking_class, count in zip(problem.classes, problem.counts, strict=True)]
-    )
+    total = sum([blocking_class.size * count for blocking_class, count in problem.counted])
     chosen = _choose_disjoint([patterns_by_target[index] for index in sequence], packed, total, budget)
     if chosen is None:
         return None
@@ -181,13 +177,17 @@ def _minimal_patterns(
     problem: BlockingProblem, target: TargetDisk, packed_counts: _PackedCounts, budget: Budget
 ) -> list[SizedPattern]:
     """Minimal patterns that block a target, smallest first."""
-    size_to_come, written_to_come = _admitted_totals(problem, target)
+    admitted = [
+        (index, blocking_class, count)
+        for index, (blocking_class, count) in enumerate(problem.counted)
+        if blocking_class.disks >> target.disk & 1 and count
+    ]
+    size_to_come = sum([blocking_class.size * count for _, blocking_class, count in admitted])
+    written_to_come = sum([blocking_class.written * count for _, blocking_class, count in admitted])
     partial = [(0, 0, 0)]
     patterns: list[SizedPattern] = []
     # Volumes are added largest first, and the last one added blocks the target, so every minimal pattern is found.
-    for index, (blocking_class, count) in enumerate(zip(problem.classes, problem.counts, strict=True)):
-        if not blocking_class.disks >> target.disk & 1 or not count:
-            continue
+    for index, blocking_class, count in admitted:
         budget.charge(1 + len(partial) * (2 + count) // 3)
         size_to_come -= blocking_class.size * count
         written_to_come -= blocking_class.written * count
@@ -211,18 +211,6 @@ def _minimal_patterns(
         partial = extended
     patterns.sort()
     return patterns
-
-
-def _admitted_totals(problem: BlockingProblem, target: TargetDisk) -> tuple[int, int]:
-    admitted = [
-        (blocking_class, count)
-        for blocking_class, count in zip(problem.classes, problem.counts, strict=True)
-        if blocking_class.disks >> target.disk & 1
-    ]
-    return (
-        sum([blocking_class.size * count for blocking_class, count in admitted]),
-        sum([blocking_class.written * count for blocking_class, count in admitted]),
-    )
 
 
 def _choose_disjoint(

@@ -181,8 +181,6 @@ _BRIEF_STEPS: Final = 500
 _FEW_VOLUMES: Final = 10
 # So many large volumes still have a small table, however much space the others leave.
 _LARGEST_VOLUMES: Final = 12
-# Pairs of more masks would take longer than the search.
-_MAX_MASKS: Final = 16
 # Sums are bits of an integer; beyond this many bits a shift would cost more than the search it saves.
 _MAX_UNITS: Final = 1 << 17
 # A few thousand patterns are the search's best size, tens of thousands its last resort: each step then costs ten times
@@ -294,8 +292,6 @@ def pack(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int], budget
                 left[disks[0]] -= size
                 waiting.remove(volume)
     problem = PackingProblem(sizes, eligible, left)
-    if _some_disks_overflow(problem.restrict(waiting, range(len(left)))):
-        return None
     while waiting:
         # Volumes that share disks with no others, directly or through others, are a problem of their own.
         used = eligible[waiting[0]]
@@ -310,16 +306,6 @@ def pack(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int], budget
             assignment[volume] = disks[index]
             waiting.remove(volume)
     return assignment
-
-
-def _some_disks_overflow(problem: PackingProblem) -> bool:
-    # Volumes that may use no other disks than those of a mask, or of two masks, must fit there.
-    masks = set(problem.masks)
-    return len(masks) <= _MAX_MASKS and any(
-        sum([size for size, mask in zip(problem.sizes, problem.masks, strict=True) if not mask & ~disks])
-        > sum([room for disk, room in enumerate(problem.capacities) if disks >> disk & 1])
-        for disks in {first | second for first in masks for second in masks}
-    )
 
 
 def _cut_to_reachable(problem: PackingProblem) -> PackingProblem:

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -290,10 +291,10 @@ async def test_the_controllers_write_what_they_decide(cluster: DevCluster, contr
     writes: list[tuple[Resource, str, Callable[[bytes], Object]]] = [
         (LONGHORN_REPLICAS, "", lambda raw: convert.with_replica_fields(raw, place=("one", "disk", "/disk"), size=2)),
         (LONGHORN_REPLICAS, "", lambda raw: convert.with_replica_fields(raw, place=("", "", ""))),
-        (LONGHORN_REPLICAS, "", convert.without_finalizer),
+        (LONGHORN_REPLICAS, "", partial(convert.set_finalizer, present=False)),
         (LONGHORN_BACKING_IMAGES, "", lambda raw: convert.with_copies(raw, ("disk", "other"), ())),
         (LONGHORN_BACKING_IMAGES, "", lambda raw: convert.with_copies(raw, (), ("disk",))),
-        (LONGHORN_BACKING_IMAGES, "", convert.without_finalizer),
+        (LONGHORN_BACKING_IMAGES, "", partial(convert.set_finalizer, present=False)),
         (LONGHORN_VOLUMES, "status", lambda raw: convert.with_volume_condition(raw, condition)),
         (
             LONGHORN_VOLUMES,

@@ -169,7 +169,7 @@ def test_candidates_pass_every_rule(case: tuple[Cluster, lh.Volume]) -> None:
     candidates = find_candidates(cluster, request, own_replicas)
     for each in candidates.disks:
         pending = uncounted_bytes(each.node, each.disk, own_replicas)
-        assert disk_and_space_refusal(cluster, request, each.node, each.disk, pending) is None
+        assert disk_and_space_refusal(cluster, request, each.disk, pending) is None
         assert candidates.tier is Tier.USED_NODE or node_refusal(cluster, request, each.node) is None
 
 

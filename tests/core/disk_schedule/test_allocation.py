@@ -363,8 +363,8 @@ def test_a_deleted_object_loses_its_finalizer_once_nothing_is_held() -> None:
     assert (after["status"]["conditions"][0]["reason"], outcome.remove_finalizer) == ("NodeMissing", False)
     empty, outcome = step({**after, "spec": {"name": "example-disk", "nodeID": "example-node"}}, None)
     assert outcome.remove_finalizer
-    assert convert.without_finalizer(empty)["metadata"]["finalizers"] == ["example.com/other"]
-    assert not reconcile(read(convert.without_finalizer(empty)), None, NOW).remove_finalizer
+    assert convert.set_finalizer(empty, present=False)["metadata"]["finalizers"] == ["example.com/other"]
+    assert not reconcile(read(convert.set_finalizer(empty, present=False)), None, NOW).remove_finalizer
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,10 @@ def test_a_moved_or_edited_disk_schedule_follows_its_disk() -> None:
     )
     bare = replace(schedule, spec=DiskScheduleSpec("a", "m"), finalizers=())
     assert sync_disks([Node("m", disks=(Disk("a", uuid="u"),))], {"u": bare}).changes == (UpdateSpec(bare, "a", "m"),)
-    assert convert.with_finalizer({"metadata": {"finalizers": ["x"]}})["metadata"]["finalizers"] == ["x", "longhorn.io"]
+    assert convert.set_finalizer({"metadata": {"finalizers": ["x"]}}, present=True)["metadata"]["finalizers"] == [
+        "x",
+        "longhorn.io",
+    ]
 
 
 def test_a_uuid_on_two_nodes_keeps_its_node_and_is_reported() -> None:

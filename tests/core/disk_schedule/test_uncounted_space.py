@@ -199,7 +199,7 @@ def test_all_rules_read_the_same_free_space() -> None:
     for gib, expected in ((50, None), (51, Rule.SCHEDULING_SPACE)):
         volume = Volume("v", size=gib * GI)
         refusal = disk_and_space_refusal(
-            view.cluster, ReplicaRequest.for_volume(volume), node, disk, view.uncounted_bytes(node.name, disk)
+            view.cluster, ReplicaRequest.for_volume(volume), disk, view.uncounted_bytes(node.name, disk)
         )
         assert (refusal.rule if refusal else None) is expected
         assert space_refusal(volume.size, 0, free_space) is expected

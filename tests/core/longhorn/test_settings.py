@@ -1,8 +1,11 @@
-"""Settings: Longhorn's defaults, Go's spelling of values, and faults. Faults only stop what reads them."""
+"""Settings: Longhorn's defaults, Go's spelling of values and times, and faults. Faults only stop what reads them."""
+
+from datetime import UTC, datetime
 
 import pytest
 
 from scheduler_core.errors import SettingError
+from scheduler_core.longhorn.cluster import parse_time
 from scheduler_core.longhorn.settings import Settings, check_new_value
 
 
@@ -104,3 +107,20 @@ def test_values_that_longhorns_webhook_refuses_cannot_be_set(name: str, value: s
 def test_a_setting_that_no_decision_reads_cannot_be_set() -> None:
     with pytest.raises(KeyError):
         check_new_value("guaranteed-instance-manager-cpu", "12")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("2026-01-01T00:00:00Z", datetime(2026, 1, 1, tzinfo=UTC), id="UTC"),
+        pytest.param("2026-01-01T02:00:00+02:00", datetime(2026, 1, 1, tzinfo=UTC), id="offset"),
+        pytest.param("2026-01-01T00:00:00.1234567Z", datetime(2026, 1, 1, 0, 0, 0, 123456, UTC), id="fraction"),
+        pytest.param("2026-01-01T00:00:00", None, id="no zone"),
+        pytest.param("2026-01-01", None, id="only a date"),
+        pytest.param("2026-13-01T00:00:00Z", None, id="no such month"),
+        pytest.param("", None, id="empty"),
+    ],
+)
+def test_only_rfc_3339_with_a_zone_is_a_time(text: str, expected: datetime | None) -> None:
+    """Go's time.Parse is as strict."""
+    assert parse_time(text) == expected

@@ -7,83 +7,58 @@ import pytest
 from scheduler_core.longhorn import space
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model.longhorn import Disk
 from tests.worlds.longhorn import GIB, disk
 
 DEFAULTS = Settings()
 
 
-def refusal(entry: Disk, settings: Settings = DEFAULTS, size: int = 0, required: int = 0) -> Rule | None:
-    return space.space_refusal(size, required, space.disk_space(entry, settings))
+RESERVED = {"storage_reserved": 30 * GIB, "storage_scheduled": 10 * GIB}
+TWICE = Settings(storage_over_provisioning_percentage=200)
+NO_MINIMUM = Settings(storage_minimal_available_percentage=0)
+# A disk, settings, the size of a volume and its written bytes, and the rule that refuses.
+CASES: dict[str, tuple[dict[str, int], Settings, int, int, Rule | None]] = {
+    "available below the minimum": ({"storage_available": 25 * GIB - 1}, DEFAULTS, 0, 0, Rule.ACTUAL_SPACE),
+    "available equal to the minimum": ({"storage_available": 25 * GIB}, DEFAULTS, 0, 0, Rule.ACTUAL_SPACE),
+    "available above the minimum": ({"storage_available": 25 * GIB + 1}, DEFAULTS, 0, 0, None),
+    "written -1": ({"storage_available": 30 * GIB}, DEFAULTS, 0, 5 * GIB - 1, None),
+    "written, equal fails": ({"storage_available": 30 * GIB}, DEFAULTS, 0, 5 * GIB, Rule.ACTUAL_SPACE),
+    "written +1": ({"storage_available": 30 * GIB}, DEFAULTS, 0, 5 * GIB + 1, Rule.ACTUAL_SPACE),
+    "scheduled -1": (RESERVED, DEFAULTS, 60 * GIB - 1, 0, None),
+    "scheduled, equal passes": (RESERVED, DEFAULTS, 60 * GIB, 0, None),
+    "scheduled +1": (RESERVED, DEFAULTS, 60 * GIB + 1, 0, Rule.SCHEDULING_SPACE),
+    "a new volume may be larger than the available space": ({"storage_available": 26 * GIB}, TWICE, 150 * GIB, 0, None),
+    "the minimum does not depend on the reserve": (
+        {"storage_available": 26 * GIB, "storage_reserved": 90 * GIB},
+        DEFAULTS,
+        0,
+        0,
+        None,
+    ),
+    "available space comes before scheduling space": (
+        {"storage_available": GIB},
+        DEFAULTS,
+        500 * GIB,
+        0,
+        Rule.ACTUAL_SPACE,
+    ),
+    "no maximum": ({"storage_maximum": 0}, NO_MINIMUM, 0, 0, Rule.STORAGE_MAXIMUM),
+    "nothing available": ({"storage_available": 0}, NO_MINIMUM, 0, 0, Rule.STORAGE_AVAILABLE),
+    "negative available space": ({"storage_available": -1}, NO_MINIMUM, 0, 0, Rule.STORAGE_AVAILABLE),
+    "maximum first": ({"storage_available": 0, "storage_maximum": -1}, NO_MINIMUM, 0, 0, Rule.STORAGE_MAXIMUM),
+}
 
 
-@pytest.mark.parametrize(
-    ("available", "expected"),
-    [
-        pytest.param(25 * GIB - 1, Rule.ACTUAL_SPACE, id="-1"),
-        pytest.param(25 * GIB, Rule.ACTUAL_SPACE, id="equal fails"),
-        pytest.param(25 * GIB + 1, None, id="+1"),
-    ],
-)
-def test_available_space_must_exceed_the_minimum(available: int, expected: Rule | None) -> None:
-    assert refusal(disk(storage_available=available)) is expected
-
-
-@pytest.mark.parametrize(
-    ("required", "expected"),
-    [
-        pytest.param(5 * GIB - 1, None, id="-1"),
-        pytest.param(5 * GIB, Rule.ACTUAL_SPACE, id="equal fails"),
-        pytest.param(5 * GIB + 1, Rule.ACTUAL_SPACE, id="+1"),
-    ],
-)
-def test_the_actual_size_needs_available_space_above_the_minimum(required: int, expected: Rule | None) -> None:
-    assert refusal(disk(storage_available=30 * GIB), required=required) is expected
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        pytest.param(60 * GIB - 1, None, id="-1"),
-        pytest.param(60 * GIB, None, id="equal passes"),
-        pytest.param(60 * GIB + 1, Rule.SCHEDULING_SPACE, id="+1"),
-    ],
-)
-def test_scheduled_space_may_reach_the_limit(size: int, expected: Rule | None) -> None:
-    entry = disk(storage_reserved=30 * GIB, storage_scheduled=10 * GIB)
-    assert refusal(entry, size=size) is expected
-
-
-def test_a_new_volume_may_be_larger_than_the_available_space() -> None:
-    entry = disk(storage_available=26 * GIB)
-    assert refusal(entry, Settings(storage_over_provisioning_percentage=200), size=150 * GIB) is None
-
-
-def test_the_minimum_does_not_depend_on_the_reserve() -> None:
-    assert refusal(disk(storage_available=26 * GIB, storage_reserved=90 * GIB)) is None
+@pytest.mark.parametrize(("fields", "settings", "size", "required", "rule"), CASES.values(), ids=CASES.keys())
+def test_the_rules_hold_to_the_byte(
+    fields: dict[str, Any], settings: Settings, size: int, required: int, rule: Rule | None
+) -> None:
+    left = space.disk_space(disk(**fields), settings)
+    assert space.space_refusal(size, required, left) is rule
+    assert left.open is (rule not in (Rule.STORAGE_MAXIMUM, Rule.STORAGE_AVAILABLE))
 
 
 def test_uncounted_replicas_take_scheduling_space() -> None:
     assert space.disk_space(disk(), DEFAULTS, uncounted=40 * GIB).free == 60 * GIB
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        pytest.param({"storage_maximum": 0}, Rule.STORAGE_MAXIMUM, id="no maximum"),
-        pytest.param({"storage_available": 0}, Rule.STORAGE_AVAILABLE, id="nothing available"),
-        pytest.param({"storage_available": -1}, Rule.STORAGE_AVAILABLE, id="negative"),
-        pytest.param({"storage_available": 0, "storage_maximum": -1}, Rule.STORAGE_MAXIMUM, id="maximum first"),
-    ],
-)
-def test_a_disk_without_space_is_closed(fields: dict[str, Any], expected: Rule) -> None:
-    settings = Settings(storage_minimal_available_percentage=0)
-    assert refusal(disk(**fields), settings) is expected
-    assert not space.disk_space(disk(**fields), settings).open
-
-
-def test_available_space_is_checked_before_scheduling_space() -> None:
-    assert refusal(disk(storage_available=GIB), size=500 * GIB) is Rule.ACTUAL_SPACE
 
 
 @pytest.mark.parametrize(
@@ -107,29 +82,27 @@ def test_sums_wrap_around_as_int64(value: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("available", "pressed"),
+    ("fields", "pressed"),
     [
-        pytest.param(10 * GIB - 1, True, id="-1: 9 % unused"),
-        pytest.param(10 * GIB, False, id="exactly 10 % unused"),
-        pytest.param(10 * GIB + 1, False, id="+1"),
+        pytest.param({"storage_available": 10 * GIB - 1}, True, id="-1: 9 % unused"),
+        pytest.param({"storage_available": 10 * GIB}, False, id="exactly 10 % unused"),
+        pytest.param({"storage_available": 10 * GIB + 1}, False, id="+1"),
+        pytest.param(
+            {"storage_available": 35 * GIB, "storage_reserved": 30 * GIB}, True, id="the reserve counts as used"
+        ),
     ],
 )
-def test_a_disk_used_beyond_the_percentage_is_under_pressure(available: int, pressed: bool) -> None:
-    assert space.under_pressure(disk(storage_available=available), 90) is pressed
-
-
-def test_the_reserve_counts_as_used_for_pressure() -> None:
-    assert space.under_pressure(disk(storage_available=35 * GIB, storage_reserved=30 * GIB), 90)
+def test_a_disk_used_beyond_the_percentage_is_under_pressure(fields: dict[str, Any], pressed: bool) -> None:
+    assert space.under_pressure(disk(**fields), 90) is pressed
 
 
 @pytest.mark.parametrize(
-    ("scheduled", "fits"),
-    [pytest.param(89 * GIB, True, id="89 %"), pytest.param(90 * GIB, False, id="90 % is too much")],
+    ("fields", "size", "fits"),
+    [
+        pytest.param({"storage_scheduled": 89 * GIB}, 10 * GIB, True, id="89 %"),
+        pytest.param({"storage_scheduled": 90 * GIB}, 10 * GIB, False, id="90 % is too much"),
+        pytest.param({"storage_maximum": 0}, 0, False, id="a disk without maximum gives no relief"),
+    ],
 )
-def test_relief_must_stay_below_the_pressure_percentage(scheduled: int, fits: bool) -> None:
-    settings = Settings(storage_over_provisioning_percentage=200)
-    assert space.fits_without_pressure(disk(storage_scheduled=scheduled), settings, 10 * GIB, 0) is fits
-
-
-def test_a_disk_without_maximum_gives_no_relief() -> None:
-    assert not space.fits_without_pressure(disk(storage_maximum=0), DEFAULTS, 0, 0)
+def test_relief_must_stay_below_the_pressure_percentage(fields: dict[str, Any], size: int, fits: bool) -> None:
+    assert space.fits_without_pressure(disk(**fields), TWICE, size, 0) is fits

@@ -87,22 +87,35 @@ def test_a_quantity_of_more_than_64_bits_is_refused(text: str) -> None:
         ("-9Ei", 1, -MAX_BYTES),
         ("10P", 1000, MAX_BYTES),
         ("1e999999999999", 1, MAX_BYTES),
+        ("-1e999999999999", 1000, -MAX_BYTES),
         ("1e-999999999999", 1000, 1),
+        ("999999999999999999E", 1000, MAX_BYTES),
+        ("9223372036854775807500m", 1000, MAX_BYTES),
+        ("1000000000000000000001m", 1, 10**18 + 1),
+        ("9223372036854775", 1000, 9223372036854775000),
+        ("0.0001", 1000, 1),
+        ("1500u", 1000, 2),
+        ("1.5e-1", 1000, 150),
+        ("-1", 1000, -1000),
     ],
 )
 def test_a_clamped_value_fits_64_bits(text: str, scale: int, value: int) -> None:
     assert parse_clamped(text, scale) == value
 
 
-def test_a_text_that_is_no_quantity_is_not_clamped() -> None:
+@pytest.mark.parametrize("text", ["much", "", ".", "m", "1 ", "1.2.3", "0x1", "1e", "1mm"])
+def test_a_text_that_is_no_quantity_is_not_clamped(text: str) -> None:
+    """Also one that would be a quantity after moving its decimal point."""
     with pytest.raises(QuantityError, match="is not a quantity"):
-        parse_clamped("much")
+        parse_clamped(text, 1000)
 
 
 @given(st.integers(0, 10**9), st.integers(0, 999), st.sampled_from(sorted(SUFFIXES)))
 def test_a_decimal_number_equals_its_fraction(whole: int, thousandths: int, suffix: str) -> None:
     exact = (Fraction(whole) + Fraction(thousandths, 1000)) * SUFFIXES[suffix]
     text = f"{whole}.{thousandths:03}{suffix}"
+    millis = exact * 1000
+    assert parse_clamped(text, 1000) == min(MAX_BYTES, -(-millis.numerator // millis.denominator))
     if exact > MAX_BYTES:
         with pytest.raises(QuantityError):
             parse_bytes(text)
