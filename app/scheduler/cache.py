@@ -29,7 +29,6 @@ from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
-from app.scheduler.decision import FactsFor
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.generic import PendingPod, pod_on_node
@@ -41,6 +40,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, kinds_read
 from scheduler_core.generic.rule_registry import SERVICES
+from scheduler_core.generic.scheduler import FactsFor
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot

@@ -27,7 +27,7 @@ from app.runtime import wait_at_most
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread
 from app.scheduler.api_calls import ERROR, SCHEDULED, UNSCHEDULABLE, Binder, PodReporter, SchedulerMetrics, check_claims
 from app.scheduler.cache import LonghornCache, SchedulerCache, binding_changes, kinds_required
-from app.scheduler.decision import FactsFor, decide, message
+from app.scheduler.decision import decide
 from app.scheduler.scheduling_queue import SchedulingQueue
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.generic import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
@@ -40,7 +40,7 @@ from scheduler_core.generic.policy import (
     unsupported_constraints,
     unsupported_message,
 )
-from scheduler_core.generic.scheduler import ScheduleResult, SelectHost
+from scheduler_core.generic.scheduler import FactsFor, ScheduleResult, SelectHost
 from scheduler_core.model.generic import PodKey
 
 log = structlog.get_logger("scheduler")
@@ -237,7 +237,7 @@ class GenericScheduler:
             if not self.queue.is_unchanged(pending) or not self._may_write():
                 break
             if result is None or not result.node:
-                self._handle_unschedulable(pending, message(result) if result else problem)
+                self._handle_unschedulable(pending, result.message if result else problem)
                 return
             if self.cache.state().nodes.get(result.node) is before.nodes.get(result.node):
                 self.metrics.decision_seconds.observe(self._clock() - began)

@@ -19,7 +19,7 @@ from scheduler_core.generic.policy import (
     parse_policy,
 )
 from scheduler_core.generic.policy_file import PolicyStage
-from scheduler_core.generic.rule_registry import PREDICATE_ADVICE, PREDICATES, PRIORITIES, PRIORITY_ADVICE
+from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from tests.core.generic.tables import POLICIES, policy
 
 PORTS = {"name": "PodFitsPorts"}
@@ -192,8 +192,8 @@ def test_a_name_of_a_later_kubernetes_is_refused_with_what_to_use(section: str, 
 
 
 def test_no_name_is_both_a_rule_and_refused_with_advice() -> None:
-    assert not PREDICATE_ADVICE.keys() & PREDICATES.static.keys()
-    assert not PRIORITY_ADVICE.keys() & PRIORITIES.static.keys()
+    for rules in (PREDICATES, PRIORITIES):
+        assert not rules.advice.keys() & rules.static.keys()
 
 
 @pytest.mark.parametrize(
