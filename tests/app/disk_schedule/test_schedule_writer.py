@@ -136,7 +136,7 @@ def test_a_status_is_decided_again_from_the_version_that_was_faster() -> None:
         seen: list[int] = []
         server.foreign = [lambda body: body["spec"]["replicas"].update(b=7)]
 
-        def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Object:
+        async def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Object:
             seen.append(len(schedule.spec.replicas))
             return with_status(cached.raw, DiskScheduleStatus(storage_scheduled=len(schedule.spec.replicas)))
 
