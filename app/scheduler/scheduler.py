@@ -91,7 +91,8 @@ class GenericScheduler:
         self.cache = SchedulerCache(
             parts.client,
             config.name,
-            self,
+            self._take_pod,
+            self._note_change,
             parts.timing,
             stale_after=config.stale_after,
             new_longhorn_cache=parts.new_longhorn_cache,
@@ -154,7 +155,7 @@ class GenericScheduler:
             if policy is not last_policy:
                 last_policy = policy
                 policy_log.info("policy in force", predicates=len(policy.predicates), priorities=len(policy.priorities))
-                self.retry_unschedulable()
+                self._note_change()
             waiting_for = self.policy_in_force.waiting_for
             if not waiting_for:
                 logged = ""
@@ -166,7 +167,7 @@ class GenericScheduler:
             longhorn = self.cache.longhorn if policy.reads_longhorn else None
             if longhorn is not None and not self.problem and longhorn.version != last_version:
                 last_version = longhorn.version
-                self.retry_unschedulable()
+                self._note_change()
 
     @property
     def problem(self) -> str:
@@ -191,15 +192,15 @@ class GenericScheduler:
         await self._no_bindings.wait()
         await self.reporter.wait_until_written()
 
-    def enqueue(self, pending: PendingPod) -> None:
-        self.queue.put(pending, self._clock())
-        self._wake.set()
+    def _take_pod(self, key: PodKey, pending: PendingPod | None) -> None:
+        if pending is None:
+            self.queue.discard(key)
+        else:
+            self.queue.put(pending, self._clock())
+            self._wake.set()
 
-    def dequeue(self, key: PodKey) -> None:
-        self.queue.discard(key)
-
-    def retry_unschedulable(self) -> None:
-        """Notes a change that may help unschedulable pods; called by the cache."""
+    def _note_change(self) -> None:
+        """Notes a change that may help unschedulable pods."""
         # The queue gets the change once per attempt: there may be a thousand in a second.
         self._changed = True
         self._wake.set()
