@@ -18,6 +18,7 @@ from scheduler_core.model.disk_schedule import (
     RequestKind,
 )
 from scheduler_core.model.longhorn import Disk, Replica
+from tests.examples import examples
 
 names = st.sampled_from("abcde")
 sizes = st.integers(0, 12)
@@ -65,6 +66,7 @@ def allocate_by_brute_force(
     return result | {key: Allocation(AllocationState.REJECTED, held[key]) for key in unreadable}
 
 
+@examples(500)
 @given(specs, statuses, limits)
 def test_allocation_equals_the_model(spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit) -> None:
     after = allocate(spec, status, limit)

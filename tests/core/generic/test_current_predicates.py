@@ -7,10 +7,12 @@ import pytest
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
 from scheduler_core.generic import predicates
 from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.cycle_state import LonghornFacts, NodeFacts
 from scheduler_core.generic.policy import parse_policy
 from scheduler_core.generic.scheduler import NOT_READY
 from scheduler_core.model.generic import Node
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.verdict import Reason
 from scheduler_core.values import replace
 from tests.worlds.policy_rules import decide, failed
 
@@ -220,6 +222,8 @@ def test_a_pod_that_tolerates_a_cordon_goes_to_a_cordoned_node_if_the_policy_rea
     cluster = state([node(spec={"unschedulable": True})])
     tolerant = pod(tolerations=[{"key": CORDON, "operator": "Exists"}])
     assert decide(tolerant, cluster, policy("CheckNodeUnschedulable")).node == "a"
+    room = LonghornFacts({"a": NodeFacts(Reason.ROOM)})
+    assert decide(tolerant, cluster, policy("LonghornVolumeFit", "CheckNodeUnschedulable"), room).node == "a"
     assert decide(tolerant, cluster, policy("HostName")).unavailable == {"a": predicates.UNSCHEDULABLE}
     assert decide(pod(), cluster, policy("CheckNodeUnschedulable")).count_by_reason() == {predicates.UNSCHEDULABLE: 1}
 
