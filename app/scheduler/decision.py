@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -28,8 +27,6 @@ from scheduler_core.values import replace
 if TYPE_CHECKING:
     from app.scheduler.cache import LonghornSnapshot
 
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
-
 
 def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     pod: Pod,
@@ -37,11 +34,13 @@ def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     policy: Policy,
     select_host: SelectHost,
     facts_for: FactsFor | None,
-    closed: Mapping[str, str] = _NONE,
+    unsupported: UnsupportedMode,
 ) -> ScheduleResult:
-    """Selects a node for the pod; nodes that are `closed`, each with its reason, are left out. Raises a ResolutionError
-    if `facts_for` fails, because the pod names an object that does not exist or contradicts it.
+    """Selects a node for the pod. Nodes that only an unsupported constraint closes are left out, each with its reason, if
+    such constraints refuse. Raises a ResolutionError if `facts_for` fails, because the pod names an object that does not
+    exist or contradicts it.
     """
+    closed = node_refusals(pod, state, policy) if unsupported is UnsupportedMode.REFUSE else {}
     open_nodes = [name for name in state.node_names if name not in closed] if closed else None
     result = schedule(pod, open_nodes, state, policy, select_host, facts_for)
     return replace(result, unavailable={**result.unavailable, **closed}) if closed else result
@@ -91,20 +90,19 @@ def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
     unsupported: UnsupportedMode = UnsupportedMode.WARN,
 ) -> WhatIfReport:
     """Schedules the pods in their order, and binds each before the next decision."""
-    refuse = unsupported is UnsupportedMode.REFUSE
     placed: list[PlacedPod] = []
     unplaced: list[UnplacedPod] = []
     for pending in pods:
         name = pending.pod.key
-        constraints = unsupported_constraints(pending.pod, policy) if refuse else ()
+        refuses = unsupported is UnsupportedMode.REFUSE
+        constraints = unsupported_constraints(pending.pod, policy) if refuses else ()
         if constraints:
             why = unsupported_message(constraints)
             unplaced.append(UnplacedPod(name, why, {why: len(state.node_names)}))
             continue
-        closed = node_refusals(pending.pod, state, policy) if refuse else {}
         facts_for = None if longhorn is None else longhorn.facts_for(pending)
         try:
-            result = decide(pending.pod, state, policy, select_host, facts_for, closed)
+            result = decide(pending.pod, state, policy, select_host, facts_for, unsupported)
         except ResolutionError as error:
             unplaced.append(UnplacedPod(name, str(error), {str(error): len(state.node_names)}))
             continue

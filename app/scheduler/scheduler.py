@@ -36,7 +36,6 @@ from scheduler_core.generic.policy import (
     Policy,
     UnsupportedMode,
     ignored_constraints,
-    node_refusals,
     unsupported_constraints,
     unsupported_message,
 )
@@ -255,11 +254,9 @@ class GenericScheduler:
         if longhorn is not None:
             await longhorn.fetch_missing(pending)
             facts_for = longhorn.facts_for(pending, self._assumed_changes())
-        state = self.cache.state()
-        refuses = self._config.unsupported is UnsupportedMode.REFUSE
-        closed = node_refusals(pending.pod, state, policy) if refuses else {}
+        config = self._config
         return await self._runner.run(
-            partial(decide, pending.pod, state, policy, self._config.select_host, facts_for, closed)
+            partial(decide, pending.pod, self.cache.state(), policy, config.select_host, facts_for, config.unsupported)
         )
 
     def _unsupported_problem(self, pending: PendingPod) -> str:
