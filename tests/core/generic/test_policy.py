@@ -172,7 +172,7 @@ DECODE = PolicyStage.DECODE
 VALIDATE = PolicyStage.VALIDATE
 BUILD = PolicyStage.BUILD
 LABELS = {"labels": ["zone"]}
-TWO = {"serviceAffinity": {}, "labelsPresence": {}}
+TWO: dict[str, Any] = {"serviceAffinity": {}, "labelsPresence": {}}
 
 
 @pytest.mark.parametrize(
