@@ -172,6 +172,7 @@ DECODE = PolicyStage.DECODE
 VALIDATE = PolicyStage.VALIDATE
 BUILD = PolicyStage.BUILD
 LABELS = {"labels": ["zone"]}
+NO_WHOLE_NUMBERS: tuple[object, ...] = ("1", 1.5, 1.0, True, [], 2**63, -(2**63) - 1)
 TWO: dict[str, Any] = {"serviceAffinity": {}, "labelsPresence": {}}
 
 
@@ -253,10 +254,7 @@ def test_a_predicate_that_cannot_be_used_is_named_with_what_would_be_right(
     ("entry", "stage", "problem"),
     [
         # 1.0 is refused too, as by Go.
-        *(
-            (weighted(weight), DECODE, "(EqualPriority): weight: ")
-            for weight in ("1", 1.5, 1.0, True, [], 2**63, -(2**63) - 1)
-        ),
+        *((weighted(weight), DECODE, "(EqualPriority): weight: ") for weight in NO_WHOLE_NUMBERS),
         ({"name": "EqualPriority"}, VALIDATE, "(EqualPriority): weight is missing"),
         (weighted(None), VALIDATE, "weight is missing"),
         (weighted(0), VALIDATE, "weight is 0"),
