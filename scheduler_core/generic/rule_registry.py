@@ -40,7 +40,7 @@ class RuleInputs(Struct, frozen=True):
 PLUGIN_INPUTS: Final = RuleInputs(SERVICES, ("nodes, pods and services",))
 
 
-class Rule(Struct, Generic[_Function], frozen=True):
+class PolicyRule(Struct, Generic[_Function], frozen=True):
     """A predicate or priority."""
 
     function: _Function
@@ -55,11 +55,11 @@ class RuleRegistry(Struct, Generic[_Function], frozen=True):
     """All predicates, or all priorities."""
 
     rule_kind: str  # what messages call a rule of this registry
-    static: Mapping[str, Rule[_Function]]  # by name
-    configurable: Mapping[str, Rule[_Function]]  # by the key of their argument
+    static: Mapping[str, PolicyRule[_Function]]  # by name
+    configurable: Mapping[str, PolicyRule[_Function]]  # by the key of their argument
     advice: Mapping[str, str]  # what to use in place of a rule of a later Kubernetes, by its name
 
-    def __getitem__(self, rule: str) -> Rule[_Function]:
+    def __getitem__(self, rule: str) -> PolicyRule[_Function]:
         # The two kinds of names never collide: only a static one begins with a capital.
         return self.static[rule] if rule in self.static else self.configurable[rule]
 
@@ -132,7 +132,7 @@ _SERVICE: Final = ("service spec.selector", "pod metadata.labels")
 _LONGHORN_INPUTS: Final = RuleInputs(_NOTHING, ("Longhorn's objects", "the pod's claims and their volumes"))
 # fmt: off
 # The name of Kubernetes 1.0 is PodFitsPorts, which 1.1 accepts as well.
-_HOST_PORTS: Final[Rule[Predicate]] = Rule(
+_HOST_PORTS: Final[PolicyRule[Predicate]] = PolicyRule(
     predicates.pod_fits_ports,
     RuleInputs(PODS, ("pod spec.containers[].ports[].hostPort", "pod spec.hostNetwork", _FINISHED)), local=True, eviction_helps=True)
 PREDICATES: Final[RuleRegistry[Predicate]] = RuleRegistry(
@@ -140,66 +140,66 @@ PREDICATES: Final[RuleRegistry[Predicate]] = RuleRegistry(
     {
         "PodFitsHostPorts": _HOST_PORTS,
         "PodFitsPorts": _HOST_PORTS,
-        "PodFitsResources": Rule(predicates.pod_fits_resources, _CLASSIC_RESOURCES, local=True, eviction_helps=True),
-        "NoDiskConflict": Rule(
+        "PodFitsResources": PolicyRule(predicates.pod_fits_resources, _CLASSIC_RESOURCES, local=True, eviction_helps=True),
+        "NoDiskConflict": PolicyRule(
             predicates.no_disk_conflict,
             RuleInputs(PODS, ("pod spec.volumes[].gcePersistentDisk", "pod spec.volumes[].awsElasticBlockStore", _FINISHED)), local=True, eviction_helps=True),
-        "MatchNodeSelector": Rule(
+        "MatchNodeSelector": PolicyRule(
             predicates.match_node_selector, RuleInputs(NODES, ("pod spec.nodeSelector", "node metadata.labels")), local=True),
-        "HostName": Rule(predicates.host_name, RuleInputs(_NOTHING, ("pod spec.nodeName",)), local=True),
-        "NodeAffinity": Rule(
+        "HostName": PolicyRule(predicates.host_name, RuleInputs(_NOTHING, ("pod spec.nodeName",)), local=True),
+        "NodeAffinity": PolicyRule(
             predicates.node_affinity,
             RuleInputs(NODES, ("pod spec.nodeSelector", "pod spec.affinity.nodeAffinity", "node metadata.labels", "node metadata.name")), local=True),
-        "NodePorts": Rule(
+        "NodePorts": PolicyRule(
             predicates.node_ports,
             RuleInputs(PODS, ("pod spec.containers[].ports[]", "pod spec.initContainers[].ports[]", "pod spec.hostNetwork", _FINISHED)),
             local=True, eviction_helps=True),
-        "NodeResourcesFit": Rule(
+        "NodeResourcesFit": PolicyRule(
             predicates.node_resources_fit,
             RuleInputs(PODS, ("pod spec.containers[].resources", "pod spec.initContainers[].resources", "pod spec.resources", "pod spec.overhead",
              _FINISHED, "node status.allocatable")), local=True, eviction_helps=True),
-        "PodToleratesNodeTaints": Rule(
+        "PodToleratesNodeTaints": PolicyRule(
             predicates.pod_tolerates_node_taints, RuleInputs(NODES, ("pod spec.tolerations", "node spec.taints")), local=True),
-        "CheckNodeUnschedulable": Rule(
+        "CheckNodeUnschedulable": PolicyRule(
             predicates.check_node_unschedulable, RuleInputs(NODES, ("pod spec.tolerations", "node spec.unschedulable")), local=True),
-        "MatchInterPodAffinity": Rule(
+        "MatchInterPodAffinity": PolicyRule(
             predicates.match_inter_pod_affinity,
             RuleInputs(PODS | NAMESPACES, ("pod spec.affinity.podAffinity", "pod spec.affinity.podAntiAffinity", "pod metadata.labels", _FINISHED,
              "node metadata.labels", "namespace metadata.labels")), eviction_helps=True),
-        "EvenPodsSpread": Rule(
+        "EvenPodsSpread": PolicyRule(
             predicates.even_pods_spread,
             RuleInputs(PODS, ("pod spec.topologySpreadConstraints", "pod spec.nodeSelector", "pod spec.affinity.nodeAffinity", "pod spec.tolerations",
              "pod metadata.labels", "pod metadata.deletionTimestamp", _FINISHED, "node metadata.labels", "node spec.taints")),
             eviction_helps=True),
-        "LonghornVolumeFit": Rule(predicates.volume_fit, _LONGHORN_INPUTS),
+        "LonghornVolumeFit": PolicyRule(predicates.volume_fit, _LONGHORN_INPUTS),
     },
     {
-        "serviceAffinity": Rule(
+        "serviceAffinity": PolicyRule(
             predicates.service_affinity,
             RuleInputs(SERVICES, (*_SERVICE, "pod spec.nodeSelector", "node metadata.labels", "node spec.unschedulable"))),
-        "labelsPresence": Rule(predicates.labels_presence, _NODE_LABELS, local=True),
+        "labelsPresence": PolicyRule(predicates.labels_presence, _NODE_LABELS, local=True),
     },
     _PREDICATE_ADVICE,
 )
 PRIORITIES: Final[RuleRegistry[Priority]] = RuleRegistry(
     "priority",
     {
-        "LeastRequestedPriority": Rule(priorities.least_requested, _CLASSIC_RESOURCES, local=True),
-        "BalancedResourceAllocation": Rule(priorities.balanced_resource_allocation, _CLASSIC_RESOURCES, local=True),
-        "SelectorSpreadPriority": Rule(
+        "LeastRequestedPriority": PolicyRule(priorities.least_requested, _CLASSIC_RESOURCES, local=True),
+        "BalancedResourceAllocation": PolicyRule(priorities.balanced_resource_allocation, _CLASSIC_RESOURCES, local=True),
+        "SelectorSpreadPriority": PolicyRule(
             priorities.selector_spread,
             RuleInputs(SERVICES | CONTROLLERS, (*_SERVICE, "replicationcontroller spec.selector", "replicaset spec.selector", "statefulset spec.selector"))),
-        "ServiceSpreadingPriority": Rule(priorities.service_spreading, RuleInputs(SERVICES, _SERVICE)),
-        "EqualPriority": Rule(priorities.equal, RuleInputs(_NOTHING), local=True),
-        "LonghornDataLocality": Rule(priorities.data_locality, _LONGHORN_INPUTS),
-        "LonghornOrderSafe": Rule(priorities.order_safe, _LONGHORN_INPUTS),
-        "LonghornStaleSafe": Rule(priorities.stale_safe, _LONGHORN_INPUTS),
-        "LonghornBalancedDisks": Rule(priorities.balanced_disks, _LONGHORN_INPUTS),
-        "LonghornLeastFragmentation": Rule(priorities.least_fragmentation, _LONGHORN_INPUTS),
+        "ServiceSpreadingPriority": PolicyRule(priorities.service_spreading, RuleInputs(SERVICES, _SERVICE)),
+        "EqualPriority": PolicyRule(priorities.equal, RuleInputs(_NOTHING), local=True),
+        "LonghornDataLocality": PolicyRule(priorities.data_locality, _LONGHORN_INPUTS),
+        "LonghornOrderSafe": PolicyRule(priorities.order_safe, _LONGHORN_INPUTS),
+        "LonghornStaleSafe": PolicyRule(priorities.stale_safe, _LONGHORN_INPUTS),
+        "LonghornBalancedDisks": PolicyRule(priorities.balanced_disks, _LONGHORN_INPUTS),
+        "LonghornLeastFragmentation": PolicyRule(priorities.least_fragmentation, _LONGHORN_INPUTS),
     },
     {
-        "serviceAntiAffinity": Rule(priorities.service_anti_affinity, RuleInputs(SERVICES, (*_SERVICE, "node metadata.labels"))),
-        "labelPreference": Rule(priorities.label_preference, _NODE_LABELS, local=True),
+        "serviceAntiAffinity": PolicyRule(priorities.service_anti_affinity, RuleInputs(SERVICES, (*_SERVICE, "node metadata.labels"))),
+        "labelPreference": PolicyRule(priorities.label_preference, _NODE_LABELS, local=True),
     },
     _PRIORITY_ADVICE,
 )
