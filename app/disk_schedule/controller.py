@@ -21,15 +21,14 @@ import structlog
 from msgspec import Struct
 from prometheus_client import Counter as CounterMetric
 from prometheus_client import Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from app.disk_schedule.informer import Informer, Version
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter, ReadObjects
 from app.kube.event_recorder import EventRecorder
 from app.kube.resources import DISK_SCHEDULES
-from app.runtime.probes import BEHIND_HELP, PREFIX, process_registry
+from app.runtime.probes import BEHIND_HELP, PREFIX, Reading, gauge_family, process_registry
 from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
 from scheduler_core.convert.kube import ObjectReference
 from scheduler_core.convert.meta import header
@@ -54,45 +53,31 @@ def over_allocated(schedule: DiskSchedule) -> bool:
     return status.storage_scheduled > max(0, status.storage_available)
 
 
-class _DiskScheduleCollector(Collector):
-    """Collects metrics from the cached DiskSchedules during the scrape, on the event loop that owns the cache."""
-
-    def __init__(self, cache: ControllerCache, clock: Callable[[], float]) -> None:
-        self._cache = cache
-        self._clock = clock
-
-    def collect(self) -> Iterable[Metric]:
-        """Yields the metrics; called by Prometheus's registry."""
-        schedules = self._cache.schedules.readable()
-        yield GaugeMetricFamily(
-            f"{PREFIX}_disk_over_allocations",
-            "Disks on which more is held than is available",
-            value=sum(1 for each in schedules.values() if over_allocated(each)),
-        )
-        counts: Counter[tuple[RequestKind, str]] = Counter()
-        for schedule in schedules.values():
-            for kind in RequestKind:
-                allocations = schedule.status.allocations(kind)
-                for name in schedule.spec.requests(kind):
-                    counts[kind, allocations[name].state.value if name in allocations else _PENDING] += 1
-        requests = GaugeMetricFamily(
-            f"{PREFIX}_disk_schedule_requests", "Requests for room on disks", labels=["kind", "state"]
-        )
+def _cache_metrics(cache: ControllerCache, now: float) -> Iterable[Metric]:
+    """Returns the metrics that are read from the cached DiskSchedules during the scrape, on the event loop that owns the
+    cache.
+    """
+    schedules = cache.schedules.readable().values()
+    counts: Counter[tuple[RequestKind, str]] = Counter()
+    for schedule in schedules:
         for kind in RequestKind:
-            for state in _STATES:
-                requests.add_metric([kind.value.replace(" ", "_"), state], counts[kind, state])
-        yield requests
-        unreadable = self._cache.count_unreadable()
-        broken = GaugeMetricFamily(
-            f"{PREFIX}_disk_schedule_unreadable_objects", "Objects that cannot be read", labels=["kind"]
-        )
-        behind = GaugeMetricFamily(f"{PREFIX}_disk_schedule_cache_behind_seconds", BEHIND_HELP, labels=["kind"])
-        now = self._clock()
-        for label, status in self._cache.statuses.items():
-            behind.add_metric([label], status.behind(now))
-            broken.add_metric([label], unreadable[label])
-        yield behind
-        yield broken
+            allocations = schedule.status.allocations(kind)
+            for name in schedule.spec.requests(kind):
+                counts[kind, allocations[name].state.value if name in allocations else _PENDING] += 1
+    requests = [
+        ([kind.value.replace(" ", "_"), state], counts[kind, state]) for kind in RequestKind for state in _STATES
+    ]
+    over_allocations = sum(map(over_allocated, schedules))
+    unreadable = cache.count_unreadable()
+    behind = [([label], status.behind(now)) for label, status in cache.statuses.items()]
+    broken = [([label], unreadable[label]) for label in cache.statuses]
+    text = "Disks on which more is held than is available"
+    return (
+        gauge_family("disk_over_allocations", text, [], [([], over_allocations)]),
+        gauge_family("disk_schedule_requests", "Requests for room on disks", ["kind", "state"], requests),
+        gauge_family("disk_schedule_cache_behind_seconds", BEHIND_HELP, ["kind"], behind),
+        gauge_family("disk_schedule_unreadable_objects", "Objects that cannot be read", ["kind"], broken),
+    )
 
 
 class ControllerMetrics:
@@ -132,7 +117,7 @@ class ControllerMetrics:
             self._duration.labels(controller=name)
 
     def watch(self, cache: ControllerCache, clock: Callable[[], float]) -> None:
-        self.registry.register(_DiskScheduleCollector(cache, clock))
+        self.registry.register(Reading(lambda: _cache_metrics(cache, clock())))
 
     def depth(self, controller: str, keys: int) -> None:
         self._depth.labels(controller=controller).set(keys)

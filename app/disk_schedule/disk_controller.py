@@ -124,7 +124,7 @@ class Allocator(DiskController):
             return
         decided: list[tuple[DiskSchedule, DiskScheduleStatus]] = []
 
-        def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
+        async def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
             status = self._decide_status(schedule)
             decided[:] = [(schedule, status)] if status is not None else []
             return None if status is None else convert.with_status(cached.raw, status)

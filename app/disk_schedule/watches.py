@@ -275,20 +275,14 @@ class DiskIndex:
 
     def _set_volume(self, replica: str, volume: str) -> None:
         old = self._volume_of_replica.pop(replica, "")
-        if old:
-            self._replicas_of_volume[old].discard(replica)
-            if not self._replicas_of_volume[old]:
-                del self._replicas_of_volume[old]
+        _move(self._replicas_of_volume, replica, old, volume)
         if volume:
             self._volume_of_replica[replica] = volume
-            self._replicas_of_volume[volume].add(replica)
 
     def _on_volume_change(self, name: str, before: Version[VolumeObject], after: Version[VolumeObject]) -> None:
         old = before.volume if isinstance(before, VolumeObject) else None
         new = after.volume if isinstance(after, VolumeObject) else None
-        if _image_of(old) != _image_of(new):
-            self._volumes_of_image[_image_of(old)].discard(name)
-            self._volumes_of_image[_image_of(new)].add(name)
+        _move(self._volumes_of_image, name, _image_of(old), _image_of(new))
         if new is not None and (old is None or (old.size, old.backing_image) != (new.size, new.backing_image)):
             for replica in self.replicas_of(name):
                 self.refresh(replica)
@@ -309,15 +303,11 @@ class DiskIndex:
         self._changed.add(name)
         old = before.spec if isinstance(before, DiskSchedule) else DiskScheduleSpec()
         new = after.spec if isinstance(after, DiskSchedule) else DiskScheduleSpec()
-        self._disks_of_node[old.node].discard(name)
-        if isinstance(after, DiskSchedule):
-            self._disks_of_node[new.node].add(name)
+        _move(self._disks_of_node, name, old.node, new.node)
         for replica in old.replicas.keys() - new.replicas.keys():
-            self._disks_of_request[replica].discard(name)
-            if not self._disks_of_request[replica]:
-                del self._disks_of_request[replica]
+            _move(self._disks_of_request, name, replica, "")
         for replica in new.replicas.keys() - old.replicas.keys():
-            self._disks_of_request[replica].add(name)
+            _move(self._disks_of_request, name, "", replica)
 
     def _on_node_change(self, name: str, _before: object, _after: object) -> None:
         self._changed |= self._disks_of_node.get(name, set())
@@ -346,6 +336,16 @@ class DiskIndex:
         self._changed.add(uuid)
         for handler in self._handlers:
             handler(uuid)
+
+
+def _move(groups: defaultdict[str, set[str]], member: str, old: str, new: str) -> None:
+    """Moves a member from one group to another, "" for none; an empty group goes."""
+    if old in groups:
+        groups[old].discard(member)
+        if not groups[old]:
+            del groups[old]
+    if new:
+        groups[new].add(member)
 
 
 def _image_of(volume: Volume | None) -> str:

@@ -43,8 +43,8 @@ Put = Callable[[str, Mapping[str, Any], str], Awaitable[InformerObject[DiskSched
 """Replaces a DiskSchedule, or its status, at the version in the body; the arguments are name, body and subresource."""
 IsOnDisk = Callable[[disk_writes.SetRequirement], Awaitable[bool]]
 """Reads whether the object of a request is on the disk now."""
-Decide = Callable[[InformerObject[DiskSchedule], DiskSchedule], Mapping[str, Any] | None]
-"""Returns the body of the status to write, None if it is up to date."""
+Decide = Callable[[InformerObject[DiskSchedule], DiskSchedule], Awaitable[Mapping[str, Any] | None]]
+"""Returns the body to write, None if the version is up to date."""
 
 # A writer that is faster every time has written this often within one call of ours each.
 _MAX_ATTEMPTS: Final = 12
@@ -105,43 +105,25 @@ class ScheduleWriter:
         after that; None if there is no DiskSchedule that can be read. Raises an ApiError if a call failed; `conflict`
         if other writers were faster every time.
         """
-        disk = self._disks[name]
         try:
-            async with disk.lock:
-                for attempt in range(_MAX_ATTEMPTS):
-                    cached = self._schedules.get(name)
-                    if cached is None or isinstance(cached.value, Fault):
-                        return None
-                    body = decide(cached, cached.value)
-                    if body is None:
-                        return cached
-                    try:
-                        return await self._put(name, body, "status")
-                    except ApiError as error:
-                        await self._wait_for_newer(cached, error, attempt)
+            async with self._disks[name].lock:
+                return await self._write_newest(name, decide, "status")
         finally:
             self._forget(name)
-        raise AssertionError("the last attempt returns or raises")
 
     async def _write_changes(self, name: str, disk: _Disk) -> None:
         changes = disk.changes
         disk.changes = []
+
+        async def apply(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
+            spec = _apply(await self._without_needed_requests(changes), schedule)
+            return None if spec is schedule.spec else convert.with_spec(cached.raw, spec)
+
         try:
-            for attempt in range(_MAX_ATTEMPTS):
-                cached = self._schedules.get(name)
-                if cached is None or isinstance(cached.value, Fault):
-                    for change in changes:
-                        if change.write.size:
-                            change.error = _conflict(name, "there is no DiskSchedule that can be read by now")
-                    break
-                spec = _apply(await self._without_needed_requests(changes), cached.value)
-                if spec is cached.value.spec:
-                    break
-                try:
-                    await self._put(name, convert.with_spec(cached.raw, spec), "")
-                    break
-                except ApiError as error:
-                    await self._wait_for_newer(cached, error, attempt)
+            if await self._write_newest(name, apply, "") is None:
+                for change in changes:
+                    if change.write.size:
+                        change.error = _conflict(name, "there is no DiskSchedule that can be read by now")
         except ApiError as error:
             for change in changes:
                 change.error = change.error or error
@@ -149,18 +131,30 @@ class ScheduleWriter:
             for change in changes:
                 change.done = True
 
+    async def _write_newest(self, name: str, decide: Decide, subresource: str) -> InformerObject[DiskSchedule] | None:
+        """Decides and writes as `write_status`."""
+        for attempt in range(_MAX_ATTEMPTS):
+            cached = self._schedules.get(name)
+            if cached is None or isinstance(cached.value, Fault):
+                return None
+            body = await decide(cached, cached.value)
+            if body is None:
+                return cached
+            try:
+                return await self._put(name, body, subresource)
+            except ApiError as error:
+                if not error.conflict or attempt == _MAX_ATTEMPTS - 1:
+                    raise
+                # The watch is about to deliver the version that the conflict was with.
+                if not await self._schedules.wait_for_other_version(name, cached.version, _WATCH_TIMEOUT):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
     async def _without_needed_requests(self, changes: list[_Change]) -> list[_Change]:
         withdrawals = [change for change in changes if not change.write.size]
         on_disk = await asyncio.gather(*(self._is_on_disk(change.write) for change in withdrawals))
         needed = [change for change, is_on_disk in zip(withdrawals, on_disk, strict=True) if is_on_disk]
         return [change for change in changes if change not in needed]
-
-    async def _wait_for_newer(self, cached: InformerObject[DiskSchedule], error: ApiError, attempt: int) -> None:
-        """Waits for the version that a conflict was with; raises `error` if there is none in time."""
-        if not error.conflict or attempt == _MAX_ATTEMPTS - 1:
-            raise error
-        if not await self._schedules.wait_for_other_version(cached.name, cached.version, _WATCH_TIMEOUT):
-            raise error
 
     def _forget(self, name: str) -> None:
         disk = self._disks.get(name)

@@ -1,7 +1,7 @@
 """The cluster as the stand-alone scheduler sees it: watched nodes, services and pods, with assumed pods on their nodes, and Longhorn's
 objects while a policy reads them.
 
-Data flow: `GenericCache` watches, and asks `SchedulerCache` how each pod counts → `GenericClusterState`; and a `PodQueueHandler`
+Data flow: `GenericCache` watches, and asks `SchedulerCache` how each pod counts → `GenericClusterState`; and the scheduling queue
 receives the pods that need a node, and a call whenever something has changed that may help unschedulable pods.
 
 **Assumptions.** An assumed pod counts on its node from the decision on, before the API server has answered, so that the next decision
@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Struct
 from rpds import HashTrieMap
@@ -29,7 +29,6 @@ from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
-from app.scheduler.decision import FactsFor
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.generic import PendingPod, pod_on_node
@@ -40,6 +39,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, kinds_read
 from scheduler_core.generic.rule_registry import SERVICES
+from scheduler_core.generic.scheduler import FactsFor
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
@@ -56,19 +56,6 @@ def kinds_required(policy: Policy) -> frozenset[str]:
     return kinds | {LONGHORN} if policy.reads_longhorn else kinds
 
 
-class PodQueueHandler(Protocol):
-    """Receives changes for the scheduling queue. Called on the event loop; must not block."""
-
-    def enqueue(self, pending: PendingPod) -> None:
-        """A pod needs a node, or has changed while it does."""
-
-    def dequeue(self, key: PodKey) -> None:
-        """A pod has a node now, or is gone."""
-
-    def retry_unschedulable(self) -> None:
-        """Something has changed that may help unschedulable pods."""
-
-
 class _AssumedPod(Struct, frozen=True):
     """A pod that counts on a node before it is seen there."""
 
@@ -81,7 +68,9 @@ class SchedulerCache:
 
     Args:
         scheduler_name: the `spec.schedulerName` of this scheduler's pods
-        handler: receives these pods
+        take_pod: called with each of these pods that needs a node, or has changed while it does; with None in place of a pod
+            that has a node now, or is gone
+        retry_unschedulable: called when something has changed that may help unschedulable pods
         stale_after: seconds without an answer of the API server, after which `problem_of` says so
         new_longhorn_cache: returns a new cache, which does not run yet; without it Longhorn's objects are never known
     """
@@ -90,14 +79,16 @@ class SchedulerCache:
         self,
         client: KubeClient,
         scheduler_name: str,
-        handler: PodQueueHandler,
+        take_pod: Callable[[PodKey, PendingPod | None], None],
+        retry_unschedulable: Callable[[], None],
         timing: Timing,
         *,
         stale_after: float,
         new_longhorn_cache: Callable[[], LonghornCache] | None = None,
     ) -> None:
         self._scheduler_name = scheduler_name
-        self._handler = handler
+        self._take_pod = take_pod
+        self._retry_unschedulable = retry_unschedulable
         self._assumed: dict[PodKey, _AssumedPod] = {}
         self.objects = GenericCache(client, timing, stale_after, observer=self, prefix="")
         self._new_longhorn_cache = new_longhorn_cache
@@ -181,7 +172,7 @@ class SchedulerCache:
             return
         del self._assumed[key]
         self.objects.recount(key)
-        self._handler.retry_unschedulable()
+        self._retry_unschedulable()
 
     def effective_pod(self, pod: PendingPod) -> Pod:
         assumed = self._assumed.get(pod.pod.namespaced_name)
@@ -193,7 +184,7 @@ class SchedulerCache:
             self._update_pod(key, before, value)
         # A node that is gone helps no pod.
         elif kind == "services" or value is not None:
-            self._handler.retry_unschedulable()
+            self._retry_unschedulable()
 
     def _update_pod(self, key: PodKey, before: PendingPod | None, value: PendingPod | None) -> None:
         assumed = self._assumed.get(key)
@@ -213,14 +204,11 @@ class SchedulerCache:
             assumed = None
         # It was on a node, and is gone or different.
         if before is not None and before.pod.node_name:
-            self._handler.retry_unschedulable()
+            self._retry_unschedulable()
         # The scheduler learns the result of the Binding soon enough.
         if assumed is not None:
             return
-        if value is not None and self.needs_scheduling(value):
-            self._handler.enqueue(value)
-        else:
-            self._handler.dequeue(key)
+        self._take_pod(key, value if self.needs_scheduling(value) else None)
 
 
 def binding_changes(pods: Iterable[tuple[Pod, str]]) -> Changes:

@@ -1,15 +1,9 @@
-"""The decision about a pod by a policy, and the what-if, which schedules the pending pods of a snapshot one after the other.
-
-A policy may have Longhorn's rules. They are checked last, on the nodes that pass all other rules, as kube-scheduler calls its extenders
-last. They judge the nodes together (a node that holds the pod's data excludes all others, safer nodes exclude those that are less safe),
-so a node that is excluded anyway must not be among them.
-"""
+"""The decision about a pod by a policy, and the what-if, which schedules the pending pods of a snapshot one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +11,6 @@ from msgspec import Struct
 from scheduler_core.convert.generic import PendingPod
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.cycle_state import LonghornFacts
 from scheduler_core.generic.policy import (
     Policy,
     UnsupportedConstraint,
@@ -27,18 +20,12 @@ from scheduler_core.generic.policy import (
     unsupported_constraints,
     unsupported_message,
 )
-from scheduler_core.generic.rule_registry import is_longhorn_rule
-from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
+from scheduler_core.generic.scheduler import FactsFor, ScheduleResult, SelectHost, schedule
 from scheduler_core.model.kube import Pod
 from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from app.scheduler.cache import LonghornSnapshot
-
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
-
-FactsFor = Callable[[Sequence[str]], LonghornFacts]
-"""Computes the facts about a pod's Longhorn volumes on nodes of these names."""
 
 
 def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
@@ -47,43 +34,16 @@ def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     policy: Policy,
     select_host: SelectHost,
     facts_for: FactsFor | None,
-    closed: Mapping[str, str] = _NONE,
+    unsupported: UnsupportedMode,
 ) -> ScheduleResult:
-    """Selects a node for the pod. A policy with Longhorn's rules needs `facts_for`. Nodes that are `closed`, each with
-    its reason, are left out. Raises a ResolutionError if `facts_for` fails, because the pod names an object that does
-    not exist or contradicts it.
+    """Selects a node for the pod. Nodes that only an unsupported constraint closes are left out, each with its reason, if
+    such constraints refuse. Raises a ResolutionError if `facts_for` fails, because the pod names an object that does not
+    exist or contradicts it.
     """
+    closed = node_refusals(pod, state, policy) if unsupported is UnsupportedMode.REFUSE else {}
     open_nodes = [name for name in state.node_names if name not in closed] if closed else None
-    if facts_for is None:
-        result = schedule(pod, open_nodes, state, policy, select_host)
-        return replace(result, unavailable={**result.unavailable, **closed}) if closed else result
-    classic = replace(
-        policy, predicates=tuple(entry for entry in policy.predicates if not is_longhorn_rule(entry.rule))
-    )
-    filtered = find_nodes_that_fit(pod, open_nodes, state, classic)
-    unavailable = {**filtered.unavailable, **closed}
-    if not filtered.feasible:
-        result = schedule(pod, open_nodes, state, classic, select_host)
-        return replace(result, unavailable=unavailable)
-    names = [node_info.node.name for node_info in filtered.feasible]
-    longhorn = replace(policy, predicates=tuple(entry for entry in policy.predicates if is_longhorn_rule(entry.rule)))
-    facts = facts_for(names)
-    result = schedule(pod, names, state, longhorn, select_host, facts)
-    failures = {**filtered.failures, **result.failures}
-    return replace(result, unavailable=unavailable, failures=failures)
-
-
-def message(result: ScheduleResult) -> str:
-    """Returns why no node fits the pod, in kube-scheduler's form. Equal reasons are counted together. Where nothing can
-    be decided at all, the message is that problem alone.
-    """
-    if result.error not in ("", NO_NODES):
-        return result.error
-    nodes = len(result.feasible) + len(result.unavailable) + len(result.failures)
-    if not nodes:
-        return NO_NODES
-    counts = ", ".join(f"{count} {text}" for text, count in result.count_by_reason().items())
-    return f"0/{nodes} nodes are available: {counts}."
+    result = schedule(pod, open_nodes, state, policy, select_host, facts_for)
+    return replace(result, unavailable={**result.unavailable, **closed}) if closed else result
 
 
 class PlacedPod(Struct, frozen=True, rename={"best": "equallyGood"}):
@@ -130,25 +90,24 @@ def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
     unsupported: UnsupportedMode = UnsupportedMode.WARN,
 ) -> WhatIfReport:
     """Schedules the pods in their order, and binds each before the next decision."""
-    refuse = unsupported is UnsupportedMode.REFUSE
     placed: list[PlacedPod] = []
     unplaced: list[UnplacedPod] = []
     for pending in pods:
         name = pending.pod.key
-        constraints = unsupported_constraints(pending.pod, policy) if refuse else ()
+        refuses = unsupported is UnsupportedMode.REFUSE
+        constraints = unsupported_constraints(pending.pod, policy) if refuses else ()
         if constraints:
             why = unsupported_message(constraints)
             unplaced.append(UnplacedPod(name, why, {why: len(state.node_names)}))
             continue
-        closed = node_refusals(pending.pod, state, policy) if refuse else {}
         facts_for = None if longhorn is None else longhorn.facts_for(pending)
         try:
-            result = decide(pending.pod, state, policy, select_host, facts_for, closed)
+            result = decide(pending.pod, state, policy, select_host, facts_for, unsupported)
         except ResolutionError as error:
             unplaced.append(UnplacedPod(name, str(error), {str(error): len(state.node_names)}))
             continue
         if not result.node:
-            unplaced.append(UnplacedPod(name, message(result), result.count_by_reason()))
+            unplaced.append(UnplacedPod(name, result.message, result.count_by_reason()))
             continue
         warns = unsupported is UnsupportedMode.WARN
         placed.append(

@@ -27,7 +27,7 @@ from app.runtime import wait_at_most
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread
 from app.scheduler.api_calls import ERROR, SCHEDULED, UNSCHEDULABLE, Binder, PodReporter, SchedulerMetrics, check_claims
 from app.scheduler.cache import LonghornCache, SchedulerCache, binding_changes, kinds_required
-from app.scheduler.decision import FactsFor, decide, message
+from app.scheduler.decision import decide
 from app.scheduler.scheduling_queue import SchedulingQueue
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.generic import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
@@ -36,11 +36,10 @@ from scheduler_core.generic.policy import (
     Policy,
     UnsupportedMode,
     ignored_constraints,
-    node_refusals,
     unsupported_constraints,
     unsupported_message,
 )
-from scheduler_core.generic.scheduler import ScheduleResult, SelectHost
+from scheduler_core.generic.scheduler import FactsFor, ScheduleResult, SelectHost
 from scheduler_core.model.generic import PodKey
 
 log = structlog.get_logger("scheduler")
@@ -91,7 +90,8 @@ class GenericScheduler:
         self.cache = SchedulerCache(
             parts.client,
             config.name,
-            self,
+            self._take_pod,
+            self._note_change,
             parts.timing,
             stale_after=config.stale_after,
             new_longhorn_cache=parts.new_longhorn_cache,
@@ -154,7 +154,7 @@ class GenericScheduler:
             if policy is not last_policy:
                 last_policy = policy
                 policy_log.info("policy in force", predicates=len(policy.predicates), priorities=len(policy.priorities))
-                self.retry_unschedulable()
+                self._note_change()
             waiting_for = self.policy_in_force.waiting_for
             if not waiting_for:
                 logged = ""
@@ -166,7 +166,7 @@ class GenericScheduler:
             longhorn = self.cache.longhorn if policy.reads_longhorn else None
             if longhorn is not None and not self.problem and longhorn.version != last_version:
                 last_version = longhorn.version
-                self.retry_unschedulable()
+                self._note_change()
 
     @property
     def problem(self) -> str:
@@ -191,15 +191,15 @@ class GenericScheduler:
         await self._no_bindings.wait()
         await self.reporter.wait_until_written()
 
-    def enqueue(self, pending: PendingPod) -> None:
-        self.queue.put(pending, self._clock())
-        self._wake.set()
+    def _take_pod(self, key: PodKey, pending: PendingPod | None) -> None:
+        if pending is None:
+            self.queue.discard(key)
+        else:
+            self.queue.put(pending, self._clock())
+            self._wake.set()
 
-    def dequeue(self, key: PodKey) -> None:
-        self.queue.discard(key)
-
-    def retry_unschedulable(self) -> None:
-        """Notes a change that may help unschedulable pods; called by the cache."""
+    def _note_change(self) -> None:
+        """Notes a change that may help unschedulable pods."""
         # The queue gets the change once per attempt: there may be a thousand in a second.
         self._changed = True
         self._wake.set()
@@ -237,7 +237,7 @@ class GenericScheduler:
             if not self.queue.is_unchanged(pending) or not self._may_write():
                 break
             if result is None or not result.node:
-                self._handle_unschedulable(pending, message(result) if result else problem)
+                self._handle_unschedulable(pending, result.message if result else problem)
                 return
             if self.cache.state().nodes.get(result.node) is before.nodes.get(result.node):
                 self.metrics.decision_seconds.observe(self._clock() - began)
@@ -254,11 +254,9 @@ class GenericScheduler:
         if longhorn is not None:
             await longhorn.fetch_missing(pending)
             facts_for = longhorn.facts_for(pending, self._assumed_changes())
-        state = self.cache.state()
-        refuses = self._config.unsupported is UnsupportedMode.REFUSE
-        closed = node_refusals(pending.pod, state, policy) if refuses else {}
+        config = self._config
         return await self._runner.run(
-            partial(decide, pending.pod, state, policy, self._config.select_host, facts_for, closed)
+            partial(decide, pending.pod, self.cache.state(), policy, config.select_host, facts_for, config.unsupported)
         )
 
     def _unsupported_problem(self, pending: PendingPod) -> str:

@@ -151,15 +151,6 @@ class Plugins(Struct, frozen=True):
             },
         )
 
-    def extend(self, registry: RuleRegistry[Any]) -> RuleRegistry[Any]:
-        """The package's rules and those of plugins."""
-        plugins: Mapping[str, PluginRule] = self.predicates if registry is PREDICATES else self.priorities
-        static = {name: rule.function for name, rule in plugins.items() if rule.argument is None}
-        configurable = {name: rule.function for name, rule in plugins.items() if rule.argument is not None}
-        return replace(
-            registry, static={**registry.static, **static}, configurable={**registry.configurable, **configurable}
-        )
-
     def texts(
         self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]
     ) -> dict[str, str]:

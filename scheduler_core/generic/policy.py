@@ -11,7 +11,7 @@ nothing would report that: `unsupported_constraints` names those that a policy's
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -22,7 +22,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.generic import rule_registry
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument, CycleState
-from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
+from scheduler_core.generic.plugin_rules import NO_PLUGINS, PluginRule, Plugins
 from scheduler_core.generic.policy_file import (
     PolicyDocument,
     PolicyEntry,
@@ -38,10 +38,6 @@ from scheduler_core.generic.predicates import (
 )
 from scheduler_core.model.kube import Pod
 
-_ADVICE: Final = {
-    rule_registry.PREDICATES.rule_kind: rule_registry.PREDICATE_ADVICE,
-    rule_registry.PRIORITIES.rule_kind: rule_registry.PRIORITY_ADVICE,
-}
 _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
 
 
@@ -131,8 +127,8 @@ def parse_policy(text: bytes, plugins: Plugins = NO_PLUGINS) -> Policy:
     weight_faults = [fault for entry in document.priorities if (fault := _weight_fault(entry))]
     if weight_faults:
         raise PolicyError(PolicyStage.VALIDATE, weight_faults)
-    predicates = _Section(plugins.extend(rule_registry.PREDICATES))
-    priorities = _Section(plugins.extend(rule_registry.PRIORITIES))
+    predicates = _Section(rule_registry.PREDICATES, plugins.predicates)
+    priorities = _Section(rule_registry.PRIORITIES, plugins.priorities)
     faults = [
         fault
         for section, entries in ((predicates, document.predicates), (priorities, document.priorities))
@@ -169,8 +165,11 @@ def _empty_section_warnings(document: PolicyDocument) -> list[str]:
 
 
 class _Section:
-    def __init__(self, registry: rule_registry.RuleRegistry[Any]) -> None:
-        self._registry = registry
+    def __init__(self, registry: rule_registry.RuleRegistry[Any], plugins: Mapping[str, PluginRule]) -> None:
+        self._rule_kind = registry.rule_kind
+        self._advice = registry.advice
+        self._static = [*registry.static, *(name for name, rule in plugins.items() if rule.argument is None)]
+        self._configurable = [*registry.configurable, *(name for name in plugins if name not in self._static)]
         self.registered: dict[str, tuple[PolicyEntry, str, object]] = {}
         self.warnings: list[str] = []
 
@@ -185,7 +184,7 @@ class _Section:
             self._warn_about_argument(entry, rule, argument)
         elif previous is not None:
             _, rule, argument = previous
-        elif entry.name in self._registry.static:
+        elif entry.name in self._static:
             rule = entry.name
             argument = NO_ARGUMENT
         else:
@@ -197,31 +196,27 @@ class _Section:
 
     def _argument_fault(self, entry: PolicyEntry) -> str:
         arguments = entry.arguments or {}
-        rules = " or ".join(self._registry.configurable)
         if len(arguments) > 1:
-            return f"argument has both {' and '.join(arguments)}; a {self._registry.rule_kind} takes one of them"
+            return f"argument has both {' and '.join(arguments)}; a {self._rule_kind} takes one of them"
         if not arguments:
-            return f"argument must have {rules}" + (
-                f", not {', '.join(entry.unknown_keys)}" if entry.unknown_keys else ""
-            )
+            others = f", not {', '.join(entry.unknown_keys)}" if entry.unknown_keys else ""
+            return f"argument must have {' or '.join(self._configurable)}{others}"
         if not _NAME.fullmatch(entry.name):
             return "a name of your own must be letters, digits and -, at least two, with no - at either end"
         return ""
 
     def _unknown_name_fault(self, name: str) -> str:
-        kind = self._registry.rule_kind
-        advice = _ADVICE[kind].get(name)
-        if advice is not None:
-            return f"this {kind} of a later Kubernetes is not a rule here: {advice}"
-        rules = " or ".join(self._registry.configurable)
-        names = ", ".join(self._registry.static)
-        return f"no {kind} has this name ({names}), and a name of your own needs an argument: {rules}"
+        if name in self._advice:
+            return f"this {self._rule_kind} of a later Kubernetes is not a rule here: {self._advice[name]}"
+        names = ", ".join(self._static)
+        rules = " or ".join(self._configurable)
+        return f"no {self._rule_kind} has this name ({names}), and a name of your own needs an argument: {rules}"
 
     def _warn_about_argument(self, entry: PolicyEntry, rule: str, argument: object) -> None:
         if type(argument) is Argument and not any(argument.labels):
             self.warnings.append(f"{entry.location}: {rule} names no label, so it tells no nodes apart")
-        if entry.name in self._registry.static:
-            self.warnings.append(f"{entry.location}: the argument replaces the {self._registry.rule_kind} of this name")
+        if entry.name in self._static:
+            self.warnings.append(f"{entry.location}: the argument replaces the {self._rule_kind} of this name")
 
 
 def kinds_read(policy: Policy) -> frozenset[str]:

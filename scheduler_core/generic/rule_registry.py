@@ -1,91 +1,23 @@
-"""Table of every rule by its name in a policy; a new predicate or priority is added here.
+"""Table of every rule by its name in a policy; a new predicate or priority is added here, with the objects that it reads.
 
 A policy names a static rule. A configurable rule has a name that the administrator chooses; its argument says which rule
 it is.
 
-After the table: which rules are local; the kinds and fields of objects that each rule reads (a policy needs these kinds, and
-`policy check` prints the fields); and names of later Kubernetes rules that this scheduler does not have, each with what to use in its place.
+Before the table are names of later Kubernetes rules that this scheduler does not have, each with what to use in its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from scheduler_core.generic import (
-    predicates,
-    priorities,
-)
+from scheduler_core.generic import predicates, priorities
 from scheduler_core.generic.predicates import Predicate
 from scheduler_core.generic.priorities import Priority
 
-_Function = TypeVar("_Function")
-
-
-class RuleRegistry(Struct, Generic[_Function], frozen=True):
-    """All predicates, or all priorities."""
-
-    rule_kind: str  # what messages call a rule of this registry
-    static: Mapping[str, _Function]  # by name
-    configurable: Mapping[str, _Function]  # by the key of their argument
-
-    def __getitem__(self, rule: str) -> _Function:
-        # The two kinds of names never collide: only a static one begins with a capital.
-        return self.static[rule] if rule in self.static else self.configurable[rule]
-
-
-PREDICATES: Final[RuleRegistry[Predicate]] = RuleRegistry(
-    "predicate",
-    {
-        "PodFitsHostPorts": predicates.pod_fits_ports,
-        # The name of Kubernetes 1.0, which 1.1 accepts as well.
-        "PodFitsPorts": predicates.pod_fits_ports,
-        "PodFitsResources": predicates.pod_fits_resources,
-        "NoDiskConflict": predicates.no_disk_conflict,
-        "MatchNodeSelector": predicates.match_node_selector,
-        "HostName": predicates.host_name,
-        "NodeAffinity": predicates.node_affinity,
-        "NodePorts": predicates.node_ports,
-        "NodeResourcesFit": predicates.node_resources_fit,
-        "PodToleratesNodeTaints": predicates.pod_tolerates_node_taints,
-        "CheckNodeUnschedulable": predicates.check_node_unschedulable,
-        "MatchInterPodAffinity": predicates.match_inter_pod_affinity,
-        "EvenPodsSpread": predicates.even_pods_spread,
-        "LonghornVolumeFit": predicates.volume_fit,
-    },
-    {"serviceAffinity": predicates.service_affinity, "labelsPresence": predicates.labels_presence},
-)
-PRIORITIES: Final[RuleRegistry[Priority]] = RuleRegistry(
-    "priority",
-    {
-        "LeastRequestedPriority": priorities.least_requested,
-        "BalancedResourceAllocation": priorities.balanced_resource_allocation,
-        "SelectorSpreadPriority": priorities.selector_spread,
-        "ServiceSpreadingPriority": priorities.service_spreading,
-        "EqualPriority": priorities.equal,
-        "LonghornDataLocality": priorities.data_locality,
-        "LonghornOrderSafe": priorities.order_safe,
-        "LonghornStaleSafe": priorities.stale_safe,
-        "LonghornBalancedDisks": priorities.balanced_disks,
-        "LonghornLeastFragmentation": priorities.least_fragmentation,
-    },
-    {"serviceAntiAffinity": priorities.service_anti_affinity, "labelPreference": priorities.label_preference},
-)
-
-
-# A *local rule* reads nothing but one node with its pods, and the pod itself without its name, UID and labels. So its result holds for
-# every pod that is equal apart from these, until the node changes (`RuleResults`).
-LOCAL_RULES: Final = frozenset(
-    {
-        "PodFitsPorts", "PodFitsHostPorts", "PodFitsResources", "NoDiskConflict", "MatchNodeSelector", "HostName",
-        "labelsPresence", "LeastRequestedPriority", "BalancedResourceAllocation", "EqualPriority",
-        "labelPreference", "CheckNodeUnschedulable", "NodeAffinity", "NodePorts", "NodeResourcesFit",
-        "PodToleratesNodeTaints",
-    }
-)  # fmt: skip
-
+_Function = TypeVar("_Function", bound="Predicate | Priority")
 
 NODES: Final = frozenset({"nodes"})
 PODS: Final = NODES | {"pods"}
@@ -95,7 +27,6 @@ NAMESPACES: Final = frozenset({"namespaces"})
 ALL_KINDS: Final = SERVICES | CONTROLLERS | NAMESPACES
 _NOTHING: Final = frozenset[str]()
 _LONGHORN: Final = "Longhorn"
-_FINISHED: Final = "pod status.phase"
 
 
 class RuleInputs(Struct, frozen=True):
@@ -105,58 +36,42 @@ class RuleInputs(Struct, frozen=True):
     fields: tuple[str, ...] = ()  # the fields, each with its kind
 
 
-# A rule that has no entry below: that of a plugin.
+# A rule that is not in the table: that of a plugin.
 PLUGIN_INPUTS: Final = RuleInputs(SERVICES, ("nodes, pods and services",))
-_LONGHORN_INPUTS: Final = RuleInputs(_NOTHING, ("Longhorn's objects", "the pod's claims and their volumes"))
-_REQUESTS: Final = ("pod spec.containers[].resources", _FINISHED)
-_SERVICE: Final = ("service spec.selector", "pod metadata.labels")
-# fmt: off
-_INPUTS: Final[Mapping[str, RuleInputs]] = {
-    "EqualPriority": RuleInputs(_NOTHING),
-    "HostName": RuleInputs(_NOTHING, ("pod spec.nodeName",)),
-    "MatchNodeSelector": RuleInputs(NODES, ("pod spec.nodeSelector", "node metadata.labels")),
-    "labelsPresence": RuleInputs(NODES, ("node metadata.labels",)),
-    "labelPreference": RuleInputs(NODES, ("node metadata.labels",)),
-    "PodFitsPorts": RuleInputs(PODS, ("pod spec.containers[].ports[].hostPort", "pod spec.hostNetwork", _FINISHED)),
-    "PodFitsResources": RuleInputs(PODS, (*_REQUESTS, "node status.capacity")),
-    "NoDiskConflict": RuleInputs(PODS, ("pod spec.volumes[].gcePersistentDisk", "pod spec.volumes[].awsElasticBlockStore", _FINISHED)),
-    "LeastRequestedPriority": RuleInputs(PODS, (*_REQUESTS, "node status.capacity")),
-    "BalancedResourceAllocation": RuleInputs(PODS, (*_REQUESTS, "node status.capacity")),
-    "NodeAffinity": RuleInputs(
-        NODES, ("pod spec.nodeSelector", "pod spec.affinity.nodeAffinity", "node metadata.labels", "node metadata.name")),
-    "NodePorts": RuleInputs(
-        PODS, ("pod spec.containers[].ports[]", "pod spec.initContainers[].ports[]", "pod spec.hostNetwork", _FINISHED)),
-    "NodeResourcesFit": RuleInputs(
-        PODS, ("pod spec.containers[].resources", "pod spec.initContainers[].resources", "pod spec.resources", "pod spec.overhead",
-               _FINISHED, "node status.allocatable")),
-    "PodToleratesNodeTaints": RuleInputs(NODES, ("pod spec.tolerations", "node spec.taints")),
-    "CheckNodeUnschedulable": RuleInputs(NODES, ("pod spec.tolerations", "node spec.unschedulable")),
-    "MatchInterPodAffinity": RuleInputs(
-        PODS | NAMESPACES, ("pod spec.affinity.podAffinity", "pod spec.affinity.podAntiAffinity", "pod metadata.labels", _FINISHED,
-                            "node metadata.labels", "namespace metadata.labels")),
-    "EvenPodsSpread": RuleInputs(
-        PODS, ("pod spec.topologySpreadConstraints", "pod spec.nodeSelector", "pod spec.affinity.nodeAffinity", "pod spec.tolerations",
-               "pod metadata.labels", "pod metadata.deletionTimestamp", _FINISHED, "node metadata.labels", "node spec.taints")),
-    "serviceAffinity": RuleInputs(
-        SERVICES, (*_SERVICE, "pod spec.nodeSelector", "node metadata.labels", "node spec.unschedulable")),
-    "serviceAntiAffinity": RuleInputs(SERVICES, (*_SERVICE, "node metadata.labels")),
-    "ServiceSpreadingPriority": RuleInputs(SERVICES, _SERVICE),
-    "SelectorSpreadPriority": RuleInputs(
-        SERVICES | CONTROLLERS,
-        (*_SERVICE, "replicationcontroller spec.selector", "replicaset spec.selector", "statefulset spec.selector")),
-}
-# fmt: on
-_ALIASES: Final = {"PodFitsHostPorts": "PodFitsPorts"}
+
+
+class PolicyRule(Struct, Generic[_Function], frozen=True):
+    """A predicate or priority."""
+
+    function: _Function
+    inputs: RuleInputs
+    # Whether it reads nothing but one node with its pods, and the pod itself without its name, UID and labels. So its result holds
+    # for every pod that is equal apart from these, until the node changes (`RuleResults`).
+    local: bool = False
+    eviction_helps: bool = False  # of a predicate: whether a refusal may end when pods are evicted
+
+
+class RuleRegistry(Struct, Generic[_Function], frozen=True):
+    """All predicates, or all priorities."""
+
+    rule_kind: str  # what messages call a rule of this registry
+    static: Mapping[str, PolicyRule[_Function]]  # by name
+    configurable: Mapping[str, PolicyRule[_Function]]  # by the key of their argument
+    advice: Mapping[str, str]  # what to use in place of a rule of a later Kubernetes, by its name
+
+    def __getitem__(self, rule: str) -> PolicyRule[_Function]:
+        # The two kinds of names never collide: only a static one begins with a capital.
+        return self.static[rule] if rule in self.static else self.configurable[rule]
+
+    def __contains__(self, rule: str) -> bool:
+        return rule in self.static or rule in self.configurable
+
+    def is_local(self, rule: str) -> bool:
+        return rule in self and self[rule].local
 
 
 def is_longhorn_rule(rule: str) -> bool:
     return rule.startswith(_LONGHORN)
-
-
-def rule_inputs(rule: str) -> RuleInputs:
-    if is_longhorn_rule(rule):
-        return _LONGHORN_INPUTS
-    return _INPUTS.get(_ALIASES.get(rule, rule), PLUGIN_INPUTS)
 
 
 # They are the names of the policy files of Kubernetes 1.2 to 1.22, and of the plugins that followed them. Sources:
@@ -180,7 +95,7 @@ _OTHER_PRIORITIES: Final = (
     "EvenPodsSpreadPriority", "NodePreferAvoidPodsPriority", "ImageLocalityPriority", "ImageLocality",
     "ResourceLimitsPriority",
 )  # fmt: skip
-PREDICATE_ADVICE: Final[Mapping[str, str]] = {
+_PREDICATE_ADVICE: Final[Mapping[str, str]] = {
     "GeneralPredicates": "use PodFitsResources, PodFitsHostPorts, MatchNodeSelector and HostName, or today's NodeResourcesFit, "
     "NodePorts and NodeAffinity",
     "CheckServiceAffinity": 'use a name of your own with the argument {"serviceAffinity": {"labels": [...]}}',
@@ -200,7 +115,7 @@ PREDICATE_ADVICE: Final[Mapping[str, str]] = {
     **dict.fromkeys(_VOLUME_PREDICATES, _VOLUMES),
     "DynamicResources": _NO_RULE,
 }
-PRIORITY_ADVICE: Final[Mapping[str, str]] = {
+_PRIORITY_ADVICE: Final[Mapping[str, str]] = {
     "NodeLabelPriority": 'use a name of your own with the argument {"labelPreference": {"label": ..., "presence": true}}',
     "ServiceAntiAffinityPriority": 'use a name of your own with the argument {"serviceAntiAffinity": {"label": ...}}',
     "SelectorSpread": "use SelectorSpreadPriority",
@@ -208,3 +123,89 @@ PRIORITY_ADVICE: Final[Mapping[str, str]] = {
     "NodeResourcesBalancedAllocation": "use BalancedResourceAllocation",
     **dict.fromkeys(_OTHER_PRIORITIES, _NO_RULE),
 }
+
+_FINISHED: Final = "pod status.phase"
+_REQUESTS: Final = ("pod spec.containers[].resources", _FINISHED)
+_CLASSIC_RESOURCES: Final = RuleInputs(PODS, (*_REQUESTS, "node status.capacity"))
+_NODE_LABELS: Final = RuleInputs(NODES, ("node metadata.labels",))
+_SERVICE: Final = ("service spec.selector", "pod metadata.labels")
+_LONGHORN_INPUTS: Final = RuleInputs(_NOTHING, ("Longhorn's objects", "the pod's claims and their volumes"))
+# fmt: off
+# The name of Kubernetes 1.0 is PodFitsPorts, which 1.1 accepts as well.
+_HOST_PORTS: Final[PolicyRule[Predicate]] = PolicyRule(
+    predicates.pod_fits_ports,
+    RuleInputs(PODS, ("pod spec.containers[].ports[].hostPort", "pod spec.hostNetwork", _FINISHED)), local=True, eviction_helps=True)
+PREDICATES: Final[RuleRegistry[Predicate]] = RuleRegistry(
+    "predicate",
+    {
+        "PodFitsHostPorts": _HOST_PORTS,
+        "PodFitsPorts": _HOST_PORTS,
+        "PodFitsResources": PolicyRule(predicates.pod_fits_resources, _CLASSIC_RESOURCES, local=True, eviction_helps=True),
+        "NoDiskConflict": PolicyRule(
+            predicates.no_disk_conflict,
+            RuleInputs(PODS, ("pod spec.volumes[].gcePersistentDisk", "pod spec.volumes[].awsElasticBlockStore", _FINISHED)), local=True, eviction_helps=True),
+        "MatchNodeSelector": PolicyRule(
+            predicates.match_node_selector, RuleInputs(NODES, ("pod spec.nodeSelector", "node metadata.labels")), local=True),
+        "HostName": PolicyRule(predicates.host_name, RuleInputs(_NOTHING, ("pod spec.nodeName",)), local=True),
+        "NodeAffinity": PolicyRule(
+            predicates.node_affinity,
+            RuleInputs(NODES, ("pod spec.nodeSelector", "pod spec.affinity.nodeAffinity", "node metadata.labels", "node metadata.name")), local=True),
+        "NodePorts": PolicyRule(
+            predicates.node_ports,
+            RuleInputs(PODS, ("pod spec.containers[].ports[]", "pod spec.initContainers[].ports[]", "pod spec.hostNetwork", _FINISHED)),
+            local=True, eviction_helps=True),
+        "NodeResourcesFit": PolicyRule(
+            predicates.node_resources_fit,
+            RuleInputs(PODS, ("pod spec.containers[].resources", "pod spec.initContainers[].resources", "pod spec.resources", "pod spec.overhead",
+             _FINISHED, "node status.allocatable")), local=True, eviction_helps=True),
+        "PodToleratesNodeTaints": PolicyRule(
+            predicates.pod_tolerates_node_taints, RuleInputs(NODES, ("pod spec.tolerations", "node spec.taints")), local=True),
+        "CheckNodeUnschedulable": PolicyRule(
+            predicates.check_node_unschedulable, RuleInputs(NODES, ("pod spec.tolerations", "node spec.unschedulable")), local=True),
+        "MatchInterPodAffinity": PolicyRule(
+            predicates.match_inter_pod_affinity,
+            RuleInputs(PODS | NAMESPACES, ("pod spec.affinity.podAffinity", "pod spec.affinity.podAntiAffinity", "pod metadata.labels", _FINISHED,
+             "node metadata.labels", "namespace metadata.labels")), eviction_helps=True),
+        "EvenPodsSpread": PolicyRule(
+            predicates.even_pods_spread,
+            RuleInputs(PODS, ("pod spec.topologySpreadConstraints", "pod spec.nodeSelector", "pod spec.affinity.nodeAffinity", "pod spec.tolerations",
+             "pod metadata.labels", "pod metadata.deletionTimestamp", _FINISHED, "node metadata.labels", "node spec.taints")),
+            eviction_helps=True),
+        "LonghornVolumeFit": PolicyRule(predicates.volume_fit, _LONGHORN_INPUTS),
+    },
+    {
+        "serviceAffinity": PolicyRule(
+            predicates.service_affinity,
+            RuleInputs(SERVICES, (*_SERVICE, "pod spec.nodeSelector", "node metadata.labels", "node spec.unschedulable"))),
+        "labelsPresence": PolicyRule(predicates.labels_presence, _NODE_LABELS, local=True),
+    },
+    _PREDICATE_ADVICE,
+)
+PRIORITIES: Final[RuleRegistry[Priority]] = RuleRegistry(
+    "priority",
+    {
+        "LeastRequestedPriority": PolicyRule(priorities.least_requested, _CLASSIC_RESOURCES, local=True),
+        "BalancedResourceAllocation": PolicyRule(priorities.balanced_resource_allocation, _CLASSIC_RESOURCES, local=True),
+        "SelectorSpreadPriority": PolicyRule(
+            priorities.selector_spread,
+            RuleInputs(SERVICES | CONTROLLERS, (*_SERVICE, "replicationcontroller spec.selector", "replicaset spec.selector", "statefulset spec.selector"))),
+        "ServiceSpreadingPriority": PolicyRule(priorities.service_spreading, RuleInputs(SERVICES, _SERVICE)),
+        "EqualPriority": PolicyRule(priorities.equal, RuleInputs(_NOTHING), local=True),
+        "LonghornDataLocality": PolicyRule(priorities.data_locality, _LONGHORN_INPUTS),
+        "LonghornOrderSafe": PolicyRule(priorities.order_safe, _LONGHORN_INPUTS),
+        "LonghornStaleSafe": PolicyRule(priorities.stale_safe, _LONGHORN_INPUTS),
+        "LonghornBalancedDisks": PolicyRule(priorities.balanced_disks, _LONGHORN_INPUTS),
+        "LonghornLeastFragmentation": PolicyRule(priorities.least_fragmentation, _LONGHORN_INPUTS),
+    },
+    {
+        "serviceAntiAffinity": PolicyRule(priorities.service_anti_affinity, RuleInputs(SERVICES, (*_SERVICE, "node metadata.labels"))),
+        "labelPreference": PolicyRule(priorities.label_preference, _NODE_LABELS, local=True),
+    },
+    _PRIORITY_ADVICE,
+)
+# fmt: on
+
+
+def rule_inputs(rule: str) -> RuleInputs:
+    registry: RuleRegistry[Any] = PREDICATES if rule in PREDICATES else PRIORITIES
+    return registry[rule].inputs if rule in registry else PLUGIN_INPUTS

@@ -20,10 +20,13 @@ from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo
 from scheduler_core.generic.cycle_state import NO_FACTS, CycleState, LonghornFacts, UndecidableError
 from scheduler_core.generic.policy import TAINT_RULE, Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.predicates import FITS, UNSCHEDULABLE, Check, always_fits
-from scheduler_core.generic.rule_registry import LOCAL_RULES, PREDICATES, PRIORITIES, is_longhorn_rule
+from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, is_longhorn_rule
 from scheduler_core.model.kube import Pod
+from scheduler_core.values import replace
 
 SelectHost = Callable[[Sequence[str]], str]
+FactsFor = Callable[[Sequence[str]], LonghornFacts]
+"""Computes the facts about a pod's Longhorn volumes on nodes of these names."""
 
 NO_NODES: Final = "no nodes available to schedule pods"
 NODE_NOT_FOUND: Final = "node does not exist"
@@ -60,7 +63,6 @@ class Ranking(Struct, frozen=True):
 class ScheduleResult(Struct, frozen=True):
     """The node selected for a pod, and how it was selected."""
 
-    pod: Pod
     unavailable: Mapping[str, str]  # as in `FilterResult`
     failures: Mapping[str, tuple[PredicateFailure, ...]]  # as in `FilterResult`
     feasible: tuple[str, ...]  # the names of the nodes that fit
@@ -79,6 +81,19 @@ class ScheduleResult(Struct, frozen=True):
                 counts[text] += count
         return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
+    @property
+    def message(self) -> str:
+        """Why no node fits the pod, in kube-scheduler's form. Equal reasons are counted together. Where nothing can be
+        decided at all, the message is that problem alone.
+        """
+        if self.error not in ("", NO_NODES):
+            return self.error
+        nodes = len(self.feasible) + len(self.unavailable) + len(self.failures)
+        if not nodes:
+            return NO_NODES
+        counts = ", ".join(f"{count} {text}" for text, count in self.count_by_reason().items())
+        return f"0/{nodes} nodes are available: {counts}."
+
 
 def schedule(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     pod: Pod,
@@ -86,23 +101,34 @@ def schedule(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     cluster: GenericClusterState,
     policy: Policy,
     select_host: SelectHost,
-    longhorn_facts: LonghornFacts = NO_FACTS,
+    facts_for: FactsFor | None = None,
 ) -> ScheduleResult:
     """Selects a node for the pod. The candidates are `nodes`, or all nodes. `select_host` picks one of the best nodes'
-    names, which it gets in order, as `random.Random(seed).choice` does. `longhorn_facts` are required if the policy has
-    Longhorn's rules; without facts no node fits these.
+    names, which it gets in order, as `random.Random(seed).choice` does.
+
+    A policy with Longhorn's rules needs `facts_for`; without facts no node fits these. They are checked last, on the nodes that pass all
+    other rules, as kube-scheduler calls its extenders last. They judge the nodes together (a node that holds the pod's data excludes all
+    others, safer nodes exclude those that are less safe), so a node that is excluded anyway must not be among them.
     """
-    filtered = find_nodes_that_fit(pod, nodes, cluster, policy, longhorn_facts)
+    longhorn = [entry for entry in policy.predicates if is_longhorn_rule(entry.rule)]
+    classic = tuple(entry for entry in policy.predicates if not (facts_for and is_longhorn_rule(entry.rule)))
+    filtered = find_nodes_that_fit(pod, nodes, cluster, replace(policy, predicates=classic))
+    facts = NO_FACTS
+    if facts_for is not None and filtered.feasible:
+        names = [node_info.node.name for node_info in filtered.feasible]
+        facts = facts_for(names)
+        last = _check_nodes(CycleState(pod, cluster, facts), policy, longhorn, filtered.feasible)
+        failures = {**filtered.failures, **last.failures}
+        filtered = replace(last, unavailable=filtered.unavailable, failures=failures)
     error = filtered.error
     ranking = Ranking()
     try:
-        ranking = prioritize(pod, filtered.feasible, cluster, policy, longhorn_facts)
+        ranking = prioritize(pod, filtered.feasible, cluster, policy, facts)
     except UndecidableError as failure:
         error = str(failure)
     max_total = max(ranking.totals.values(), default=0)
     best = tuple(sorted([name for name, total in ranking.totals.items() if total == max_total]))
     return ScheduleResult(
-        pod=pod,
         unavailable=filtered.unavailable,
         failures=filtered.failures,
         feasible=tuple(node_info.node.name for node_info in filtered.feasible),
@@ -114,38 +140,87 @@ def schedule(  # noqa: PLR0913, PLR0917 # the inputs of a decision
 
 
 def find_nodes_that_fit(
-    pod: Pod,
-    nodes: Sequence[str] | None,
-    cluster: GenericClusterState,
-    policy: Policy,
-    longhorn_facts: LonghornFacts = NO_FACTS,
+    pod: Pod, nodes: Sequence[str] | None, cluster: GenericClusterState, policy: Policy
 ) -> FilterResult:
     """Filters the available nodes by the policy's predicates. The candidates are `nodes`, or all nodes."""
-    cycle_state = CycleState(pod, cluster, longhorn_facts)
     names = cluster.node_names if nodes is None else nodes
     available, unavailable = _split_by_availability(names, cluster.node_infos(nodes), policy)
     if not available:
         return FilterResult(unavailable, {}, (), NO_NODES)
+    checked = _check_nodes(CycleState(pod, cluster), policy, policy.predicates, available)
+    return replace(checked, unavailable=unavailable)
+
+
+def _check_nodes(
+    cycle_state: CycleState, policy: Policy, entries: Sequence[PolicyPredicate], node_infos: Sequence[NodeInfo]
+) -> FilterResult:
+    """Filters nodes by some of the policy's predicates."""
+    local: dict[PolicyPredicate, Check] = {}
+    others: dict[PolicyPredicate, Check] = {}
+    # An undecidable predicate fails on every node.
     undecidable: dict[str, str] = {}
-    checks = _bind_predicates(cycle_state, policy, policy.predicates, available, undecidable)
+    for entry in entries:
+        try:
+            check = bind_predicate(cycle_state, policy, entry, node_infos)
+        except UndecidableError as error:
+            undecidable[entry.name] = str(error)
+        else:
+            (local if PREDICATES.is_local(entry.rule) else others)[entry] = check
+    names = [entry.name for entry in (*local, *others)]
     failures: dict[str, tuple[PredicateFailure, ...]] = {}
     feasible: list[NodeInfo] = []
     # Many nodes fail alike: they share one value.
     failures_by_texts: dict[tuple[str, ...], tuple[PredicateFailure, ...]] = {}
-    for node_info, texts in zip(available, checks.texts(available), strict=True):
+    for node_info, texts in zip(node_infos, _texts(cycle_state, local, others, node_infos), strict=True):
         if not texts and not undecidable:
             feasible.append(node_info)
             continue
         if texts not in failures_by_texts:
-            text_by_predicate = dict(zip(checks.names, texts, strict=bool(texts))) | undecidable
+            text_by_predicate = dict(zip(names, texts, strict=bool(texts))) | undecidable
             failures_by_texts[texts] = tuple(
                 PredicateFailure(entry.name, text)
-                for entry in policy.predicates
+                for entry in entries
                 if (text := text_by_predicate.get(entry.name, FITS))
             )
         failures[node_info.node.name] = failures_by_texts[texts]
-    error = next(iter(undecidable.values()), "")
-    return FilterResult(unavailable, failures, tuple(feasible), error)
+    return FilterResult({}, failures, tuple(feasible), next(iter(undecidable.values()), ""))
+
+
+def bind_predicate(
+    cycle_state: CycleState, policy: Policy, entry: PolicyPredicate, node_infos: Sequence[NodeInfo]
+) -> Check:
+    """Returns a predicate of the policy as a check of these nodes. A plugin's predicate checks them at once, so that it
+    is called once.
+    """
+    if entry.rule not in policy.plugins.predicates:
+        return PREDICATES[entry.rule].function(cycle_state, entry.argument)
+    texts = policy.plugins.texts(entry.rule, cycle_state, entry.argument, node_infos)
+    return lambda node_info: texts[node_info.node.name]
+
+
+def _texts(
+    cycle_state: CycleState,
+    local: Mapping[PolicyPredicate, Check],
+    others: Mapping[PolicyPredicate, Check],
+    node_infos: Sequence[NodeInfo],
+) -> list[tuple[str, ...]]:
+    """Returns what each predicate says about each node, first the local ones, whose results are cached (`RuleResults`);
+    () for a node that fits.
+    """
+
+    def check_locally(missing: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
+        rows = (tuple([check(node_info) for check in local.values()]) for node_info in missing)
+        return [texts if any(texts) else () for texts in rows]
+
+    rules = ("predicates", tuple((entry.rule, entry.argument) for entry in local))
+    texts: list[tuple[str, ...]] = [()] * len(node_infos)
+    if local:
+        texts = cycle_state.cluster.results.get(rules, cycle_state.pod, node_infos, check_locally)
+    if all(check is always_fits for check in others.values()):
+        return [entry and (*entry, *[FITS] * len(others)) for entry in texts] if others else texts
+    rows = zip(*[map(check, node_infos) for check in others.values()], strict=True)
+    fits = (FITS,) * len(local)
+    return [(*(texts or fits), *row) if texts or any(row) else () for texts, row in zip(texts, rows, strict=True)]
 
 
 def _split_by_availability(
@@ -176,69 +251,6 @@ def _split_by_availability(
     return available, unavailable
 
 
-class BoundPredicates(Struct, frozen=True):
-    """Predicates of a policy, bound to one pod."""
-
-    cycle_state: CycleState
-    local: Mapping[PolicyPredicate, Check]  # those whose results are cached (`RuleResults`), in the policy's order
-    others: Mapping[PolicyPredicate, Check]  # the other ones, in the policy's order
-
-    @property
-    def names(self) -> list[str]:
-        return [entry.name for entry in (*self.local, *self.others)]
-
-    def texts(self, node_infos: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
-        """Returns what each predicate says about each node; () for a node that fits."""
-        rules = ("predicates", tuple((entry.rule, entry.argument) for entry in self.local))
-        texts: list[tuple[str, ...]] = [()] * len(node_infos)
-        if self.local:
-            texts = self.cycle_state.cluster.results.get(rules, self.cycle_state.pod, node_infos, self._check_locally)
-        if all(check is always_fits for check in self.others.values()):
-            return [entry and (*entry, *[FITS] * len(self.others)) for entry in texts] if self.others else texts
-        rows = zip(*[map(check, node_infos) for check in self.others.values()], strict=True)
-        fits = (FITS,) * len(self.local)
-        return [(*(local or fits), *row) if local or any(row) else () for local, row in zip(texts, rows, strict=True)]
-
-    def _check_locally(self, node_infos: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
-        checks = list(self.local.values())
-        rows = (tuple([check(node_info) for check in checks]) for node_info in node_infos)
-        return [texts if any(texts) else () for texts in rows]
-
-
-def _bind_predicates(
-    cycle_state: CycleState,
-    policy: Policy,
-    entries: Sequence[PolicyPredicate],
-    node_infos: Sequence[NodeInfo],
-    undecidable: dict[str, str] | None = None,
-) -> BoundPredicates:
-    # An undecidable predicate fails on every node: its reason goes to `undecidable`, or is raised without that.
-    local: dict[PolicyPredicate, Check] = {}
-    others: dict[PolicyPredicate, Check] = {}
-    for entry in entries:
-        try:
-            check = bind_predicate(cycle_state, policy, entry, node_infos)
-        except UndecidableError as error:
-            if undecidable is None:
-                raise
-            undecidable[entry.name] = str(error)
-        else:
-            (local if entry.rule in LOCAL_RULES else others)[entry] = check
-    return BoundPredicates(cycle_state, local, others)
-
-
-def bind_predicate(
-    cycle_state: CycleState, policy: Policy, entry: PolicyPredicate, node_infos: Sequence[NodeInfo]
-) -> Check:
-    """Returns a predicate of the policy as a check of these nodes. A plugin's predicate checks them at once, so that it
-    is called once.
-    """
-    if entry.rule not in policy.plugins.predicates:
-        return PREDICATES[entry.rule](cycle_state, entry.argument)
-    texts = policy.plugins.texts(entry.rule, cycle_state, entry.argument, node_infos)
-    return lambda node_info: texts[node_info.node.name]
-
-
 def prioritize(
     pod: Pod,
     nodes: Sequence[NodeInfo],
@@ -258,7 +270,7 @@ def prioritize(
 def _score(
     cycle_state: CycleState, policy: Policy, nodes: Sequence[NodeInfo]
 ) -> tuple[dict[str, Sequence[int]], list[int]]:
-    local = [entry for entry in policy.priorities if entry.rule in LOCAL_RULES]
+    local = [entry for entry in policy.priorities if PRIORITIES.is_local(entry.rule)]
     rows = _score_locally(cycle_state, local, nodes) if local else []
     # The last entry of a row is the weighted sum of the others.
     totals = [row[-1] for row in rows] or [0] * len(nodes)
@@ -270,7 +282,7 @@ def _score(
         if entry.rule in policy.plugins.priorities:
             scores = policy.plugins.scores(entry.rule, cycle_state, entry.argument, nodes)
         else:
-            scores = PRIORITIES[entry.rule](cycle_state, entry.argument, nodes)
+            scores = PRIORITIES[entry.rule].function(cycle_state, entry.argument, nodes)
         columns[entry.name] = scores
         if any(scores):
             totals = [total + entry.weight * score for total, score in zip(totals, scores, strict=True)]
@@ -281,7 +293,7 @@ def _score_locally(
     cycle_state: CycleState, entries: Sequence[PolicyPriority], node_infos: Sequence[NodeInfo]
 ) -> list[tuple[int, ...]]:
     def evaluate(missing: Sequence[NodeInfo]) -> list[tuple[int, ...]]:
-        columns = [PRIORITIES[entry.rule](cycle_state, entry.argument, missing) for entry in entries]
+        columns = [PRIORITIES[entry.rule].function(cycle_state, entry.argument, missing) for entry in entries]
         weights = [entry.weight for entry in entries]
         return [(*row, sum(map(mul, weights, row))) for row in zip(*columns, strict=True)]
 
@@ -313,15 +325,6 @@ def prioritize_names(
     return {name: scores.get(name, 0) for name in names}
 
 
-# Predicates whose refusal may end when pods are evicted.
-_RESOLVABLE_BY_EVICTION: Final = frozenset(
-    {
-        "PodFitsHostPorts", "PodFitsPorts", "PodFitsResources", "NoDiskConflict", "NodePorts", "NodeResourcesFit",
-        "MatchInterPodAffinity", "EvenPodsSpread",
-    }
-)  # fmt: skip
-
-
 class PolicyRefusal(Struct, frozen=True):
     """Why a policy's predicate does not let the pod on a node."""
 
@@ -334,36 +337,30 @@ class PolicyRefusal(Struct, frozen=True):
 def policy_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
 ) -> dict[str, PolicyRefusal]:
-    """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it."""
-    cycle_state = CycleState(pod, cluster)
-    entries = [entry for entry in policy.predicates if not is_longhorn_rule(entry.rule)]
-    refusals: dict[str, PolicyRefusal] = {}
+    """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it;
+    it is unresolvable if any predicate that refuses it is.
+
+    Raises:
+        UndecidableError: a predicate cannot be decided
+    """
+    entries = {entry.name: entry for entry in policy.predicates if not is_longhorn_rule(entry.rule)}
     if not entries:
-        return refusals
+        return {}
     node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
+    checked = _check_nodes(CycleState(pod, cluster), policy, list(entries.values()), node_infos)
+    if checked.error:
+        raise UndecidableError(checked.error)
+    plugins = policy.plugins.predicates
+
+    def refusal(failures: tuple[PredicateFailure, ...]) -> PolicyRefusal:
+        rules = [entries[failure.predicate].rule for failure in failures]
+        eviction_helps = all((plugins.get(rule) or PREDICATES[rule]).eviction_helps for rule in rules)
+        return PolicyRefusal(f"{failures[0].predicate}: {failures[0].text}", unresolvable=not eviction_helps)
+
+    refusals: dict[str, PolicyRefusal] = {}
     if len(node_infos) < len(names):
         not_found = PolicyRefusal(NODE_NOT_FOUND, unresolvable=True)
         refusals.update((name, not_found) for name in names if name not in cluster.nodes)
-    bound = _bind_predicates(cycle_state, policy, entries, node_infos)
-    order = [entries.index(entry) for entry in (*bound.local, *bound.others)]
     # Many nodes fail alike: they share one value.
-    refusal_by_texts: dict[tuple[str, ...], PolicyRefusal] = {}
-    for node_info, texts in zip(node_infos, bound.texts(node_infos), strict=True):
-        if not any(texts):
-            continue
-        if texts not in refusal_by_texts:
-            failures = [(entries[index], text) for index, text in sorted(zip(order, texts, strict=True)) if text]
-            refusal_by_texts[texts] = _refusal(policy, failures)
-        refusals[node_info.node.name] = refusal_by_texts[texts]
-    return refusals
-
-
-def _refusal(policy: Policy, failures: Sequence[tuple[PolicyPredicate, str]]) -> PolicyRefusal:
-    """The refusal of the first predicate that fails. It is unresolvable if any predicate that fails is."""
-    first, text = failures[0]
-    plugins = policy.plugins.predicates
-    unresolvable = not all(
-        plugins[entry.rule].eviction_helps if entry.rule in plugins else entry.rule in _RESOLVABLE_BY_EVICTION
-        for entry, _ in failures
-    )
-    return PolicyRefusal(f"{first.name}: {text}", unresolvable)
+    shared = {failures: refusal(failures) for failures in set(checked.failures.values())}
+    return {**refusals, **{name: shared[failures] for name, failures in checked.failures.items()}}

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -60,7 +60,8 @@ class RecordingApi(FakeApi):
 class World:
     """The caches, which tests fill, and controllers that only record what they reconcile."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient | None = None) -> None:
+        client = cast("KubeClient", client)  # None: the test needs no API server
         timing = Timing(lambda: 0.0, lambda least, _: least)
         self.watches = ControllerCache(client, "longhorn-system", timing, lambda: datetime.now(UTC), 60)
         writer = ObjectWriter(client, "longhorn-system", self.watches, lambda: True)

@@ -46,7 +46,7 @@ def state(
 def failed(
     rule: str, asking_pod: Pod, cluster: GenericClusterState, *, longhorn: LonghornFacts = NO_FACTS, **argument: Any
 ) -> dict[str, str]:
-    check = PREDICATES[rule](CycleState(asking_pod, cluster, longhorn), Argument(**argument))
+    check = PREDICATES[rule].function(CycleState(asking_pod, cluster, longhorn), Argument(**argument))
     return {name: text for name in cluster.node_names if (text := check(cluster.nodes[name]))}
 
 
@@ -55,11 +55,11 @@ def scores(
 ) -> list[int]:
     """The scores that a priority gives the nodes, in order of their names."""
     states = [cluster.nodes[name] for name in cluster.node_names]
-    return PRIORITIES[rule](CycleState(asking_pod, cluster, longhorn), Argument(**argument), states)
+    return PRIORITIES[rule].function(CycleState(asking_pod, cluster, longhorn), Argument(**argument), states)
 
 
 def decide(
     asking_pod: Pod, cluster: GenericClusterState, policy: Policy = DEFAULT_POLICY, longhorn: LonghornFacts = NO_FACTS
 ) -> ScheduleResult:
     """Decides about a pod; selects the first of equal nodes by name."""
-    return schedule(asking_pod, None, cluster, policy, min, longhorn)
+    return schedule(asking_pod, None, cluster, policy, min, lambda _: longhorn)

@@ -30,32 +30,33 @@ from tests.worlds.scheduling_api import SCHEDULER_NAME, SchedulingApi
 STALE_AFTER = 60
 
 
-class RecordingQueueHandler:
-    """A `PodQueueHandler` that records its calls."""
+class RecordingQueue:
+    """Records what a cache tells the scheduling queue."""
 
     def __init__(self) -> None:
         self.pending: dict[PodKey, PendingPod] = {}  # the pods that need a node
         self.retries = 0  # how often something may have helped unschedulable pods
 
-    def enqueue(self, pending: PendingPod) -> None:
-        self.pending[pending.pod.namespaced_name] = pending
-
-    def dequeue(self, key: PodKey) -> None:
-        self.pending.pop(key, None)
+    def take_pod(self, key: PodKey, pending: PendingPod | None) -> None:
+        if pending is None:
+            self.pending.pop(key, None)
+        else:
+            self.pending[key] = pending
 
     def retry_unschedulable(self) -> None:
         self.retries += 1
 
 
 def unwatched_cache(
-    handler: RecordingQueueHandler, new_longhorn_cache: Callable[[], LonghornCache] | None = None
+    queue: RecordingQueue, new_longhorn_cache: Callable[[], LonghornCache] | None = None
 ) -> SchedulerCache:
     """A cache without an API server; tests pass it the changes that reflectors would."""
     timing = Timing(monotonic, random.uniform)
     return SchedulerCache(
         cast("KubeClient", None),
         SCHEDULER_NAME,
-        handler,
+        queue.take_pod,
+        queue.retry_unschedulable,
         timing,
         stale_after=STALE_AFTER,
         new_longhorn_cache=new_longhorn_cache,

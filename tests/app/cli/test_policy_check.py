@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.generic.rule_registry import PLUGIN_INPUTS, PREDICATES, PRIORITIES, rule_inputs
 from tests.core.generic.tables import POLICIES
 from tests.worlds.command_line import Run
 
@@ -82,9 +81,3 @@ def test_a_file_that_cannot_be_used_ends_with_exit_code_2(run: Run, tmp_path: Pa
     assert problem in result.err
     assert "(line 1, column " in result.err
     assert result.err.count("\n") == 1
-
-
-def test_what_every_rule_reads_is_declared() -> None:
-    """A rule without a declaration would read everything."""
-    rules = [*PREDICATES.static, *PREDICATES.configurable, *PRIORITIES.static, *PRIORITIES.configurable]
-    assert [rule for rule in rules if rule_inputs(rule) is PLUGIN_INPUTS] == []

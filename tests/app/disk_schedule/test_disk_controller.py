@@ -1,17 +1,14 @@
 """Over-allocated disks: which are, and when it is logged."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from app.disk_schedule.controller import over_allocated
-from app.kube.client import KubeClient
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus
 from scheduler_core.model.kube import Condition
 from tests.worlds.controllers import World
-from tests.worlds.fake_api import write_kubeconfig
 
 FULL = {"storageScheduled": 7, "storageAvailable": 5}
 FITTING = {"storageScheduled": 5, "storageAvailable": 5}
@@ -39,15 +36,13 @@ def test_before_the_first_decision_no_disk_is_over_allocated() -> None:
     assert not over_allocated(schedule_of(7, None))
 
 
-def test_over_allocations_are_logged_once_at_the_start_and_at_their_end(tmp_path: Path) -> None:
+async def test_over_allocations_are_logged_once_at_the_start_and_at_their_end() -> None:
     """Earlier ones are logged, too: the previous leader's log may be lost. Pressure is no new over-allocation."""
-
-    async def run_allocator() -> None:
-        client = await KubeClient.connect(str(write_kubeconfig(tmp_path, "http://127.0.0.1:1")))
-        world = World(client)
-        world.schedule("full", status=FULL)
-        world.schedule("fitting", status=FITTING)
-        allocator = next(controller for controller in world.controllers if controller.name == "disk-schedule")
+    world = World()
+    world.schedule("full", status=FULL)
+    world.schedule("fitting", status=FITTING)
+    allocator = next(controller for controller in world.controllers if controller.name == "disk-schedule")
+    with capture_logs() as logs:
         running = asyncio.create_task(allocator.run())
         await asyncio.sleep(0.01)
         pressure = {"type": "Schedulable", "status": "False", "reason": "DiskPressure"}
@@ -55,10 +50,6 @@ def test_over_allocations_are_logged_once_at_the_start_and_at_their_end(tmp_path
         world.schedule("full", status=FITTING)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await client.close()
-
-    with capture_logs() as logs:
-        asyncio.run(run_allocator())
     disk = {"uuid": "full", "node": "n", "disk": "disk-1"}
     assert logs == [
         {**disk, "log_level": "warning", "event": "a disk is over-allocated", "scheduled": 7, "available": 5},

@@ -8,11 +8,10 @@ import pytest
 
 from app.disk_schedule.controller import OrphanController
 from app.disk_schedule.informer import Informer
-from app.kube.client import KubeClient
 from app.kube.resources import DISK_SCHEDULES
 from scheduler_core.convert.disk_schedule import read_disk_schedule
 from tests.worlds.controllers import RecordingApi, World, put
-from tests.worlds.fake_api import serve, until
+from tests.worlds.fake_api import connect_client, until
 
 SCHEDULE = {
     "apiVersion": "longhorn.io/v1beta2",
@@ -27,57 +26,45 @@ def withdrawn_fields(api: RecordingApi) -> set[str]:
     return {field for body in api.bodies for field in ("replicas", "backingImages") if body["spec"][field] == {}}
 
 
-async def _withdrawn(api: RecordingApi, client: KubeClient, *, works: bool, late: bool = False) -> set[str]:
-    world = World(client)
-    controller = OrphanController(world.context)
-    world.replica("r", "v")
-    put(world.watches.images, {"metadata": {"name": "i"}, "spec": {}})
-    running = asyncio.create_task(controller.run()) if works else None
-    await asyncio.sleep(0.1)
-    world.watches.replicas.change("r", None)
-    world.watches.images.change("i", None)
-    if late:
-        await until("a reconciliation without a request", lambda: not len(controller.queue))
-    schedule = Informer(read_disk_schedule, keep=True).object_of(json.dumps(SCHEDULE).encode())
-    world.watches.schedules.change("d", schedule)
-    running = running or asyncio.create_task(controller.run())
-    if works:
-        await until("both requests are withdrawn", lambda: withdrawn_fields(api) == {"replicas", "backingImages"})
-    else:
-        await asyncio.sleep(0.5)  # in which a write would follow
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    return withdrawn_fields(api)
-
-
-def withdrawn(folder: Path, *, works: bool, late: bool = False) -> set[str]:
+async def withdrawn(folder: Path, *, works: bool, late: bool = False) -> set[str]:
     """The fields of which the controller withdraws the request after replica r and image i were deleted.
 
     It worked then, or starts to work afterwards. With `late` the request is made after the controller has reconciled the deletion.
     """
-
-    async def run() -> set[str]:
-        api = RecordingApi()
-        api.add(DISK_SCHEDULES.path("longhorn-system"), SCHEDULE)
-        async with serve(api.handle, folder) as kubeconfig:
-            client = await KubeClient.connect(str(kubeconfig))
-            try:
-                return await _withdrawn(api, client, works=works, late=late)
-            finally:
-                await client.close()
-
-    return asyncio.run(run())
+    api = RecordingApi()
+    api.add(DISK_SCHEDULES.path("longhorn-system"), SCHEDULE)
+    async with connect_client(api, folder) as client:
+        world = World(client)
+        controller = OrphanController(world.context)
+        world.replica("r", "v")
+        put(world.watches.images, {"metadata": {"name": "i"}, "spec": {}})
+        running = asyncio.create_task(controller.run()) if works else None
+        await asyncio.sleep(0.1)
+        world.watches.replicas.change("r", None)
+        world.watches.images.change("i", None)
+        if late:
+            await until("a reconciliation without a request", lambda: not len(controller.queue))
+        schedule = Informer(read_disk_schedule, keep=True).object_of(json.dumps(SCHEDULE).encode())
+        world.watches.schedules.change("d", schedule)
+        running = running or asyncio.create_task(controller.run())
+        if works:
+            await until("both requests are withdrawn", lambda: withdrawn_fields(api) == {"replicas", "backingImages"})
+        else:
+            await asyncio.sleep(0.5)  # in which a write would follow
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    return withdrawn_fields(api)
 
 
 @pytest.mark.parametrize(
     "late", [pytest.param(False, id="before the deletion"), pytest.param(True, id="after the deletion")]
 )
-def test_requests_for_a_replica_and_an_image_that_are_deleted_are_withdrawn_at_once(
+async def test_requests_for_a_replica_and_an_image_that_are_deleted_are_withdrawn_at_once(
     tmp_path: Path, *, late: bool
 ) -> None:
-    assert withdrawn(tmp_path, works=True, late=late) == {"replicas", "backingImages"}
+    assert await withdrawn(tmp_path, works=True, late=late) == {"replicas", "backingImages"}
 
 
-def test_a_standby_does_not_note_deletions_and_waits_once_it_starts(tmp_path: Path) -> None:
+async def test_a_standby_does_not_note_deletions_and_waits_once_it_starts(tmp_path: Path) -> None:
     """A missing object may be about to be created."""
-    assert withdrawn(tmp_path, works=False) == set()
+    assert await withdrawn(tmp_path, works=False) == set()

@@ -5,6 +5,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
+
 from app.disk_schedule.informer import Informer, InformerObject
 from app.disk_schedule.writer import ScheduleWriter
 from app.kube.client import ApiError
@@ -79,103 +81,77 @@ async def change(server: Server, *writes: SetRequirement) -> list[BaseException 
     )
 
 
-def test_changes_of_one_disk_that_wait_are_written_together_and_never_conflict() -> None:
-    async def run() -> Server:
-        server = Server()
-        assert await change(server, *(request(f"r{number}", 5) for number in range(20))) == [None] * 20
-        return server
-
-    server = asyncio.run(run())
+async def test_changes_of_one_disk_that_wait_are_written_together_and_never_conflict() -> None:
+    server = Server()
+    assert await change(server, *(request(f"r{number}", 5) for number in range(20))) == [None] * 20
     assert (len(server.requests), server.conflicts) == (20, 0)
     assert len(server.puts) <= 2
 
 
-def test_a_foreign_writer_that_is_faster_several_times_does_not_hold_up_a_change() -> None:
-    async def run() -> Server:
-        server = Server()
-        server.foreign = [annotate] * 5
-        assert await change(server, request("r", 5)) == [None]
-        return server
-
-    server = asyncio.run(run())
+async def test_a_foreign_writer_that_is_faster_several_times_does_not_hold_up_a_change() -> None:
+    server = Server()
+    server.foreign = [annotate] * 5
+    assert await change(server, request("r", 5)) == [None]
     assert (server.requests, server.conflicts) == ({"r": 5}, 5)
 
 
-def test_a_change_decided_from_another_answer_fails_as_a_conflict_and_others_succeed() -> None:
+async def test_a_change_decided_from_another_answer_fails_as_a_conflict_and_others_succeed() -> None:
     """A request that was refused may be granted by now; its withdrawal must be decided again."""
 
     def grant(body: Object) -> None:
         body["status"] = {"replicas": {"refused": {"state": "scheduled", "scheduledSize": 5}}}
 
-    async def run() -> tuple[Server, list[BaseException | None]]:
-        server = Server(refused=5)
-        server.foreign = [grant]
-        return server, await change(server, request("refused", 0), request("other", 7))
-
-    server, (error, none) = asyncio.run(run())
+    server = Server(refused=5)
+    server.foreign = [grant]
+    error, none = await change(server, request("refused", 0), request("other", 7))
     assert isinstance(error, ApiError)
     assert error.conflict
     assert none is None
     assert server.requests == {"refused": 5, "other": 7}
 
 
-def test_a_writer_that_is_always_faster_ends_in_a_conflict() -> None:
-    async def run() -> tuple[Server, list[BaseException | None]]:
-        server = Server()
-        server.foreign = [annotate] * 100
-        return server, await change(server, request("r", 5))
-
-    server, [error] = asyncio.run(run())
+async def test_a_writer_that_is_always_faster_ends_in_a_conflict() -> None:
+    server = Server()
+    server.foreign = [annotate] * 100
+    [error] = await change(server, request("r", 5))
     assert isinstance(error, ApiError)
     assert (error.conflict, server.puts) == (True, [])
 
 
-def test_a_status_is_decided_again_from_the_version_that_was_faster() -> None:
-    async def run() -> tuple[Server, list[int]]:
-        server = Server(a=5)
-        seen: list[int] = []
-        server.foreign = [lambda body: body["spec"]["replicas"].update(b=7)]
+async def test_a_status_is_decided_again_from_the_version_that_was_faster() -> None:
+    server = Server(a=5)
+    seen: list[int] = []
+    server.foreign = [lambda body: body["spec"]["replicas"].update(b=7)]
 
-        def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Object:
-            seen.append(len(schedule.spec.replicas))
-            return with_status(cached.raw, DiskScheduleStatus(storage_scheduled=len(schedule.spec.replicas)))
+    async def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Object:
+        seen.append(len(schedule.spec.replicas))
+        return with_status(cached.raw, DiskScheduleStatus(storage_scheduled=len(schedule.spec.replicas)))
 
-        await ScheduleWriter(server.cache, server.put, is_gone).write_status("u", decide)
-        return server, seen
-
-    server, seen = asyncio.run(run())
+    await ScheduleWriter(server.cache, server.put, is_gone).write_status("u", decide)
     assert (seen, server.body["status"]["storageScheduled"]) == ([1, 2], 2)
 
 
-def test_a_request_as_wanted_already_is_not_written() -> None:
-    async def run() -> tuple[Server, list[BaseException | None]]:
-        server = Server(r=5)
-        writer = ScheduleWriter(server.cache, server.put, is_gone)
-        decided_from = server.cached()
-        await writer.set_requirement(request("r", 5), decided_from)
-        server.cache.change("u", None)
-        await writer.set_requirement(request("r", 0), decided_from)
-        late = writer.set_requirement(request("r", 7), decided_from)
-        return server, list(await asyncio.gather(late, return_exceptions=True))
-
-    server, [error] = asyncio.run(run())
-    assert isinstance(error, ApiError)
-    assert (error.conflict, server.puts) == (True, [])
+async def test_a_request_as_wanted_already_is_not_written() -> None:
+    server = Server(r=5)
+    writer = ScheduleWriter(server.cache, server.put, is_gone)
+    decided_from = server.cached()
+    await writer.set_requirement(request("r", 5), decided_from)
+    server.cache.change("u", None)
+    await writer.set_requirement(request("r", 0), decided_from)
+    with pytest.raises(ApiError) as refused:
+        await writer.set_requirement(request("r", 7), decided_from)
+    assert (refused.value.conflict, server.puts) == (True, [])
 
 
-def test_an_object_is_read_after_each_version_from_which_its_request_is_withdrawn() -> None:
-    async def run() -> tuple[Server, list[int]]:
-        server = Server(r=5)
-        readings: list[int] = []
-        server.foreign = [annotate]
+async def test_an_object_is_read_after_each_version_from_which_its_request_is_withdrawn() -> None:
+    server = Server(r=5)
+    readings: list[int] = []
+    server.foreign = [annotate]
 
-        async def is_on_disk(_: SetRequirement) -> bool:
-            readings.append(server.version)
-            return len(readings) > 1
+    async def is_on_disk(_: SetRequirement) -> bool:
+        readings.append(server.version)
+        return len(readings) > 1
 
-        writer = ScheduleWriter(server.cache, server.put, is_on_disk)
-        await writer.set_requirement(request("r", 0), server.cached())
-        return server, readings
-
-    server, readings = asyncio.run(run())
+    writer = ScheduleWriter(server.cache, server.put, is_on_disk)
+    await writer.set_requirement(request("r", 0), server.cached())
     assert (server.requests, readings, server.puts) == ({"r": 5}, [1, 2], [])

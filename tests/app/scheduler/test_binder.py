@@ -49,96 +49,90 @@ async def abort_connection(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
+WEB = pod("web")
+
+
+async def bind(api: SchedulingApi, folder: Path, leads: Callable[[], bool] = lambda: True) -> str:
+    """Binds the pod `web` to node a."""
+    async with binder_for(api, folder, leads) as binder:
+        return await binder.bind(decode(WEB), "a")
+
+
+def api_answering(*answers: Behaviour) -> SchedulingApi:
+    """An API server with the pod `web` that answers Bindings like this."""
+    api = SchedulingApi(WEB)
+    for answer in answers:
+        api.plan_bindings(answer)
+    return api
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem", "requests"),
+    [
+        pytest.param([abort_connection], "", 2, id="a lost Binding is repeated"),
+        pytest.param([failing(500, "failed calling webhook")] * 9, "failed calling webhook", 4, id="given up"),
+        pytest.param(
+            [abort_connection, failing(403, "not you", "Forbidden")], "not you", 2, id="a refusal is definite"
+        ),
+    ],
+)
+async def test_a_binding_is_repeated_until_its_result_is_known(
+    answers: list[Behaviour], problem: str, requests: int, tmp_path: Path
+) -> None:
+    api = api_answering(*answers)
+    result = await bind(api, tmp_path)
+    assert problem in result if problem else not result
+    assert (api.binding_requests, api.bindings) == (requests, [] if problem else [("web", "a")])
+
+
 async def test_repeating_a_binding_reveals_that_it_was_made_late(tmp_path: Path) -> None:
-    raw = pod("web")
-    api = SchedulingApi(raw)
+    api = api_answering(abort_connection)
 
     async def bind_twice(request: web.Request) -> web.StreamResponse:
         await api.bind(request)
         return await api.bind(request)
 
-    api.plan_bindings(abort_connection)
     api.plan_bindings(bind_twice)
-    async with binder_for(api, tmp_path) as binder:
-        assert await binder.bind(decode(raw), "a") == ""
+    assert await bind(api, tmp_path) == ""
     assert (api.binding_requests, api.bindings) == (2, [("web", "a")])
 
 
-async def test_a_lost_binding_is_repeated(tmp_path: Path) -> None:
-    raw = pod("web")
-    api = SchedulingApi(raw)
-    api.plan_bindings(abort_connection)
-    async with binder_for(api, tmp_path) as binder:
-        assert await binder.bind(decode(raw), "a") == ""
-    assert (api.binding_requests, api.bindings) == (2, [("web", "a")])
-
-
-async def test_a_pod_that_was_bound_to_another_node_meanwhile_is_not_bound(tmp_path: Path) -> None:
-    raw = pod("web")
-    api = SchedulingApi(raw)
-
-    async def bind_elsewhere(request: web.Request) -> web.StreamResponse:
-        await api.put(PODS, {**raw, "spec": {**raw["spec"], "nodeName": "b"}})
-        return await abort_connection(request)
-
-    api.plan_bindings(bind_elsewhere)
-    async with binder_for(api, tmp_path) as binder:
-        assert await binder.bind(decode(raw), "a") == "it was bound to b meanwhile"
-    assert api.binding_requests == 1
-
-
-async def test_a_later_pod_of_the_same_name_is_not_the_bound_pod(tmp_path: Path) -> None:
-    raw = pod("web")
-    api = SchedulingApi(raw)
+@pytest.mark.parametrize(
+    ("current", "problem"),
+    [
+        pytest.param({**WEB, "spec": {**WEB["spec"], "nodeName": "b"}}, "it was bound to b meanwhile", id="elsewhere"),
+        pytest.param(pod("web", nodeName="a"), "the pod is gone", id="a later pod of its name"),
+    ],
+)
+async def test_a_pod_that_is_read_after_a_lost_binding_may_not_be_the_bound_one(
+    current: Object, problem: str, tmp_path: Path
+) -> None:
+    api = api_answering()
 
     async def replace_pod(request: web.Request) -> web.StreamResponse:
-        await api.put(PODS, pod("web", nodeName="a"))
+        await api.put(PODS, current)
         return await abort_connection(request)
 
     api.plan_bindings(replace_pod)
-    async with binder_for(api, tmp_path) as binder:
-        assert await binder.bind(decode(raw), "a") == "the pod is gone"
-
-
-async def test_a_binding_that_fails_repeatedly_is_given_up(tmp_path: Path) -> None:
-    raw = pod("web")
-    api = SchedulingApi(raw)
-    api.plan_bindings(failing(500, "failed calling webhook"), 99)
-    async with binder_for(api, tmp_path) as binder:
-        assert "failed calling webhook" in await binder.bind(decode(raw), "a")
-    assert api.binding_requests == 4
-
-
-async def test_a_refusal_is_definite(tmp_path: Path) -> None:
-    raw = pod("web")
-    api = SchedulingApi(raw)
-    api.plan_bindings(abort_connection)
-    api.plan_bindings(failing(403, "not you", "Forbidden"))
-    async with binder_for(api, tmp_path) as binder:
-        assert "not you" in await binder.bind(decode(raw), "a")
-    assert api.binding_requests == 2
+    assert await bind(api, tmp_path) == problem
+    assert api.binding_requests == 1
 
 
 async def test_an_unanswered_binding_stays_uncertain_until_no_request_can_be_in_work(
     tmp_path: Path, now: list[float]
 ) -> None:
-    raw = pod("web")
-    api = SchedulingApi(raw)
-    api.plan_bindings(failing(504, "the server was unable to return a response in time"))
-    api.plan_bindings(failing(500, "etcd is away"), 9999)
-    async with binder_for(api, tmp_path) as binder:
-        task = asyncio.create_task(binder.bind(decode(raw), "a"))
-        await until("the last attempt", lambda: api.binding_requests == 4)
-        reads = api.count("get")
-        await until("more reads", lambda: api.count("get") > reads + 3)
-        assert (task.done(), api.binding_requests) == (False, 4)
-        now[0] = 60
-        assert "etcd is away" in await task
+    unanswered = failing(504, "the server was unable to return a response in time")
+    api = api_answering(unanswered, *[failing(500, "etcd is away")] * 99)
+    task = asyncio.create_task(bind(api, tmp_path))
+    await until("the last attempt", lambda: api.binding_requests == 4)
+    reads = api.count("get")
+    await until("more reads", lambda: api.count("get") > reads + 3)
+    assert (task.done(), api.binding_requests) == (False, 4)
+    now[0] = 60
+    assert "etcd is away" in await task
 
 
 async def test_a_former_leader_does_not_repeat_a_binding(tmp_path: Path) -> None:
-    raw = pod("web")
-    api = SchedulingApi(raw)
     leading = True
 
     async def lose_lease(request: web.Request) -> web.StreamResponse:
@@ -146,9 +140,8 @@ async def test_a_former_leader_does_not_repeat_a_binding(tmp_path: Path) -> None
         leading = False
         return await abort_connection(request)
 
-    api.plan_bindings(lose_lease)
-    async with binder_for(api, tmp_path, lambda: leading) as binder:
-        assert await binder.bind(decode(raw), "a") != ""
+    api = api_answering(lose_lease)
+    assert await bind(api, tmp_path, lambda: leading) != ""
     assert api.binding_requests == 1
 
 

@@ -15,7 +15,7 @@ from scheduler_core.model.constraints import PodScheduling
 from scheduler_core.model.generic import Node, PodKey, Service
 from scheduler_core.model.kube import Pod
 from scheduler_core.values import replace
-from tests.worlds.scheduler import RecordingQueueHandler, unwatched_cache
+from tests.worlds.scheduler import RecordingQueue, unwatched_cache
 from tests.worlds.scheduling_api import SCHEDULER_NAME
 
 KEY = ("shop", "web")
@@ -34,9 +34,9 @@ class RecordingLonghornCache:
         self.bound_pods.pop(key, None)
 
 
-def cache_of(*nodes: str) -> tuple[SchedulerCache, RecordingQueueHandler]:
+def cache_of(*nodes: str) -> tuple[SchedulerCache, RecordingQueue]:
     """A cache of these nodes, without pods and services."""
-    handler = RecordingQueueHandler()
+    handler = RecordingQueue()
     cache = unwatched_cache(handler)
     for kind in SERVICES:
         cache.objects[kind].replace({})
@@ -208,10 +208,10 @@ def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[st
         elif step == "assume" and cache.needs_scheduling(seen) and key not in cache.assumed_nodes:
             assumed[key] = cast("PendingPod", seen)
             cache.assume(assumed[key], node)
-            handler.dequeue(key)
+            handler.take_pod(key, None)
         elif step == "forget" and key in cache.assumed_nodes:
             cache.forget(PendingPod(assumed[key].pod))
-            handler.enqueue(cast("PendingPod", seen))
+            handler.take_pod(key, cast("PendingPod", seen))
         elif step == "node":
             change("nodes", node, Node(node, cpu=int(uid)))
         elif step == "no node":

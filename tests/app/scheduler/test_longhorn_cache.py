@@ -23,7 +23,7 @@ from tests.builders import NOW
 from tests.worlds.cluster_cache import path_of
 from tests.worlds.fake_api import Object, until
 from tests.worlds.scheduler import (
-    RecordingQueueHandler,
+    RecordingQueue,
     running_scheduler_with_policy_file,
     unwatched_cache,
     write_policy,
@@ -99,7 +99,7 @@ def test_a_pod_without_claims_does_not_count() -> None:
 
 
 def cache_with(new_longhorn_cache: Callable[[], LonghornCache]) -> SchedulerCache:
-    cluster = unwatched_cache(RecordingQueueHandler(), new_longhorn_cache)
+    cluster = unwatched_cache(RecordingQueue(), new_longhorn_cache)
     cluster.want(frozenset({LONGHORN}))
     cluster.objects["pods"].replace({KEY: pending_pod()})
     return cluster

@@ -9,7 +9,7 @@ from aiohttp import web
 from scheduler_core.generic.policy import parse_policy
 from tests.worlds.fake_api import Behaviour, failing, until
 from tests.worlds.scheduler import has_metric, running_scheduler
-from tests.worlds.scheduling_api import CLAIMS, CLASSES, NODES, PODS, SERVICES, SchedulingApi, node, pod
+from tests.worlds.scheduling_api import NODES, PODS, SERVICES, SchedulingApi, node, pod
 
 POLICIES = Path(__file__).parents[3] / "examples" / "policies"
 
@@ -118,14 +118,6 @@ async def test_a_binding_without_an_answer_is_confirmed_by_reading_the_pod(tmp_p
         await until("the event", lambda: api.events_with("Scheduled"))
         await until("the other's refusal", lambda: api.events_with("FailedScheduling"))
     assert (api.binding_requests, api.bindings) == (1, [("first", "a")])
-
-
-async def test_a_binding_that_the_api_server_did_not_make_is_repeated(tmp_path: Path) -> None:
-    api = SchedulingApi(node("a", "2"), pod("first", "2"))
-    api.plan_bindings(failing(500, "etcd is away"), 2)
-    async with running_scheduler(api, tmp_path):
-        await until("the pod", lambda: api.bindings == [("first", "a")])
-    assert api.binding_requests == 3
 
 
 async def test_a_pod_that_is_deleted_during_its_binding_frees_its_node(tmp_path: Path) -> None:
@@ -264,24 +256,6 @@ async def test_a_deleted_service_causes_a_retry(tmp_path: Path) -> None:
         await api.remove(SERVICES, "web", "shop")
         await until("the pod", lambda: api.bindings)
     assert api.bindings == [("pending", "free")]
-
-
-async def test_a_claim_that_waits_for_its_first_consumer_gets_its_node_before_the_binding(tmp_path: Path) -> None:
-    names = ("waiting", "at-once", "bound")
-    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
-    api = SchedulingApi(node("a"), pod("db", volumes=volumes))
-    for name, mode in (("later", "WaitForFirstConsumer"), ("now", "Immediate")):
-        api.add(CLASSES, {"metadata": {"name": name}, "volumeBindingMode": mode})
-    specs = (
-        {"storageClassName": "later"},
-        {"storageClassName": "now"},
-        {"storageClassName": "later", "volumeName": "pv"},
-    )
-    for name, spec in zip(names, specs, strict=True):
-        api.add(CLAIMS, {"metadata": {"namespace": "shop", "name": name}, "spec": spec})
-    async with running_scheduler(api, tmp_path):
-        await until("the pod", lambda: api.bindings)
-    assert api.assignments == [("waiting", "a"), ("db", "a")]
 
 
 async def test_a_deactivated_scheduler_finishes_bindings_and_events(tmp_path: Path) -> None:

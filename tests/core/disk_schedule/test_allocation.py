@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes
-from scheduler_core.disk_schedule.disk_space import DiskAccounting, account
+from scheduler_core.disk_schedule.allocation import Limit
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS
 from scheduler_core.disk_schedule.reconcile import (
     Create,
@@ -25,7 +24,6 @@ from scheduler_core.disk_schedule.reconcile import (
 )
 from scheduler_core.disk_schedule.writes import set_requirement
 from scheduler_core.model.disk_schedule import (
-    Allocation,
     DiskSchedule,
     DiskScheduleSpec,
     DiskScheduleStatus,
@@ -37,7 +35,7 @@ from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
 from scheduler_core.values import replace
 from tests.e2e.disk_schedule_examples import EXAMPLE as SPEC
 from tests.e2e.disk_schedule_examples import UUID
-from tests.worlds.disk_schedules import READY, grant, rejection
+from tests.worlds.disk_schedules import READY, grant
 
 GI = 1024**3
 NOW = "2006-01-02T15:04:05Z"
@@ -126,52 +124,6 @@ def test_a_request_is_pending_then_rejected_and_granted_once_there_is_room() -> 
     assert roomy["status"]["replicas"]["r4"] == {"state": "scheduled", "scheduledSize": 5368709120}
     assert roomy["status"]["storageScheduled"] == 220117073920
     assert roomy["status"]["replicas"]["r3"] == {"state": "rejected", "scheduledSize": 0}
-
-
-@pytest.mark.parametrize(
-    ("requested", "before", "available", "after"),
-    [
-        pytest.param({"a": 10}, {}, 10, {"a": grant(10)}, id="new request that just fits"),
-        pytest.param({"a": 11}, {}, 10, {"a": rejection()}, id="new request too large"),
-        pytest.param({"a": 10}, {"a": rejection()}, 10, {"a": grant(10)}, id="rejected before, room now"),
-        pytest.param({"a": 10}, {"a": grant(5)}, 10, {"a": grant(10)}, id="growth that fits"),
-        pytest.param({"a": 11}, {"a": grant(5)}, 10, {"a": rejection(5)}, id="rejected growth keeps its old size"),
-        pytest.param({"a": 5}, {"a": rejection(5)}, 10, {"a": grant(5)}, id="rejected growth withdrawn"),
-        pytest.param({"a": 3}, {"a": grant(5)}, 0, {"a": grant(3)}, id="shrinking needs no room"),
-        pytest.param({}, {"a": grant(5)}, 10, {}, id="withdrawn"),
-        pytest.param({"a": 0}, {"a": grant(5)}, 10, {}, id="a request for 0 is a withdrawal"),
-        pytest.param({"b": 5}, {"a": grant(10)}, 10, {"b": grant(5)}, id="released first"),
-        pytest.param({"a": 5}, {"a": grant(5)}, 3, {"a": grant(5)}, id="held bytes are never taken back"),
-        pytest.param({"a": 5, "b": 1}, {"a": grant(5)}, 5, {"a": grant(5), "b": rejection()}, id="full to the byte"),
-        pytest.param({"a": 5, "b": 5}, {}, 5, {"a": grant(5), "b": rejection()}, id="new requests by name"),
-        pytest.param(
-            {"a": 5, "b": 10},
-            {"b": grant(5)},
-            10,
-            {"a": rejection(), "b": grant(10)},
-            id="a growth before a new request",
-        ),
-        pytest.param(
-            {"a": 9, "b": 4}, {}, 8, {"a": rejection(), "b": grant(4)}, id="a large one does not stop a small one"
-        ),
-        pytest.param({"a": None}, {"a": grant(5)}, 10, {"a": rejection(5)}, id="unreadable size keeps the bytes held"),
-        pytest.param({"a": None}, {}, 10, {"a": rejection()}, id="unreadable size gets nothing"),
-        pytest.param({"a": 8, "b": 1}, {"a": grant(5)}, None, {"a": grant(5)}, id="unknown limit leaves all undecided"),
-    ],
-)
-def test_requests_are_answered_as_in_this_table(
-    requested: dict[str, int | None], before: dict[str, Allocation], available: int | None, after: dict[str, Allocation]
-) -> None:
-    limit = Limit(available)
-    replicas = allocate(DiskScheduleSpec(replicas=requested), DiskScheduleStatus(replicas=before), limit)
-    images = allocate(DiskScheduleSpec(backing_images=requested), DiskScheduleStatus(backing_images=before), limit)
-    assert replicas.replicas == images.backing_images == after
-    assert replicas.storage_scheduled == images.storage_scheduled == sum(entry.size for entry in after.values())
-
-
-def test_backing_images_are_served_before_replicas() -> None:
-    after = allocate(DiskScheduleSpec(replicas={"a": 5}, backing_images={"z": 5}), DiskScheduleStatus(), Limit(5))
-    assert (after.replicas, after.backing_images) == ({"a": rejection()}, {"z": grant(5)})
 
 
 def test_a_requirement_is_set_and_withdrawn() -> None:
@@ -457,57 +409,6 @@ def test_a_uuid_that_cannot_be_a_name_is_reported_and_not_created() -> None:
     synced = sync_disks([Node("n", disks=(Disk("a", uuid="No Name"), Disk("b", uuid="u")))], {})
     assert synced.changes == (Create("u", "b", "n"),)
     assert "'No Name' cannot be an object's name" in synced.problems[0]
-
-
-def test_a_disk_would_grant_what_is_neither_held_nor_pending() -> None:
-    spec = DiskScheduleSpec(replicas={"new": 10, "grows": 30, "no": 500, "stays": 90})
-    status = DiskScheduleStatus(
-        replicas={"grows": grant(20), "no": rejection(), "stays": rejection(40), "leaves": grant(7)}
-    )
-    schedule = DiskSchedule("u", spec, status)
-    assert claimed_bytes(schedule) == 10 + 30 + 0 + 40 + 7
-    assert Limit(100).grants(claimed_bytes(schedule), 13)
-    assert not Limit(100).grants(claimed_bytes(schedule), 14)
-    assert not Limit(100, "DiskPressure").grants(claimed_bytes(schedule), 1)
-    assert not Limit(None).grants(claimed_bytes(schedule), 1)
-
-
-@pytest.mark.parametrize(
-    ("listed", "placed", "requested", "answers", "expected"),
-    [
-        pytest.param({"r": 10}, [], {"r": 10}, {"r": grant(10)}, DiskAccounting(0, 90), id="listed and scheduled"),
-        pytest.param({}, ["r"], {"r": 10}, {"r": grant(10)}, DiskAccounting(10, 90), id="placed and scheduled"),
-        pytest.param(
-            {"r": 10}, ["r"], {"r": 10}, {"r": grant(10)}, DiskAccounting(0, 90), id="listed, placed and scheduled"
-        ),
-        pytest.param({}, [], {"r": 10}, {}, DiskAccounting(10, 90), id="pending, its Replica not delivered yet"),
-        pytest.param({}, ["r"], {}, {}, DiskAccounting(10, 90), id="placed, not requested yet"),
-        pytest.param({"r": 10}, [], {}, {}, DiskAccounting(0, 90), id="listed, not requested yet"),
-        pytest.param({}, ["r"], {"r": 10}, {"r": rejection()}, DiskAccounting(0, 100), id="rejected and placed"),
-        pytest.param({"r": 10}, [], {"r": 10}, {"r": rejection()}, DiskAccounting(0, 100), id="rejected and listed"),
-        pytest.param({"r": 10}, [], {"r": 25}, {"r": grant(10)}, DiskAccounting(15, 75), id="growing"),
-        pytest.param({"r": 10}, [], {"r": 25}, {"r": rejection(10)}, DiskAccounting(0, 90), id="growth rejected"),
-        pytest.param({}, [], {}, {"r": grant(10)}, DiskAccounting(10, 90), id="withdrawn, not released yet"),
-    ],
-)
-def test_the_extender_counts_a_replica_once(
-    listed: dict[str, int],
-    placed: list[str],
-    requested: dict[str, int | None],
-    answers: dict[str, Allocation],
-    expected: DiskAccounting,
-) -> None:
-    disk = Disk("d", uuid="u", storage_available=100, scheduled_replicas=listed)
-    schedule = DiskSchedule("u", DiskScheduleSpec(replicas=requested), DiskScheduleStatus(replicas=answers))
-    assert account(disk, schedule, [Replica(name, "v", 10) for name in placed]) == expected
-
-
-def test_the_extender_counts_a_backing_image_once() -> None:
-    disk = Disk("d", uuid="u", storage_available=100, scheduled_backing_images={"b": 10, "unknown": 0})
-    schedule = DiskSchedule(
-        "u", DiskScheduleSpec(backing_images={"b": 10, "c": 5}), DiskScheduleStatus(backing_images={"b": grant(10)})
-    )
-    assert account(disk, schedule, ()) == DiskAccounting(5, 85)
 
 
 def test_a_mirror_lists_what_is_on_the_disk_and_reports_an_over_allocation() -> None:

@@ -1,8 +1,5 @@
 """Free space on a disk with a DiskSchedule: every replica counts once, and both limits hold."""
 
-import itertools
-from collections.abc import Mapping
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,37 +29,6 @@ def free(*objects: Object, listed: Sizes | None = None, percent: int = 100, avai
 def view_of(*objects: Object, listed: Sizes | None = None, percent: int = 100, available: float = 100) -> View:
     node = make.longhorn_node("n", {"disk-1": make.disk(100, listed=listed, available=available)})
     return make.view(node, make.setting("storage-over-provisioning-percentage", str(percent)), *objects)
-
-
-PLACES = ("replica", "scheduledReplica", "request", "answer")
-SUBSETS = [set(places) for count in range(5) for places in itertools.combinations(PLACES, count)]
-
-
-def objects_with_replicas(
-    places_by_name: Mapping[str, set[str]], sizes: Sizes
-) -> tuple[list[Object], dict[str, float]]:
-    """The objects in which each replica appears, and the replicas that Longhorn's status lists."""
-    requests = {name: sizes[name] for name, places in places_by_name.items() if "request" in places}
-    answers = {name: ("scheduled", sizes[name]) for name, places in places_by_name.items() if "answer" in places}
-    objects = [
-        make.replica(name, f"vol-{name}", "n", size=sizes[name])
-        for name, places in places_by_name.items()
-        if "replica" in places
-    ]
-    listed = {name: sizes[name] for name, places in places_by_name.items() if "scheduledReplica" in places}
-    return [*objects, disk_schedule(replicas=requests, answers=answers)], listed
-
-
-@pytest.mark.parametrize(
-    ("percent", "available"), [(100, 1000), (1000, 100)], ids=["Longhorn's limit", "its own limit"]
-)
-def test_a_replica_counts_once_in_however_many_objects_it_appears(percent: int, available: float) -> None:
-    sizes = {"r1": 7, "r2": 11}
-    for first, second in itertools.product(SUBSETS, SUBSETS):
-        objects, listed = objects_with_replicas({"r1": first, "r2": second}, sizes)
-        counted = (7 if first else 0) + (11 if second else 0)
-        size = free(*objects, listed=listed, percent=percent, available=available)
-        assert size == 100 - counted, (first, second)
 
 
 NAMES = st.sampled_from(["r1", "r2", "r3"])
@@ -98,58 +64,6 @@ def test_free_space_is_the_smaller_remainder_of_both_limits(  # noqa: PLR0917
     schedule = disk_schedule(replicas=requests, answers=answers)
     size = free(schedule, *replicas, listed=listed, percent=percent, available=available)
     assert size == min(percent - longhorn, available - granted)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "listed", "replicas", "used"),
-    [
-        pytest.param(disk_schedule(replicas={"r": 30}), {}, [], 30, id="pending"),
-        pytest.param(disk_schedule(replicas={"r": 30}, answers={"r": ("scheduled", 30)}), {}, [], 30, id="scheduled"),
-        pytest.param(disk_schedule(answers={"r": ("scheduled", 30)}), {}, [], 30, id="withdrawn, not released yet"),
-        pytest.param(disk_schedule(replicas={"r": 30}, answers={"r": ("rejected", 0)}), {}, [], 0, id="rejected"),
-        pytest.param(
-            disk_schedule(replicas={"r": 30}, answers={"r": ("rejected", 0)}),
-            {},
-            [make.replica("r", "vol", "n", size=30, healthy=False)],
-            0,
-            id="rejected, its replica about to leave",
-        ),
-        pytest.param(
-            disk_schedule(replicas={"r": 50}, answers={"r": ("scheduled", 30)}),
-            {"r": 30},
-            [make.replica("r", "vol", "n", size=30)],
-            50,
-            id="growth pending",
-        ),
-        pytest.param(
-            disk_schedule(replicas={"r": 50}, answers={"r": ("rejected", 30)}),
-            {"r": 30},
-            [make.replica("r", "vol", "n", size=30)],
-            30,
-            id="growth rejected: the old size",
-        ),
-        pytest.param(disk_schedule(), {}, [make.replica("r", "vol", "n", size=30)], 30, id="placed, not requested yet"),
-        pytest.param(disk_schedule(images={"b": 3}), {}, [], 3, id="backing image pending"),
-        pytest.param(disk_schedule(image_answers={"b": ("scheduled", 3)}), {}, [], 3, id="backing image held"),
-    ],
-)
-def test_requests_and_answers_of_a_disk_schedule_count(
-    schedule: Object, listed: Sizes, replicas: list[Object], used: float
-) -> None:
-    assert free(schedule, *replicas, listed=listed, percent=100, available=1000) == 100 - used
-    assert free(schedule, *replicas, listed=listed, percent=1000, available=100) == 100 - used
-
-
-def test_the_limit_of_a_disk_schedule_holds_in_addition_to_longhorn_s() -> None:
-    """Longhorn alone would allow 200 Gi here; the DiskSchedule allows the available bytes."""
-    assert free(percent=200, available=40) == 200
-    assert free(disk_schedule(), percent=200, available=40) == 40
-    assert free(disk_schedule(), percent=50, available=80) == 50
-
-
-def test_an_over_allocated_disk_has_negative_free_space() -> None:
-    schedule = disk_schedule(replicas={"r": 70}, answers={"r": ("scheduled", 70)})
-    assert free(schedule, percent=200, available=40) == -30
 
 
 def schedule_with_field(field: str, value: object) -> Object:
@@ -299,13 +213,6 @@ def test_a_volume_whose_replica_was_rejected_is_demand_on_its_node() -> None:
     demands = DemandIndex.of(before).update(before, changes, after)
     assert [demand.volume.name for demand in demands.all] == ["vol-x"]
     assert demands == DemandIndex.of(after)
-
-
-def test_a_mirror_s_limit_does_not_count() -> None:
-    mirror = disk_schedule(replicas={"r": 60}, answers={"r": ("scheduled", 60)})
-    assert free(mirror, available=70) == 10
-    mirror["metadata"]["labels"] = {"longhorn.io/disk-schedule-mirror": "true"}
-    assert free(mirror, available=70) == 100
 
 
 def test_a_disk_that_two_nodes_list_has_free_space_only_on_its_disk_schedule_s_node() -> None:

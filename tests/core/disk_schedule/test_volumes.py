@@ -142,11 +142,6 @@ def test_a_pending_request_is_waited_for() -> None:
     assert (object_writes(decision), decision.ready) == ([], frozenset())
 
 
-def test_a_rejected_replica_without_data_moves_to_another_disk() -> None:
-    decision = decide([replica_on("a")], [schedule("a", r0=(50, rejection())), schedule("b")])
-    assert object_writes(decision) == TO_B
-
-
 def test_a_rejected_replica_without_another_disk_loses_its_place_and_is_reported() -> None:
     """The decision is repeated, because no watch event follows from free space."""
     decision = decide([replica_on("a")], [schedule("a", r0=(50, rejection())), schedule("b", x=(90, None))])
@@ -169,14 +164,6 @@ def test_a_granted_replica_may_start_and_the_condition_is_true() -> None:
     assert decide([replica_on("a")], [schedule("a", r0=(50, grant(50)))], condition=current).writes == ()
 
 
-@pytest.mark.parametrize("entry", [{}, {"r0": (20, grant(20))}])
-def test_a_placed_replica_without_a_request_for_its_size_gets_one(entry: dict[str, Entry]) -> None:
-    """A controller was killed before it, or a user edited the request."""
-    assert object_writes(
-        decide([replica_on("a", has_data=True)], [schedule("a", ds.RequestKind.REPLICA, **entry)])
-    ) == [request("A", 50)]
-
-
 def test_a_replica_without_data_leaves_a_disk_that_no_node_lists() -> None:
     assert object_writes(decide([replica_on("gone")], [schedule("b")])) == TO_B
     assert object_writes(decide([replica_on("gone", has_data=True)], [schedule("b")])) == []
@@ -186,11 +173,6 @@ def test_the_missing_disk_schedule_of_a_listed_disk_is_waited_for() -> None:
     decision = decide([replica_on("a")], [schedule("b")])
     assert object_writes(decision) == []
     assert (reason(decision), decision.ready, decision.requeue) == ("AllocationPending", frozenset(), True)
-
-
-def test_a_request_on_a_disk_that_is_not_the_replica_s_is_withdrawn() -> None:
-    decision = decide([replica_on("a")], [schedule("a", r0=(50, grant(50))), schedule("b", r0=(50, grant(50)))])
-    assert object_writes(decision) == [request("B", 0)]
 
 
 def test_a_replica_returns_to_a_disk_once_its_old_answer_there_is_released() -> None:
@@ -432,19 +414,6 @@ def test_a_granted_expansion_continues_after_a_kill() -> None:
     replicas = [replica_on("a", 80, has_data=True), GROWING[1]]
     schedules = [schedule("a", r0=(80, grant(80))), schedule("b", r1=(80, grant(80)))]
     assert object_writes(decide(replicas, schedules, size=80, condition=granted)) == [SetReplicaSize("r1", 80)]
-
-
-def test_a_cancelled_expansion_releases_the_bytes() -> None:
-    decision = decide(
-        GROWING, [schedule("a", r0=(80, grant(80))), schedule("b", r1=(80, rejection(50)))], condition=PENDING
-    )
-    assert object_writes(decision) == [request("A", 50), request("B", 50, "r1")]
-
-
-def test_a_replica_without_a_place_gets_the_new_size_at_once() -> None:
-    """It holds nothing that would have to grow."""
-    decision = decide([replica_on("")], [schedule("a"), schedule("b", x=(20, None))], size=80)
-    assert SetReplicaSize("r0", 80) in decision.writes
 
 
 def test_only_a_deleted_replica_is_released_and_its_finalizer_is_removed_last() -> None:

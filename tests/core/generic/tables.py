@@ -67,13 +67,11 @@ def decisions(name: str) -> tuple[ScheduleResult, ...]:
 def sample_table(name: str) -> str:
     """One row per pod: its node, the node's scores, and the reasons against other nodes."""
     rows = []
-    for decision in decisions(name):
+    for pod, decision in zip(cluster()[1], decisions(name), strict=True):
         scores = (f"{entry.name} {score(decision, entry.name)}" for entry in policy(name).priorities)
         out = "; ".join(f"{count}: {text}" for text, count in decision.count_by_reason().items())
         total = decision.ranking.totals[decision.node]
-        rows.append(
-            (decision.pod.name, f"`{decision.node}`", len(decision.best), total, ", ".join(scores), out or "none")
-        )
+        rows.append((pod.name, f"`{decision.node}`", len(decision.best), total, ", ".join(scores), out or "none"))
     return table(("pod", "node", "equally good", "total", "scores of the node, unweighted", "nodes out"), rows)
 
 
@@ -117,7 +115,7 @@ def longhorn_table() -> str:
     pod = Pod("shop", "db-0")
     names = [rule for rule in PRIORITIES.static if rule.startswith("Longhorn")]
     entries = [state.nodes[name] for name in FACTS.nodes]
-    scores = [PRIORITIES[name](CycleState(pod, state, FACTS), NO_ARGUMENT, entries) for name in names]
+    scores = [PRIORITIES[name].function(CycleState(pod, state, FACTS), NO_ARGUMENT, entries) for name in names]
     answer = prioritize_names(pod, list(FACTS.nodes), state, policy("extender"), FACTS)
     rows = [
         (f"`{name}`", _describe_disks(facts), *(column[index] for column in scores), answer[name])
