@@ -104,7 +104,6 @@ def decide(site: Site, name: str) -> None:
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 @pytest.mark.parametrize("look", LOOKS, ids=str)
 def test_every_view_is_readable(chromium: Browser, sites: dict[int, Site], nodes: int, look: Look) -> None:
-    """axe-core finds nothing, and nothing is wider than the window."""
     site = sites[nodes]
     problems: dict[str, list[str]] = {}
     with visit(chromium, site.address(), look) as opened:
@@ -115,7 +114,6 @@ def test_every_view_is_readable(chromium: Browser, sites: dict[int, Site], nodes
 
 
 def test_on_a_telephone_nothing_is_cut(chromium: Browser, sites: dict[int, Site]) -> None:
-    """No table scrolls sideways, and no name ends in an ellipsis."""
     site = sites[SMALL]
     problems: dict[str, list[str]] = {}
     with visit(chromium, site.address(), Look(width=390)) as opened:
@@ -127,7 +125,6 @@ def test_on_a_telephone_nothing_is_cut(chromium: Browser, sites: dict[int, Site]
 
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 def test_everything_is_reached_by_keyboard(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
-    """One also sees where one is, and can skip the head."""
     site = sites[nodes]
     problems: dict[str, list[str]] = {}
     with visit(chromium, site.address()) as opened:
@@ -142,7 +139,6 @@ def test_everything_is_reached_by_keyboard(chromium: Browser, sites: dict[int, S
 
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 def test_zoom_and_print(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
-    """At 200 % nothing is too wide, and paper has dark ink. That is so for a dark page, too."""
     site = sites[nodes]
     problems: dict[str, list[str]] = {}
     with visit(chromium, site.address(), Look(zoom=2, dark=True)) as opened:
@@ -154,7 +150,6 @@ def test_zoom_and_print(chromium: Browser, sites: dict[int, Site], nodes: int) -
 
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 def test_the_page_has_everything_without_scripts(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
-    """Except for the button that needs them, sections are as with scripts."""
     site = sites[nodes]
     # Work in the background may change a number between two visits.
     assert any(
@@ -171,7 +166,6 @@ def _section_texts(chromium: Browser, site: Site, *, scripts: bool) -> list[str]
 
 
 def test_links_and_the_filter_work_without_scripts(chromium: Browser, sites: dict[int, Site]) -> None:
-    """One reaches the next page, a node by its name, and its own page."""
     site = sites[LARGE]
     with visit(chromium, site.address(), Look(scripts=False)) as opened:
         page = opened.page
@@ -186,7 +180,6 @@ def test_links_and_the_filter_work_without_scripts(chromium: Browser, sites: dic
 
 @pytest.mark.smoke
 def test_names_are_text(chromium: Browser, sites: dict[int, Site]) -> None:
-    """A disk or a tag that looks like HTML is shown as it is."""
     site = sites[SMALL]
     with visit(chromium, site.address(f"/nodes/{node_name(0)}")) as opened:
         text = opened.page.locator("main").inner_text()
@@ -199,7 +192,6 @@ def test_names_are_text(chromium: Browser, sites: dict[int, Site]) -> None:
     "control", ["main", "main .scroll >> nth=-1", "main a >> nth=0", "main a >> nth=-3", "main button >> nth=0"]
 )
 def test_a_refresh_keeps_focus_and_scroll_position(chromium: Browser, sites: dict[int, Site], control: str) -> None:
-    """What one reads stays where it is while the numbers change."""
     site = sites[SMALL]
     with visit(chromium, site.address(), Look(width=720, height=500)) as opened:
         page = opened.page
@@ -239,7 +231,6 @@ def _position(page: Page) -> dict[str, object]:
 
 
 def test_a_refresh_shows_what_has_changed(chromium: Browser, sites: dict[int, Site]) -> None:
-    """A new decision appears without a reload."""
     site = sites[SMALL]
     with visit(chromium, site.address("/decision-log")) as opened:
         stop_clock(opened.page)

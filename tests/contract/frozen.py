@@ -70,7 +70,6 @@ def help_page(command: str) -> str:
 
 
 def openapi() -> str:
-    """The OpenAPI document of `serve --snapshot`."""
     app = create_app(Snapshot(), Settings(), datetime(2026, 1, 1, tzinfo=UTC))
     return json.dumps(app.openapi(), indent=1, sort_keys=True)
 

@@ -18,5 +18,4 @@ from devcluster.stack import disk_statuses
     ],
 )
 def test_node_without_measured_disks_has_none(node: dict[str, Any], disks: dict[str, Any]) -> None:
-    """The status and its diskStatus may be absent or null."""
     assert disk_statuses(node) == disks

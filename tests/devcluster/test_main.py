@@ -10,13 +10,11 @@ import pytest
     "command", [["devcluster"], ["devcluster", "up"], ["devcluster", "build"], ["devcluster.forwarder"]]
 )
 def test_every_command_has_help(command: list[str]) -> None:
-    """The text is on standard output."""
     done = subprocess.run([sys.executable, "-m", *command, "--help"], capture_output=True, text=True, check=True)
     assert "--help" in done.stdout
 
 
 def test_a_wrong_option_ends_with_one_line() -> None:
-    """The exit code is that of bad input."""
     done = subprocess.run(
         [sys.executable, "-m", "devcluster", "up", "--nodes", "-1"], capture_output=True, text=True, check=False
     )

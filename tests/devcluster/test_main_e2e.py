@@ -31,12 +31,10 @@ class Terminal:
 
     @property
     def output(self) -> str:
-        """Standard output so far."""
         return self._out.read_text()
 
     @property
     def progress(self) -> str:
-        """Standard error so far."""
         return self._err.read_text()
 
     def until(self, what: str, seconds: float = 240) -> None:
@@ -73,7 +71,6 @@ def run_up(folder: Path, *options: str) -> Iterator[Terminal]:
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether a condition holds within 20 seconds."""
     deadline = time.monotonic() + 20
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -82,7 +79,6 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 @pytest.mark.smoke
 def test_up_prints_commands_once_ready_and_stops_at_ctrl_c(tmp_path: Path) -> None:
-    """The commands work, and no process remains. A second run in the same folder is refused."""
     folder = tmp_path / "c"
     with run_up(folder, "--nodes", "2", "--disks", "100Gi,50Gi") as terminal:
         terminal.until(r" s  ready\n")
@@ -104,7 +100,6 @@ def test_up_prints_commands_once_ready_and_stops_at_ctrl_c(tmp_path: Path) -> No
 
 
 def test_a_killed_candidate_is_restarted_and_a_crash_ends_everything(tmp_path: Path) -> None:
-    """The other candidate answers meanwhile; the end of a crash's log is shown."""
     with run_up(tmp_path / "c", "--nodes", "1") as terminal:
         terminal.until(r" s  ready\n")
         assert eventually(lambda: "kill -9" in terminal.output)

@@ -38,7 +38,6 @@ def create(tmp_path: Path) -> Iterator[Create]:
 
 
 def state(pid: int) -> str:
-    """Linux's letter for the state of a process, "" without one."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -46,7 +45,6 @@ def state(pid: int) -> str:
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether a condition holds within 20 seconds."""
     deadline = time.monotonic() + 20
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -54,7 +52,6 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def test_a_process_is_ready_once_it_has_logged_so(create: Create) -> None:
-    """Its fork is not enough."""
     process = create("import time; time.sleep(0.2); " + SLEEP)
     process.start()
     assert process.log_text() == "up\n"
@@ -62,7 +59,6 @@ def test_a_process_is_ready_once_it_has_logged_so(create: Create) -> None:
 
 @pytest.mark.parametrize("accepted", [True, False])
 def test_a_process_is_ready_once_its_port_answers_as_expected(create: Create, accepted: bool) -> None:
-    """The HTTP status must be 200, and the body acceptable."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -80,7 +76,6 @@ def test_a_process_is_ready_once_its_port_answers_as_expected(create: Create, ac
 
 
 def test_a_process_that_ends_early_shows_the_end_of_its_log(create: Create, tmp_path: Path) -> None:
-    """The error names the log file."""
     process = create("raise SystemExit('no such flag')", ready=log_has("never"))
     with pytest.raises(
         ProcessError, match=rf"ended with code 1 before it was ready; the end of {tmp_path}/it.log:\nno such flag"
@@ -89,7 +84,6 @@ def test_a_process_that_ends_early_shows_the_end_of_its_log(create: Create, tmp_
 
 
 def test_a_process_that_is_never_ready_is_stopped(create: Create) -> None:
-    """The caller gets an error, not a half-started process."""
     process = create(SLEEP, ready=log_has("never"), ready_seconds=0.2)
     with pytest.raises(ProcessError, match=r"not ready within 0\.2 s"):
         process.start()
@@ -97,14 +91,12 @@ def test_a_process_that_is_never_ready_is_stopped(create: Create) -> None:
 
 
 def test_the_error_for_a_missing_program_names_it(tmp_path: Path) -> None:
-    """Its type is that of every failed start."""
     process = Process("it", ["/nowhere/program"], tmp_path / "it.log", ready=log_has("never"))
     with pytest.raises(ProcessError, match="cannot run /nowhere/program: No such file"):
         process.start()
 
 
 def test_stop_sends_sigterm_first(create: Create) -> None:
-    """The process ends with its own exit code."""
     process = create(GOODBYE)
     process.start()
     process.stop()
@@ -112,7 +104,6 @@ def test_stop_sends_sigterm_first(create: Create) -> None:
 
 
 def test_stop_kills_a_process_that_ignores_sigterm(create: Create) -> None:
-    """The kill follows after the given time."""
     process = create(STUBBORN)
     process.start()
     process.stop(seconds=0.1)
@@ -120,7 +111,6 @@ def test_stop_kills_a_process_that_ignores_sigterm(create: Create) -> None:
 
 
 def test_a_paused_process_can_be_stopped(create: Create) -> None:
-    """It is resumed only to end."""
     process = create(GOODBYE)
     process.start()
     process.pause()
@@ -139,7 +129,6 @@ def test_pause_stops_the_process_and_resume_continues_it(create: Create) -> None
 
 
 def test_restart_waits_for_readiness_and_keeps_the_log(create: Create) -> None:
-    """The "up" of the old process does not count."""
     process = create(SLEEP)
     process.start()
     first = process.pid
@@ -149,7 +138,6 @@ def test_restart_waits_for_readiness_and_keeps_the_log(create: Create) -> None:
 
 
 def test_only_an_unrequested_end_is_a_crash(create: Create) -> None:
-    """A stopped process has not crashed."""
     stopped = create(GOODBYE)
     crashing = create("pass", ready=None)
     stopped.start()
@@ -168,7 +156,6 @@ def test_starting_twice_is_refused(create: Create) -> None:
 
 
 def test_kill_ends_the_children_too(create: Create) -> None:
-    """A killed container loses all of its processes, too."""
     process = create(f"import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid); {SLEEP}")
     process.start()
     child = int(process.log_text().split()[0])
@@ -187,8 +174,6 @@ def test_a_process_outlives_the_thread_that_started_it(create: Create) -> None:
 
 
 def test_a_process_forked_during_an_interrupted_start_is_stopped(create: Create) -> None:
-    """The child is stored as soon as it exists."""
-
     def interrupt(*_: object) -> None:
         raise InterruptedError
 
@@ -206,8 +191,6 @@ def test_a_process_forked_during_an_interrupted_start_is_stopped(create: Create)
 
 
 def test_an_interrupted_stop_kills_the_process(create: Create) -> None:
-    """Ctrl-C ends the wait for its regular end."""
-
     def interrupt(*_: object) -> None:
         raise InterruptedError
 
@@ -224,7 +207,6 @@ def test_an_interrupted_stop_kills_the_process(create: Create) -> None:
 
 
 def test_a_process_dies_with_its_killed_parent(tmp_path: Path) -> None:
-    """There is no orphan, although the parent cannot clean up."""
     program = f"""
 import os, pathlib
 from devcluster.process import Process
@@ -239,7 +221,6 @@ os.kill(os.getpid(), 9)
 
 
 def test_children_inherit_no_proxies_or_other_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They inherit all other variables."""
     for name in ("HTTPS_PROXY", "no_proxy", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.setenv(name, "elsewhere")
     assert child_environment({"MORE": "1"}).items() >= {"MORE": "1", "PATH": os.environ["PATH"]}.items()

@@ -91,7 +91,6 @@ def lease(name: str, seconds: int = int(MAX_LEASE_DURATION)) -> Object:
 
 
 def renewed_lease(raw: bytes, seconds: int) -> Object:
-    """The body that renews a Lease for some seconds."""
     version = json.loads(raw)["metadata"]["resourceVersion"]
     return update_lease(raw, LeaseRecord("a", seconds, "", "", 1, version))
 
@@ -169,7 +168,6 @@ def decoded_pod(raw: Mapping[str, Any]) -> Pod:
 
 
 async def test_the_scheduler_writes_a_pods_condition_and_binds_it(cluster: DevCluster, scheduler: KubeClient) -> None:
-    """With the program's own bodies; the API server adds the node's zone to the pod."""
     pod = decoded_pod(pending_pod(cluster))
     path = PODS.path("default", pod.name)
     for message in ("first", "second"):

@@ -44,7 +44,6 @@ def test_a_policy_looks_at_new_pods_only(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", BOTH)
 def test_a_policy_has_one_binding_which_excludes_nothing(overlay: str) -> None:
-    """The policy itself excludes namespaces; both objects have the same name."""
     names = {entry["metadata"]["name"] for entry in objects(OVERLAYS / overlay)}
     (name,) = names
     assert spec_of(overlay, f"{POLICY}Binding") == {"policyName": name}
@@ -64,7 +63,6 @@ def test_the_clusters_and_longhorns_pods_are_left_alone(overlay: str) -> None:
 
 
 def test_both_policies_change_the_same_pods() -> None:
-    """But for those that ask already, which the second scheduler places, too."""
     ask, rename = variables(ASK), variables(SCHEDULER_NAME)
     assert RESOURCE in ask.pop("asks")
     assert ask == rename
@@ -107,7 +105,6 @@ def test_the_variant_for_older_clusters_differs_in_its_api_version_only(overlay:
 
 @pytest.mark.parametrize("overlay", BOTH)
 def test_the_guides_name_the_overlay_and_its_variant(overlay: str) -> None:
-    """They say how to apply and how to remove it, and docs/kube-scheduler.md which pods are left out."""
     general = (ROOT / "docs/kube-scheduler.md").read_text()
     assert OPT_OUT in general
     guide = general if overlay == ASK else (ROOT / "docs/platforms/managed.md").read_text()

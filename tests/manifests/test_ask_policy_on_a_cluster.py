@@ -47,7 +47,6 @@ def admit(cluster: DevCluster, raw: dict[str, Any], namespace: str = "default") 
 
 
 def refusal(cluster: DevCluster, raw: dict[str, Any], namespace: str = "default") -> str:
-    """Why the API server refuses a pod."""
     with pytest.raises(ApiError) as error:
         admit(cluster, raw, namespace)
     return str(error.value)
@@ -112,15 +111,11 @@ PODS_THAT_DO_NOT: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def admitted(cluster: DevCluster) -> dict[str, dict[str, Any]]:
-    """Every pod of both tables as the API server would store it."""
     pods = {what: raw for what, (raw, _) in PODS_THAT_ASK.items()} | PODS_THAT_DO_NOT
     return {what: admit(cluster, raw) for what, raw in pods.items()}
 
 
 def test_pods_with_claims_ask_once_and_other_pods_do_not(admitted: dict[str, dict[str, Any]]) -> None:
-    """One container requests the resource, and the limit equals the request. Pods that do not ask have no claim, are
-    placed already, belong to another scheduler, or opted out.
-    """
     asking: dict[str, list[str]] = {what: containers for what, (_, containers) in PODS_THAT_ASK.items()}
     assert {what: asking_containers(raw) for what, raw in admitted.items()} == {
         what: [] for what in PODS_THAT_DO_NOT
@@ -128,8 +123,6 @@ def test_pods_with_claims_ask_once_and_other_pods_do_not(admitted: dict[str, dic
 
 
 def test_nothing_else_of_a_pod_changes(cluster: DevCluster, admitted: dict[str, dict[str, Any]]) -> None:
-    """The spec and the QoS class are those of the same pod with the opt-out."""
-
     def rest(raw: dict[str, Any]) -> tuple[dict[str, Any], str]:
         return without_the_resource(raw), raw["status"]["qosClass"]
 
@@ -186,7 +179,6 @@ def test_a_pod_that_exists_is_left_as_it_is(cluster: DevCluster) -> None:
 
 
 def template(name: str) -> dict[str, Any]:
-    """A pod template with a claim, and the selector of its pods."""
     labels = {"app": name}
     return {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod()["spec"]}}
 
@@ -199,7 +191,6 @@ CONTROLLERS: dict[str, dict[str, Any]] = {
 
 
 def observes_newest(cluster: DevCluster, path: str) -> bool:
-    """Whether a controller has seen the newest spec of its object."""
     stored = cluster.api.get(path)
     return bool(stored["status"].get("observedGeneration") == stored["metadata"]["generation"])
 
@@ -352,7 +343,6 @@ def renaming_cluster(cluster: DevCluster) -> Iterator[DevCluster]:
 
 
 def test_the_other_policy_names_the_second_scheduler_for_the_same_pods(renaming_cluster: DevCluster) -> None:
-    """Pods that ask already get it, too; the second scheduler knows the resource."""
     schedulers = {
         what: admit(renaming_cluster, raw)["spec"]["schedulerName"] for what, (raw, _) in PODS_THAT_ASK.items()
     }
@@ -367,7 +357,6 @@ def test_the_other_policy_names_the_second_scheduler_for_the_same_pods(renaming_
 
 @pytest.mark.parametrize("overlay", [ASK, SCHEDULER_NAME])
 def test_the_variant_for_older_clusters_is_accepted(tmp_path_factory: pytest.TempPathFactory, overlay: str) -> None:
-    """By an API server that serves v1beta1."""
     options = ClusterOptions(nodes=0, extra_args={API_SERVER: BETA_ARGUMENTS})
     with DevCluster(tmp_path_factory.mktemp("beta"), options) as beta:
         output = beta.kubectl("apply", "--server-side", "-k", str(OVERLAYS / f"{overlay}-v1beta1"))

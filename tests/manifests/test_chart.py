@@ -73,7 +73,6 @@ def test_a_manifest_that_cannot_become_a_template_is_named(text: str, problem: s
 
 
 def test_the_chart_passes_the_strict_lint(helm: Helm) -> None:
-    """With a warning it would not."""
     assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART))
 
 
@@ -139,7 +138,6 @@ def normalize(objects: RenderedObjects) -> RenderedObjects:
 def test_chart_and_kustomization_are_the_same_objects(
     helm: Helm, folders: Sequence[str], values: Mapping[str, Any]
 ) -> None:
-    """The rendered objects differ in helm's own labels only."""
     version = "v1.35.4" if "overlays/ask-policy-v1beta1" in folders else "v1.36.3"
     assert normalize(helm.render(values, "--kube-version", version)) == normalize(build(*folders))
 
@@ -163,7 +161,6 @@ def test_a_policy_has_the_version_that_the_cluster_has(
 
 
 def test_a_cluster_without_such_policies_is_told_so(helm: Helm) -> None:
-    """In one line, before anything is installed."""
     values = {"askPolicy": {"enabled": True}}
     output = helm.run("template", RELEASE, str(CHART), "--api-versions=v1/Pod", check=False, values=values)
     assert "the cluster has no MutatingAdmissionPolicy: it needs Kubernetes 1.36" in output
@@ -171,7 +168,6 @@ def test_a_cluster_without_such_policies_is_told_so(helm: Helm) -> None:
 
 @pytest.mark.e2e
 def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(helm: Helm) -> None:
-    """The overlay has a placeholder. The namespace of Prometheus can be another one."""
     network_policy = {"enabled": True, "controlPlaneNetworks": [NETWORK]}
     expected = build("base", "overlays/network-policy")
     ingress = expected["NetworkPolicy", NAME]["spec"]["ingress"]
@@ -190,7 +186,6 @@ def guide_to_tls() -> list[Any]:
 
 @pytest.mark.e2e
 def test_a_second_kube_scheduler_calls_by_tls_as_documented(helm: Helm, tmp_path: Path) -> None:
-    """Its file is that of `scheduler-config`, and it mounts the certificate."""
     rendered = helm.render({"tls": TLS, "secondScheduler": {"enabled": True, "image": {"tag": "v1.36.3"}}})
     (patch,) = [block["patches"][0] for block in guide_to_tls() if "configMapGenerator" in block]
     expected = build_with_component(tmp_path, "overlays/second-scheduler", "tls", [patch])
@@ -218,7 +213,6 @@ def test_prometheus_scrapes_by_tls_as_documented(helm: Helm) -> None:
 
 
 def test_the_chart_makes_certificates_that_both_ends_accept(helm: Helm, tmp_path: Path) -> None:
-    """They have one authority, the verified name, and keys of ECDSA."""
     secrets = {
         name: entry for (kind, name), entry in helm.render({"tls": {"enabled": True}}).items() if kind == "Secret"
     }
@@ -241,7 +235,6 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("tls", [TLS, {"enabled": True, "certManager": {"enabled": True}}, {"enabled": False}])
 def test_the_chart_makes_no_certificates_that_another_makes(helm: Helm, tls: Mapping[str, Any]) -> None:
-    """Neither for a Secret that is given nor with cert-manager."""
     assert [name for kind, name in helm.render({"tls": tls}) if kind == "Secret"] == [GUARD]
 
 
@@ -255,7 +248,6 @@ def test_the_chart_makes_no_certificates_that_another_makes(helm: Helm, tls: Map
     ],
 )
 def test_the_notes_name_the_steps_that_tls_needs(helm: Helm, values: Mapping[str, Any], steps: set[str]) -> None:
-    """The file with TLS, kube-scheduler's certificate, and how certificates are renewed."""
     notes = helm.run("install", RELEASE, str(CHART), "--dry-run=client", values=values).partition("NOTES:")[2]
     every_step = {"--tls --platform", "To renew them", f"which you make like {NAME}-tls"}
     assert {step for step in every_step if step in notes} == steps
@@ -355,7 +347,6 @@ def test_the_service_account_has_the_annotations_that_are_given(helm: Helm) -> N
 
 
 def test_alerts_lead_to_the_copy_of_the_runbook_that_is_given(helm: Helm) -> None:
-    """By their `runbook_url`, which Alertmanager and Grafana show as a link."""
     monitoring = {"enabled": True, "repositoryURL": "https://git.example.com/a/"}
     (group,) = helm.render({"monitoring": monitoring})["PrometheusRule", NAME]["spec"]["groups"]
     links = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in group["rules"]}
@@ -480,7 +471,6 @@ def test_rancher_asks_for_values_of_the_chart_with_their_defaults() -> None:
 
 
 def test_the_schema_knows_every_value_and_no_other() -> None:
-    """Each key of values.yaml has a type."""
     schema = json.loads((CHART / "values.schema.json").read_text())
 
     def names(part: Mapping[str, Any], path: str = "") -> Iterator[str]:
@@ -552,7 +542,6 @@ def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mappi
 
 
 def test_with_a_probe_the_doctor_may_create_it_and_remove_it(helm: Helm) -> None:
-    """It reads no Secrets, of ConfigMaps that with the settings, and changes no object that exists."""
     objects = helm.render(tests=True)
     granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
     assert {verb for verb, *_ in granted} == {"create", "delete", "get", "list"}

@@ -53,7 +53,6 @@ def test_more_kinds_are_those_that_single_rules_read_besides() -> None:
 
 
 def test_every_binding_names_the_service_account_and_a_role_that_exists() -> None:
-    """The account is in Longhorn's namespace, where the Lease is."""
     entries: list[Any] = [
         entry for folder in ("access", "longhorn-rules", "more-kinds") for entry in objects(FOLDER / folder)
     ]
@@ -74,7 +73,6 @@ def test_two_pods_run_and_a_drain_takes_one_at_a_time() -> None:
 
 
 def test_its_pods_are_scheduled_by_kube_scheduler_and_read_the_policy() -> None:
-    """The policy is mounted where the command looks for it."""
     spec = only("Deployment", FOLDER)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     arguments = dict(entry.partition("=")[::2] for entry in container["args"])

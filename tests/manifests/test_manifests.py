@@ -83,7 +83,6 @@ def test_roles_are_bound_to_the_service_account_only(binding: str, role: str) ->
 
 
 def test_the_admission_policy_restricts_the_service_account_to_its_one_annotation() -> None:
-    """The names match, and a binding enforces the policy."""
     spec = only("ValidatingAdmissionPolicy", name=NAME)["spec"]
     (condition,) = spec["matchConditions"]
     assert condition["expression"] == BY_THE_EXTENDER
@@ -162,7 +161,6 @@ def test_the_settings_are_those_of_the_proposal_but_enabled_enforced_and_guarded
 
 
 def test_the_pod_meets_the_restricted_pod_security_standard() -> None:
-    """It sets every required field and uses no forbidden one."""
     context = POD["securityContext"]
     container = CONTAINER["securityContext"]
     assert context["runAsNonRoot"] is True
@@ -180,13 +178,11 @@ def test_the_pod_cannot_write_to_any_file() -> None:
 
 
 def test_the_pod_does_not_need_the_extender() -> None:
-    """It has no volumes and does not request the extender's resource."""
     assert CONTAINER["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
     assert "volumes" not in POD
 
 
 def test_the_pod_survives_with_the_control_plane() -> None:
-    """It may run where kube-scheduler runs, and is not evicted for other pods."""
     assert POD["priorityClassName"] == "system-cluster-critical"
     assert {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"} in POD[
         "tolerations"
@@ -194,7 +190,6 @@ def test_the_pod_survives_with_the_control_plane() -> None:
 
 
 def test_one_of_two_pods_may_be_disrupted() -> None:
-    """A rollout or a drain always leaves one pod."""
     spec = only("Deployment")["spec"]
     assert spec["replicas"] == 2
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
@@ -202,7 +197,6 @@ def test_one_of_two_pods_may_be_disrupted() -> None:
 
 
 def test_all_selectors_match_the_pods() -> None:
-    """Deployment, disruption budget, anti-affinity and spread select the same pods."""
     labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
     (anti_affinity,) = POD["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     (spread,) = POD["topologySpreadConstraints"]
@@ -221,7 +215,6 @@ def test_a_follower_passes_every_probe(probe: str) -> None:
 
 
 def test_the_program_accepts_the_command_line() -> None:
-    """It has this command, these flags and variables, and these ports."""
     command = load_command("serve")
     flags = {option for parameter in command.params for option in parameter.opts}
     variables = {parameter.envvar for parameter in command.params}
@@ -250,7 +243,6 @@ def test_the_memory_limit_holds_the_largest_body_and_the_process() -> None:
 
 
 def test_the_images_tag_is_the_projects_version() -> None:
-    """A release must change both."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     (kustomization,) = documents(MANIFESTS / "base/kustomization.yaml")
     assert kustomization["images"] == [{"name": CONTAINER["image"], "newTag": version}]

@@ -98,7 +98,6 @@ def is_allowed(cluster: DevCluster, permission: Permission, namespace: str) -> b
 
 @pytest.mark.smoke
 def test_everything_the_extender_needs_is_allowed(cluster: DevCluster) -> None:
-    """It reads some kinds everywhere, and Longhorn's and its own objects in its namespace."""
     required = [(entry, "default") for entry in CLUSTER_PERMISSIONS]
     required += [(entry, NAMESPACE) for entry in NAMESPACE_PERMISSIONS]
     assert [entry for entry in required if not is_allowed(cluster, *entry)] == []
@@ -106,7 +105,6 @@ def test_everything_the_extender_needs_is_allowed(cluster: DevCluster) -> None:
 
 @pytest.mark.smoke
 def test_nothing_else_is_allowed(cluster: DevCluster) -> None:
-    """Other verbs, names, namespaces and kinds are refused."""
     kinds = {(group, resource) for _, group, resource, _ in CLUSTER_PERMISSIONS | NAMESPACE_PERMISSIONS}
     other_verbs = {(verb, group, resource, "") for group, resource in kinds for verb in EVERY_VERB}
     other_verbs -= CLUSTER_PERMISSIONS | NAMESPACE_PERMISSIONS
@@ -195,7 +193,6 @@ async def test_the_recorded_offers_survive_another_apply(cluster: DevCluster) ->
 
 
 def test_the_base_rolls_out_under_the_restricted_standard(cluster: DevCluster) -> None:
-    """Both pods are admitted and scheduled, each on its own node, without an extender."""
     cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "base"))
     try:
         cluster.kubectl("-n", NAMESPACE, "rollout", "status", f"deployment/{NAME}", "--timeout=90s")
@@ -229,7 +226,6 @@ def test_the_base_can_be_applied_by_server_and_by_client(cluster: DevCluster, wa
 
 
 def test_the_host_network_overlay_moves_the_probes_too(cluster: DevCluster) -> None:
-    """It has one pod, which listens on loopback, and the API server accepts it."""
     built = cluster.kubectl("kustomize", str(MANIFESTS / "overlays/host-network"))
     cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", input=built)
     (deployment,) = (entry for entry in yaml.safe_load_all(built) if entry["kind"] == "Deployment")
@@ -246,7 +242,6 @@ def test_the_host_network_overlay_moves_the_probes_too(cluster: DevCluster) -> N
 
 @pytest.mark.parametrize("base", BASES)
 def test_a_policy_can_be_mounted_into_the_base_and_the_overlay(cluster: DevCluster, tmp_path: Path, base: str) -> None:
-    """The API server accepts every object."""
     built = build(tmp_path, documented_kustomization(base))
     output = cluster.kubectl(
         "apply", "--server-side", "--dry-run=server", "-f", "-", input=yaml.safe_dump_all(built.values())
@@ -256,7 +251,6 @@ def test_a_policy_can_be_mounted_into_the_base_and_the_overlay(cluster: DevClust
 
 
 def test_the_kustomization_of_the_installation_guide_works(cluster: DevCluster, tmp_path: Path) -> None:
-    """The objects have its image and setting, and no address of one distribution's range."""
     shutil.copytree(MANIFESTS, tmp_path / "manifests")
     (kustomization,) = re.findall(r"```yaml\n# my-cluster/(.*?)```", (ROOT / "docs/installation.md").read_text(), re.S)
     (tmp_path / "my-cluster").mkdir()
@@ -274,7 +268,6 @@ TLS_OVERLAYS = ["overlays/tls", "overlays/tls-cert-manager"]
 
 @pytest.mark.parametrize("overlay", TLS_OVERLAYS)
 def test_the_api_server_accepts_the_overlays_for_tls(cluster: DevCluster, overlay: str) -> None:
-    """Its pods meet the restricted level, with the mounted Secret; cert-manager's own kinds are not installed here."""
     built = yaml.safe_load_all(cluster.kubectl("kustomize", str(MANIFESTS / overlay)))
     known = [entry for entry in built if not entry["apiVersion"].startswith("cert-manager.io/")]
     cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", input=yaml.safe_dump_all(known))
@@ -287,7 +280,6 @@ def test_the_api_server_accepts_the_overlays_for_tls(cluster: DevCluster, overla
 
 
 def test_a_network_policy_without_the_control_planes_network_is_refused(cluster: DevCluster) -> None:
-    """With it the API server accepts it, as the guide shows it."""
     text = cluster.kubectl("kustomize", str(MANIFESTS / "overlays/network-policy"))
     apply = ("apply", "--server-side", "--dry-run=server", "-f", "-")
     assert "spec.ingress[0].from[0].ipBlock.cidr" in cluster.kubectl(*apply, input=text, check=False)
@@ -310,12 +302,10 @@ def pod(name: str, namespace: str, resource: bool = False) -> dict[str, Any]:
 
 
 def node_of(cluster: DevCluster, name: str, namespace: str) -> str:
-    """The node of a pod, "" while it is pending."""
     return str(cluster.api.get(PODS.path(namespace, name))["spec"].get("nodeName", ""))
 
 
 def scheduling_problem(cluster: DevCluster, name: str, namespace: str) -> str:
-    """Why kube-scheduler has not scheduled a pod."""
     conditions = cluster.api.get(PODS.path(namespace, name))["status"].get("conditions", [])
     return " ".join(entry.get("message", "") for entry in conditions if entry["type"] == "PodScheduled")
 
@@ -372,7 +362,6 @@ def annotations_of(cluster: DevCluster, name: str) -> dict[str, str]:
 async def test_the_extender_may_write_its_annotation_repeatedly(
     guarded_cluster: DevCluster, pending_pod: dict[str, Any]
 ) -> None:
-    """The program's own code writes it; annotations of others stay."""
     name = pending_pod["metadata"]["name"]
     pod_to_nudge = Pod("default", name, pending_pod["metadata"]["uid"])
     async with as_the_extender(guarded_cluster) as client:
@@ -432,7 +421,6 @@ FORBIDDEN = {
 async def test_only_the_extender_may_change_nothing_else_of_a_pod(
     guarded_cluster: DevCluster, pending_pod: dict[str, Any], what: str
 ) -> None:
-    """The patch is refused with a reason, and accepted from the administrator."""
     path = PODS.path("default", pending_pod["metadata"]["name"])
     body = forbidden_changes(pending_pod, guarded_cluster.api.get(NODES.path(name="node-1"))["metadata"]["uid"])[what]
     async with as_the_extender(guarded_cluster) as client:
@@ -507,7 +495,6 @@ def test_kubeadms_static_pod_with_the_pages_lines_is_a_valid_pod(cluster: DevClu
 def test_the_api_server_accepts_the_documented_kustomizations(
     cluster: DevCluster, tmp_path: Path, document: str
 ) -> None:
-    """With the administrator's image and settings."""
     (text,) = re.findall(r"```yaml\n# my-cluster/[^\n]*\n(.*?)```", (ROOT / document).read_text(), re.S)
     shutil.copytree(MANIFESTS, tmp_path / "manifests")
     folder = tmp_path / "my-cluster"

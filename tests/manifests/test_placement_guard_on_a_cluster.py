@@ -70,7 +70,6 @@ def bundle_of(cluster: DevCluster) -> bytes:
 async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
     cluster: DevCluster, client: KubeClient
 ) -> None:
-    """Another apply of the manifests leaves both as they are."""
     certificate = certificate_of(client)
     await certificate.check()
     assert (certificate.ready, certificate.problem) == (True, "")
@@ -90,7 +89,6 @@ async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
 async def test_the_slice_of_the_guards_service_is_written_under_its_permissions(
     cluster: DevCluster, client: KubeClient
 ) -> None:
-    """Created, deleted for the other IP family, and emptied by the process that it leads to and by another leader."""
     addresses = ("192.0.2.7", "2001:db8::7")
     publishers = [
         EndpointPublisher(client, NAMESPACE, Endpoint.at(address, 9507), lambda: True, PLACEMENT_GUARD)

@@ -32,7 +32,6 @@ def test_with_the_role_everything_that_policies_read_may_be_watched() -> None:
 
 
 def test_the_role_is_bound_to_the_extenders_service_account_only() -> None:
-    """Its name differs from the extender's ClusterRole, which stays unchanged."""
     binding = only("ClusterRoleBinding", ACCESS)
     assert only("ClusterRole", ACCESS)["metadata"]["name"] == binding["metadata"]["name"] == ROLE
     assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE}
@@ -41,7 +40,6 @@ def test_the_role_is_bound_to_the_extenders_service_account_only() -> None:
 
 @pytest.fixture(scope="module", params=BASES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[BuiltObjects, BuiltObjects]:
-    """The objects of a base without and with a policy."""
     plain = f"resources: [../manifests/{request.param}]\n"
     without = build(tmp_path_factory.mktemp("without"), plain)
     return without, build(tmp_path_factory.mktemp("with"), documented_kustomization(request.param))
@@ -81,7 +79,6 @@ def test_the_deployment_serves_the_mounted_file(pair: tuple[BuiltObjects, BuiltO
 
 @pytest.mark.e2e
 def test_a_changed_policy_is_rolled_out(tmp_path: Path) -> None:
-    """The ConfigMap's name has a hash of its content, and the Deployment has that name."""
     kustomization = documented_kustomization("base")
     changed = kustomization.replace("files: [policy.json]", "literals: ['policy.json={}']")
     assert changed != kustomization

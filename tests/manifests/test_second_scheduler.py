@@ -24,7 +24,6 @@ def pod_spec() -> dict[str, Any]:
 
 
 def test_its_configuration_is_the_recommended_one_with_a_lease_and_a_name_of_its_own() -> None:
-    """The credentials are the pod's, so no kubeconfig is named."""
     (recommended,) = documents(CONFIGS / "recommended.yaml")
     config = configuration()
     assert config.pop("profiles") == [{"schedulerName": SCHEDULER}]
@@ -62,7 +61,6 @@ def test_it_may_read_how_the_api_server_authenticates() -> None:
 
 
 def test_every_role_is_bound_to_its_account_and_no_other() -> None:
-    """Kubernetes' two roles for kube-scheduler, the one for authentication, and its own."""
     bindings = [entry for entry in objects(FOLDER / "access") if entry["kind"].endswith("RoleBinding")]
     assert {(entry["roleRef"]["kind"], entry["roleRef"]["name"]) for entry in bindings} == {
         ("ClusterRole", "system:kube-scheduler"),
@@ -76,7 +74,6 @@ def test_every_role_is_bound_to_its_account_and_no_other() -> None:
 
 
 def test_its_own_pods_do_not_wait_for_themselves() -> None:
-    """The cluster's own kube-scheduler places them."""
     assert pod_spec()["schedulerName"] == "default-scheduler" != configuration()["profiles"][0]["schedulerName"]
     assert pod_spec()["serviceAccountName"] == SCHEDULER
 
@@ -108,7 +105,6 @@ def test_it_reads_the_configuration_that_is_mounted() -> None:
 
 
 def test_the_image_is_the_official_one_with_a_version_to_set() -> None:
-    """Each cluster needs that of its own version."""
     (kustomization,) = documents(FOLDER / "kustomization.yaml")
     (image,) = kustomization["images"]
     (container,) = pod_spec()["containers"]
@@ -124,7 +120,6 @@ def test_two_pods_run_and_a_drain_takes_one_at_a_time() -> None:
 
 
 def test_the_guides_kustomization_names_the_overlay_and_sets_the_version() -> None:
-    """docs/platforms/managed.md shows a kustomization of the administrator's own."""
     text = (ROOT / "docs/platforms/managed.md").read_text()
     (shown,) = re.findall(r"```yaml\n# my-cluster/kustomization.yaml\n(.*?)```", text, re.DOTALL)
     kustomization = yaml.safe_load(shown)

@@ -65,7 +65,6 @@ def log(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def node_of(cluster: DevCluster, name: str) -> str:
-    """The node of a pod, "" while it is pending."""
     return str(cluster.api.get(PODS.path("default", name))["spec"].get("nodeName", ""))
 
 
@@ -82,7 +81,6 @@ def test_pods_that_name_it_are_placed_with_and_without_the_resource(
 
 @pytest.mark.smoke
 def test_other_pods_are_placed_by_the_clusters_own_scheduler(cluster: DevCluster, log: Path) -> None:
-    """It is untouched, and keeps its own Lease, if it has one."""
     assert log.exists()
     cluster.api.create(PODS.path("default"), pod("own", "default-scheduler"))
     wait_until("the pod to be placed", lambda: bool(node_of(cluster, "own")))

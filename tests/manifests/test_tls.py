@@ -56,7 +56,6 @@ def test_the_overlay_changes_the_pods_and_the_name_of_the_services_port(tmp_path
 
 @pytest.mark.e2e
 def test_the_pods_read_the_mounted_secret_and_probes_have_a_port_of_their_own(tmp_path: Path) -> None:
-    """The flags are the program's, and a kubelet needs no certificate."""
     spec = pod_spec(build(tmp_path / "tls", "overlays/tls"))
     (container,) = spec["containers"]
     flags = dict(argument.split("=") for argument in container["args"] if "=" in argument)
@@ -78,7 +77,6 @@ def test_the_pods_read_the_mounted_secret_and_probes_have_a_port_of_their_own(tm
 
 @pytest.mark.e2e
 def test_every_port_of_the_container_has_a_name_of_its_own(tmp_path: Path) -> None:
-    """kube-scheduler's, the placement guard's, and that for probes."""
     (container,) = pod_spec(build(tmp_path / "both", "base", "tls"))["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert sorted(ports.values()) == [9504, PLACEMENT_GUARD.port, 9508]
@@ -93,7 +91,6 @@ def certificate(name: str) -> dict[str, Any]:
 
 
 def test_cert_manager_makes_what_the_pods_mount_for_the_name_that_kube_scheduler_verifies() -> None:
-    """All objects are in Longhorn's namespace, and no issuer is of the whole cluster."""
     (config,) = documents(CONFIGS / "recommended-managed-tls.yaml")
     server = certificate(SECRET)
     assert server["secretName"] == SECRET
@@ -111,7 +108,6 @@ def test_certificates_of_callers_and_of_the_server_are_for_one_purpose_each() ->
 
 
 def test_the_network_policy_lets_kube_scheduler_api_servers_and_prometheus_in() -> None:
-    """It selects the extender's pods alone, and says nothing about what they call."""
     labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
     assert POLICY["podSelector"] == {"matchLabels": labels}
     assert POLICY["policyTypes"] == ["Ingress"]

@@ -108,7 +108,6 @@ def kustomizations() -> list[dict[str, Any]]:
 @pytest.mark.e2e
 @pytest.mark.parametrize("number", range(len(kustomizations())))
 def test_the_guides_kustomizations_can_be_built(tmp_path: Path, number: int) -> None:
-    """The extender's pods have the Secret, and a second kube-scheduler's the other one and the file that is printed."""
     shutil.copytree(MANIFESTS, tmp_path / "manifests")
     overlay = tmp_path / "mine"
     overlay.mkdir()

@@ -17,7 +17,6 @@ CLAIM = CLAIMS.path("shop", "v")
 
 
 def disk_schedule_config(**changes: object) -> Config:
-    """A configuration without delays."""
     return msgspec.structs.replace(QUICK, disk_schedules=True, **changes)
 
 
@@ -45,7 +44,6 @@ async def test_the_simulator_places_no_replica() -> None:
 
 
 async def test_a_replica_starts_once_its_disk_grants_its_size() -> None:
-    """Neither a placement nor a request is enough."""
     world, disks = await start_world("50Gi")
     await world.settle(world.add_volume("v", 10), world.attach("v", "a"))
     await world.settle(disks.ask())
@@ -83,7 +81,6 @@ async def test_a_rejected_replica_starts_on_the_next_disk_that_grants_it() -> No
 
 
 async def test_an_engine_starts_once_all_its_placed_replicas_are_granted() -> None:
-    """A replica granted later would have to be rebuilt."""
     world, disks = await start_world("50Gi", "50Gi")
     await world.settle(world.add_volume("v", 10, DISABLED, replicas=2), world.attach("v", "a"))
     for _ in range(2):  # one replica is placed at a time
@@ -98,7 +95,6 @@ async def test_an_engine_starts_once_all_its_placed_replicas_are_granted() -> No
 
 
 async def test_a_rebuild_waits_for_its_grant() -> None:
-    """The successor of an evicted replica gets its data once it is granted."""
     world, disks = await start_world("50Gi", "50Gi", "50Gi")
     await disks.settle(world.add_volume("v", 10, DISABLED, replicas=2), world.attach("v", "a"))
     leaving = world.places("v")[0]
@@ -156,7 +152,6 @@ def _gib(text: str) -> int:
 
 
 async def test_an_expansion_waits_until_every_disk_grants_it() -> None:
-    """The claim reports the new size once all replicas have grown."""
     world, disks = await grow_claim("50Gi", "50Gi", gib=20, replicas=2)
     assert sizes_of(world) == (20, [10, 10], 10, 10)
     await world.settle(disks.ask())
@@ -186,7 +181,6 @@ async def test_an_expansion_that_one_disk_rejects_changes_nothing() -> None:
 
 
 async def test_writes_stay_within_the_grant_and_reduce_the_available_space() -> None:
-    """A volume whose expansion waits is not filled beyond its old size."""
     world, disks = await grow_claim("50Gi", gib=30, replicas=1)
     await world.settle(world.write("v", 25))
     assert world.volume("v").actual_size == 10 * GIB
@@ -198,7 +192,6 @@ async def test_writes_stay_within_the_grant_and_reduce_the_available_space() -> 
 
 
 async def test_a_grant_wakes_the_controllers_that_wait_for_it() -> None:
-    """Nothing but the DiskSchedule and the replica's size changes."""
     world, disks = await grow_claim("50Gi", gib=20, replicas=1)
     await world.settle(world.add_volume("w", 10), world.attach("w", "a"))
     queues = (world.controllers.volumes, world.controllers.claims, world.controllers.replicas)
@@ -229,7 +222,6 @@ async def test_a_deleted_replica_is_gone_once_its_data_is_deleted_and_its_space_
 
 
 async def test_a_released_replica_waits_for_the_deletion_of_its_data() -> None:
-    """Only the simulator's finalizer remains on the replica."""
     world, disks = await start_world("50Gi", settings=disk_schedule_config(delete_seconds=(3600.0, 3600.0)))
     await disks.settle(world.add_volume("v", 10), world.attach("v", "a"))
     await world.settle(world.delete_volume("v"))
@@ -239,7 +231,6 @@ async def test_a_released_replica_waits_for_the_deletion_of_its_data() -> None:
 
 
 async def test_a_backing_image_is_copied_once_the_disk_grants_it() -> None:
-    """A replica that needs the image waits for the copy."""
     world, disks = await start_world("50Gi")
     metadata = {"name": "i", "namespace": LONGHORN_NAMESPACE, "annotations": {"simulator/real-size": "3Gi"}}
     await world.api.create(LONGHORN_BACKING_IMAGES.path(LONGHORN_NAMESPACE), {"metadata": metadata})
@@ -263,7 +254,6 @@ async def test_a_backing_image_is_copied_once_the_disk_grants_it() -> None:
 
 
 async def test_no_disk_grants_more_than_is_available() -> None:
-    """Four of ten volumes of 20 Gi fit on these disks."""
     world, disks = await start_world("50Gi", "50Gi")
     for number in range(10):
         await world.add_volume(f"v{number}", 20, DISABLED)

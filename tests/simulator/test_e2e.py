@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """The cluster that all tests share; each test adds its own nodes."""
     folder: Path = tmp_path_factory.mktemp("simulator")
     with control_plane.borrow() as cluster:
         yield Rig(cluster, folder)
@@ -42,7 +41,6 @@ def scene(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Scene]:
 
 @pytest.mark.smoke
 def test_local_volume_is_placed_on_the_node_of_its_pod(scene: Scene) -> None:
-    """The volume is provisioned, attached, placed and listed in the node's status."""
     _, home = scene.add_nodes("40Gi", "40Gi")
     scene.add_claim("data", "10Gi")
     scene.add_pod("app", "data", node=home)
@@ -54,7 +52,6 @@ def test_local_volume_is_placed_on_the_node_of_its_pod(scene: Scene) -> None:
 
 
 def test_best_effort_replica_goes_elsewhere_from_a_full_node(scene: Scene) -> None:
-    """The pod runs all the same, and is reported as misplaced."""
     home, other = scene.add_nodes("10Gi", "40Gi")
     _fill(scene, home, "longhorn-local")
     scene.add_provisioned("second", "6Gi", "longhorn-local", home)
@@ -65,7 +62,6 @@ def test_best_effort_replica_goes_elsewhere_from_a_full_node(scene: Scene) -> No
 
 
 def test_strict_local_pod_is_stuck_until_space_is_freed(scene: Scene) -> None:
-    """The pod is reported as stuck, and runs once another volume is deleted."""
     home, _ = scene.add_nodes("10Gi", "40Gi")
     _fill(scene, home, "longhorn-strict")
     scene.add_provisioned("second", "6Gi", "longhorn-strict", home)
@@ -78,7 +74,6 @@ def test_strict_local_pod_is_stuck_until_space_is_freed(scene: Scene) -> None:
 
 
 def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> None:
-    """The forced pod is stuck, and the reason names the replica's node."""
     home, other = scene.add_nodes("20Gi", "20Gi")
     scene.add_claim("data", "5Gi", "longhorn-strict")
     scene.add_pod("first", "data", node=home)
@@ -90,7 +85,6 @@ def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> 
 
 
 def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
-    """With reclaim policy Retain only the claim is deleted."""
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi", "longhorn-retain")
     scene.add_pod("app", "data", node=home)
@@ -107,7 +101,6 @@ def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
 
 
 def test_settings_unknown_to_longhorn_are_refused(rig: Rig) -> None:
-    """The error text is Longhorn's, and known settings are accepted."""
     setting = {
         "apiVersion": "longhorn.io/v1beta2",
         "kind": "Setting",
@@ -129,7 +122,6 @@ def test_settings_unknown_to_longhorn_are_refused(rig: Rig) -> None:
 
 
 def test_disk_eviction_requires_disabled_scheduling(scene: Scene) -> None:
-    """Longhorn's webhook refuses the eviction and names the disk."""
     [home] = scene.add_nodes("20Gi")
 
     def patch(**fields: bool) -> None:
@@ -150,7 +142,6 @@ def test_disk_eviction_requires_disabled_scheduling(scene: Scene) -> None:
 
 
 def test_killed_simulator_resumes_its_work(scene: Scene) -> None:
-    """Each claim gets one volume and one replica, and all pods run."""
     [home] = scene.add_nodes("100Gi")
     before = _volume_names(scene.rig)
     names = [f"app-{index}" for index in range(6)]
@@ -168,7 +159,6 @@ def test_killed_simulator_resumes_its_work(scene: Scene) -> None:
 
 
 def test_failed_replica_is_reused_when_its_node_returns(scene: Scene) -> None:
-    """The volume is degraded while the node is down, and healthy afterwards."""
     homes = scene.add_nodes("20Gi", "20Gi", "20Gi")
     scene.add_claim("data", "5Gi", "longhorn")
     scene.add_pod("app", "data", node=homes[0])
@@ -191,7 +181,6 @@ def test_written_data_reduces_the_available_space(scene: Scene) -> None:
 
 
 def test_grown_claim_grows_its_volume(scene: Scene) -> None:
-    """The volume grows as far as Longhorn's space rule allows; the API server refuses more, and the claim keeps its request."""
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi")
     scene.add_pod("app", "data", node=home)
@@ -210,7 +199,6 @@ def test_grown_claim_grows_its_volume(scene: Scene) -> None:
 
 
 def test_a_growth_is_refused_while_longhorn_does_not_answer(scene: Scene) -> None:
-    """Its webhook's failurePolicy is Fail; other updates of the claim are made."""
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi")
     scene.add_pod("app", "data", node=home)

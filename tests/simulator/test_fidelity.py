@@ -31,7 +31,6 @@ async def _attach_volumes(world: World, *names: str, node: str = "a") -> None:
 
 
 async def test_node_status_omits_a_replica_until_the_lag_is_over() -> None:
-    """Conditions and free space are written at once all the same."""
     world = World(msgspec.structs.replace(QUICK, status_lag=(LAG, LAG)))
     await world.start("50Gi", "50Gi")
     await _attach_volumes(world, "v")
@@ -58,7 +57,6 @@ async def test_node_status_lists_a_replica_once_the_lag_is_over() -> None:
 
 
 async def test_each_replica_has_a_lag_of_its_own() -> None:
-    """Frequent changes on a node do not delay older ones."""
     world = World(msgspec.structs.replace(QUICK, status_lag=(LAG, LAG)))
     await world.start("50Gi")
     await _attach_volumes(world, "u")
@@ -82,7 +80,6 @@ async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> N
 
 
 async def test_node_status_stays_as_it_was_while_the_node_s_manager_is_gone() -> None:
-    """A replica that is deleted meanwhile counts until the manager is back."""
     world = World()
     await world.settle(world.start("50Gi"), _attach_volumes(world, "v"), world.annotate_node("a", down="true"))
     assert (world.disk("a").ready, world.disk("a").schedulable) == (False, False)
@@ -95,7 +92,6 @@ async def test_node_status_stays_as_it_was_while_the_node_s_manager_is_gone() ->
 
 @pytest.mark.parametrize("locality", [BEST_EFFORT, STRICT_LOCAL])
 async def test_local_volume_too_large_for_every_disk_is_not_attached(locality: str) -> None:
-    """The failed precheck keeps it detached until there is enough space."""
     world = World()
     await world.settle(world.start("10Gi"), world.add_volume("v", 20, locality), world.attach("v", "a"))
     assert "un-schedulable replicas" in world.attachment("v")["attachError"]["message"]
@@ -106,7 +102,6 @@ async def test_local_volume_too_large_for_every_disk_is_not_attached(locality: s
 
 
 async def test_local_volume_without_room_on_one_node_is_attached_on_another() -> None:
-    """A detached volume counts as scheduled again."""
     world = World()
     await world.settle(world.start("10Gi", "50Gi"), world.add_volume("v", 20, STRICT_LOCAL), world.attach("v", "a"))
     await world.settle(world.detach("v"))
@@ -136,7 +131,6 @@ async def test_volume_is_not_attached_where_its_engine_image_is_missing() -> Non
 
 
 async def test_volume_is_not_attached_where_no_instance_manager_runs() -> None:
-    """A stopped manager stays stopped until the annotation is removed."""
     world = World()
     await world.settle(world.start("50Gi", "50Gi"), world.add_volume("v", 10, DISABLED))
     [home] = world.places("v")
@@ -182,7 +176,6 @@ async def test_replica_is_removed_after_five_failed_rebuilds() -> None:
 
 
 async def test_faulted_volume_is_salvaged_only_with_auto_salvage() -> None:
-    """The volume stays faulted until the setting is true."""
     world = World()
     await world.start("50Gi", "50Gi", auto_salvage="false")
     await world.settle(_attach_volumes(world, "v"), world.annotate_node("a", down="true"))
@@ -222,7 +215,6 @@ async def test_class_is_refused_unless_its_tags_exist(parameters: dict[str, str]
 
 
 def test_error_group_is_explained_by_its_unexpected_error() -> None:
-    """An unexpected error goes before wrong input and before the group itself."""
     wrong_input = CoreError("no such cluster")
     unexpected = KeyError("x")
     assert _explain(ExceptionGroup("tasks", [wrong_input])) == ("no such cluster", BAD_INPUT)
@@ -232,7 +224,6 @@ def test_error_group_is_explained_by_its_unexpected_error() -> None:
 
 
 def test_unexpected_error_ends_with_one_line() -> None:
-    """The traceback is in the log on standard output."""
     program = (
         "import simulator.__main__ as main\n"
         "async def broken(options):\n"

@@ -97,7 +97,6 @@ async def test_lost_node_keeps_what_is_scheduled_on_its_disks() -> None:
 
 
 async def test_deleted_replica_stays_in_the_status_of_a_lost_node() -> None:
-    """It is gone from the status when the node's manager is back."""
     world = World()
     await world.settle(world.start("50Gi"), world.add_volume("v", 10, DISABLED))
     await world.settle(world.annotate_node("a", down="true"), world.delete_volume("v"))
@@ -120,7 +119,6 @@ async def test_volumes_of_one_pod_choose_the_same_disk_on_a_stale_status() -> No
 
 
 async def test_replicas_of_one_volume_see_each_other_on_a_stale_status() -> None:
-    """The second one does not fit beside the first, and is not placed."""
     world = World(msgspec.structs.replace(QUICK, status_lag=(30.0, 30.0)))
     await world.start("50Gi", replica_soft_anti_affinity="true")
     await world.settle(world.add_volume("v", 40, DISABLED, replicas=2))

@@ -22,7 +22,6 @@ _SMALL_PATH = "/var/lib/longhorn/disk-1"
 
 @pytest.fixture(scope="module")
 def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """The cluster of both tests."""
     folder: Path = tmp_path_factory.mktemp("webhook")
     with control_plane.borrow() as cluster:
         yield Rig(cluster, folder)
@@ -37,7 +36,6 @@ def _use_small_disk(request: Json) -> Answer:
 
 @pytest.mark.parametrize("storage_class", ["longhorn-local", "longhorn-strict"])
 def test_changed_placement_is_consistent(rig: Rig, tmp_path: Path, storage_class: str) -> None:
-    """The replica's spec, labels and path, and its node's status, have the disk of the webhook."""
     scene = Scene(rig, f"changed-{storage_class}")
     home = scene.add_node("20Gi", "40Gi")
     with PlacementWebhook(rig.cluster, tmp_path, _use_small_disk) as webhook:
@@ -60,7 +58,6 @@ def test_changed_placement_is_consistent(rig: Rig, tmp_path: Path, storage_class
 
 
 def test_refused_placement_is_repeated(rig: Rig, tmp_path: Path) -> None:
-    """Two refusals delay the replica by milliseconds only."""
     scene = Scene(rig, "refused")
     home = scene.add_node("20Gi")
     answers = [False, False, True]

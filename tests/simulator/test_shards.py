@@ -43,7 +43,6 @@ def shard_nodes(world: World) -> list[str]:
 
 
 async def test_shards_are_placed_on_distinct_nodes_at_creation() -> None:
-    """They count in storageScheduled, where nothing lists them; there are no replicas."""
     world = await start_volume("abcd")
     nodes = shard_nodes(world)
     assert (len(nodes), len(set(nodes)), "f" in nodes) == (3, 3, False)
@@ -71,7 +70,6 @@ async def test_it_is_attached_to_any_node_that_runs_v2(node: str) -> None:
 
 
 async def test_it_waits_for_its_last_shard() -> None:
-    """Two nodes take two shards, and a third node the last one."""
     world = await start_volume("ab")
     await world.settle(world.attach("v", "a"))
     assert (sorted(shard_nodes(world)), world.volume("v").current_node_id) == (["a", "b"], "")

@@ -40,13 +40,11 @@ async def start_volume(
 
 
 async def pass_publish_timeout(world: World) -> None:
-    """Moves the clock past the end of the publish calls in progress."""
     world.seconds += world.controllers.config.publish_timeout
     await world.settle()
 
 
 async def test_new_volume_without_locality_is_placed_at_creation() -> None:
-    """Each replica is on its own node, and none has data yet."""
     world = await start_volume("50Gi", "50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=3)
     assert len(set(world.places("v"))) == 3
     assert not any(each.model.healthy_at for each in world.replicas("v"))
@@ -54,7 +52,6 @@ async def test_new_volume_without_locality_is_placed_at_creation() -> None:
 
 
 async def test_local_volume_waits_for_its_attachment() -> None:
-    """Its replica is not placed, yet the volume counts as scheduled."""
     world = await start_volume("50Gi", "50Gi")
     assert world.places("v") == []
     assert len(world.replicas("v")) == 1
@@ -62,7 +59,6 @@ async def test_local_volume_waits_for_its_attachment() -> None:
 
 
 async def test_attached_local_volume_gets_a_local_replica() -> None:
-    """The replica is placed there, healthy, and counted in the node's status."""
     world = await start_volume("50Gi", "50Gi", node="b")
     assert world.places("v") == ["b"]
     assert world.attachment("v")["attached"] is True
@@ -81,7 +77,6 @@ async def test_best_effort_replica_goes_elsewhere_from_a_full_node() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_replica_elsewhere_of_a_volume_with_a_local_one_is_no_misplacement(seed: int) -> None:
-    """Whichever of the two is placed first."""
     world = await start_volume("50Gi", "50Gi", "50Gi", replicas=2, node="a", seed=seed)
     assert "a" in world.places("v")
     assert len(world.places("v")) == 2
@@ -96,7 +91,6 @@ async def test_freed_room_gets_a_local_replica_in_place_of_the_distant_one() -> 
 
 
 async def test_strict_local_without_room_is_refused_with_longhorns_reason() -> None:
-    """The replica is pinned to the node and not placed. So the volume stays detached, and the attachment fails."""
     world = await start_volume("10Gi", "50Gi", gib=20, locality=STRICT_LOCAL, node="a")
     assert world.places("v") == []
     assert world.replicas("v")[0].model.hard_node_affinity == "a"
@@ -113,7 +107,6 @@ async def test_strict_local_without_room_is_refused_with_longhorns_reason() -> N
 
 
 async def test_volume_too_large_for_every_disk_gets_no_replica_objects() -> None:
-    """The precheck fails, and the volume's condition says so."""
     world = await start_volume("10Gi", gib=20, locality=DISABLED, replicas=2)
     assert world.replicas("v") == []
     message = world.store.volumes.objects["v"].status["conditions"][0]["message"]
@@ -121,14 +114,12 @@ async def test_volume_too_large_for_every_disk_gets_no_replica_objects() -> None
 
 
 async def test_unplaceable_volume_is_not_attached() -> None:
-    """The attachment is refused before it reaches Longhorn's volume."""
     world = await start_volume("10Gi", gib=20, locality=DISABLED, node="a")
     assert world.attachment("v")["attached"] is False
     assert world.volume("v").node_id == ""
 
 
 async def test_volume_with_fewer_replicas_than_wanted_is_degraded() -> None:
-    """Two nodes take two of three replicas, and the volume is attached."""
     world = await start_volume("50Gi", "50Gi", locality=DISABLED, replicas=3, node="a")
     assert world.places("v") == ["a", "b"]
     assert world.volume("v").robustness == "degraded"
@@ -150,7 +141,6 @@ async def test_detached_volume_keeps_a_stopped_replica() -> None:
 
 
 async def test_lost_replica_is_replaced_after_the_replenishment_wait() -> None:
-    """Without a wait its successor is created on another node at once."""
     world = await start_volume(
         "50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=2, node="a", replica_replenishment_wait_interval="0"
     )
@@ -184,7 +174,6 @@ async def test_volume_without_working_replicas_is_faulted_and_then_salvaged() ->
 
 
 async def test_evicted_disk_is_emptied() -> None:
-    """A successor is healthy before the evicted replica is deleted."""
     world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=2, node="a")
     leaving = world.places("v")[0]
     await world.settle(world.patch_disk(leaving, allowScheduling=False, evictionRequested=True))
@@ -203,7 +192,6 @@ async def test_detached_volume_is_attached_for_its_eviction_only() -> None:
 
 
 async def test_disabled_placement_leaves_replicas_unplaced() -> None:
-    """The volume is attached once another program places its replica."""
     world = await start_volume("50Gi", "50Gi", node="a", config=_config(placement=False))
     [replica] = world.replicas("v")
     assert replica.model.node_id == ""
@@ -214,7 +202,6 @@ async def test_disabled_placement_leaves_replicas_unplaced() -> None:
 
 
 async def test_replica_waits_for_its_backing_image() -> None:
-    """The image is listed at once, and its size counts. It is listed for the disk."""
     world = await start_volume("50Gi", "50Gi")
     image = {"name": "image", "namespace": "longhorn-system", "annotations": {"simulator/real-size": "3Gi"}}
     await world.api.create("/apis/longhorn.io/v1beta2/namespaces/longhorn-system/backingimages", {"metadata": image})
@@ -226,7 +213,6 @@ async def test_replica_waits_for_its_backing_image() -> None:
 
 
 async def test_written_data_stays_within_the_volume() -> None:
-    """Writes beyond its size are cut off."""
     world = await start_volume("50Gi", "50Gi")
     await world.settle(world.write("v", 12), world.attach("v", "a"))
     assert world.volume("v").actual_size == 10 * GIB
@@ -234,7 +220,6 @@ async def test_written_data_stays_within_the_volume() -> None:
 
 
 async def test_deleted_volume_deletes_its_replicas() -> None:
-    """The replicas go first, then the volume, then their space is free."""
     world = await start_volume("50Gi", "50Gi", node="a")
     await world.settle(world.detach("v"))
     await world.settle(world.delete_volume("v"))
@@ -271,7 +256,6 @@ async def test_an_extra_replica_stays_unless_locality_or_auto_balance_removes_it
 
 
 async def test_shared_volume_is_attached_on_every_node() -> None:
-    """Longhorn attaches it once, until its last attachment is deleted."""
     world = await start_volume("50Gi", "50Gi", locality=DISABLED)
     await world.api.patch(VOLUME_PATH, {"metadata": {}, "spec": {"accessMode": "rwx"}})
     await world.settle(world.attach("v", "a"), world.attach("v", "b"))
@@ -283,7 +267,6 @@ async def test_shared_volume_is_attached_on_every_node() -> None:
 
 @pytest.mark.parametrize(("policy", "moves"), [("block-if-contains-last-replica", False), ("block-for-eviction", True)])
 async def test_cordon_evicts_only_if_the_policy_says_so(policy: str, moves: bool) -> None:
-    """Longhorn's default policy moves nothing."""
     world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, node="a", node_drain_policy=policy)
     [home] = world.places("v")
     await world.settle(world.api.patch(f"/api/v1/nodes/{home}", {"metadata": {}, "spec": {"unschedulable": True}}))
@@ -293,7 +276,6 @@ async def test_cordon_evicts_only_if_the_policy_says_so(policy: str, moves: bool
 
 @pytest.mark.parametrize(("replicas", "copies"), [(1, 1), (2, 0)])
 async def test_cordon_copies_the_last_replica_if_the_policy_says_so(replicas: int, copies: int) -> None:
-    """A replica with a healthy one elsewhere stays, also once that one is its copy."""
     policy = "block-for-eviction-if-contains-last-replica"
     disks = ("50Gi", "50Gi", "50Gi")
     world = await start_volume(*disks, locality=DISABLED, replicas=replicas, node="a", node_drain_policy=policy)
@@ -303,7 +285,6 @@ async def test_cordon_copies_the_last_replica_if_the_policy_says_so(replicas: in
 
 
 async def test_storage_capacity_follows_the_nodes_status() -> None:
-    """Each node has one object per class that waits for a consumer."""
     world = await start_volume("50Gi", node="a")
     body = {
         "metadata": {"name": "local"},
