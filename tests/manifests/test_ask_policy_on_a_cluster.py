@@ -65,39 +65,35 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
         yield running
 
 
-PODS_THAT_ASK: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "a claim": (pod(), ["main"]),
-    "an ephemeral volume": (pod(volumes=[EPHEMERAL]), ["main"]),
-    "a claim among others": (pod(volumes=[{"name": "tmp", "emptyDir": {}}, CLAIM, EPHEMERAL]), ["main"]),
-    "several containers": (pod(containers=[container("main"), container("sidecar")]), ["main"]),
-    "init containers": (pod(initContainers=[container("init")]), ["main"]),
-    "a sidecar": (pod(initContainers=[container("init", restartPolicy="Always")]), ["main"]),
-    "empty resources": (pod(containers=[container(resources={})]), ["main"]),
-    "empty lists": (pod(containers=[container(resources={"limits": {}, "requests": {}})]), ["main"]),
-    "requests only": (pod(containers=[container(resources={"requests": CPU})]), ["main"]),
-    "limits only": (pod(containers=[container(resources={"limits": CPU})]), ["main"]),
-    "both": (pod(containers=[container(resources={"limits": BOTH, "requests": CPU})]), ["main"]),
-    "another extended resource": (pod(containers=[container(resources={"limits": {"gpu.com/a": "2"}})]), ["main"]),
-    "a device's claim": (
-        pod(
-            containers=[container(resources={"claims": [{"name": "gpu"}]})],
-            resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}],
-        ),
-        ["main"],
+# Of most the first container asks.
+PODS_THAT_ASK: dict[str, dict[str, Any]] = {
+    "a claim": pod(),
+    "an ephemeral volume": pod(volumes=[EPHEMERAL]),
+    "a claim among others": pod(volumes=[{"name": "tmp", "emptyDir": {}}, CLAIM, EPHEMERAL]),
+    "several containers": pod(containers=[container("main"), container("sidecar")]),
+    "init containers": pod(initContainers=[container("init")]),
+    "a sidecar": pod(initContainers=[container("init", restartPolicy="Always")]),
+    "empty resources": pod(containers=[container(resources={})]),
+    "empty lists": pod(containers=[container(resources={"limits": {}, "requests": {}})]),
+    "requests only": pod(containers=[container(resources={"requests": CPU})]),
+    "limits only": pod(containers=[container(resources={"limits": CPU})]),
+    "both": pod(containers=[container(resources={"limits": BOTH, "requests": CPU})]),
+    "another extended resource": pod(containers=[container(resources={"limits": {"gpu.com/a": "2"}})]),
+    "a device's claim": pod(
+        containers=[container(resources={"claims": [{"name": "gpu"}]})],
+        resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}],
     ),
-    "resources of the pod": (pod(resources={"limits": BOTH}), ["main"]),
-    "a variable twice": (
-        pod(containers=[container(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}])]),
-        ["main"],
-    ),
-    "a scheduling gate": (pod(schedulingGates=[{"name": "example.com/later"}]), ["main"]),
-    "another annotation": (pod({"annotations": {OPT_OUT: "true", "other": "false"}}), ["main"]),
-    "asks already": (pod(containers=[asking("main")]), ["main"]),
-    "asks already, as a limit": (pod(containers=[asking("main", "limits")]), ["main"]),
-    "another container asks": (pod(containers=[container("main"), asking("sidecar")]), ["sidecar"]),
-    "an init container asks": (pod(initContainers=[asking("init")]), ["init"]),
-    "asks without a claim": (pod(volumes=[], containers=[asking("main")]), ["main"]),
+    "resources of the pod": pod(resources={"limits": BOTH}),
+    "a variable twice": pod(containers=[container(env=[{"name": "A", "value": value} for value in "12"])]),
+    "a scheduling gate": pod(schedulingGates=[{"name": "example.com/later"}]),
+    "another annotation": pod({"annotations": {OPT_OUT: "true", "other": "false"}}),
+    "asks already": pod(containers=[asking("main")]),
+    "asks already, as a limit": pod(containers=[asking("main", "limits")]),
+    "another container asks": pod(containers=[container("main"), asking("sidecar")]),
+    "an init container asks": pod(initContainers=[asking("init")]),
+    "asks without a claim": pod(volumes=[], containers=[asking("main")]),
 }
+OTHERS_THAT_ASK = {"another container asks": ["sidecar"], "an init container asks": ["init"]}
 PODS_THAT_DO_NOT: dict[str, dict[str, Any]] = {
     "no volumes": pod(volumes=[]),
     "other volumes": pod(volumes=[{"name": "tmp", "emptyDir": {}}, {"name": "host", "hostPath": {"path": "/srv"}}]),
@@ -111,15 +107,12 @@ PODS_THAT_DO_NOT: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def admitted(cluster: DevCluster) -> dict[str, dict[str, Any]]:
-    pods = {what: raw for what, (raw, _) in PODS_THAT_ASK.items()} | PODS_THAT_DO_NOT
-    return {what: admit(cluster, raw) for what, raw in pods.items()}
+    return {what: admit(cluster, raw) for what, raw in (PODS_THAT_ASK | PODS_THAT_DO_NOT).items()}
 
 
 def test_pods_with_claims_ask_once_and_other_pods_do_not(admitted: dict[str, dict[str, Any]]) -> None:
-    asking: dict[str, list[str]] = {what: containers for what, (_, containers) in PODS_THAT_ASK.items()}
-    assert {what: asking_containers(raw) for what, raw in admitted.items()} == {
-        what: [] for what in PODS_THAT_DO_NOT
-    } | asking
+    expected = {key: ["main"] for key in PODS_THAT_ASK} | OTHERS_THAT_ASK | {what: [] for what in PODS_THAT_DO_NOT}
+    assert {what: asking_containers(raw) for what, raw in admitted.items()} == expected
 
 
 def test_nothing_else_of_a_pod_changes(cluster: DevCluster, admitted: dict[str, dict[str, Any]]) -> None:
@@ -127,7 +120,7 @@ def test_nothing_else_of_a_pod_changes(cluster: DevCluster, admitted: dict[str, 
         return without_the_resource(raw), raw["status"]["qosClass"]
 
     left_alone = {}
-    for what, (raw, _) in PODS_THAT_ASK.items():
+    for what, raw in PODS_THAT_ASK.items():
         annotations = {**raw["metadata"].get("annotations", {}), OPT_OUT: "false"}
         left_alone[what] = rest(admit(cluster, raw | {"metadata": {"name": "db", "annotations": annotations}}))
     assert {what: rest(admitted[what]) for what in PODS_THAT_ASK} == left_alone
@@ -343,9 +336,7 @@ def renaming_cluster(cluster: DevCluster) -> Iterator[DevCluster]:
 
 
 def test_the_other_policy_names_the_second_scheduler_for_the_same_pods(renaming_cluster: DevCluster) -> None:
-    schedulers = {
-        what: admit(renaming_cluster, raw)["spec"]["schedulerName"] for what, (raw, _) in PODS_THAT_ASK.items()
-    }
+    schedulers = {what: admit(renaming_cluster, raw)["spec"]["schedulerName"] for what, raw in PODS_THAT_ASK.items()}
     assert schedulers.pop("asks without a claim") == "default-scheduler"
     assert set(schedulers.values()) == {"longhorn-scheduler"}
     assert {what: admit(renaming_cluster, raw)["spec"]["schedulerName"] for what, raw in PODS_THAT_DO_NOT.items()} == {

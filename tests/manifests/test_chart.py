@@ -17,13 +17,23 @@ from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.settings import TlsFiles
 from devcluster import chart
-from devcluster.build import KUBECTL, ensure_built
 from devcluster.chart import CHART
-from devcluster.kubectl import Kubectl
 from scheduler_core.installation.registration import Platform, Registration, configuration
-from tests.manifests.helm import RELEASE, Helm, RenderedObjects, object_name, write_secret
-from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, ROOT, documents, parse, permissions
-from tests.manifests.test_tls import build as build_with_component
+from tests.manifests.helm import RELEASE, Helm, write_secret
+from tests.manifests.kustomize import build, build_own
+from tests.manifests.load import (
+    GUARD,
+    NAME,
+    NAMESPACE,
+    Built,
+    Permission,
+    assert_restricted,
+    by_name,
+    documents,
+    permissions,
+    pod_spec,
+    yaml_blocks,
+)
 from tests.worlds.tls import client_context, shake_hands_in_memory
 
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -76,15 +86,7 @@ def test_the_chart_passes_the_strict_lint(helm: Helm) -> None:
     assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART))
 
 
-def build(*folders: str) -> RenderedObjects:
-    """The objects of kustomizations. Those of a later folder replace those of an earlier one."""
-    kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
-    texts = [kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60) for folder in folders]
-    entries = [entry for text in texts for entry in parse(text)]
-    return {(entry["kind"], object_name(entry["metadata"])): entry for entry in entries}
-
-
-def normalize(objects: RenderedObjects) -> RenderedObjects:
+def normalize(objects: Built) -> Built:
     """Objects without what only one side has. These are the labels that helm adds, and a namespace where there is none. A changed
     configuration of the second kube-scheduler is a new name in a kustomization, and an annotation of the pods in the chart.
     """
@@ -139,7 +141,7 @@ def test_chart_and_kustomization_are_the_same_objects(
     helm: Helm, folders: Sequence[str], values: Mapping[str, Any]
 ) -> None:
     version = "v1.35.4" if "overlays/ask-policy-v1beta1" in folders else "v1.36.3"
-    assert normalize(helm.render(values, "--kube-version", version)) == normalize(build(*folders))
+    assert normalize(helm.render(values, "--kube-version", version)) == normalize(by_name(build(*folders)))
 
 
 @pytest.mark.parametrize("policy", ["askPolicy", "schedulerNamePolicy"])
@@ -160,16 +162,10 @@ def test_a_policy_has_the_version_that_the_cluster_has(
     assert policies == [expected] * 2
 
 
-def test_a_cluster_without_such_policies_is_told_so(helm: Helm) -> None:
-    values = {"askPolicy": {"enabled": True}}
-    output = helm.run("template", RELEASE, str(CHART), "--api-versions=v1/Pod", check=False, values=values)
-    assert "the cluster has no MutatingAdmissionPolicy: it needs Kubernetes 1.36" in output
-
-
 @pytest.mark.e2e
 def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(helm: Helm) -> None:
     network_policy = {"enabled": True, "controlPlaneNetworks": [NETWORK]}
-    expected = build("base", "overlays/network-policy")
+    expected = by_name(build("base", "overlays/network-policy"))
     ingress = expected["NetworkPolicy", NAME]["spec"]["ingress"]
     ingress[0]["from"][0]["ipBlock"]["cidr"] = NETWORK
     assert normalize(helm.render({"networkPolicy": network_policy})) == normalize(expected)
@@ -179,16 +175,16 @@ def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(hel
     assert rules[2]["from"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "metrics"}
 
 
-def guide_to_tls() -> list[Any]:
-    text = (ROOT / "docs/tls.md").read_text()
-    return [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-
-
 @pytest.mark.e2e
 def test_a_second_kube_scheduler_calls_by_tls_as_documented(helm: Helm, tmp_path: Path) -> None:
     rendered = helm.render({"tls": TLS, "secondScheduler": {"enabled": True, "image": {"tag": "v1.36.3"}}})
-    (patch,) = [block["patches"][0] for block in guide_to_tls() if "configMapGenerator" in block]
-    expected = build_with_component(tmp_path, "overlays/second-scheduler", "tls", [patch])
+    (patch,) = [
+        block["patches"][0]
+        for block in map(yaml.safe_load, yaml_blocks("docs/tls.md"))
+        if "configMapGenerator" in block
+    ]
+    overlay = {"resources": ["../manifests/overlays/second-scheduler"], "components": ["../manifests/tls"]}
+    expected = by_name(build_own(tmp_path, yaml.safe_dump({**overlay, "patches": [patch]})))
     deployment = ("Deployment", chart.SECOND_SCHEDULER)
     assert pod_spec(normalize(rendered), chart.SECOND_SCHEDULER) == pod_spec(
         normalize(expected), chart.SECOND_SCHEDULER
@@ -199,15 +195,12 @@ def test_a_second_kube_scheduler_calls_by_tls_as_documented(helm: Helm, tmp_path
     assert yaml.safe_load(rendered["ConfigMap", CONFIG]["data"]["kube-scheduler.yaml"]) == printed
 
 
-def pod_spec(objects: RenderedObjects, deployment: str) -> dict[str, Any]:
-    spec: dict[str, Any] = objects["Deployment", deployment]["spec"]["template"]["spec"]
-    return spec
-
-
 def test_prometheus_scrapes_by_tls_as_documented(helm: Helm) -> None:
     rendered = helm.render({"tls": TLS, "monitoring": {"enabled": True}})
     (endpoint,) = rendered["PodMonitor", NAME]["spec"]["podMetricsEndpoints"]
-    (patch,) = [block["patches"][0] for block in guide_to_tls() if block.keys() == {"patches"}]
+    (patch,) = [
+        block["patches"][0] for block in map(yaml.safe_load, yaml_blocks("docs/tls.md")) if block.keys() == {"patches"}
+    ]
     for operation in yaml.safe_load(patch["patch"]):
         assert endpoint[operation["path"].rpartition("/")[2]] == operation["value"]
 
@@ -255,15 +248,8 @@ def test_the_notes_name_the_steps_that_tls_needs(helm: Helm, values: Mapping[str
 
 def test_a_secret_that_is_given_is_mounted(helm: Helm) -> None:
     rendered = helm.render({"tls": {"enabled": True, "secretName": "mine"}})
-    (volume,) = pod_spec(rendered, NAME)["volumes"]
+    (volume,) = pod_spec(rendered)["volumes"]
     assert volume["secret"]["secretName"] == "mine"
-
-
-def test_a_secret_that_is_given_and_cert_manager_contradict_each_other(helm: Helm) -> None:
-    values = {"tls": {**TLS, "certManager": {"enabled": True}}}
-    output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
-    assert "tls.secretName names a Secret of yours, and tls.certManager.enabled makes another one" in output
-    assert "kind: Deployment" not in output
 
 
 def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:
@@ -278,39 +264,36 @@ def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:
         assert labels["app.kubernetes.io/instance"] == RELEASE
 
 
-def container_of(objects: RenderedObjects) -> dict[str, Any]:
-    (container,) = objects["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
+def container_of(objects: Built) -> dict[str, Any]:
+    (container,) = pod_spec(objects)["containers"]
     return dict(container)
 
 
 @pytest.mark.parametrize(
     ("values", "path", "expected"),
     [
-        ({"replicas": 3}, ["spec", "replicas"], 3),
-        ({"nodeSelector": {"a": "b"}}, ["spec", "template", "spec", "nodeSelector"],
-         {"kubernetes.io/os": "linux", "a": "b"}),
-        ({"tolerations": []}, ["spec", "template", "spec", "tolerations"], None),
-        ({"priorityClassName": ""}, ["spec", "template", "spec", "priorityClassName"], None),
-        ({"podAnnotations": {"a": "b"}}, ["spec", "template", "metadata", "annotations"], {"a": "b"}),
-        ({"imagePullSecrets": [{"name": "a"}]}, ["spec", "template", "spec", "imagePullSecrets"], [{"name": "a"}]),
-        ({"podLabels": {"a": "b"}}, ["spec", "template", "metadata", "labels"],
-         {"app.kubernetes.io/name": NAME, "a": "b"}),
-        ({"affinity": {"podAntiAffinity": None, "nodeAffinity": ON_SSD}}, ["spec", "template", "spec", "affinity"],
+        ({"replicas": 3}, "replicas", 3),
+        ({"podAnnotations": {"a": "b"}}, "template metadata annotations", {"a": "b"}),
+        ({"podLabels": {"a": "b"}}, "template metadata labels", {"app.kubernetes.io/name": NAME, "a": "b"}),
+        ({"nodeSelector": {"a": "b"}}, "template spec nodeSelector", {"kubernetes.io/os": "linux", "a": "b"}),
+        ({"tolerations": []}, "template spec tolerations", None),
+        ({"priorityClassName": ""}, "template spec priorityClassName", None),
+        ({"imagePullSecrets": [{"name": "a"}]}, "template spec imagePullSecrets", [{"name": "a"}]),
+        ({"affinity": {"podAntiAffinity": None, "nodeAffinity": ON_SSD}}, "template spec affinity",
          {"nodeAffinity": ON_SSD}),
-        ({"affinity": {"nodeAffinity": ON_SSD}}, ["spec", "template", "spec", "affinity"],
+        ({"affinity": {"nodeAffinity": ON_SSD}}, "template spec affinity",
          {**VALUES["affinity"], "nodeAffinity": ON_SSD}),
-        ({"topologySpreadConstraints": [ZONES]}, ["spec", "template", "spec", "topologySpreadConstraints"], [ZONES]),
-        ({"topologySpreadConstraints": []}, ["spec", "template", "spec", "topologySpreadConstraints"], None),
-        ({"extraVolumes": [SCRATCH]}, ["spec", "template", "spec", "volumes"], [SCRATCH]),
+        ({"topologySpreadConstraints": [ZONES]}, "template spec topologySpreadConstraints", [ZONES]),
+        ({"topologySpreadConstraints": []}, "template spec topologySpreadConstraints", None),
+        ({"extraVolumes": [SCRATCH]}, "template spec volumes", [SCRATCH]),
     ],
 )  # fmt: skip
-def test_a_value_reaches_the_deployment(
-    helm: Helm, values: Mapping[str, Any], path: Sequence[str], expected: object
-) -> None:
-    entry: Any = helm.render(values)["Deployment", NAME]
-    for key in path[:-1]:
-        entry = entry[key]
-    assert entry.get(path[-1]) == expected
+def test_a_value_reaches_the_deployment(helm: Helm, values: Mapping[str, Any], path: str, expected: object) -> None:
+    entry: Any = helm.render(values)["Deployment", NAME]["spec"]
+    *parents, key = path.split()
+    for parent in parents:
+        entry = entry[parent]
+    assert entry.get(key) == expected
 
 
 @pytest.mark.parametrize(
@@ -334,7 +317,7 @@ def test_extra_volumes_and_variables_are_there_as_well(helm: Helm) -> None:
     mount = {"name": "scratch", "mountPath": "/scratch"}
     variable = {"name": "SSL_CERT_FILE", "value": "/scratch/ca.crt"}
     objects = helm.render({"tls": TLS, "extraVolumes": [SCRATCH], "extraVolumeMounts": [mount], "extraEnv": [variable]})
-    assert [volume["name"] for volume in pod_spec(objects, NAME)["volumes"]] == ["tls", "scratch"]
+    assert [volume["name"] for volume in pod_spec(objects)["volumes"]] == ["tls", "scratch"]
     container = container_of(objects)
     assert [entry["mountPath"] for entry in container["volumeMounts"]] == [f"/etc/{NAME}-tls", "/scratch"]
     assert container["env"] == [*container_of(helm.render())["env"], variable]
@@ -431,23 +414,46 @@ def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
     ],
 )
 def test_a_bad_value_is_refused_with_its_name(helm: Helm, values: Mapping[str, Any], where: str) -> None:
-    output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
-    assert "don't meet the specifications of the schema" in output
-    assert where in output
-    assert "kind: Deployment" not in output
+    refusal = helm.refusal(values)
+    assert "don't meet the specifications of the schema" in refusal
+    assert where in refusal
 
 
-def test_another_namespace_than_longhorns_is_refused(helm: Helm) -> None:
-    """The extender would look for Longhorn there. The line says what to add."""
-    output = helm.run("template", RELEASE, str(CHART), "--set", "longhornNamespace=storage", check=False)
-    assert "install the chart in Longhorn's namespace: add --namespace storage" in output
-
-
-def test_the_name_of_a_second_kube_scheduler_that_does_not_run_is_refused(helm: Helm) -> None:
-    """Every new pod with a claim would wait for it."""
-    values = {"schedulerNamePolicy": {"enabled": True}}
-    output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
-    assert "set secondScheduler.enabled=true, too" in output
+@pytest.mark.parametrize(
+    ("values", "options", "line"),
+    [
+        # The extender would look for Longhorn there.
+        pytest.param(
+            {"longhornNamespace": "storage"},
+            [],
+            "install the chart in Longhorn's namespace: add --namespace storage",
+            id="another namespace than Longhorn's",
+        ),
+        # Every new pod with a claim would wait for it.
+        pytest.param(
+            {"schedulerNamePolicy": {"enabled": True}},
+            [],
+            "set secondScheduler.enabled=true, too",
+            id="the name of a second kube-scheduler that does not run",
+        ),
+        pytest.param(
+            {"tls": {**TLS, "certManager": {"enabled": True}}},
+            [],
+            "tls.secretName names a Secret of yours, and tls.certManager.enabled makes another one",
+            id="a Secret that is given and cert-manager",
+        ),
+        pytest.param(
+            {"askPolicy": {"enabled": True}},
+            ["--api-versions=v1/Pod"],
+            "the cluster has no MutatingAdmissionPolicy: it needs Kubernetes 1.36",
+            id="a cluster without such policies",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_or_the_cluster_are_refused(
+    helm: Helm, values: Mapping[str, Any], options: Sequence[str], line: str
+) -> None:
+    assert line in helm.refusal(values, *options)
 
 
 def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -493,6 +499,10 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
 DOCTOR = f"{NAME}-doctor"
 
 
+def permissions_of_the_doctor(objects: Built) -> list[Permission]:
+    return [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
+
+
 def test_the_doctor_exists_during_the_test_only(helm: Helm) -> None:
     """All of its objects are hooks that are deleted, whatever its result. They have one name, as `helm test --logs` needs it."""
     objects = helm.render(tests=True)
@@ -501,23 +511,15 @@ def test_the_doctor_exists_during_the_test_only(helm: Helm) -> None:
     for key in added:
         annotations = objects[key]["metadata"]["annotations"]
         assert annotations["helm.sh/hook"] == "test"
-        assert set(annotations["helm.sh/hook-delete-policy"].split(",")) == {
-            "before-hook-creation",
-            "hook-succeeded",
-            "hook-failed",
-        }
+        policies = {"before-hook-creation", "hook-succeeded", "hook-failed"}
+        assert set(annotations["helm.sh/hook-delete-policy"].split(",")) == policies
     # The Service's pods, the disruption budget, the PodMonitor and the doctor itself select the extender by this label.
     assert objects["Pod", DOCTOR]["metadata"]["labels"]["app.kubernetes.io/name"] != NAME
 
 
 def test_the_doctors_pod_meets_the_restricted_pod_security_standard(helm: Helm) -> None:
     """Longhorn's namespace may enforce it."""
-    spec = helm.render(tests=True)["Pod", DOCTOR]["spec"]
-    (container,) = spec["containers"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert_restricted(helm.render(tests=True)["Pod", DOCTOR]["spec"])
 
 
 @pytest.mark.parametrize(
@@ -534,7 +536,7 @@ def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mappi
     `default`, and whether the placement guard answers about a replica.
     """
     objects = helm.render(values, tests=True)
-    granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
+    granted = permissions_of_the_doctor(objects)
     writes = {(verb, kind) for verb, _, kind, _ in granted if verb not in ("get", "list")}
     assert writes == {("create", "subjectaccessreviews"), ("create", "replicas")}
     assert permissions(objects["Role", f"default/{DOCTOR}"]) == [("create", "", "pods", "")]
@@ -542,8 +544,9 @@ def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mappi
 
 
 def test_with_a_probe_the_doctor_may_create_it_and_remove_it(helm: Helm) -> None:
+    """It reads no Secrets, of ConfigMaps that with the settings, and changes no object that exists."""
     objects = helm.render(tests=True)
-    granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
+    granted = permissions_of_the_doctor(objects)
     assert {verb for verb, *_ in granted} == {"create", "delete", "get", "list"}
     assert not {kind for _, _, kind, _ in granted} & {"secrets", "pods/exec"}
     config_maps = [(verb, name) for verb, _, kind, name in granted if kind == "configmaps"]

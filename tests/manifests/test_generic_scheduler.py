@@ -65,13 +65,6 @@ def test_every_binding_names_the_service_account_and_a_role_that_exists() -> Non
     }
 
 
-def test_two_pods_run_and_a_drain_takes_one_at_a_time() -> None:
-    deployment = only("Deployment", FOLDER)["spec"]
-    budget = only("PodDisruptionBudget", FOLDER)["spec"]
-    assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
-    assert budget["selector"] == deployment["selector"] == {"matchLabels": deployment["template"]["metadata"]["labels"]}
-
-
 def test_its_pods_are_scheduled_by_kube_scheduler_and_read_the_policy() -> None:
     spec = only("Deployment", FOLDER)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -80,7 +73,6 @@ def test_its_pods_are_scheduled_by_kube_scheduler_and_read_the_policy() -> None:
     assert spec["serviceAccountName"] == only("ServiceAccount", FOLDER / "access")["metadata"]["name"]
     (mount,) = container["volumeMounts"]
     assert arguments["--policy"] == f"{mount['mountPath']}/policy.json"
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert [entry["containerPort"] for entry in container["ports"]] == [int(arguments["--port"])]
 
 

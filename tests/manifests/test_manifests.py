@@ -26,7 +26,10 @@ from tests.manifests.load import (
     OFFERS,
     OWN_OBJECTS,
     ROOT,
+    Permission,
+    assert_restricted,
     documents,
+    flags_of,
     objects,
     only,
     permissions,
@@ -35,6 +38,12 @@ from tests.manifests.load import (
 FILES = [*sorted(MANIFESTS.rglob("*.yaml")), *sorted(CONFIGS.rglob("*.yaml")), ROOT / "compose.yaml"]
 POD: dict[str, Any] = only("Deployment")["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
+# Every program's folder, with the name of its Deployment.
+PROGRAMS = {
+    "base": NAME,
+    "overlays/second-scheduler": "longhorn-scheduler",
+    "generic-scheduler": "longhorn-generic-scheduler",
+}
 BY_THE_EXTENDER = f"request.userInfo.username.matches('^system:serviceaccount:[^:]+:{NAME}$')"
 
 
@@ -51,11 +60,12 @@ def test_every_manifest_belongs_to_its_kustomization(directory: Path) -> None:
     assert listed == {path.name for path in directory.glob("*.yaml")} - {"kustomization.yaml"}
 
 
-def test_the_cluster_role_reads_what_decisions_need_and_patches_pods() -> None:
+@pytest.mark.parametrize(("kind", "expected"), [("ClusterRole", CLUSTER_PERMISSIONS), ("Role", NAMESPACE_PERMISSIONS)])
+def test_a_role_grants_what_the_extender_needs_and_nothing_else(kind: str, expected: frozenset[Permission]) -> None:
     """A widened permission fails here and needs a reason."""
-    granted = permissions(only("ClusterRole"))
-    assert frozenset(granted) == CLUSTER_PERMISSIONS
-    assert len(granted) == len(CLUSTER_PERMISSIONS)
+    granted = permissions(only(kind))
+    assert frozenset(granted) == expected
+    assert len(granted) == len(expected)
 
 
 def test_only_watched_kinds_and_the_settings_may_be_read() -> None:
@@ -67,12 +77,9 @@ def test_only_watched_kinds_and_the_settings_may_be_read() -> None:
     assert readable == watched
 
 
-def test_the_role_reads_longhorn_and_writes_five_objects_by_name() -> None:
+def test_what_may_be_written_without_a_name_is_created() -> None:
     """RBAC cannot restrict create to a name."""
-    granted = permissions(only("Role"))
-    assert frozenset(granted) == NAMESPACE_PERMISSIONS
-    assert len(granted) == len(NAMESPACE_PERMISSIONS)
-    assert {verb for verb, *_, name in granted if not name} == {"get", "list", "watch", "create"}
+    assert {verb for verb, *_, name in NAMESPACE_PERMISSIONS if not name} == {"get", "list", "watch", "create"}
 
 
 @pytest.mark.parametrize(("binding", "role"), [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")])
@@ -82,27 +89,28 @@ def test_roles_are_bound_to_the_service_account_only(binding: str, role: str) ->
     assert role_binding["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
 
 
-def test_the_admission_policy_restricts_the_service_account_to_its_one_annotation() -> None:
-    spec = only("ValidatingAdmissionPolicy", name=NAME)["spec"]
-    (condition,) = spec["matchConditions"]
-    assert condition["expression"] == BY_THE_EXTENDER
-    annotations = {key for rule in spec["validations"] for key in re.findall(r"'([^']*/[^']*)'", rule["expression"])}
-    assert annotations == {NUDGE_ANNOTATION}
+def admission_policy(name: str) -> Any:
+    """The rules of a policy about the extender's account, which a binding enforces."""
+    spec = only("ValidatingAdmissionPolicy", name=name)["spec"]
     assert spec["failurePolicy"] == "Fail"
-    binding = only("ValidatingAdmissionPolicyBinding", name=NAME)["spec"]
-    assert binding == {"policyName": NAME, "validationActions": ["Deny"]}
+    assert [condition["expression"] for condition in spec["matchConditions"]] == [BY_THE_EXTENDER]
+    binding = only("ValidatingAdmissionPolicyBinding", name=name)["spec"]
+    assert binding == {"policyName": name, "validationActions": ["Deny"]}
+    return spec
+
+
+def test_the_admission_policy_restricts_the_service_account_to_its_one_annotation() -> None:
+    rules = admission_policy(NAME)["validations"]
+    annotations = {key for rule in rules for key in re.findall(r"'([^']*/[^']*)'", rule["expression"])}
+    assert annotations == {NUDGE_ANNOTATION}
 
 
 def test_an_admission_policy_checks_every_object_that_can_be_created() -> None:
     """RBAC cannot limit `create` by name."""
     created = {(group, kind) for verb, group, kind, _ in NAMESPACE_PERMISSIONS if verb == "create"}
-    spec = only("ValidatingAdmissionPolicy", name=OWN_OBJECTS)["spec"]
-    rules = spec["matchConstraints"]["resourceRules"]
+    rules = admission_policy(OWN_OBJECTS)["matchConstraints"]["resourceRules"]
     assert {(rule["apiGroups"][0], rule["resources"][0]) for rule in rules} == created
     assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in rules)
-    assert [condition["expression"] for condition in spec["matchConditions"]] == [BY_THE_EXTENDER]
-    binding = only("ValidatingAdmissionPolicyBinding", name=OWN_OBJECTS)["spec"]
-    assert binding == {"policyName": OWN_OBJECTS, "validationActions": ["Deny"]}
 
 
 def test_every_write_in_the_cluster_is_a_patch_which_an_admission_policy_checks() -> None:
@@ -160,26 +168,30 @@ def test_the_settings_are_those_of_the_proposal_but_enabled_enforced_and_guarded
     }
 
 
-def test_the_pod_meets_the_restricted_pod_security_standard() -> None:
-    context = POD["securityContext"]
-    container = CONTAINER["securityContext"]
-    assert context["runAsNonRoot"] is True
-    assert context["runAsUser"] == context["runAsGroup"] == 65532
-    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["allowPrivilegeEscalation"] is False
-    assert container["capabilities"] == {"drop": ["ALL"]}
-    assert not {"hostNetwork", "hostPID", "hostIPC", "volumes"} & POD.keys()
-    assert not any("hostPort" in port for port in CONTAINER["ports"])
+@pytest.mark.parametrize("folder", PROGRAMS)
+def test_pods_meet_the_restricted_pod_security_standard_and_write_to_no_file(folder: str) -> None:
+    spec = only("Deployment", MANIFESTS / folder, name=PROGRAMS[folder])["spec"]["template"]["spec"]
+    assert_restricted(spec)
+    assert spec["securityContext"]["runAsUser"] == spec["securityContext"]["runAsGroup"] == 65532
+    (container,) = spec["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert len(container["securityContext"]) == 3
+    assert all(set(volume) == {"name", "configMap"} for volume in spec.get("volumes", ()))
 
 
-def test_the_pod_cannot_write_to_any_file() -> None:
-    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
-    assert "volumeMounts" not in CONTAINER
+@pytest.mark.parametrize("folder", PROGRAMS)
+def test_two_pods_run_and_a_drain_takes_one_at_a_time(folder: str) -> None:
+    deployment, budget = (
+        only(kind, MANIFESTS / folder, name=PROGRAMS[folder])["spec"] for kind in ("Deployment", "PodDisruptionBudget")
+    )
+    assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
+    assert budget["selector"] == deployment["selector"] == {"matchLabels": deployment["template"]["metadata"]["labels"]}
 
 
 def test_the_pod_does_not_need_the_extender() -> None:
+    """It has no volumes and does not request the extender's resource."""
     assert CONTAINER["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-    assert "volumes" not in POD
+    assert not {"volumes", "volumeMounts"} & {*POD, *CONTAINER}
 
 
 def test_the_pod_survives_with_the_control_plane() -> None:
@@ -189,24 +201,14 @@ def test_the_pod_survives_with_the_control_plane() -> None:
     ]
 
 
-def test_one_of_two_pods_may_be_disrupted() -> None:
-    spec = only("Deployment")["spec"]
-    assert spec["replicas"] == 2
-    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    assert only("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
-
-
-def test_all_selectors_match_the_pods() -> None:
+def test_a_rollout_always_leaves_two_pods_apart() -> None:
+    """Anti-affinity and spread select the Deployment's pods."""
+    assert only("Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
     (anti_affinity,) = POD["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     (spread,) = POD["topologySpreadConstraints"]
-    selectors = [
-        only("Deployment")["spec"]["selector"],
-        only("PodDisruptionBudget")["spec"]["selector"],
-        anti_affinity["podAffinityTerm"]["labelSelector"],
-        spread["labelSelector"],
-    ]
-    assert all(selector == {"matchLabels": labels} for selector in selectors)
+    for selector in (anti_affinity["podAffinityTerm"]["labelSelector"], spread["labelSelector"]):
+        assert selector == {"matchLabels": labels}
 
 
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
@@ -215,12 +217,10 @@ def test_a_follower_passes_every_probe(probe: str) -> None:
 
 
 def test_the_program_accepts_the_command_line() -> None:
-    command = load_command("serve")
-    flags = {option for parameter in command.params for option in parameter.opts}
-    variables = {parameter.envvar for parameter in command.params}
+    variables = {parameter.envvar for parameter in load_command("serve").params}
     verb, *arguments = CONTAINER["args"]
     assert (CONTAINER["command"], verb) == (["longhorn-extender"], "serve")
-    assert {argument for argument in arguments if argument.startswith("--")} <= flags
+    assert {argument for argument in arguments if argument.startswith("--")} <= flags_of("serve")
     assert {entry["name"] for entry in CONTAINER["env"]} <= variables
     assert {port["containerPort"] for port in CONTAINER["ports"]} == {9504, PLACEMENT_GUARD.port}
 

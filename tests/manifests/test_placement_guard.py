@@ -10,13 +10,12 @@ from app.extender.guard import ANSWER_SECONDS
 from app.extender.guard_certificate import NAME as CERTIFICATE
 from app.extender.guard_certificate import WEBHOOK
 from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS
-from devcluster.build import KUBECTL, ensure_built
-from devcluster.kubectl import Kubectl
 from scheduler_core.convert.installed_objects import TAG
 from scheduler_core.decide.settings import PLACEMENT_GUARD, GuardMode
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.model.longhorn import REVIEWED
-from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OWN_OBJECTS, ROOT, documents, only, parse
+from tests.manifests.kustomize import build
+from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OWN_OBJECTS, by_name, documents, only, pod_spec
 
 ACCESS: Final = MANIFESTS / "access"
 HOOK, STANDBY = only(MUTATING_WEBHOOKS.kind, ACCESS)["webhooks"]
@@ -128,12 +127,10 @@ def test_the_extender_may_create_the_slices_of_its_services_and_no_lease_but_its
 )
 def test_the_guard_is_on_as_installed(folder: str, mode: GuardMode, called: bool) -> None:
     """Except where API servers cannot call it."""
-    kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
-    text = kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60)
-    built = {(entry["kind"], entry["metadata"]["name"]): entry for entry in parse(text)}
+    built = by_name(build(folder))
     assert built["ConfigMap", NAME]["data"][PLACEMENT_GUARD] == mode
     assert ((MUTATING_WEBHOOKS.kind, GUARD) in built) is called
     assert built["Secret", GUARD]["metadata"]["namespace"] == NAMESPACE
-    (container,) = built["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
+    (container,) = pod_spec(built)["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"http": 9504, endpoint_slice.PLACEMENT_GUARD.port_name: endpoint_slice.PLACEMENT_GUARD.port}

@@ -5,7 +5,8 @@ from typing import Any
 
 import yaml
 
-from tests.manifests.load import CONFIGS, MANIFESTS, NAMESPACE, ROOT, documents, objects, only, permissions
+from tests.manifests.kustomize import documented_kustomization
+from tests.manifests.load import CONFIGS, MANIFESTS, NAMESPACE, documents, objects, only, permissions
 
 FOLDER = MANIFESTS / "overlays/second-scheduler"
 SCHEDULER = "longhorn-scheduler"
@@ -49,8 +50,9 @@ def test_its_lease_is_deleted_with_it() -> None:
     """kube-scheduler would create it, and no uninstallation would remove it. Applying it again must not take it from its holder."""
     lease = only("Lease", FOLDER / "access")
     assert lease.keys() == {"apiVersion", "kind", "metadata"}
-    assert lease["metadata"]["name"] == configuration()["leaderElection"]["resourceName"]
-    assert lease["metadata"]["namespace"] == configuration()["leaderElection"]["resourceNamespace"]
+    election = configuration()["leaderElection"]
+    wanted = (election["resourceName"], election["resourceNamespace"])
+    assert (lease["metadata"]["name"], lease["metadata"]["namespace"]) == wanted
 
 
 def test_it_may_read_how_the_api_server_authenticates() -> None:
@@ -78,19 +80,6 @@ def test_its_own_pods_do_not_wait_for_themselves() -> None:
     assert pod_spec()["serviceAccountName"] == SCHEDULER
 
 
-def test_its_pods_comply_with_the_restricted_pod_security_standard() -> None:
-    spec = pod_spec()
-    (container,) = spec["containers"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert "hostNetwork" not in spec
-
-
 def test_it_reads_the_configuration_that_is_mounted() -> None:
     """The ConfigMap is generated, so that a change is rolled out."""
     (kustomization,) = documents(FOLDER / "kustomization.yaml")
@@ -112,16 +101,7 @@ def test_the_image_is_the_official_one_with_a_version_to_set() -> None:
     assert re.fullmatch(r"v1\.\d+\.\d+", image["newTag"])
 
 
-def test_two_pods_run_and_a_drain_takes_one_at_a_time() -> None:
-    deployment = only("Deployment", FOLDER, name=SCHEDULER)["spec"]
-    budget = only("PodDisruptionBudget", FOLDER, name=SCHEDULER)["spec"]
-    assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
-    assert budget["selector"] == deployment["selector"] == {"matchLabels": deployment["template"]["metadata"]["labels"]}
-
-
 def test_the_guides_kustomization_names_the_overlay_and_sets_the_version() -> None:
-    text = (ROOT / "docs/platforms/managed.md").read_text()
-    (shown,) = re.findall(r"```yaml\n# my-cluster/kustomization.yaml\n(.*?)```", text, re.DOTALL)
-    kustomization = yaml.safe_load(shown)
+    kustomization = yaml.safe_load(documented_kustomization("docs/platforms/managed.md"))
     assert kustomization["resources"] == ["../manifests/overlays/second-scheduler"]
     assert "registry.k8s.io/kube-scheduler" in {entry["name"] for entry in kustomization["images"]}
