@@ -83,10 +83,8 @@ class DevCluster:
             raise
 
     def stop(self) -> None:
-        """Stops all processes in reverse order, clients before servers.
-
-        An error does not prevent the next step; the first error is raised at the end. After an interrupt all processes are killed at
-        once. Without a running cluster nothing happens.
+        """Stops all processes in reverse order, clients before servers. An error does not prevent the next step; the first error
+        is raised at the end. After an interrupt all processes are killed at once. Without a running cluster nothing happens.
         """
         processes = [process.stop for process in reversed(list(self.processes.values()))]
         first_error: BaseException | None = None
@@ -104,45 +102,28 @@ class DevCluster:
 
     @property
     def directory(self) -> Path:
-        """The cluster's folder."""
         return self._directories.directory
 
     @property
     def logs(self) -> Path:
-        """The folder with a log file per process."""
         return self._directories.logs
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self._directories.kubeconfig
 
     @property
     def server(self) -> str:
-        """The API server's URL.
-
-        Raises:
-            DevClusterError: the cluster does not run
-        """
         return self._running_components().server
 
     @property
     def api(self) -> Api:
-        """The administrator's client of the API server.
-
-        Raises:
-            DevClusterError: the cluster does not run
-        """
         if self._api is None:
             raise self._not_running()
         return self._api
 
     def free_port(self) -> int:
-        """Reserves a port until this cluster stops.
-
-        Raises:
-            DevClusterError: there is none
-        """
+        """Reserves a port until this cluster stops."""
         return self._ports.take()
 
     def kubectl(
@@ -159,32 +140,17 @@ class DevCluster:
             input: its standard input, for ``-f -``
             check: False: a failure is no error, and its standard error is returned, too
             seconds: how long it may take
-
-        Raises:
-            KubectlError: it failed (with `check`), or took too long
         """
         runner = Kubectl(self._binaries / KUBECTL, self.kubeconfig, self._directories.kubectl_cache)
         return runner.run(arguments, input, check=check, seconds=seconds)
 
     def apply(self, manifests: Path) -> str:
-        """Applies a file or folder of manifests; returns kubectl's output.
-
-        A folder with a kustomization is applied with kustomize.
-
-        Raises:
-            KubectlError: a manifest was refused
-        """
+        """Applies a file or folder of manifests; returns kubectl's output. A folder with a kustomization is applied with kustomize."""
         kustomized = (manifests / "kustomization.yaml").exists()
         return self.kubectl("apply", "--server-side", "-k" if kustomized else "-f", str(manifests))
 
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """Writes a kubeconfig for a service account.
-
-        Its token outlives any test.
-
-        Raises:
-            DevClusterError: the service account does not exist
-        """
+        """Writes a kubeconfig for a service account. Its token outlives any test."""
         components = self._running_components()
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
@@ -214,43 +180,22 @@ class DevCluster:
             annotations: additional annotations
             taints: mappings with ``key``, ``effect`` and optionally ``value``
             allocatable: the resources for pods; None: 32 CPUs, 256 GiB and 200 pods
-
-        Raises:
-            ApiError: the API server refused it
         """
         self.api.create(NODES.path(), nodes.manifest(name, labels, annotations, taints, allocatable))
 
     def wait_nodes_ready(self, seconds: float = _SETTLE_TIMEOUT) -> None:
-        """Waits until every node is Ready and untainted.
-
-        The taint is not-ready, which the node controller removes.
-
-        Raises:
-            DevClusterError: that took longer than `seconds`
-        """
+        """Waits until every node is Ready and untainted. The taint is not-ready, which the node controller removes."""
         self.wait_until("nodes to become ready", self._are_nodes_ready, seconds)
 
     def use_scheduler_config(self, path: Path, url_prefix: scheduler_config.Addresses | None = None) -> None:
-        """Restarts kube-scheduler with another configuration file.
-
-        Args:
-            path: a KubeSchedulerConfiguration
-            url_prefix: the addresses of its extenders (see scheduler_config.rewrite)
-
-        Raises:
-            DevClusterError: the file is wrong, or kube-scheduler does not start with it
-        """
+        """Restarts kube-scheduler with another configuration file."""
         self._write_scheduler_config(SCHEDULER, path, url_prefix, None)
         self._has_first_scheduler_config = False
         self.processes[SCHEDULER].restart()
 
     def stop_programs(self) -> None:
-        """Stops every program but those of the control plane, the last one first, and puts its logs into a folder of their own.
-
-        A process of the control plane that does not run is started, and kube-scheduler gets its first configuration again.
-
-        Raises:
-            DevClusterError: a process of the control plane does not start
+        """Stops every program but those of the control plane, the last one first, and puts its logs into a folder of their own. A
+        process of the control plane that does not run is started, and kube-scheduler gets its first configuration again.
         """
         self._tenants += 1
         folder = self.logs / f"{self._tenants}"
@@ -283,9 +228,6 @@ class DevCluster:
             config_path: a KubeSchedulerConfiguration; None: the defaults
             scheduler_name: replaces the name of the file's only profile; None: as in the file
             url_prefix: the addresses of its extenders (see scheduler_config.rewrite)
-
-        Raises:
-            DevClusterError: a process of this name runs, the file is wrong, or kube-scheduler does not start with it
         """
         self._require_free_name(name)
         file = self._write_scheduler_config(name, config_path, url_prefix, scheduler_name)
@@ -302,13 +244,8 @@ class DevCluster:
         ready: Ready | None = None,
         ready_timeout: float = READY_TIMEOUT,
     ) -> Process:
-        """Runs a program as a part of this cluster.
-
-        It logs into the logs folder, and is stopped with the cluster, before the control plane. The name of a process that has ended
-        can be used again.
-
-        Raises:
-            DevClusterError: a process of this name runs, or the new one did not become ready
+        """Runs a program as a part of this cluster. It logs into the logs folder, and is stopped with the cluster, before the
+        control plane. The name of a process that has ended can be used again.
         """
         self._require_free_name(name)
         log = self.logs / f"{name}.log"
@@ -321,11 +258,7 @@ class DevCluster:
         self._audit_start = self._directories.audit_log.stat().st_size if self._options.audit else 0
 
     def audit_events(self) -> Iterator[dict[str, Any]]:
-        """The API server's answered calls since the start or `begin_audit`, oldest first.
-
-        Raises:
-            ConfigError: the cluster was started without an audit log
-        """
+        """The API server's answered calls since the start or `begin_audit`, oldest first."""
         if not self._options.audit:
             raise ConfigError("this cluster writes no audit log; start it with Options(audit=True)")
         with self._directories.audit_log.open("rb") as file:
@@ -395,9 +328,8 @@ class DevCluster:
         return file
 
     def _register(self, process: Process) -> Process:
-        """Registers a process before its start, so that `stop` stops it.
-
-        It becomes the last one in the order of starting, and so is the first one to be stopped.
+        """Registers a process before its start, so that `stop` stops it. It becomes the last one in the order of starting, and so
+        is the first one to be stopped.
         """
         self.processes.pop(process.name, None)
         self.processes[process.name] = process
@@ -417,11 +349,7 @@ class DevCluster:
         return DevClusterError(f"the cluster in {self._directories.directory} does not run; call start()")
 
     def wait_until(self, what: str, done: Callable[[], bool], seconds: float) -> None:
-        """Waits for a condition, as long as no process of the cluster crashes.
-
-        Raises:
-            DevClusterError: a process ended, or it took longer than `seconds`
-        """
+        """Waits for a condition, as long as no process of the cluster crashes."""
 
         def is_done() -> bool:
             if done():

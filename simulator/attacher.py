@@ -1,6 +1,5 @@
-"""The CSI attacher: VolumeAttachments set a Longhorn volume's spec.nodeID and report the result.
-
-Mirrors external-attacher, and the ControllerPublishVolume call of Longhorn's CSI driver.
+"""The CSI attacher: VolumeAttachments set a Longhorn volume's spec.nodeID and report the result. Mirrors external-attacher, and
+the ControllerPublishVolume call of Longhorn's CSI driver.
 """
 
 from __future__ import annotations
@@ -103,10 +102,7 @@ def _continue_call(observation: AttachmentObservation, volume: Volume, call: Pub
 
 
 def _wait_for_volume(observation: AttachmentObservation, volume: Volume, until_poll: float) -> AttachmentDecision:
-    """Requests the volume's attachment, unless that is done.
-
-    Looks at the volume again at the next poll.
-    """
+    """Requests the volume's attachment, unless that is done. Looks at the volume again at the next poll."""
     node = observation.attachment.model.node
     actions: list[Action] = [RequeueAfter(until_poll)]
     if not volume.model.node_id or EVICTING in volume.annotations:
@@ -117,10 +113,7 @@ def _wait_for_volume(observation: AttachmentObservation, volume: Volume, until_p
 
 
 def _has_attachment_to(volume: Volume, node: str) -> bool:
-    """Whether the volume is attached for a node.
-
-    A shared volume may be attached anywhere: it is served over the network.
-    """
+    """Whether the volume is attached for a node. A shared volume may be attached anywhere: it is served over the network."""
     model = volume.model
     if model.state != ATTACHED or EVICTING in volume.annotations:
         return False
@@ -177,10 +170,7 @@ def _fail(observation: AttachmentObservation, problem: str) -> AttachmentDecisio
 
 
 def _release(observation: AttachmentObservation) -> list[Action]:
-    """Detaches the volume and then removes the attachment's finalizer.
-
-    A shared volume that other attachments use stays attached.
-    """
+    """Detaches the volume and then removes the attachment's finalizer. A shared volume that other attachments use stays attached."""
     volume = observation.volume
     node = observation.attachment.model.node
     removal = list(remove_finalizers(VOLUME_ATTACHMENTS, observation.attachment, "attachment gone", ATTACHER_FINALIZER))

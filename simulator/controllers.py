@@ -155,9 +155,8 @@ class Controllers:
         )
 
     def _disks_awaiting_image(self, volume: Volume) -> frozenset[str]:
-        """Disks that still lack the volume's backing image.
-
-        With DiskSchedules these include disks of the volume's replicas for which the image is not listed yet.
+        """Disks that still lack the volume's backing image. With DiskSchedules these include disks of the volume's replicas for
+        which the image is not listed yet.
         """
         name = volume.model.backing_image
         image = self.store.backing_images.get(name) if name else None
@@ -170,7 +169,6 @@ class Controllers:
         return waiting | (disks - set(image.model.disks))
 
     def _kubernetes_status(self, volume: Volume) -> dict[str, str]:
-        """The fields of status.kubernetesStatus, {} without a PersistentVolume."""
         for persistent_volume in self.store.persistent_volumes_by_handle.get(volume.name):
             namespace, name, _ = persistent_volume.model.claim or ("", "", "")
             return {"pvName": persistent_volume.name, "namespace": namespace, "pvcName": name}
@@ -199,7 +197,6 @@ class Controllers:
         return claim is None or claim.uid != key[2]
 
     async def reconcile_replica(self, name: str) -> float | None:
-        """As `reconcile_volume`, for a replica."""
         replica = self.store.replicas.get(name)
         actions = decide_replica(replica, self.config) if replica is not None else []
         return await self.runner.run(f"replica {name}", actions)
@@ -278,7 +275,6 @@ class Controllers:
         return self.publish_calls.retry_delay(name) if failed else delay
 
     def _end_publish_call(self, name: str, *, failed: bool = False) -> None:
-        """Frees the worker of an attachment, for those that wait for one."""
         for waiting in self.publish_calls.end(name, failed=failed):
             self.attachments.add(waiting)
 
@@ -375,9 +371,8 @@ class Controllers:
         )
 
     def _labelled_replicas(self, node: str) -> list[Replica]:
-        """The replicas that are labelled with a disk of a node (ListReplicasByDiskUUID).
-
-        There are none where another process places replicas: it need not label them, so spec.diskID counts.
+        """The replicas that are labelled with a disk of a node (ListReplicasByDiskUUID). There are none where another process
+        places replicas: it need not label them, so spec.diskID counts.
         """
         longhorn_node = self.store.longhorn_nodes.models.get(node) if self.config.places_replicas else None
         disks = longhorn_node.disks if longhorn_node is not None else ()
@@ -391,9 +386,8 @@ class Controllers:
         )
 
     def _written_bytes(self, node: str, replicas: list[Replica]) -> dict[str, int]:
-        """The bytes on a node's disks, by disk UUID.
-
-        Counted are the data of each replica that has or is given any, and the copies of backing images.
+        """The bytes on a node's disks, by disk UUID. Counted are the data of each replica that has or is given any, and the
+        copies of backing images.
         """
         written: dict[str, int] = {}
         for replica in replicas:
@@ -439,7 +433,6 @@ def _with_labelled_disk(replica: Replica) -> longhorn.Replica:
 
 
 def _has_data(replica: Replica) -> bool:
-    """Whether a replica occupies space: it was healthy once, or it runs."""
     return bool(replica.model.healthy_at or replica.spec.get("lastHealthyAt") or replica.model.current_state == RUNNING)
 
 

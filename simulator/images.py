@@ -1,7 +1,4 @@
-"""The engine image and backing images.
-
-They have to be on a node, or on a disk, before a replica can run there.
-"""
+"""The engine image and backing images. They have to be on a node, or on a disk, before a replica can run there."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ BackingImage = KubeObject[longhorn.BackingImage]
 
 
 def decide_engine_image(image: KubeObject[longhorn.EngineImage] | None, nodes: Iterable[str]) -> list[Action]:
-    """Deploys the default engine image on every Longhorn node.
-
-    A node that the image's status lists as not deployed stays so.
-    """
+    """Deploys the default engine image on every Longhorn node. A node that the image's status lists as not deployed stays so."""
     if image is None:
         metadata = {"name": "ei-simulated", "namespace": LONGHORN_NAMESPACE}
         body = {"metadata": metadata, "spec": {"image": ENGINE_IMAGE}}
@@ -60,10 +54,9 @@ def needed_disks(image: str, volumes: Iterable[tuple[Volume, Sequence[longhorn.R
 def decide_backing_image(
     image: BackingImage, needed: Sequence[str], config: Config, schedules: Schedules
 ) -> list[Action]:
-    """Lists the disks that need an image, and copies it there.
-
-    A disk is listed at once, the copy takes a while. The image's size comes from annotations. With DiskSchedules their controllers
-    list the disks, and the image is copied to disks that have granted its size.
+    """Lists the disks that need an image, and copies it there. A disk is listed at once, the copy takes a while. The image's size
+    comes from annotations. With DiskSchedules their controllers list the disks, and the image is copied to disks that have
+    granted its size.
     """
     sizes = {key: size for key, size in _annotated_sizes(image).items() if image.status.get(key) != size}
     if sizes:
@@ -79,7 +72,6 @@ def decide_backing_image(
 
 
 def missing_copies(image: BackingImage) -> list[str]:
-    """Disks listed for an image that have no copy yet."""
     files: Json = image.status.get("diskFileStatusMap") or {}
     return [disk for disk in image.model.disks if (files.get(disk) or {}).get("state") != READY]
 

@@ -1,7 +1,5 @@
-"""The CSI provisioner: a Longhorn volume and a PersistentVolume per claim.
-
-It reclaims them by reclaim policy. Mirrors external-provisioner's controller and longhorn-manager's
-csi/util.go:getVolumeOptions and CreateVolume.
+"""The CSI provisioner: a Longhorn volume and a PersistentVolume per claim. It reclaims them by reclaim policy. Mirrors
+external-provisioner's controller and longhorn-manager's csi/util.go:getVolumeOptions and CreateVolume.
 """
 
 from __future__ import annotations
@@ -38,15 +36,11 @@ PersistentVolume = KubeObject[kube.PersistentVolume]
 
 
 def volume_name(claim: Claim) -> str:
-    """The name that external-provisioner gives to a claim's volume."""
     return f"pvc-{claim.uid}"
 
 
 def claim_reference(volume: Volume) -> tuple[str, str, str] | None:
-    """Namespace, name and uid of the claim that a volume was provisioned for.
-
-    None if the volume was created in another way.
-    """
+    """Namespace, name and uid of the claim that a volume was provisioned for. None if the volume was created in another way."""
     namespace, _, name_and_uid = volume.annotations.get(CLAIM, "").partition("/")
     name, _, uid = name_and_uid.partition("/")
     return (namespace, name, uid) if uid else None
@@ -95,13 +89,7 @@ def decide_claim(observation: ClaimObservation) -> list[Action]:
 
 
 def _refuse_unknown_tags(spec: Json, nodes: Collection[longhorn.Node], subject: str) -> None:
-    """Refuses selectors with a tag that nothing has.
-
-    The words are Longhorn's (api/volume.go:VolumeCreate).
-
-    Raises:
-        ResolutionError: no node, or no disk, has a tag
-    """
+    """Refuses selectors with a tag that nothing has. The words are Longhorn's (api/volume.go:VolumeCreate)."""
     node_tags = {tag for node in nodes for tag in node.tags}
     disk_tags = {tag for node in nodes for disk in node.disks for tag in disk.tags}
     for kind, key, existing in (("disk", "diskSelector", disk_tags), ("node", "nodeSelector", node_tags)):
@@ -111,12 +99,8 @@ def _refuse_unknown_tags(spec: Json, nodes: Collection[longhorn.Node], subject: 
 
 
 def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings, snapshot: Snapshot) -> Json:
-    """The Longhorn volume of a claim, as the CSI driver creates it.
-
-    Its values come from the StorageClass's parameters, then from Longhorn's settings.
-
-    Raises:
-        ResolutionError: the claim requests no storage, or a parameter is invalid
+    """The Longhorn volume of a claim, as the CSI driver creates it. Its values come from the StorageClass's parameters, then from
+    Longhorn's settings.
     """
     subject = f"{CLAIMS.kind} {claim.namespace}/{claim.name}"
     parameters = volume_parameters(claim.model, storage_class.model.parameters, subject, snapshot)

@@ -1,7 +1,4 @@
-"""The publish calls of external-attacher.
-
-Each holds one of its workers until its volume is attached or it fails.
-"""
+"""The publish calls of external-attacher. Each holds one of its workers until its volume is attached or it fails."""
 
 from __future__ import annotations
 
@@ -26,10 +23,9 @@ class PublishCall(Struct, frozen=True):
 
 
 class PublishCalls:
-    """Which attachments hold a worker, and when the next call of each is due.
-
-    Mirrors external-attacher's workers and Longhorn's waitForVolumeState: the first look at a volume is one `publish_poll` after the
-    start of the call. Calls that hang hold up all other attachments, to be detached as well as attached.
+    """Which attachments hold a worker, and when the next call of each is due. Mirrors external-attacher's workers and Longhorn's
+    waitForVolumeState: the first look at a volume is one `publish_poll` after the start of the call. Calls that hang hold up all
+    other attachments, to be detached as well as attached.
     """
 
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
@@ -43,9 +39,8 @@ class PublishCalls:
         self._failures: dict[str, int] = {}
 
     def take_worker(self, attachment: str) -> bool:
-        """Gives an attachment a worker, unless it has one.
-
-        Returns False if none is free; the attachment is then among the next that `end` returns.
+        """Gives an attachment a worker, unless it has one. Returns False if none is free; the attachment is then among the next
+        that `end` returns.
         """
         if attachment not in self._workers and len(self._workers) >= self._config.attach_workers:
             self._waiting.add(attachment)
@@ -69,9 +64,8 @@ class PublishCalls:
             self._next_poll[attachment] = now + self._config.publish_poll
 
     def end(self, attachment: str, *, failed: bool = False) -> set[str]:
-        """Frees the worker of an attachment; returns the attachments that wait for one.
-
-        Only a failure keeps the count of an attachment's failures.
+        """Frees the worker of an attachment; returns the attachments that wait for one. Only a failure keeps the count of an
+        attachment's failures.
         """
         self._workers.discard(attachment)
         self._started.pop(attachment, None)
@@ -85,5 +79,4 @@ class PublishCalls:
         return waiting
 
     def retry_delay(self, attachment: str) -> float:
-        """Seconds until a failed call is repeated."""
         return self._backoff.delay(max(0, self._failures.get(attachment, 0) - 1))

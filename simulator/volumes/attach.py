@@ -1,6 +1,5 @@
-"""Attaching and detaching: Longhorn's reconcileAttachDetachStateMachine.
-
-spec.nodeID is the node to attach to, status.currentNodeID the node of the attached volume.
+"""Attaching and detaching: Longhorn's reconcileAttachDetachStateMachine. spec.nodeID is the node to attach to,
+status.currentNodeID the node of the attached volume.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ def _detach(observation: VolumeObservation) -> list[Action]:
 
 
 def _stop_replicas(observation: VolumeObservation) -> list[Action]:
-    """Stops the replicas of a volume to be detached."""
     actions: list[Action] = [
         _stop_replica(replica)
         for replica in observation.live_replicas
@@ -69,9 +67,8 @@ def _stop_replicas(observation: VolumeObservation) -> list[Action]:
 
 
 def _attach(observation: VolumeObservation) -> list[Action]:
-    """Takes the next step toward the attached volume.
-
-    It stays detached while no replica can be started (openVolumeDependentResources; measured with v1.12.1's control code).
+    """Takes the next step toward the attached volume. It stays detached while no replica can be started
+    (openVolumeDependentResources; measured with v1.12.1's control code).
     """
     startable = [replica for replica in observation.live_replicas if _is_startable(observation, replica)]
     if not startable and not has_every_shard(observation):
@@ -87,9 +84,8 @@ def _attach(observation: VolumeObservation) -> list[Action]:
 
 
 def _is_startable(observation: VolumeObservation, replica: Replica) -> bool:
-    """Whether an engine may start with a replica.
-
-    It may with a replica that has data, and with any placed replica of a volume that never had data.
+    """Whether an engine may start with a replica. It may with a replica that has data, and with any placed replica of a volume
+    that never had data.
     """
     model = replica.model
     had_data = any(each.model.healthy_at for each in observation.live_replicas)
@@ -98,10 +94,7 @@ def _is_startable(observation: VolumeObservation, replica: Replica) -> bool:
 
 
 def _locality_allows(observation: VolumeObservation, startable: list[Replica]) -> bool:
-    """Whether the data locality allows the engine on its node.
-
-    A strict-local engine only starts on the node of its replica.
-    """
+    """Whether the data locality allows the engine on its node. A strict-local engine only starts on the node of its replica."""
     node = observation.model.node_id
     return observation.model.data_locality != STRICT_LOCAL or all(each.model.node_id == node for each in startable)
 
@@ -129,9 +122,8 @@ def _stop_replica(replica: Replica) -> Action:
 
 
 def readiness_problem(volume: Volume, replicas: Collection[Replica]) -> str:
-    """Why a volume is not ready for workloads, "" if it is.
-
-    Mirrors Longhorn's types.IsVolumeReady, without the rules about faulted and restored volumes.
+    """Why a volume is not ready for workloads, "" if it is. Mirrors Longhorn's types.IsVolumeReady, without the rules about
+    faulted and restored volumes.
     """
     state = volume.model.state
     if not volume.model.node_id and state != DETACHED:

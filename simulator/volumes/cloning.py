@@ -9,10 +9,8 @@ from simulator.volumes.observation import ATTACHED, DETACHED, VolumeObservation,
 
 
 def copy_clone(observation: VolumeObservation) -> list[Action]:
-    """Attaches a new clone, and detaches it once it has its data.
-
-    Any ready node may be the one: Longhorn takes the owner of the volume (GetReadyNodeForVolumeAttach), whichever node the pod is on.
-    A node that a replica is bound to stays the one.
+    """Attaches a new clone, and detaches it once it has its data. Any ready node may be the one: Longhorn takes the owner of the
+    volume (GetReadyNodeForVolumeAttach), whichever node the pod is on. A node that a replica is bound to stays the one.
     """
     model = observation.model
     if not awaits_copy(model):

@@ -11,9 +11,8 @@ from simulator.volumes.observation import DETACHED, VolumeObservation
 
 
 def attach_for_eviction(observation: VolumeObservation) -> list[Action]:
-    """Attaches a detached volume to evict its replicas, and detaches it afterwards.
-
-    It is attached only if there is a candidate disk for every one of its replicas.
+    """Attaches a detached volume to evict its replicas, and detaches it afterwards. It is attached only if there is a candidate
+    disk for every one of its replicas.
     """
     evicting = [replica for replica in observation.live_replicas if replica.model.eviction_requested]
     if observation.attached_for_eviction:

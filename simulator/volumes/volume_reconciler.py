@@ -1,7 +1,4 @@
-"""Reconciles a volume: all phases of its life in Longhorn's order.
-
-The first phase that writes something ends the pass.
-"""
+"""Reconciles a volume: all phases of its life in Longhorn's order. The first phase that writes something ends the pass."""
 
 from __future__ import annotations
 
@@ -87,9 +84,8 @@ def tear_down(observation: VolumeObservation) -> list[Action]:
 
 
 def decide_replica(replica: Replica, config: Config) -> list[Action]:
-    """Removes a deleted replica, after the time that its data takes.
-
-    With DiskSchedules their controllers remove Longhorn's finalizer, when the space is given back.
+    """Removes a deleted replica, after the time that its data takes. With DiskSchedules their controllers remove Longhorn's
+    finalizer, when the space is given back.
     """
     if not replica.deleting:
         return []
