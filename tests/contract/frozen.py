@@ -1,7 +1,5 @@
-"""What the outside relies on, as texts by file name.
-
-These are help pages, OpenAPI, metrics, log events, manifests and vectors. `python -m tests.contract.frozen` writes them
-to `tests/golden/contract`; `test_frozen.py` compares them.
+"""What the outside relies on, as texts by file name. These are help pages, OpenAPI, metrics, log events, manifests and vectors.
+`python -m tests.contract.frozen` writes them to `tests/golden/contract`; `test_frozen.py` compares them.
 """
 
 import ast

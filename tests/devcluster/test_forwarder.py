@@ -18,10 +18,7 @@ SECONDS = 10.0
 
 @asynccontextmanager
 async def endpoint(name: str) -> AsyncIterator[Address]:
-    """A server that answers with its name and everything it has read.
-
-    It reads until the client half-closes the connection.
-    """
+    """A server that answers with its name and everything it has read. It reads until the client half-closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(f"{name}:".encode() + await reader.read(-1))
@@ -46,10 +43,7 @@ class Proxy:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def send(self, text: str = "") -> str:
-        """Sends a text over a new connection; returns an endpoint's answer.
-
-        The client half-closes the connection after the text.
-        """
+        """Sends a text over a new connection; returns an endpoint's answer. The client half-closes the connection after the text."""
         reader, writer = await self.connect()
         writer.write(text.encode())
         writer.write_eof()
