@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,14 +14,8 @@ import pytest
 from devcluster import build, kubernetes_version
 from devcluster.build import CONTROL_PLANE, KWOK
 from devcluster.errors import BuildError
+from devcluster.polling import wait_until
 from tests.devcluster.go_stand_in import Go, ignore
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return holds()
 
 
 def has_ended(pid: int) -> bool:
@@ -138,11 +131,11 @@ def test_an_interrupted_build_ends_its_compilers_and_leaves_no_files(
 ) -> None:
     go.behave(hangs=True)
     with start_build(tmp_path) as child:
-        assert eventually(lambda: bool(go.pids()))
+        wait_until("the compiler", go.pids)
         child.send_signal(number)
         stderr = child.communicate(timeout=20)[1]
     assert (child.returncode, stderr.splitlines()[-1]) == (130, "devcluster: interrupted")
-    assert eventually(lambda: all(has_ended(pid) for pid in go.pids()))
+    wait_until("their end", lambda: all(has_ended(pid) for pid in go.pids()))
     assert [path.name for path in build.cache_folder({"DEVCLUSTER_CACHE": str(tmp_path)}).iterdir()] == ["build.lock"]
 
 
@@ -150,13 +143,13 @@ def test_the_next_build_removes_what_a_killed_one_left(tmp_path: Path, go: Go) -
     """A killed build leaves no finished folder; on Linux its go ends, too."""
     go.behave(hangs=True)
     with start_build(tmp_path) as child:
-        assert eventually(lambda: bool(go.pids()))
+        wait_until("the compiler", go.pids)
         child.kill()
     cache = build.cache_folder({"DEVCLUSTER_CACHE": str(tmp_path)})
     assert not (cache / build.key()).exists()
     assert list(cache.glob("building-*"))
     program, compiler = go.pids()
-    assert eventually(lambda: has_ended(program))
+    wait_until("its end", lambda: has_ended(program))
     os.kill(compiler, signal.SIGKILL)  # a real compiler ends by itself
     go.behave()
     build.ensure_built(cache, ignore)

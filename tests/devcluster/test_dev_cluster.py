@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,6 +21,7 @@ from devcluster.build import ensure_built
 from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
 from devcluster.errors import ConfigError, KubectlError, ProcessError
+from devcluster.polling import wait_until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -29,13 +29,6 @@ pytestmark = [
 ]
 
 CONTAINERS = [{"name": "main", "image": "nothing"}]
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 30) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return holds()
 
 
 def apply(cluster: DevCluster, *objects: dict[str, Any]) -> None:
@@ -118,7 +111,7 @@ def test_a_pod_with_a_claim_runs_once_its_volumes_are_attached(cluster: DevClust
         items = cluster.api.get("/apis/storage.k8s.io/v1/volumeattachments")["items"]
         return [it["spec"]["source"]["persistentVolumeName"] for it in items]
 
-    assert eventually(lambda: attachments() == ["claimed"])
+    wait_until("the attachment", lambda: attachments() == ["claimed"])
     time.sleep(0.5)
     assert cluster.kubectl("get", "pod", "claimed", "-o", "jsonpath={.status.phase}") == "Pending"
     cluster.kubectl("annotate", "pod", "claimed", "simulator/volumes-attached=true")
@@ -195,7 +188,7 @@ def test_a_configured_extender_is_called_at_the_given_address(cluster: DevCluste
     address = f"127.0.0.1:{cluster.free_port()}"
     scheduler = cluster.start_scheduler("extended", file, scheduler_name="extended", url_prefix=address)
     apply(cluster, pod("asking", schedulerName="extended"))
-    assert eventually(lambda: f"{address}/filter" in cluster.kubectl("get", "events"))
+    wait_until("the event", lambda: f"{address}/filter" in cluster.kubectl("get", "events"))
     cluster.kubectl("delete", "pod", "asking")
     scheduler.stop()
 
@@ -243,7 +236,7 @@ def test_the_forwarder_follows_the_endpoints_of_a_service(cluster: DevCluster) -
         endpoints = {"endpoints": [{"addresses": [address]}], "ports": [{"name": "http", "port": server.server_port}]}
         kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
         apply(cluster, {**kind, "metadata": metadata, **endpoints})
-        assert eventually(lambda: accepts(forwarded))
+        wait_until("connections", lambda: accepts(forwarded))
         assert get_body(forwarded) == "hello"
         server.shutdown()
     cluster.processes["forwarder"].stop()
@@ -266,7 +259,7 @@ def test_no_process_outlives_the_command(tmp_path: Path, number: signal.Signals,
     with subprocess.Popen(
         [sys.executable, "-m", "devcluster", "up", "--directory", str(folder)], stderr=subprocess.DEVNULL
     ) as process:
-        assert eventually(lambda: "kube-apiserver" in running_in(folder))
+        wait_until("the API server", lambda: "kube-apiserver" in running_in(folder))
         process.send_signal(number)
         assert process.wait(60) == code
-    assert eventually(lambda: running_in(folder) == [])
+    wait_until("the end of all", lambda: running_in(folder) == [])

@@ -8,14 +8,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from devcluster.errors import ProcessError
+from devcluster.polling import wait_until
 from devcluster.process import Process, Ready, _forker, child_environment, http_ok, log_has
 
 Create = Callable[..., Process]
+Start = Callable[[str], Process]
 UP = log_has("up")
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
@@ -37,6 +40,18 @@ def create(tmp_path: Path) -> Iterator[Create]:
         process.kill()
 
 
+@pytest.fixture
+def start(create: Create) -> Start:
+    """Creates a process, and starts it."""
+
+    def started(program: str) -> Process:
+        process = create(program)
+        process.start()
+        return process
+
+    return started
+
+
 def state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -44,16 +59,8 @@ def state(pid: int) -> str:
         return ""
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return holds()
-
-
-def test_a_process_is_ready_once_it_has_logged_so(create: Create) -> None:
-    process = create("import time; time.sleep(0.2); " + SLEEP)
-    process.start()
+def test_a_process_is_ready_once_it_has_logged_so(start: Start) -> None:
+    process = start("import time; time.sleep(0.2); " + SLEEP)
     assert process.log_text() == "up\n"
 
 
@@ -96,41 +103,36 @@ def test_the_error_for_a_missing_program_names_it(tmp_path: Path) -> None:
         process.start()
 
 
-def test_stop_sends_sigterm_first(create: Create) -> None:
-    process = create(GOODBYE)
-    process.start()
+def test_stop_sends_sigterm_first(start: Start) -> None:
+    process = start(GOODBYE)
     process.stop()
     assert process.returncode == 3
 
 
-def test_stop_kills_a_process_that_ignores_sigterm(create: Create) -> None:
-    process = create(STUBBORN)
-    process.start()
+def test_stop_kills_a_process_that_ignores_sigterm(start: Start) -> None:
+    process = start(STUBBORN)
     process.stop(seconds=0.1)
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_paused_process_can_be_stopped(create: Create) -> None:
-    process = create(GOODBYE)
-    process.start()
+def test_a_paused_process_can_be_stopped(start: Start) -> None:
+    process = start(GOODBYE)
     process.pause()
     process.stop()
     assert process.returncode == 3
 
 
-def test_pause_stops_the_process_and_resume_continues_it(create: Create) -> None:
+def test_pause_stops_the_process_and_resume_continues_it(start: Start) -> None:
     """Linux's state for a stopped process is T."""
-    process = create(SLEEP)
-    process.start()
+    process = start(SLEEP)
     process.pause()
-    assert eventually(lambda: state(process.pid) == "T")
+    wait_until("the pause", lambda: state(process.pid) == "T")
     process.resume()
-    assert eventually(lambda: state(process.pid) == "S")
+    wait_until("the sleep", lambda: state(process.pid) == "S")
 
 
-def test_restart_waits_for_readiness_and_keeps_the_log(create: Create) -> None:
-    process = create(SLEEP)
-    process.start()
+def test_restart_waits_for_readiness_and_keeps_the_log(start: Start) -> None:
+    process = start(SLEEP)
     first = process.pid
     process.restart()
     assert process.pid != first
@@ -143,24 +145,22 @@ def test_only_an_unrequested_end_is_a_crash(create: Create) -> None:
     stopped.start()
     stopped.stop()
     crashing.start(wait=False)
-    assert eventually(lambda: crashing.crashed)
+    wait_until("the crash", lambda: crashing.crashed)
     assert not stopped.crashed
 
 
-def test_starting_twice_is_refused(create: Create) -> None:
+def test_starting_twice_is_refused(start: Start) -> None:
     """The first process would run on unsupervised."""
-    process = create(SLEEP)
-    process.start()
+    process = start(SLEEP)
     with pytest.raises(ProcessError, match="running already"):
         process.start()
 
 
-def test_kill_ends_the_children_too(create: Create) -> None:
-    process = create(f"import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid); {SLEEP}")
-    process.start()
+def test_kill_ends_the_children_too(start: Start) -> None:
+    process = start(f"import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid); {SLEEP}")
     child = int(process.log_text().split()[0])
     process.kill()
-    assert eventually(lambda: state(child) in ("", "Z"))
+    wait_until("its end", lambda: state(child) in ("", "Z"))
 
 
 def test_a_process_outlives_the_thread_that_started_it(create: Create) -> None:
@@ -173,36 +173,35 @@ def test_a_process_outlives_the_thread_that_started_it(create: Create) -> None:
     assert process.running
 
 
-def test_a_process_forked_during_an_interrupted_start_is_stopped(create: Create) -> None:
+@contextmanager
+def interruption(seconds: float) -> Iterator[None]:
+    """SIGUSR1 raises InterruptedError after this long."""
+
     def interrupt(*_: object) -> None:
         raise InterruptedError
 
-    process = create(SLEEP)
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        _forker.submit(time.sleep, 3)  # delays the fork
-        threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(InterruptedError):
-            process.start()
+            yield
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_process_forked_during_an_interrupted_start_is_stopped(create: Create) -> None:
+    process = create(SLEEP)
+    _forker.submit(time.sleep, 3)  # delays the fork
+    with interruption(1):
+        process.start()
     process.stop()
     assert process.returncode is not None
 
 
-def test_an_interrupted_stop_kills_the_process(create: Create) -> None:
-    def interrupt(*_: object) -> None:
-        raise InterruptedError
-
-    process = create(STUBBORN)
-    process.start()
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        with pytest.raises(InterruptedError):
-            process.stop()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+def test_an_interrupted_stop_kills_the_process(start: Start) -> None:
+    process = start(STUBBORN)
+    with interruption(1):
+        process.stop()
     assert process.returncode == -signal.SIGKILL
 
 
@@ -217,7 +216,7 @@ os.kill(os.getpid(), 9)
 """
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert eventually(lambda: state(int(done.stdout)) in ("", "Z"))
+    wait_until("its end", lambda: state(int(done.stdout)) in ("", "Z"))
 
 
 def test_children_inherit_no_proxies_or_other_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
