@@ -3,7 +3,7 @@
 import http.client
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -100,52 +100,55 @@ def decide(site: Site, name: str) -> None:
     connection.close()
 
 
+Check = Callable[[Page], list[str]]
+
+
+def problems_of(
+    chromium: Browser, site: Site, look: Look, paths: Sequence[str], *each: Check, still: bool = False
+) -> dict[str, list[str]]:
+    """What is wrong with views, by their paths. Each check visits the view anew, which does not refresh itself if it is `still`."""
+    problems: dict[str, list[str]] = {}
+    with visit(chromium, site.address(), look) as opened:
+        if still:
+            stop_clock(opened.page)
+        for path in paths:
+            for check in each:
+                opened.page.goto(site.address(path))
+                problems.setdefault(path, []).extend(check(opened.page))
+    return {path: lines for path, lines in problems.items() if lines}
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 @pytest.mark.parametrize("look", LOOKS, ids=str)
 def test_every_view_is_readable(chromium: Browser, sites: dict[int, Site], nodes: int, look: Look) -> None:
     site = sites[nodes]
-    problems: dict[str, list[str]] = {}
-    with visit(chromium, site.address(), look) as opened:
-        for path in site.views_in(look):
-            opened.page.goto(site.address(path))
-            problems[path] = checks.axe_violations(opened.page) + checks.overflow_problems(opened.page)
-    assert {path: lines for path, lines in problems.items() if lines} == {}
+    views = site.views_in(look)
+    assert problems_of(chromium, site, look, views, checks.axe_violations, checks.overflow_problems) == {}
 
 
 def test_on_a_telephone_nothing_is_cut(chromium: Browser, sites: dict[int, Site]) -> None:
+    """No table scrolls sideways, and no name ends in an ellipsis."""
     site = sites[SMALL]
-    problems: dict[str, list[str]] = {}
-    with visit(chromium, site.address(), Look(width=390)) as opened:
-        for path in site.views:
-            opened.page.goto(site.address(path))
-            problems[path] = checks.cut_problems(opened.page) + checks.overflow_problems(opened.page)
-    assert {path: lines for path, lines in problems.items() if lines} == {}
+    telephone = Look(width=390)
+    assert problems_of(chromium, site, telephone, site.views, checks.cut_problems, checks.overflow_problems) == {}
 
 
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 def test_everything_is_reached_by_keyboard(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
+    """One also sees where one is, and can skip the head."""
     site = sites[nodes]
-    problems: dict[str, list[str]] = {}
-    with visit(chromium, site.address()) as opened:
-        stop_clock(opened.page)
-        for path in site.views if nodes == SMALL else ("/", "/pods"):
-            opened.page.goto(site.address(path))
-            problems[path] = checks.keyboard_problems(opened.page)
-            opened.page.goto(site.address(path))
-            problems[path] += checks.skip_link_problems(opened.page)
-    assert {path: lines for path, lines in problems.items() if lines} == {}
+    views = site.views if nodes == SMALL else ("/", "/pods")
+    each = (checks.keyboard_problems, checks.skip_link_problems)
+    assert problems_of(chromium, site, WIDE, views, *each, still=True) == {}
 
 
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 def test_zoom_and_print(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
+    """At 200 % nothing is too wide, and paper has dark ink. That is so for a dark page, too."""
     site = sites[nodes]
-    problems: dict[str, list[str]] = {}
-    with visit(chromium, site.address(), Look(zoom=2, dark=True)) as opened:
-        for path in site.views:
-            opened.page.goto(site.address(path))
-            problems[path] = checks.overflow_problems(opened.page) + checks.print_problems(opened.page)
-    assert {path: lines for path, lines in problems.items() if lines} == {}
+    look = Look(zoom=2, dark=True)
+    assert problems_of(chromium, site, look, site.views, checks.overflow_problems, checks.print_problems) == {}
 
 
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])

@@ -1,8 +1,5 @@
 """The version of Kubernetes is a parameter; its go.mod follows from Kubernetes' own."""
 
-import subprocess
-import sys
-
 import pytest
 
 from devcluster import build, kubernetes_version
@@ -50,13 +47,3 @@ def test_the_module_takes_go_etcd_and_the_staging_modules_from_kubernetes() -> N
 def test_a_kubernetes_without_etcd_is_refused() -> None:
     with pytest.raises(BuildError, match=r"does not require go\.etcd\.io/etcd/server/v3"):
         kubernetes_version.go_mod("1.35.4", "module k8s.io/kubernetes\n\ngo 1.25.0\n")
-
-
-def test_a_wrong_version_ends_with_one_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "devcluster", "build", "--kubernetes-version", "newest"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

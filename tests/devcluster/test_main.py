@@ -14,8 +14,7 @@ def test_every_command_has_help(command: list[str]) -> None:
     assert "--help" in done.stdout
 
 
-def test_a_wrong_option_ends_with_one_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "devcluster", "up", "--nodes", "-1"], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("words", [["up", "--nodes", "-1"], ["build", "--kubernetes-version", "newest"]])
+def test_bad_input_ends_with_one_line(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "devcluster", *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
