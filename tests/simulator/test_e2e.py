@@ -19,6 +19,7 @@ from app.kube.resources import (
 )
 from devcluster.errors import KubectlError
 from tests.control_plane import ControlPlane
+from tests.worlds.simulator import reported
 from tests.worlds.simulator_cluster import Rig, Scene, claim, pod, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -108,37 +109,35 @@ def test_settings_unknown_to_longhorn_are_refused(rig: Rig) -> None:
         "value": "true",
     }
 
-    def refusal() -> str:
-        try:
-            rig.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(setting))
-        except KubectlError as error:
-            return str(error)
-        return ""
-
-    text = until("refused", refusal)
-    assert "setting scheduler-extender-enabled is not supported" in text
+    create = ("create", "--dry-run=server", "-f", "-")
+    assert "setting scheduler-extender-enabled is not supported" in _refusal(rig, *create, input=json.dumps(setting))
     known_setting = {**setting, "metadata": {"name": "taint-toleration", "namespace": "longhorn-system"}}
-    rig.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(known_setting))
+    rig.cluster.kubectl(*create, input=json.dumps(known_setting))
 
 
 def test_disk_eviction_requires_disabled_scheduling(scene: Scene) -> None:
     [home] = scene.add_nodes("20Gi")
 
-    def patch(**fields: bool) -> None:
-        body = json.dumps({"spec": {"disks": {"disk-1": fields}}})
-        arguments = ["patch", "lhn", home, "-n", "longhorn-system", "--dry-run=server", "--type=merge", "-p", body]
-        scene.rig.cluster.kubectl(*arguments)
+    patch = ("patch", "lhn", home, "-n", "longhorn-system", "--dry-run=server", "--type=merge", "-p")
+    evicted, closed = (
+        json.dumps({"spec": {"disks": {"disk-1": {"evictionRequested": True, **more}}}})
+        for more in ({}, {"allowScheduling": False})
+    )
+    assert "need to disable scheduling on disk disk-1 for disk eviction" in _refusal(scene.rig, *patch, evicted)
+    scene.rig.cluster.kubectl(*patch, closed)
+
+
+def _refusal(rig: Rig, *arguments: str, **options: str) -> str:
+    """What kubectl says once an admission policy refuses the call: the API server applies it some time after its creation."""
 
     def refusal() -> str:
         try:
-            patch(evictionRequested=True)
+            rig.cluster.kubectl(*arguments, **options)  # type: ignore[arg-type] # only input is given
         except KubectlError as error:
             return str(error)
         return ""
 
-    # The API server applies an admission policy some time after its creation.
-    assert "need to disable scheduling on disk disk-1 for disk eviction" in until("refused", refusal)
-    patch(evictionRequested=True, allowScheduling=False)
+    return str(until("refused", refusal))
 
 
 def test_killed_simulator_resumes_its_work(scene: Scene) -> None:
@@ -175,9 +174,9 @@ def test_written_data_reduces_the_available_space(scene: Scene) -> None:
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi", **{"simulator/write": "3Gi"})
     scene.add_pod("app", "data", node=home)
-    until("written", lambda: _disk(scene, home)["storageAvailable"] == 17 * 2**30 // (100 * 2**20) * (100 * 2**20))
+    until("written", lambda: _disk(scene, home)["storageAvailable"] == reported(17))
     until("scheduled", lambda: _disk(scene, home)["storageScheduled"] == 5 * 2**30)
-    assert _disk(scene, home)["storageAvailable"] == 17 * 2**30 // (100 * 2**20) * (100 * 2**20)
+    assert _disk(scene, home)["storageAvailable"] == reported(17)
 
 
 def test_grown_claim_grows_its_volume(scene: Scene) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_NODES, VOLUME_ATTACHMENTS
+from app.kube.resources import VOLUME_ATTACHMENTS
 from scheduler_core.model.longhorn import DISABLED, STRICT_LOCAL
 from simulator.config import Config, draw_seconds, quantiles
 from tests.worlds.simulator import QUICK, World
@@ -142,10 +142,9 @@ async def test_error_of_an_attachment_does_not_enqueue_it() -> None:
     await world.attach("v", "a")
     due = world.controllers.attachments.due
     due.clear()
-    path = VOLUME_ATTACHMENTS.path(name="v-a")
-    await world.api.patch(path, {"metadata": {}, "status": {"attached": False, "attachError": {"message": "no"}}})
+    await world.patch(VOLUME_ATTACHMENTS, "v-a", status={"attached": False, "attachError": {"message": "no"}})
     assert not due
-    await world.api.patch(path, {"metadata": {"labels": {"a": "b"}}})
+    await world.patch(VOLUME_ATTACHMENTS, "v-a", metadata={"labels": {"a": "b"}})
     assert "v-a" in due
 
 
@@ -173,11 +172,8 @@ async def test_most_placements_follow_another_within_half_a_second() -> None:
 
 
 async def test_replica_is_not_placed_on_a_disk_that_is_filled_during_its_delay() -> None:
-    world = World(msgspec.structs.replace(QUICK, placement_seconds=(3600.0, 3600.0)))
+    world = World(placement_seconds=(3600.0, 3600.0))
     await world.settle(world.start("50Gi"), world.add_volume("v", 40), world.attach("v", "a"))
     assert (world.volume("v").node_id, world.places("v")) == ("a", [])
-    path = LONGHORN_NODES.path(LONGHORN_NAMESPACE, "a")
-    await world.api.patch(path, {"metadata": {}, "spec": {"disks": {"disk-1": {"storageReserved": 2**40}}}})
-    await world.settle()
-    condition = world.store.volumes.objects["v"].status["conditions"][0]
-    assert (world.places("v"), condition["status"]) == ([], "False")
+    await world.settle(world.patch_disk("a", storageReserved=2**40))
+    assert (world.places("v"), world.condition("v")["status"]) == ([], "False")
