@@ -43,9 +43,7 @@ def scene(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Scene]:
 @pytest.mark.smoke
 def test_local_volume_is_placed_on_the_node_of_its_pod(scene: Scene) -> None:
     _, home = scene.add_nodes("40Gi", "40Gi")
-    scene.add_claim("data", "10Gi")
-    scene.add_pod("app", "data", node=home)
-    until("pod runs", lambda: scene.running("app"))
+    scene.start("10Gi", home)
     assert scene.replica_nodes("data") == [home]
     name = scene.replicas("data")[0]["metadata"]["name"]
     until("status lists the replica", lambda: _disk(scene, home)["scheduledReplica"] == {name: 10 * 2**30})
@@ -76,9 +74,7 @@ def test_strict_local_pod_is_stuck_until_space_is_freed(scene: Scene) -> None:
 
 def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> None:
     home, other = scene.add_nodes("20Gi", "20Gi")
-    scene.add_claim("data", "5Gi", "longhorn-strict")
-    scene.add_pod("first", "data", node=home)
-    until("pod runs", lambda: scene.running("first"))
+    scene.start("5Gi", home, "longhorn-strict", "first")
     scene.rig.cluster.kubectl("delete", "pod", "first", "-n", scene.name)
     scene.force_pod("forced", other, "data")
     until("stuck", lambda: f"its replica is on node {home}" in _stuck_reason(scene))
@@ -87,9 +83,7 @@ def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> 
 
 def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
     [home] = scene.add_nodes("20Gi")
-    scene.add_claim("data", "5Gi", "longhorn-retain")
-    scene.add_pod("app", "data", node=home)
-    until("pod runs", lambda: scene.running("app"))
+    scene.start("5Gi", home, "longhorn-retain")
     handle = _handle(scene)
     scene.rig.cluster.kubectl("delete", "pod/app", "pvc/data", "-n", scene.name, "--wait=false")
     until("released", lambda: _phase(scene.rig, handle) == "Released")
@@ -159,9 +153,7 @@ def test_killed_simulator_resumes_its_work(scene: Scene) -> None:
 
 def test_failed_replica_is_reused_when_its_node_returns(scene: Scene) -> None:
     homes = scene.add_nodes("20Gi", "20Gi", "20Gi")
-    scene.add_claim("data", "5Gi", "longhorn")
-    scene.add_pod("app", "data", node=homes[0])
-    until("pod runs", lambda: scene.running("app"))
+    scene.start("5Gi", homes[0], "longhorn")
     before = {each["metadata"]["name"] for each in scene.replicas("data")}
     scene.rig.cluster.kubectl("annotate", "node", homes[2], "simulator/down=true")
     until("degraded", lambda: _robustness(scene) == "degraded")
@@ -181,9 +173,7 @@ def test_written_data_reduces_the_available_space(scene: Scene) -> None:
 
 def test_grown_claim_grows_its_volume(scene: Scene) -> None:
     [home] = scene.add_nodes("20Gi")
-    scene.add_claim("data", "5Gi")
-    scene.add_pod("app", "data", node=home)
-    until("pod runs", lambda: scene.running("app"))
+    scene.start("5Gi", home)
     scene.add_claim("data", "8Gi")
     until("grown", lambda: _capacity(scene) == str(8 * 2**30))
     assert scene.replicas("data")[0]["spec"]["volumeSize"] == str(8 * 2**30)
@@ -199,9 +189,7 @@ def test_grown_claim_grows_its_volume(scene: Scene) -> None:
 
 def test_a_growth_is_refused_while_longhorn_does_not_answer(scene: Scene) -> None:
     [home] = scene.add_nodes("20Gi")
-    scene.add_claim("data", "5Gi")
-    scene.add_pod("app", "data", node=home)
-    until("pod runs", lambda: scene.running("app"))
+    scene.start("5Gi", home)
     scene.rig.simulator.kill()
     try:
         with pytest.raises(ApiError, match=r"failed calling webhook .*validator\.longhorn\.io"):

@@ -39,9 +39,7 @@ def test_changed_placement_is_consistent(rig: Rig, tmp_path: Path, storage_class
     scene = Scene(rig, f"changed-{storage_class}")
     home = scene.add_node("20Gi", "40Gi")
     with PlacementWebhook(rig.cluster, tmp_path, _use_small_disk) as webhook:
-        scene.add_claim("data", "5Gi", storage_class)
-        scene.add_pod("app", "data", node=home)
-        until("pod runs", lambda: scene.running("app"))
+        scene.start("5Gi", home, storage_class)
     uuid = disk_uuid(home, _SMALL)
     [replica] = scene.replicas("data")
     name = replica["metadata"]["name"]
@@ -62,9 +60,7 @@ def test_refused_placement_is_repeated(rig: Rig, tmp_path: Path) -> None:
     home = scene.add_node("20Gi")
     answers = [False, False, True]
     with PlacementWebhook(rig.cluster, tmp_path, lambda _: (answers.pop(0), [])) as webhook:
-        scene.add_claim("data", "5Gi")
-        scene.add_pod("app", "data", node=home)
-        until("pod runs", lambda: scene.running("app"))
+        scene.start("5Gi", home)
     assert scene.replica_nodes("data") == [home]
     assert len(webhook.requests) == 3
     scene.clean()
