@@ -90,13 +90,13 @@ async def test_its_own_lease_can_be_created_and_renewed(cluster: DevCluster, acc
 @pytest.mark.parametrize("account", ACCOUNTS)
 async def test_no_other_lease_can_be_created_and_none_for_more_than_an_hour(cluster: DevCluster, account: str) -> None:
     """RBAC allows it, because it ignores names; longhorn-manager would wait for such a Lease."""
-    refused = [
+    forbidden = [
         (lease("longhorn-manager-upgrade-lock"), "no Lease but"),
         ({**lease(""), "metadata": {"generateName": account}}, "no Lease but"),
         (lease(account, 3601), "an hour at most"),
     ]
     async with client_of(cluster, account) as client:
-        for body, message in refused:
+        for body, message in forbidden:
             with refused(message):
                 await client.create(LEASES.path(NAMESPACE), body)
             cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(body))

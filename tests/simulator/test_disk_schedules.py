@@ -1,6 +1,7 @@
 """With DiskSchedules the simulator starts, grows, copies and writes only granted bytes."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,7 @@ from tests.worlds.simulator_disk_schedules import DiskScheduling
 CLAIM = CLAIMS.path("shop", "v")
 
 
-async def start_world(*sizes: str, **changes: object) -> tuple[World, DiskScheduling]:
+async def start_world(*sizes: str, **changes: Any) -> tuple[World, DiskScheduling]:
     """Starts a cluster with a DiskSchedule for each disk."""
     world = World(disk_schedules=True, **changes)
     await world.start(*sizes)

@@ -1,6 +1,7 @@
 """Volumes and replicas under the real controllers. The API server is in memory."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ async def start_volume(
     replicas: int = 1,
     node: str = "",
     seed: int = 1,
-    config: Mapping[str, object] | None = None,
+    config: Mapping[str, Any] | None = None,
     **settings: str,
 ) -> World:
     """Starts a node with one disk for each size, and a volume. The volume `v` is attached on `node`, if one is named.
