@@ -36,13 +36,6 @@ def test_what_rules_read_may_be_listed_and_watched_and_nothing_else() -> None:
     assert {(verb, kind) for verb, _, kind, _ in granted} == needed - granted_by_the_base
 
 
-def test_the_role_is_bound_to_the_extenders_service_account_only() -> None:
-    binding = only("ClusterRoleBinding", ACCESS)
-    assert only("ClusterRole", ACCESS)["metadata"]["name"] == binding["metadata"]["name"] == ROLE
-    assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE}
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
-
-
 @pytest.fixture(scope="module", params=BASES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Built, Built]:
     """The objects of a base without and with a policy."""

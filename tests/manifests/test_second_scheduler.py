@@ -1,27 +1,20 @@
-"""manifests/overlays/second-scheduler: a second kube-scheduler with its own name, its own Lease, and what it may read."""
+"""manifests/overlays/second-scheduler: a second kube-scheduler with its own name and its own Lease."""
 
-import re
 from typing import Any
 
 import yaml
 
 from tests.manifests.kustomize import documented_kustomization
-from tests.manifests.load import CONFIGS, MANIFESTS, NAMESPACE, documents, objects, only, permissions
+from tests.manifests.load import CONFIGS, MANIFESTS, NAMESPACE, documents, only, permissions
 
 FOLDER = MANIFESTS / "overlays/second-scheduler"
 SCHEDULER = "longhorn-scheduler"
-AUTHENTICATION_READER = "extension-apiserver-authentication-reader"
 
 
 def configuration() -> dict[str, Any]:
     (document,) = documents(FOLDER / "config/kube-scheduler.yaml")
     assert isinstance(document, dict)
     return document
-
-
-def pod_spec() -> dict[str, Any]:
-    spec: dict[str, Any] = only("Deployment", FOLDER, name=SCHEDULER)["spec"]["template"]["spec"]
-    return spec
 
 
 def test_its_configuration_is_the_recommended_one_with_a_lease_and_a_name_of_its_own() -> None:
@@ -53,52 +46,6 @@ def test_its_lease_is_deleted_with_it() -> None:
     election = configuration()["leaderElection"]
     wanted = (election["resourceName"], election["resourceNamespace"])
     assert (lease["metadata"]["name"], lease["metadata"]["namespace"]) == wanted
-
-
-def test_it_may_read_how_the_api_server_authenticates() -> None:
-    """Without this binding, which is in kube-system, kube-scheduler logs "forbidden" for ever."""
-    binding = only("RoleBinding", FOLDER / "access", name=f"{SCHEDULER}-authentication-reader")
-    assert binding["metadata"]["namespace"] == "kube-system"
-    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", AUTHENTICATION_READER)
-
-
-def test_every_role_is_bound_to_its_account_and_no_other() -> None:
-    bindings = [entry for entry in objects(FOLDER / "access") if entry["kind"].endswith("RoleBinding")]
-    assert {(entry["roleRef"]["kind"], entry["roleRef"]["name"]) for entry in bindings} == {
-        ("ClusterRole", "system:kube-scheduler"),
-        ("ClusterRole", "system:volume-scheduler"),
-        ("Role", AUTHENTICATION_READER),
-        ("Role", SCHEDULER),
-    }
-    account = [{"kind": "ServiceAccount", "name": SCHEDULER, "namespace": NAMESPACE}]
-    assert [entry["subjects"] for entry in bindings] == [account] * len(bindings)
-    assert only("ServiceAccount", FOLDER / "access")["metadata"]["name"] == SCHEDULER
-
-
-def test_its_own_pods_do_not_wait_for_themselves() -> None:
-    assert pod_spec()["schedulerName"] == "default-scheduler" != configuration()["profiles"][0]["schedulerName"]
-    assert pod_spec()["serviceAccountName"] == SCHEDULER
-
-
-def test_it_reads_the_configuration_that_is_mounted() -> None:
-    """The ConfigMap is generated, so that a change is rolled out."""
-    (kustomization,) = documents(FOLDER / "kustomization.yaml")
-    (generated,) = kustomization["configMapGenerator"]
-    (container,) = pod_spec()["containers"]
-    (volume,) = pod_spec()["volumes"]
-    (mount,) = container["volumeMounts"]
-    assert volume["configMap"]["name"] == generated["name"]
-    assert generated["files"] == ["config/kube-scheduler.yaml"]
-    assert container["args"] == [f"--config={mount['mountPath']}/kube-scheduler.yaml"]
-    assert generated["namespace"] == NAMESPACE
-
-
-def test_the_image_is_the_official_one_with_a_version_to_set() -> None:
-    (kustomization,) = documents(FOLDER / "kustomization.yaml")
-    (image,) = kustomization["images"]
-    (container,) = pod_spec()["containers"]
-    assert image["name"] == container["image"] == "registry.k8s.io/kube-scheduler"
-    assert re.fullmatch(r"v1\.\d+\.\d+", image["newTag"])
 
 
 def test_the_guides_kustomization_names_the_overlay_and_sets_the_version() -> None:

@@ -1,13 +1,12 @@
 """manifests/tls and its two overlays, and manifests/overlays/network-policy: ports, files and names are those of the program."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
-from tests.manifests.kustomize import build, build_own
+from tests.manifests.kustomize import build
 from tests.manifests.load import (
     CONFIGS,
     MANIFESTS,
@@ -25,7 +24,6 @@ SECRET = f"{NAME}-tls"
 CERTIFICATES = by_name(documents(MANIFESTS / "overlays/tls-cert-manager/certificates.yaml"))
 POLICY = only("NetworkPolicy", MANIFESTS / "overlays/network-policy")["spec"]
 CONTROL_PLANE = "CONTROL-PLANE-NETWORK"
-WITH_COMPONENT = "resources: [../manifests/base]\ncomponents: [../manifests/tls]\n"
 
 
 @pytest.mark.e2e
@@ -59,14 +57,6 @@ def test_the_pods_read_the_mounted_secret_and_probes_have_a_port_of_their_own() 
     assert probes == [{"path": "/healthz", "port": "probes"}] * 3
 
 
-@pytest.mark.e2e
-def test_every_port_of_the_container_has_a_name_of_its_own(tmp_path: Path) -> None:
-    (container,) = pod_spec(by_name(build_own(tmp_path, WITH_COMPONENT)))["containers"]
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert sorted(ports.values()) == [9504, PLACEMENT_GUARD.port, 9508]
-    assert len(ports) == len(container["ports"])
-
-
 def certificate(name: str) -> dict[str, Any]:
     spec: dict[str, Any] = CERTIFICATES["Certificate", name]["spec"]
     return spec
@@ -79,14 +69,6 @@ def test_cert_manager_makes_what_the_pods_mount_for_the_name_that_kube_scheduler
     assert server["dnsNames"] == [config["extenders"][0]["tlsConfig"]["serverName"]]
     assert {entry["metadata"]["namespace"] for entry in CERTIFICATES.values()} == {NAMESPACE}
     assert {kind for kind, _ in CERTIFICATES} == {"Issuer", "Certificate"}
-
-
-def test_certificates_of_callers_and_of_the_server_are_for_one_purpose_each() -> None:
-    assert certificate(SECRET)["usages"][-1] == "server auth"
-    assert certificate(f"{NAME}-client")["usages"][-1] == "client auth"
-    authority = certificate(f"{NAME}-ca")
-    # kube-scheduler reads an authority at its start only.
-    assert authority["privateKey"]["rotationPolicy"] == "Never"
 
 
 def test_the_network_policy_lets_kube_scheduler_api_servers_and_prometheus_in() -> None:
