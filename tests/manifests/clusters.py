@@ -24,8 +24,8 @@ async def client_of(cluster: DevCluster, account: str = NAME) -> AsyncIterator[K
 
 
 @contextmanager
-def refused(message: str = "") -> Iterator[None]:
-    """The API server forbids what is called inside, with this message."""
+def refused(message: str | None = None) -> Iterator[None]:
+    """The API server forbids what is called inside, with this message if it is given."""
     with pytest.raises(ApiError, match=message) as refusal:
         yield
     assert refusal.value.forbidden
