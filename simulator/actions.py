@@ -103,9 +103,9 @@ def is_write(action: Action) -> bool:
     return not isinstance(action, (AfterDelay, RequeueAfter))
 
 
-def remove_finalizers(resource: Resource, target: KubeObject[Any], event: str, *finalizers: str) -> tuple[Action, ...]:
+def remove_finalizers(resource: Resource, target: KubeObject[Any], event: str, *finalizers: str) -> list[Action]:
     """Removes finalizers; returns no action if the object has none of them."""
     remaining = [entry for entry in target.finalizers if entry not in finalizers]
     if remaining == target.finalizers:
-        return ()
-    return (PatchObject(resource, target, {"metadata": {"finalizers": remaining or None}}, event),)
+        return []
+    return [PatchObject(resource, target, {"metadata": {"finalizers": remaining or None}}, event)]

@@ -24,8 +24,7 @@ from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.values import replace
 from simulator import images
 from simulator.action_runner import ActionRunner
-from simulator.attacher import Attachment, AttachmentObservation, Publish, decide_attachment
-from simulator.capacity_publisher import decide_capacities
+from simulator.attacher import Attachment, AttachmentObservation, Publish, PublishCalls, decide_attachment
 from simulator.config import Config
 from simulator.controller_queue import ControllerQueue, LonghornQueue
 from simulator.event_routing import EventRouter
@@ -33,8 +32,15 @@ from simulator.expander import ExpansionObservation, decide_expansion
 from simulator.nodes import NodeObservation, decide_node, disk_uuid, manager_name
 from simulator.objects import AUTO_SALVAGE, DISK_LABEL, NODE_LABEL, WRITE, timestamp
 from simulator.pods import Mount, Pod, decide_pod, is_waiting, waiting_reason
-from simulator.provisioner import Claim, ClaimObservation, claim_reference, decide_claim, decide_reclaim, volume_name
-from simulator.publish_calls import PublishCalls
+from simulator.provisioner import (
+    Claim,
+    ClaimObservation,
+    claim_reference,
+    decide_capacities,
+    decide_claim,
+    decide_reclaim,
+    volume_name,
+)
 from simulator.status_lag import Place, StatusLag
 from simulator.tables import Store
 from simulator.volumes.observation import RUNNING, Replica, Volume, VolumeObservation, is_healthy
@@ -77,16 +83,7 @@ class Controllers:
         self.attachments = self._create_queue("attachments", self.reconcile_attachment)
         self.pods = self._create_queue("pods", self.reconcile_pod)
         self.images = self._create_queue("backingimages", self.reconcile_backing_image)
-        self.queues: tuple[ControllerQueue[Any], ...] = (
-            self.volumes,
-            self.replicas,
-            self.nodes,
-            self.claims,
-            self.persistent_volumes,
-            self.attachments,
-            self.pods,
-            self.images,
-        )
+        self.queues = [value for value in vars(self).values() if isinstance(value, ControllerQueue)]
         place_of = _labelled_place if config.places_replicas else _place
         self._lag = StatusLag(store.replicas, place_of, config, clock, rng)
         self.publish_calls = PublishCalls(config, clock)
@@ -409,13 +406,13 @@ class Controllers:
         if image is None:
             return await self.runner.run(f"image {name}", [])
         store = self.store
-        using = [
-            (volume, [replica.model for replica in store.replicas_by_volume.get(volume.name)])
+        needed = {
+            replica.model.disk_id
             for volume in store.volumes.objects.values()
             if volume.model.backing_image == name
-        ]
-        needed = images.needed_disks(name, using)
-        actions = images.decide_backing_image(image, needed, self.config, store.disk_schedules.models)
+            for replica in store.replicas_by_volume.get(volume.name)
+        }
+        actions = images.decide_backing_image(image, sorted(needed - {""}), self.config, store.disk_schedules.models)
         return await self.runner.run(f"image {name}", actions)
 
 

@@ -12,7 +12,6 @@ from simulator.actions import Action, AfterDelay, CreateObject, PatchObject, Rep
 from simulator.config import Config
 from simulator.disk_schedule_grants import Schedules, copyable_disks
 from simulator.objects import REAL_SIZE, VIRTUAL_SIZE, Json, KubeObject
-from simulator.volumes.observation import Volume
 
 ENGINE_IMAGE = "longhornio/longhorn-engine:simulated"
 MANAGER_IMAGE = "longhornio/longhorn-instance-manager:simulated"
@@ -35,19 +34,6 @@ def decide_engine_image(image: KubeObject[longhorn.EngineImage] | None, nodes: I
         []
         if status == image.status
         else [ReplaceStatus(LONGHORN_ENGINE_IMAGES, image, status, "engine image deployed")]
-    )
-
-
-def needed_disks(image: str, volumes: Iterable[tuple[Volume, Sequence[longhorn.Replica]]]) -> list[str]:
-    """Disks with replicas of volumes that use a backing image."""
-    return sorted(
-        {
-            replica.disk_id
-            for volume, replicas in volumes
-            if volume.model.backing_image == image
-            for replica in replicas
-            if replica.disk_id
-        }
     )
 
 

@@ -1,14 +1,19 @@
 """Attaching and detaching: Longhorn's reconcileAttachDetachStateMachine. spec.nodeID is the node to attach to,
-status.currentNodeID the node of the attached volume.
+status.currentNodeID the node of the attached volume. For a clone's copy and for evictions, Longhorn's VolumeCloneController and
+VolumeEvictionController attach a volume without a workload.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from app.kube.resources import LONGHORN_VOLUMES
+from scheduler_core.longhorn.placement import find_candidates
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.volume_validation import awaits_copy
 from scheduler_core.model.longhorn import STRICT_LOCAL
-from simulator.actions import Action, AfterDelay
+from simulator.actions import Action, AfterDelay, PatchObject, RequeueAfter
+from simulator.objects import EVICTING
 from simulator.volumes.manifests import mark_healthy
 from simulator.volumes.observation import (
     ATTACHED,
@@ -26,6 +31,7 @@ from simulator.volumes.observation import (
     Volume,
     VolumeObservation,
     is_healthy,
+    is_working,
     patch_replica_status,
     patch_volume_status,
 )
@@ -119,6 +125,64 @@ def _finish_attachment(observation: VolumeObservation, startable: list[Replica])
 
 def _stop_replica(replica: Replica) -> Action:
     return patch_replica_status(replica, {"currentState": STOPPED}, "replica stopped")
+
+
+def copy_clone(observation: VolumeObservation) -> list[Action]:
+    """Attaches a new clone, and detaches it once it has its data. Any ready node may be the one: Longhorn takes the owner of the
+    volume (GetReadyNodeForVolumeAttach), whichever node the pod is on. A node that a replica is bound to stays the one.
+    """
+    model = observation.model
+    if not awaits_copy(model):
+        return []
+    if model.state == ATTACHED and any(is_working(replica) for replica in observation.live_replicas):
+        status = {"cloneStatus": {"state": "copy-completed-awaiting-healthy", "sourceVolume": model.data_source}}
+        # The state is written last: a volume with it is not detached here again.
+        return [
+            PatchObject(LONGHORN_VOLUMES, observation.volume, {"spec": {"nodeID": ""}}, "clone copied, to be detached"),
+            patch_volume_status(observation, status, "clone copied", "cloned"),
+        ]
+    if model.node_id or model.state != DETACHED:
+        return []
+    bound = {replica.model.hard_node_affinity for replica in observation.live_replicas} - {""}
+    up = sorted(bound) or sorted(name for name in observation.cluster.nodes if observation.can_run(name))
+    if not up:
+        return []
+    body = {"spec": {"nodeID": observation.rng.choice(up)}}
+    return [PatchObject(LONGHORN_VOLUMES, observation.volume, body, "clone to be attached")]
+
+
+def attach_for_eviction(observation: VolumeObservation) -> list[Action]:
+    """Attaches a detached volume to evict its replicas, and detaches it afterwards. It is attached only if there is a candidate
+    disk for every one of its replicas.
+    """
+    evicting = [replica for replica in observation.live_replicas if replica.model.eviction_requested]
+    if observation.attached_for_eviction:
+        if evicting or not observation.model.current_node_id:
+            return []
+        body = {"spec": {"nodeID": ""}, "metadata": {"annotations": {EVICTING: None}}}
+        return [PatchObject(LONGHORN_VOLUMES, observation.volume, body, "volume evicted, to be detached")]
+    if not evicting or observation.model.node_id or observation.model.state != DETACHED:
+        return []
+    if not all(_has_candidate(observation, replica.model.name) for replica in observation.live_replicas):
+        return [RequeueAfter(observation.config.schedule_retry)]
+    up = sorted(name for name, node in observation.cluster.nodes.items() if node.ready)
+    if not up:
+        return []
+    body = {"spec": {"nodeID": observation.rng.choice(up)}, "metadata": {"annotations": {EVICTING: "true"}}}
+    return [
+        PatchObject(
+            LONGHORN_VOLUMES, observation.volume, body, "volume to be attached for eviction", counter="evictions"
+        )
+    ]
+
+
+def _has_candidate(observation: VolumeObservation, name: str) -> bool:
+    replica = next(each for each in observation.replica_models if each.name == name)
+    return bool(
+        find_candidates(
+            observation.cluster, ReplicaRequest.for_replica(observation.model, replica), observation.replica_models
+        ).disks
+    )
 
 
 def readiness_problem(volume: Volume, replicas: Collection[Replica]) -> str:
