@@ -16,7 +16,6 @@ from typing import Any, Final, Self
 from app.kube.client import ApiError
 from app.kube.resources import NODES
 from devcluster import kubeconfig, scheduler_config
-from devcluster import kwok_nodes as nodes
 from devcluster.api import Api
 from devcluster.build import KUBECTL, SCHEDULER, ensure_built
 from devcluster.components import ClusterOptions, Components
@@ -30,6 +29,12 @@ from devcluster.process import READY_TIMEOUT, Process, Ready
 _POLL_INTERVAL: Final = 0.05
 _SETTLE_TIMEOUT: Final = 30.0
 _TOKEN_LIFETIME: Final = 7 * 24 * 3600
+_NODE_CAPACITY: Final = {"cpu": "32", "memory": "256Gi", "pods": "200"}
+_NODE_ANNOTATIONS: Final = {
+    "kwok.x-k8s.io/node": "fake",
+    # As a kubelet sets it: without it the attach/detach controller creates no VolumeAttachments for the node.
+    "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+}
 
 
 class DevCluster:
@@ -181,7 +186,19 @@ class DevCluster:
             taints: mappings with ``key``, ``effect`` and optionally ``value``
             allocatable: the resources for pods; None: 32 CPUs, 256 GiB and 200 pods
         """
-        self.api.create(NODES.path(), nodes.manifest(name, labels, annotations, taints, allocatable))
+        resources = dict(allocatable or _NODE_CAPACITY)
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": name,
+                "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})},
+                "annotations": {**_NODE_ANNOTATIONS, **(annotations or {})},
+            },
+            "spec": {"taints": [dict(taint) for taint in taints]},
+            "status": {"allocatable": resources, "capacity": resources},
+        }
+        self.api.create(NODES.path(), node)
 
     def wait_nodes_ready(self, seconds: float = _SETTLE_TIMEOUT) -> None:
         """Waits until every node is Ready and untainted. The taint is not-ready, which the node controller removes."""
@@ -304,7 +321,7 @@ class DevCluster:
             os.close(lock)
 
     def _are_nodes_ready(self) -> bool:
-        return all(nodes.is_ready(node) for node in self.api.get(NODES.path())["items"])
+        return all(_is_ready(node) for node in self.api.get(NODES.path())["items"])
 
     def _default_account_exists(self) -> bool:
         try:
@@ -360,3 +377,9 @@ class DevCluster:
             return False
 
         wait_until(what, is_done, seconds, explain=lambda: f"the logs are in {self.logs}", poll=_POLL_INTERVAL)
+
+
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    conditions = node["status"].get("conditions") or ()
+    tainted = any(taint["key"] == "node.kubernetes.io/not-ready" for taint in node["spec"].get("taints") or ())
+    return not tainted and any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)

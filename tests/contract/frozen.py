@@ -23,11 +23,10 @@ from app.memory import MemoryBudget
 from app.runtime.connections import ServerMetrics
 from app.scheduler.api_calls import SchedulerMetrics
 from app.settings import Settings
-from devcluster.build import KUBECTL, ensure_built
-from devcluster.kubectl import Kubectl
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.predict.node_loss import NodeLossOutcome
 from tests import builders as make
+from tests.manifests.kustomize import kustomize
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDENS: Final = ROOT / "tests/golden/contract"
@@ -132,16 +131,12 @@ def log_events() -> str:
 
 def manifests() -> str:
     """What kustomize makes of every folder of manifests that has a kustomization."""
-    kubectl = Kubectl(
-        ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache"
-    )  # kustomize talks to no server
     texts = []
     for path in sorted((ROOT / "manifests").rglob("kustomization.yaml")):
         folder = path.parent
         if "kind: Component" in path.read_text():
             continue
-        rendered = kubectl.run(("kustomize", str(folder)), None, check=True, seconds=60)
-        texts.append(f"##### {folder.relative_to(ROOT)}\n{rendered}")
+        texts.append(f"##### {folder.relative_to(ROOT)}\n{kustomize(folder)}")
     return "\n".join(texts)
 
 
