@@ -246,12 +246,6 @@ def test_the_notes_name_the_steps_that_tls_needs(helm: Helm, values: Mapping[str
     assert {step for step in every_step if step in notes} == steps
 
 
-def test_a_secret_that_is_given_is_mounted(helm: Helm) -> None:
-    rendered = helm.render({"tls": {"enabled": True, "secretName": "mine"}})
-    (volume,) = pod_spec(rendered)["volumes"]
-    assert volume["secret"]["secretName"] == "mine"
-
-
 def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:
     """By these an administrator finds what a release has installed."""
     parts = ("askPolicy", "monitoring", "secondScheduler", "schedulerNamePolicy", "tls")
@@ -272,45 +266,41 @@ def container_of(objects: Built) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("values", "path", "expected"),
     [
-        ({"replicas": 3}, "replicas", 3),
-        ({"podAnnotations": {"a": "b"}}, "template metadata annotations", {"a": "b"}),
-        ({"podLabels": {"a": "b"}}, "template metadata labels", {"app.kubernetes.io/name": NAME, "a": "b"}),
-        ({"nodeSelector": {"a": "b"}}, "template spec nodeSelector", {"kubernetes.io/os": "linux", "a": "b"}),
-        ({"tolerations": []}, "template spec tolerations", None),
-        ({"priorityClassName": ""}, "template spec priorityClassName", None),
-        ({"imagePullSecrets": [{"name": "a"}]}, "template spec imagePullSecrets", [{"name": "a"}]),
-        ({"affinity": {"podAntiAffinity": None, "nodeAffinity": ON_SSD}}, "template spec affinity",
-         {"nodeAffinity": ON_SSD}),
-        ({"affinity": {"nodeAffinity": ON_SSD}}, "template spec affinity",
-         {**VALUES["affinity"], "nodeAffinity": ON_SSD}),
-        ({"topologySpreadConstraints": [ZONES]}, "template spec topologySpreadConstraints", [ZONES]),
-        ({"topologySpreadConstraints": []}, "template spec topologySpreadConstraints", None),
-        ({"extraVolumes": [SCRATCH]}, "template spec volumes", [SCRATCH]),
-    ],
-)  # fmt: skip
-def test_a_value_reaches_the_deployment(helm: Helm, values: Mapping[str, Any], path: str, expected: object) -> None:
-    entry: Any = helm.render(values)["Deployment", NAME]["spec"]
-    *parents, key = path.split()
-    for parent in parents:
-        entry = entry[parent]
-    assert entry.get(key) == expected
-
-
-@pytest.mark.parametrize(
-    ("values", "key", "expected"),
-    [
-        ({"image": {"repository": "r.example.com/a", "tag": "1.10"}}, "image", "r.example.com/a:1.10"),
-        ({"global": {"cattle": {"systemDefaultRegistry": "r.example.com"}}}, "image",
+        ({"replicas": 3}, "Deployment spec replicas", 3),
+        ({"podAnnotations": {"a": "b"}}, "Pod metadata annotations", {"a": "b"}),
+        ({"podLabels": {"a": "b"}}, "Pod metadata labels", {"app.kubernetes.io/name": NAME, "a": "b"}),
+        ({"nodeSelector": {"a": "b"}}, "Pod spec nodeSelector", {"kubernetes.io/os": "linux", "a": "b"}),
+        ({"tolerations": []}, "Pod spec tolerations", None),
+        ({"priorityClassName": ""}, "Pod spec priorityClassName", None),
+        ({"imagePullSecrets": [{"name": "a"}]}, "Pod spec imagePullSecrets", [{"name": "a"}]),
+        ({"affinity": {"podAntiAffinity": None, "nodeAffinity": ON_SSD}}, "Pod spec affinity", {"nodeAffinity": ON_SSD}),
+        ({"affinity": {"nodeAffinity": ON_SSD}}, "Pod spec affinity", {**VALUES["affinity"], "nodeAffinity": ON_SSD}),
+        ({"topologySpreadConstraints": [ZONES]}, "Pod spec topologySpreadConstraints", [ZONES]),
+        ({"topologySpreadConstraints": []}, "Pod spec topologySpreadConstraints", None),
+        ({"extraVolumes": [SCRATCH]}, "Pod spec volumes", [SCRATCH]),
+        ({"tls": {"enabled": True, "secretName": "mine"}}, "Pod spec volumes 0 secret secretName", "mine"),
+        ({"image": {"repository": "r.example.com/a", "tag": "1.10"}}, "Pod spec containers 0 image",
+         "r.example.com/a:1.10"),
+        # Rancher's registry is put in front of the image.
+        ({"global": {"cattle": {"systemDefaultRegistry": "r.example.com"}}}, "Pod spec containers 0 image",
          f"r.example.com/{NAME}:0.1.0"),
-        ({"extraArgs": ["--log-level", "debug"]}, "args",
+        ({"extraArgs": ["--log-level", "debug"]}, "Pod spec containers 0 args",
          ["serve", "--host", "::", "--port", "9504", "--log-level", "debug"]),
-        ({"resources": {"limits": {"memory": "2Gi"}}}, "resources",
+        ({"resources": {"limits": {"memory": "2Gi"}}}, "Pod spec containers 0 resources",
          {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}),
+        ({}, "ServiceAccount metadata annotations", None),
+        ({"serviceAccount": {"annotations": {"a": "b"}}}, "ServiceAccount metadata annotations", {"a": "b"}),
+        ({}, "Service spec clusterIP", None),
+        ({"service": {"clusterIP": "10.43.0.9"}}, "Service spec clusterIP", "10.43.0.9"),
     ],
 )  # fmt: skip
-def test_a_value_reaches_the_container(helm: Helm, values: Mapping[str, Any], key: str, expected: object) -> None:
-    """Rancher's registry is put in front of the image."""
-    assert container_of(helm.render(values))[key] == expected
+def test_a_value_reaches_its_object(helm: Helm, values: Mapping[str, Any], path: str, expected: object) -> None:
+    objects = helm.render(values)
+    kind, *parents, key = path.split()
+    entry: Any = objects["Deployment", NAME]["spec"]["template"] if kind == "Pod" else objects[kind, NAME]
+    for parent in parents:
+        entry = entry[int(parent) if parent.isdigit() else parent]
+    assert entry.get(key) == expected
 
 
 def test_extra_volumes_and_variables_are_there_as_well(helm: Helm) -> None:
@@ -321,12 +311,6 @@ def test_extra_volumes_and_variables_are_there_as_well(helm: Helm) -> None:
     container = container_of(objects)
     assert [entry["mountPath"] for entry in container["volumeMounts"]] == [f"/etc/{NAME}-tls", "/scratch"]
     assert container["env"] == [*container_of(helm.render())["env"], variable]
-
-
-def test_the_service_account_has_the_annotations_that_are_given(helm: Helm) -> None:
-    metadata = helm.render({"serviceAccount": {"annotations": {"a": "b"}}})["ServiceAccount", NAME]["metadata"]
-    assert metadata["annotations"] == {"a": "b"}
-    assert "annotations" not in helm.render()["ServiceAccount", NAME]["metadata"]
 
 
 def test_alerts_lead_to_the_copy_of_the_runbook_that_is_given(helm: Helm) -> None:
@@ -353,11 +337,6 @@ def test_the_second_kube_scheduler_calls_the_extender_where_it_is_installed(helm
     ]
     assert "longhorn-system" not in config
     assert f"http://{NAME}.storage.svc:9504" in config
-
-
-def test_the_service_keeps_an_address_that_is_given(helm: Helm) -> None:
-    assert "clusterIP" not in helm.render()["Service", NAME]["spec"]
-    assert helm.render({"service": {"clusterIP": "10.43.0.9"}})["Service", NAME]["spec"]["clusterIP"] == "10.43.0.9"
 
 
 def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
