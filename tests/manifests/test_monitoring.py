@@ -114,11 +114,8 @@ SCENARIOS: Final = {
 
 def expressions() -> Iterator[tuple[str, str]]:
     """Every expression of PromQL with its alert or panel."""
-    for name, rule in ALERTS.items():
-        yield name, rule["expr"]
-    for panel in dashboard_panels():
-        for target in panel.get("targets", []):
-            yield panel["title"], target["expr"]
+    yield from ((name, rule["expr"]) for name, rule in ALERTS.items())
+    yield from dashboard_queries()
 
 
 def dashboard_panels() -> list[dict[str, Any]]:
@@ -179,15 +176,13 @@ def test_no_alert_reads_the_series_of_disks() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_every_alert_has_a_section_of_the_runbook(alert: str) -> None:
+def test_every_alert_leads_to_its_section_of_the_runbook(alert: str) -> None:
     rule = ALERTS[alert]
     assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{alert.lower()}"
     assert rule["labels"]["severity"] in ("critical", "warning")
-    sections = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
-    assert alert in sections
 
 
-def test_the_runbook_has_no_section_of_an_alert_that_is_gone() -> None:
+def test_the_runbook_has_the_sections_of_all_alerts_and_no_other() -> None:
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
     assert sections == list(ALERTS)
 
