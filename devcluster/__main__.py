@@ -165,7 +165,6 @@ def _run_stack(directory: Path, options: StackOptions, *, registered: bool) -> N
 
 
 def _report_with_time() -> Callable[[str], None]:
-    """A reporter that prints lines with the seconds since now."""
     started = time.monotonic()
     return lambda line: _print_line(f"{time.monotonic() - started:6.1f} s  {line}")
 
@@ -175,17 +174,13 @@ def _print_line(line: str) -> None:
 
 
 def _colour(line: str, colour: str) -> str:
-    """Adds a colour, unless NO_COLOR is set.
-
-    typer removes it where there is no terminal.
-    """
+    """Adds a colour, unless NO_COLOR is set. typer removes it where there is no terminal."""
     return line if os.environ.get("NO_COLOR") else typer.style(line, fg=colour)
 
 
 def _handle_signals() -> None:
-    """Makes SIGINT, SIGTERM and SIGHUP end the command in order.
-
-    SIGINT is included because it is ignored in a process that a script starts in the background.
+    """Makes SIGINT, SIGTERM and SIGHUP end the command in order. SIGINT is included because it is ignored in a process that a
+    script starts in the background.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)

@@ -1,7 +1,4 @@
-"""A synchronous client of the API server.
-
-It is a `KubeClient` on its own event loop, in its own thread.
-"""
+"""A synchronous client of the API server. It is a `KubeClient` on its own event loop, in its own thread."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ from app.kube.client import KubeClient
 
 
 class Api:
-    """Calls API paths and returns the decoded answers.
-
-    It may be used from any thread, and from a coroutine for a short call.
-    """
+    """Calls API paths and returns the decoded answers. It may be used from any thread, and from a coroutine for a short call."""
 
     def __init__(self, kubeconfig: Path) -> None:
         with ExitStack() as stack:
@@ -31,45 +25,20 @@ class Api:
             self._stack = stack.pop_all()
 
     def get(self, path: str) -> Any:
-        """Returns the object or list at a path.
-
-        Raises:
-            ApiError: the API server refused or did not answer
-        """
         return msgspec.json.decode(self._portal.call(self._client.get, path))
 
     def text(self, path: str) -> str:
-        """Returns what a path answers that is not JSON, such as /metrics.
-
-        Raises:
-            ApiError: as get
-        """
+        """Returns what a path answers that is not JSON, such as /metrics."""
         return str(self._portal.call(self._client.get, path), "utf-8")
 
     def create(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Creates an object; returns the stored object.
-
-        Raises:
-            ApiError: as get
-        """
         return msgspec.json.decode(self._portal.call(self._client.create, path, body))
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Patches an object (JSON merge patch).
-
-        Raises:
-            ApiError: as get
-        """
         return msgspec.json.decode(self._portal.call(self._client.patch, path, body))
 
     def delete(self, path: str, options: Mapping[str, Any] | None = None) -> Any:
-        """Deletes an object, with DeleteOptions if these are given.
-
-        Raises:
-            ApiError: as get
-        """
         return msgspec.json.decode(self._portal.call(self._client.delete, path, options))
 
     def close(self) -> None:
-        """Closes connections and ends the thread."""
         self._stack.close()

@@ -55,10 +55,7 @@ _MAX_UNUSED_SECONDS: Final = 30 * 24 * 3600.0
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """The cache folder of built programs and of clusters started by hand.
-
-    It is below $DEVCLUSTER_CACHE, or below the XDG cache folder.
-    """
+    """The cache folder of built programs and of clusters started by hand. It is below $DEVCLUSTER_CACHE, or below the XDG cache folder."""
     if environment.get("DEVCLUSTER_CACHE"):
         base = Path(environment["DEVCLUSTER_CACHE"])
     else:
@@ -67,11 +64,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def pinned_version() -> str:
-    """The version of Kubernetes whose modules and sums are in the repository.
-
-    Raises:
-        BuildError: go.mod requires none
-    """
+    """The version of Kubernetes whose modules and sums are in the repository."""
     return kubernetes_version.pinned_version((MODULE / "go.mod").read_text())
 
 
@@ -99,10 +92,6 @@ def ensure_built(cache: Path | None = None, report: Report | None = None, versio
         cache: the cache folder; None: `cache_folder()`
         report: receives lines about the progress; None: standard error
         version: of Kubernetes; None: that of $DEVCLUSTER_KUBERNETES_VERSION, or the pinned one
-
-    Raises:
-        BuildError: they cannot be built
-        ConfigError: the version is none
     """
     base = cache or cache_folder()
     chosen = kubernetes_version.choose(version, pinned_version())
@@ -111,19 +100,12 @@ def ensure_built(cache: Path | None = None, report: Report | None = None, versio
 
 
 def helm(cache: Path | None = None) -> Path | None:
-    """The program helm, None if it was not built."""
     folder = (cache or cache_folder()) / _helm_key()
     return folder / HELM if folder.is_dir() else None
 
 
 def ensure_helm_built(cache: Path | None = None, report: Report | None = None) -> Path:
-    """Builds helm if necessary; returns the program.
-
-    No cluster needs it, so it has a build of its own.
-
-    Raises:
-        BuildError: it cannot be built
-    """
+    """Builds helm if necessary; returns the program. No cluster needs it, so it has a build of its own."""
     return _build_once((cache or cache_folder()) / _helm_key(), report, _build_helm) / HELM
 
 
@@ -152,10 +134,7 @@ def _build_once(folder: Path, report: Report | None, build: Callable[[Path, Path
 
 
 def _remove_leftovers(base: Path) -> None:
-    """Removes killed builds, and builds unused for 30 days.
-
-    The caller holds the lock.
-    """
+    """Removes killed builds, and builds unused for 30 days. The caller holds the lock."""
     oldest = time.time() - _MAX_UNUSED_SECONDS
     for path in list(base.iterdir()):
         old = _KEY_PATTERN.fullmatch(path.name) and path.stat().st_mtime < oldest
@@ -241,10 +220,7 @@ def _resolve_module(module: Path, version: str, go: Toolchain, report: Report) -
 def _run(  # noqa: PLR0913 # each has a meaning of its own
     what: str, command: Sequence[str], env: Mapping[str, str], *, module: Path, log: Path, report: Report
 ) -> None:
-    """Runs a build command in a module's folder, and reports progress at intervals.
-
-    The compilers that it starts end with it.
-    """
+    """Runs a build command in a module's folder, and reports progress at intervals. The compilers that it starts end with it."""
     started = time.monotonic()
     with (
         log.open("wb") as output,
@@ -288,7 +264,6 @@ def _check_programs(folder: Path) -> None:
 
 @contextmanager
 def _hold_lock(lock: Path, report: Report) -> Iterator[None]:
-    """Holds a lock, at most until the end of the process."""
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

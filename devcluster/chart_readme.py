@@ -1,6 +1,5 @@
-"""Makes the chart's README from values.yaml, in the form of helm-docs: a table of keys with type, default and description.
-
-A comment right above a key is its description.
+"""Makes the chart's README from values.yaml, in the form of helm-docs: a table of keys with type, default and description. A
+comment right above a key is its description.
 """
 
 from __future__ import annotations

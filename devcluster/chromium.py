@@ -1,7 +1,4 @@
-"""Debian's Chromium without a window, driven by Playwright.
-
-The tests of the pages use it, and so do their pictures.
-"""
+"""Debian's Chromium without a window, driven by Playwright. The tests of the pages use it, and so do their pictures."""
 
 from __future__ import annotations
 
@@ -33,10 +30,8 @@ def find_chromium() -> str | None:
 
 @contextmanager
 def start_chromium(program: str) -> Iterator[Browser]:
-    """Runs Chromium with a new, empty profile.
-
-    It reaches 127.0.0.1 and files, and nothing else. There is no sandbox, which root cannot have: open pages of this
-    repository only.
+    """Runs Chromium with a new, empty profile. It reaches 127.0.0.1 and files, and nothing else. There is no sandbox, which root
+    cannot have: open pages of this repository only.
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=OPTIONS, chromium_sandbox=False)

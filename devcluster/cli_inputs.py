@@ -1,7 +1,4 @@
-"""Checks the command line's options before anything is started.
-
-Examples are the sizes of disks, and the names of files.
-"""
+"""Checks the command line's options before anything is started. Examples are the sizes of disks, and the names of files."""
 
 from __future__ import annotations
 
@@ -17,13 +14,7 @@ from simulator.config import load
 
 
 def disks(text: str) -> list[str]:
-    """The sizes of a node's disks in a text such as ``400Gi,100Gi``.
-
-    An empty text means a Longhorn node without disks.
-
-    Raises:
-        ConfigError: one of them is no size
-    """
+    """The sizes of a node's disks in a text such as ``400Gi,100Gi``. An empty text means a Longhorn node without disks."""
     sizes = [part.strip() for part in text.split(",")] if text.strip() else []
     for size in sizes:
         try:
@@ -36,24 +27,13 @@ def disks(text: str) -> list[str]:
 
 
 def directory(path: Path | None, default: Path) -> Path:
-    """The cluster's folder, which need not exist yet.
-
-    Raises:
-        ConfigError: it is a file
-    """
     if path is not None and path.exists() and not path.is_dir():
         raise ConfigError(f"--directory: {path} is no folder")
     return path or default
 
 
 def scheduler_config(path: Path | None, default: Path, *, registered: bool) -> Path | None:
-    """The KubeSchedulerConfiguration to use: the given or the default one.
-
-    None if the extender is not registered.
-
-    Raises:
-        ConfigError: the file does not exist, or is given although the extender is not to be registered
-    """
+    """The KubeSchedulerConfiguration to use: the given or the default one. None if the extender is not registered."""
     if not registered:
         if path is not None:
             raise ConfigError("--scheduler-config registers an extender and --without-extender does not: leave one out")
@@ -64,11 +44,7 @@ def scheduler_config(path: Path | None, default: Path, *, registered: bool) -> P
 
 
 def simulator_config(path: Path | None) -> Mapping[str, object]:
-    """The simulator's configuration; without a file, the defaults.
-
-    Raises:
-        ConfigError: the file cannot be read, or the simulator would refuse it
-    """
+    """The simulator's configuration; without a file, the defaults."""
     try:
         config = load(path)
     except CoreError as error:

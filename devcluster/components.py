@@ -1,7 +1,6 @@
-"""The command lines of the control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok.
-
-What would only cost time on a single machine is off: leader election, cloud providers, fsync. The rest is as in a real cluster:
-TLS, Node and RBAC authorisation, one service account per controller.
+"""The command lines of the control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok. What would only
+cost time on a single machine is off: leader election, cloud providers, fsync. The rest is as in a real cluster: TLS, Node and
+RBAC authorisation, one service account per controller.
 """
 
 from __future__ import annotations
@@ -81,14 +80,10 @@ class Components:
         return self._authority.bundle
 
     def kubeconfig_of(self, user: str) -> Path:
-        """The path of a component's kubeconfig, or for another user's."""
         return self._directories.kubeconfigs / f"{user}.kubeconfig"
 
     def etcd(self) -> Process:
-        """The store.
-
-        Without TLS, on the loopback address; without fsync, because no data has to survive a power cut.
-        """
+        """The store. Without TLS, on the loopback address; without fsync, because no data has to survive a power cut."""
         url = f"http://{_LOOPBACK}:{self._etcd_port}"
         peer = f"http://{_LOOPBACK}:{self._ports.take()}"
         arguments = [
@@ -105,10 +100,7 @@ class Components:
         return self._process(ETCD, arguments, f"{url}/health")
 
     def api_server(self) -> Process:
-        """The API server.
-
-        It is ready when its start-up hooks have run, among them the one for RBAC's default roles.
-        """
+        """The API server. It is ready when its start-up hooks have run, among them the one for RBAC's default roles."""
         arguments = [
             f"--etcd-servers=http://{_LOOPBACK}:{self._etcd_port}",
             f"--bind-address={_LOOPBACK}",
@@ -197,7 +189,6 @@ class Components:
         return [f"--tls-cert-file={self._server_pair.certificate}", f"--tls-private-key-file={self._server_pair.key}"]
 
     def _health_arguments(self, port: int) -> list[str]:
-        """Flags that serve health and metrics without authorisation."""
         return [
             f"--bind-address={_LOOPBACK}",
             f"--secure-port={port}",

@@ -1,7 +1,6 @@
-"""Writes the Grafana dashboard of the extender: `python -m devcluster.dashboard`.
-
-A table of panels becomes `manifests/monitoring/dashboard.json`. Only the leader reports disks; `max by` keeps a change of the leader from
-counting them twice.
+"""Writes the Grafana dashboard of the extender: `python -m devcluster.dashboard`. A table of panels becomes
+`manifests/monitoring/dashboard.json`. Only the leader reports disks; `max by` keeps a change of the leader from counting them
+twice.
 """
 
 from __future__ import annotations
@@ -67,10 +66,7 @@ class StatPanel:
 
 
 def _of_disks(name: str) -> str:
-    """Returns an expression for bytes of each of the chosen disks.
-
-    The disks are those of the chosen nodes.
-    """
+    """Returns an expression for bytes of each of the chosen disks. The disks are those of the chosen nodes."""
     return f'max by (node, disk) ({PREFIX}_disk_{name}_bytes{{node=~"$node"}})'
 
 
@@ -189,7 +185,6 @@ DISK_COLUMNS: Final = ("maximum", "reserved", "scheduled", "promised", "free", "
 
 
 def _references() -> Iterator[str]:
-    """Yields names for the queries of a panel: A, B, ..."""
     return iter("ABCDEFGHIJ")
 
 

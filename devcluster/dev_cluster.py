@@ -16,7 +16,6 @@ from typing import Any, Final, Self
 from app.kube.client import ApiError
 from app.kube.resources import NODES
 from devcluster import kubeconfig, scheduler_config
-from devcluster import kwok_nodes as nodes
 from devcluster.api import Api
 from devcluster.build import KUBECTL, SCHEDULER, ensure_built
 from devcluster.components import ClusterOptions, Components
@@ -30,6 +29,12 @@ from devcluster.process import READY_TIMEOUT, Process, Ready
 _POLL_INTERVAL: Final = 0.05
 _SETTLE_TIMEOUT: Final = 30.0
 _TOKEN_LIFETIME: Final = 7 * 24 * 3600
+_NODE_CAPACITY: Final = {"cpu": "32", "memory": "256Gi", "pods": "200"}
+_NODE_ANNOTATIONS: Final = {
+    "kwok.x-k8s.io/node": "fake",
+    # As a kubelet sets it: without it the attach/detach controller creates no VolumeAttachments for the node.
+    "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+}
 
 
 class DevCluster:
@@ -83,10 +88,8 @@ class DevCluster:
             raise
 
     def stop(self) -> None:
-        """Stops all processes in reverse order, clients before servers.
-
-        An error does not prevent the next step; the first error is raised at the end. After an interrupt all processes are killed at
-        once. Without a running cluster nothing happens.
+        """Stops all processes in reverse order, clients before servers. An error does not prevent the next step; the first error
+        is raised at the end. After an interrupt all processes are killed at once. Without a running cluster nothing happens.
         """
         processes = [process.stop for process in reversed(list(self.processes.values()))]
         first_error: BaseException | None = None
@@ -104,45 +107,28 @@ class DevCluster:
 
     @property
     def directory(self) -> Path:
-        """The cluster's folder."""
         return self._directories.directory
 
     @property
     def logs(self) -> Path:
-        """The folder with a log file per process."""
         return self._directories.logs
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self._directories.kubeconfig
 
     @property
     def server(self) -> str:
-        """The API server's URL.
-
-        Raises:
-            DevClusterError: the cluster does not run
-        """
         return self._running_components().server
 
     @property
     def api(self) -> Api:
-        """The administrator's client of the API server.
-
-        Raises:
-            DevClusterError: the cluster does not run
-        """
         if self._api is None:
             raise self._not_running()
         return self._api
 
     def free_port(self) -> int:
-        """Reserves a port until this cluster stops.
-
-        Raises:
-            DevClusterError: there is none
-        """
+        """Reserves a port until this cluster stops."""
         return self._ports.take()
 
     def kubectl(
@@ -159,32 +145,17 @@ class DevCluster:
             input: its standard input, for ``-f -``
             check: False: a failure is no error, and its standard error is returned, too
             seconds: how long it may take
-
-        Raises:
-            KubectlError: it failed (with `check`), or took too long
         """
         runner = Kubectl(self._binaries / KUBECTL, self.kubeconfig, self._directories.kubectl_cache)
         return runner.run(arguments, input, check=check, seconds=seconds)
 
     def apply(self, manifests: Path) -> str:
-        """Applies a file or folder of manifests; returns kubectl's output.
-
-        A folder with a kustomization is applied with kustomize.
-
-        Raises:
-            KubectlError: a manifest was refused
-        """
+        """Applies a file or folder of manifests; returns kubectl's output. A folder with a kustomization is applied with kustomize."""
         kustomized = (manifests / "kustomization.yaml").exists()
         return self.kubectl("apply", "--server-side", "-k" if kustomized else "-f", str(manifests))
 
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """Writes a kubeconfig for a service account.
-
-        Its token outlives any test.
-
-        Raises:
-            DevClusterError: the service account does not exist
-        """
+        """Writes a kubeconfig for a service account. Its token outlives any test."""
         components = self._running_components()
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
@@ -214,43 +185,34 @@ class DevCluster:
             annotations: additional annotations
             taints: mappings with ``key``, ``effect`` and optionally ``value``
             allocatable: the resources for pods; None: 32 CPUs, 256 GiB and 200 pods
-
-        Raises:
-            ApiError: the API server refused it
         """
-        self.api.create(NODES.path(), nodes.manifest(name, labels, annotations, taints, allocatable))
+        resources = dict(allocatable or _NODE_CAPACITY)
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": name,
+                "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})},
+                "annotations": {**_NODE_ANNOTATIONS, **(annotations or {})},
+            },
+            "spec": {"taints": [dict(taint) for taint in taints]},
+            "status": {"allocatable": resources, "capacity": resources},
+        }
+        self.api.create(NODES.path(), node)
 
     def wait_nodes_ready(self, seconds: float = _SETTLE_TIMEOUT) -> None:
-        """Waits until every node is Ready and untainted.
-
-        The taint is not-ready, which the node controller removes.
-
-        Raises:
-            DevClusterError: that took longer than `seconds`
-        """
+        """Waits until every node is Ready and untainted. The taint is not-ready, which the node controller removes."""
         self.wait_until("nodes to become ready", self._are_nodes_ready, seconds)
 
     def use_scheduler_config(self, path: Path, url_prefix: scheduler_config.Addresses | None = None) -> None:
-        """Restarts kube-scheduler with another configuration file.
-
-        Args:
-            path: a KubeSchedulerConfiguration
-            url_prefix: the addresses of its extenders (see scheduler_config.rewrite)
-
-        Raises:
-            DevClusterError: the file is wrong, or kube-scheduler does not start with it
-        """
+        """Restarts kube-scheduler with another configuration file."""
         self._write_scheduler_config(SCHEDULER, path, url_prefix, None)
         self._has_first_scheduler_config = False
         self.processes[SCHEDULER].restart()
 
     def stop_programs(self) -> None:
-        """Stops every program but those of the control plane, the last one first, and puts its logs into a folder of their own.
-
-        A process of the control plane that does not run is started, and kube-scheduler gets its first configuration again.
-
-        Raises:
-            DevClusterError: a process of the control plane does not start
+        """Stops every program but those of the control plane, the last one first, and puts its logs into a folder of their own. A
+        process of the control plane that does not run is started, and kube-scheduler gets its first configuration again.
         """
         self._tenants += 1
         folder = self.logs / f"{self._tenants}"
@@ -283,9 +245,6 @@ class DevCluster:
             config_path: a KubeSchedulerConfiguration; None: the defaults
             scheduler_name: replaces the name of the file's only profile; None: as in the file
             url_prefix: the addresses of its extenders (see scheduler_config.rewrite)
-
-        Raises:
-            DevClusterError: a process of this name runs, the file is wrong, or kube-scheduler does not start with it
         """
         self._require_free_name(name)
         file = self._write_scheduler_config(name, config_path, url_prefix, scheduler_name)
@@ -302,13 +261,8 @@ class DevCluster:
         ready: Ready | None = None,
         ready_timeout: float = READY_TIMEOUT,
     ) -> Process:
-        """Runs a program as a part of this cluster.
-
-        It logs into the logs folder, and is stopped with the cluster, before the control plane. The name of a process that has ended
-        can be used again.
-
-        Raises:
-            DevClusterError: a process of this name runs, or the new one did not become ready
+        """Runs a program as a part of this cluster. It logs into the logs folder, and is stopped with the cluster, before the
+        control plane. The name of a process that has ended can be used again.
         """
         self._require_free_name(name)
         log = self.logs / f"{name}.log"
@@ -321,11 +275,7 @@ class DevCluster:
         self._audit_start = self._directories.audit_log.stat().st_size if self._options.audit else 0
 
     def audit_events(self) -> Iterator[dict[str, Any]]:
-        """The API server's answered calls since the start or `begin_audit`, oldest first.
-
-        Raises:
-            ConfigError: the cluster was started without an audit log
-        """
+        """The API server's answered calls since the start or `begin_audit`, oldest first."""
         if not self._options.audit:
             raise ConfigError("this cluster writes no audit log; start it with Options(audit=True)")
         with self._directories.audit_log.open("rb") as file:
@@ -371,7 +321,7 @@ class DevCluster:
             os.close(lock)
 
     def _are_nodes_ready(self) -> bool:
-        return all(nodes.is_ready(node) for node in self.api.get(NODES.path())["items"])
+        return all(_is_ready(node) for node in self.api.get(NODES.path())["items"])
 
     def _default_account_exists(self) -> bool:
         try:
@@ -395,9 +345,8 @@ class DevCluster:
         return file
 
     def _register(self, process: Process) -> Process:
-        """Registers a process before its start, so that `stop` stops it.
-
-        It becomes the last one in the order of starting, and so is the first one to be stopped.
+        """Registers a process before its start, so that `stop` stops it. It becomes the last one in the order of starting, and so
+        is the first one to be stopped.
         """
         self.processes.pop(process.name, None)
         self.processes[process.name] = process
@@ -417,11 +366,7 @@ class DevCluster:
         return DevClusterError(f"the cluster in {self._directories.directory} does not run; call start()")
 
     def wait_until(self, what: str, done: Callable[[], bool], seconds: float) -> None:
-        """Waits for a condition, as long as no process of the cluster crashes.
-
-        Raises:
-            DevClusterError: a process ended, or it took longer than `seconds`
-        """
+        """Waits for a condition, as long as no process of the cluster crashes."""
 
         def is_done() -> bool:
             if done():
@@ -432,3 +377,9 @@ class DevCluster:
             return False
 
         wait_until(what, is_done, seconds, explain=lambda: f"the logs are in {self.logs}", poll=_POLL_INTERVAL)
+
+
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    conditions = node["status"].get("conditions") or ()
+    tainted = any(taint["key"] == "node.kubernetes.io/not-ready" for taint in node["spec"].get("taints") or ())
+    return not tainted and any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)

@@ -16,16 +16,12 @@ _LOCK_NAME: Final = ".devcluster"
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """The folder of one cluster.
-
-    Everything in it belongs to the cluster, and is removed at the next start.
-    """
+    """The folder of one cluster. Everything in it belongs to the cluster, and is removed at the next start."""
 
     directory: Path
 
     @property
     def logs(self) -> Path:
-        """The folder of the processes' logs and the audit log."""
         return self.directory / "logs"
 
     @property
@@ -35,45 +31,31 @@ class Directories:
 
     @property
     def pki(self) -> Path:
-        """Keys and certificates."""
         return self.directory / "pki"
 
     @property
     def kubeconfigs(self) -> Path:
-        """The kubeconfig files of all users except the administrator."""
         return self.directory / "kubeconfigs"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self.directory / "kubeconfig"
 
     @property
     def config(self) -> Path:
-        """The processes' configuration files."""
         return self.directory / "config"
 
     @property
     def etcd(self) -> Path:
-        """The cluster's state, which etcd stores."""
         return self.directory / "etcd"
 
     @property
     def kubectl_cache(self) -> Path:
-        """The cache of kubectl.
-
-        Each cluster has its own, because kubectl caches by server address, and ports are used again.
-        """
+        """The cache of kubectl. Each cluster has its own, because kubectl caches by server address, and ports are used again."""
         return self.directory / "kubectl-cache"
 
     def occupy(self) -> int:
-        """Locks the folder and removes a previous cluster from it.
-
-        Returns the open lock file, to be closed when the cluster is gone.
-
-        Raises:
-            ConfigError: another cluster runs in the folder, or it holds other files
-        """
+        """Locks the folder and removes a previous cluster from it. Returns the open lock file, to be closed when the cluster is gone."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_file = self.directory / _LOCK_NAME
         if not lock_file.exists() and any(self.directory.iterdir()):

@@ -70,10 +70,8 @@ class _Slice(msgspec.Struct):
 
 
 def decoder(service: str) -> Decode[tuple[Address, ...]]:
-    """A decoder that reads a Service's ready addresses from EndpointSlices.
-
-    Slices of other Services are ignored. An endpoint without a readiness is ready, as the API defines it. The first port of a slice
-    counts.
+    """A decoder that reads a Service's ready addresses from EndpointSlices. Slices of other Services are ignored. An endpoint
+    without a readiness is ready, as the API defines it. The first port of a slice counts.
     """
 
     def decode(raw: bytes | msgspec.Raw) -> tuple[Key, tuple[Address, ...] | None]:
@@ -94,10 +92,7 @@ def decoder(service: str) -> Decode[tuple[Address, ...]]:
 
 
 class Endpoints:
-    """Collects the ready addresses in all slices of the Service.
-
-    Each event calls `on_change` with all of them.
-    """
+    """Collects the ready addresses in all slices of the Service. Each event calls `on_change` with all of them."""
 
     def __init__(self, on_change: Callable[[Sequence[Address]], None]) -> None:
         self._slices: dict[Key, tuple[Address, ...]] = {}
@@ -135,10 +130,7 @@ class Forwarder:
         self._connections = 0
 
     def set_targets(self, targets: Sequence[Address]) -> None:
-        """Sets the targets of new connections, used in turn.
-
-        Without a target, connections are refused.
-        """
+        """Sets the targets of new connections, used in turn. Without a target, connections are refused."""
         if tuple(targets) != self._targets:
             self._targets = tuple(targets)
             log.info("endpoints changed", endpoints=[f"{host}:{port}" for host, port in targets])
@@ -196,10 +188,7 @@ class Forwarder:
 
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Copies until the source ends, then ends the sink.
-
-    The connection of the sink stays open in the other direction.
-    """
+    """Copies until the source ends, then ends the sink. The connection of the sink stays open in the other direction."""
     while data := await source.read(_CHUNK_BYTES):
         sink.write(data)
         await sink.drain()
@@ -217,11 +206,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 def parse_listen(text: str) -> Address:
-    """Returns host and port of a text such as ``127.0.0.1:9504``.
-
-    Raises:
-        ValueError: the text has another form
-    """
+    """Returns host and port of a text such as ``127.0.0.1:9504``."""
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{text!r} is not where to listen: write HOST:PORT")
@@ -229,11 +214,7 @@ def parse_listen(text: str) -> Address:
 
 
 async def forward(kubeconfig: Path, namespace: str, service: str, listen: Address) -> None:
-    """Forwards until SIGTERM or SIGINT.
-
-    Raises:
-        ConnectError: the kubeconfig leads to no cluster
-    """
+    """Forwards until SIGTERM or SIGINT."""
     client = await KubeClient.connect(str(kubeconfig))
     forwarder = Forwarder(*listen)
     timing = Timing(clock=time.monotonic, between=secrets.SystemRandom().uniform)

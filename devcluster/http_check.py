@@ -13,18 +13,15 @@ _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def is_filtered(status: int, answer: Any) -> bool:
-    """Whether an answer of /filter is a decision.
-
-    A process that may not answer says so with status 200 and `Error`, which kube-scheduler shows.
+    """Whether an answer of /filter is a decision. A process that may not answer says so with status 200 and `Error`, which
+    kube-scheduler shows.
     """
     return status == 200 and isinstance(answer, dict) and not answer.get("Error")
 
 
 def http_request(url: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
-    """Sends a GET, or a POST of JSON; returns status and answer.
-
-    The answer to a success is decoded if it is JSON; with any other status it is a text. Status 0: there was no answer, and the text
-    is the reason.
+    """Sends a GET, or a POST of JSON; returns status and answer. The answer to a success is decoded if it is JSON; with any other
+    status it is a text. Status 0: there was no answer, and the text is the reason.
     """
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 # our own process

@@ -11,7 +11,6 @@ from devcluster.pki import CertificatePair, write_private
 
 
 def write_for_client(path: Path, server: str, authority: Path, pair: CertificatePair) -> Path:
-    """Writes a kubeconfig with a client certificate, readable by this user only."""
     return _write(path, server, authority, {
         "client-certificate-data": _base64(pair.certificate),
         "client-key-data": _base64(pair.key),
@@ -19,10 +18,7 @@ def write_for_client(path: Path, server: str, authority: Path, pair: Certificate
 
 
 def write_for_token(path: Path, server: str, authority: Path, token: str, namespace: str) -> Path:
-    """Writes a kubeconfig with a token, readable by this user only.
-
-    `namespace` is its default namespace.
-    """
+    """Writes a kubeconfig with a token, readable by this user only. `namespace` is its default namespace."""
     return _write(path, server, authority, {"token": token}, namespace)
 
 

@@ -28,11 +28,7 @@ class Kubectl:
     cache: Path
 
     def run(self, arguments: tuple[str, ...], standard_input: str | None, *, check: bool, seconds: float) -> str:
-        """Runs kubectl and returns its output (see DevCluster.kubectl).
-
-        Raises:
-            KubectlError: it failed (with `check`), or took too long
-        """
+        """Runs kubectl and returns its output (see DevCluster.kubectl)."""
         command = [str(self.program), f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.cache}", *arguments]
         try:
             done = subprocess.run(  # noqa: S603 # an argument list, no shell

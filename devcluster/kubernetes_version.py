@@ -1,7 +1,6 @@
-"""Which Kubernetes the control plane is, and the go.mod of a version that is not pinned.
-
-One version is pinned: its go.mod and go.sum are part of the repository. For any other version the requirements follow from Kubernetes'
-own go.mod, with the etcd that it names; `go mod tidy` does the rest, and Go's checksum database verifies what it downloads.
+"""Which Kubernetes the control plane is, and the go.mod of a version that is not pinned. One version is pinned: its go.mod and
+go.sum are part of the repository. For any other version the requirements follow from Kubernetes' own go.mod, with the etcd that
+it names; `go mod tidy` does the rest, and Go's checksum database verifies what it downloads.
 """
 
 from __future__ import annotations
@@ -21,20 +20,11 @@ _PATTERN: Final = re.compile(r"v?(1\.\d+\.\d+)")
 
 
 def pinned_version(go_mod: str) -> str:
-    """The version of Kubernetes that a go.mod requires, without ``v``.
-
-    Raises:
-        BuildError: it requires none
-    """
     return _version_of(go_mod, KUBERNETES).removeprefix("v")
 
 
 def choose(wanted: str | None, default: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The version to use, without ``v``: the wanted one, that of the environment, or the default.
-
-    Raises:
-        ConfigError: it is no release such as 1.36.3
-    """
+    """The version to use, without ``v``: the wanted one, that of the environment, or the default."""
     text = wanted or environment.get(VARIABLE) or default
     match = _PATTERN.fullmatch(text)
     if match is None:
@@ -46,10 +36,6 @@ def go_mod(version: str, kubernetes_go_mod: str) -> str:
     """The go.mod of a control plane of some version, before ``go mod tidy``.
 
     Kubernetes' own go.mod replaces its staging modules by folders. They are published as v0.x with the same minor and patch.
-
-    Args:
-        version: such as 1.36.3
-        kubernetes_go_mod: the go.mod of that version of Kubernetes
 
     Raises:
         BuildError: that file names no version of Go or etcd

@@ -1,6 +1,5 @@
-"""Makes man pages from the help of `longhorn-extender`: one for the program, and one for each command.
-
-click-man, which does this for click, does not know typer's own classes.
+"""Makes man pages from the help of `longhorn-extender`: one for the program, and one for each command. click-man, which does this
+for click, does not know typer's own classes.
 """
 
 from __future__ import annotations

@@ -20,10 +20,7 @@ _CANNOT_RUN: Final = 127
 
 
 def main(parent: int, argv: list[str]) -> None:
-    """Ties this process to its parent, and executes `argv`.
-
-    It ends at once if the parent is gone already.
-    """
+    """Ties this process to its parent, and executes `argv`. It ends at once if the parent is gone already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:

@@ -1,7 +1,6 @@
-"""A certificate authority for one cluster, which signs the API server's certificate and its clients' certificates.
-
-Keys are files of mode 0600 in a folder of mode 0700. Every cluster gets new keys, so a stolen one is useless when the cluster is
-gone; certificates are valid for a year.
+"""A certificate authority for one cluster, which signs the API server's certificate and its clients' certificates. Keys are files
+of mode 0600 in a folder of mode 0700. Every cluster gets new keys, so a stolen one is useless when the cluster is gone;
+certificates are valid for a year.
 """
 
 from __future__ import annotations
@@ -47,9 +46,8 @@ class CertificateAuthority:
     def create(
         cls, folder: Path, name: str = "devcluster", issuer: CertificateAuthority | None = None
     ) -> CertificateAuthority:
-        """Creates an authority whose key is in memory only; it signs itself, or `issuer` signs it.
-
-        Its certificate is ``ca.crt`` in the folder, which is created if necessary.
+        """Creates an authority whose key is in memory only; it signs itself, or `issuer` signs it. Its certificate is ``ca.crt``
+        in the folder, which is created if necessary.
         """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -64,20 +62,15 @@ class CertificateAuthority:
 
     @property
     def bundle(self) -> Path:
-        """The path of the authority's certificate, which verifies all others."""
         return self.folder / "ca.crt"
 
     def client(self, user: str, groups: Sequence[str] = ()) -> CertificatePair:
-        """Issues a client certificate.
-
-        Kubernetes takes the user from the common name and the groups from the organisations.
-        """
+        """Issues a client certificate. Kubernetes takes the user from the common name and the groups from the organisations."""
         names = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
         names += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         return self._issue(user.replace(":", "-"), x509.Name(names), ExtendedKeyUsageOID.CLIENT_AUTH, ())
 
     def server(self, name: str, hosts: Sequence[str] = SERVER_NAMES) -> CertificatePair:
-        """Issues a server certificate for host names and addresses."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         return self._issue(name, subject, ExtendedKeyUsageOID.SERVER_AUTH, hosts)
 

@@ -31,9 +31,6 @@ def wait_until(
         seconds: how long it may take
         explain: what the error says beyond that
         poll: the seconds between two calls, at least as long as the last one took
-
-    Raises:
-        DevClusterError: it did not happen in time
     """
     deadline = time.monotonic() + seconds
     problem = ""

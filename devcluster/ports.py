@@ -1,8 +1,7 @@
-"""Reserves ports, against other clusters that start at the same time and against later outgoing connections.
-
-A port is claimed by a lock on a file that is named after it and removed when the port is released. So the claim holds while no
-process listens (as during a restart of the API server), and ends with the claiming process, however that ends. Ports that the system
-uses for outgoing connections are left out: a connection could occupy the API server's port during its restart.
+"""Reserves ports, against other clusters that start at the same time and against later outgoing connections. A port is claimed by
+a lock on a file that is named after it and removed when the port is released. So the claim holds while no process listens (as
+during a restart of the API server), and ends with the claiming process, however that ends. Ports that the system uses for
+outgoing connections are left out: a connection could occupy the API server's port during its restart.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ class Ports:
         self._claims: dict[int, int] = {}
 
     def take(self) -> int:
-        """Claims a port on which no process listens.
-
-        Raises:
-            DevClusterError: there is no free port
-        """
+        """Claims a port on which no process listens."""
         self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
         choice = candidates(_OUTGOING_RANGE.read_text() if _OUTGOING_RANGE.exists() else "")
         first = secrets.randbelow(len(choice))
@@ -59,7 +54,6 @@ class Ports:
         raise DevClusterError(f"no free port from {choice.start} to {choice.stop - 1}; {self._locks} holds the claims")
 
     def release(self) -> None:
-        """Releases all ports."""
         while self._claims:
             self._release_port(*self._claims.popitem())
 
@@ -83,10 +77,7 @@ class Ports:
         return True
 
     def _release_port(self, port: int, claim: int) -> None:
-        """Removes the locked file, and then unlocks it.
-
-        Because of this order the file cannot be another process's.
-        """
+        """Removes the locked file, and then unlocks it. Because of this order the file cannot be another process's."""
         self._file(port).unlink(missing_ok=True)
         os.close(claim)
 

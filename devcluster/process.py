@@ -45,10 +45,9 @@ _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devcluster-fork"
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without proxies and credentials, for a child.
-
-    Through a proxy a scheduler would not reach an extender on this machine. With another cluster's credentials a program without
-    ``--kubeconfig`` would change that cluster instead of failing.
+    """This process's environment without proxies and credentials, for a child. Through a proxy a scheduler would not reach an
+    extender on this machine. With another cluster's credentials a program without ``--kubeconfig`` would change that cluster
+    instead of failing.
     """
     inherited = {
         key: value
@@ -64,10 +63,7 @@ def with_parent_death(argv: Sequence[str]) -> list[str]:
 
 
 def _wait_for_forks() -> None:
-    """Waits until all requested forks are done.
-
-    One thread makes them in turn, and the fork of an interrupted caller is made, too.
-    """
+    """Waits until all requested forks are done. One thread makes them in turn, and the fork of an interrupted caller is made, too."""
     _forker.submit(lambda: None).result()
 
 
@@ -99,24 +95,15 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether the process runs, paused or not."""
         return self._child is not None and self._child.poll() is None
 
     @property
     def pid(self) -> int:
-        """The running process's id.
-
-        Raises:
-            ProcessError: it does not run
-        """
         return self._require_running().pid
 
     @property
     def returncode(self) -> int | None:
-        """The exit code of the last run, negative for a signal.
-
-        None while the process runs, or if it never ran.
-        """
+        """The exit code of the last run, negative for a signal. None while the process runs, or if it never ran."""
         return None if self._child is None else self._child.poll()
 
     @property
@@ -186,29 +173,17 @@ class Process:
             self._child.wait()
 
     def pause(self) -> None:
-        """Freezes the process (SIGSTOP).
-
-        Its connections stay open and silent, as on a stalled machine.
-
-        Raises:
-            ProcessError: it does not run
-        """
+        """Freezes the process (SIGSTOP). Its connections stay open and silent, as on a stalled machine."""
         self._require_running()
         self._signal(signal.SIGSTOP)
         self._paused = True
 
     def resume(self) -> None:
-        """Resumes a paused process (SIGCONT)."""
         if self._paused and self.running:
             self._signal(signal.SIGCONT)
         self._paused = False
 
     def restart(self, *, wait: bool = True) -> None:
-        """Stops the process if it runs, and starts it again.
-
-        Raises:
-            ProcessError: as start
-        """
         self.stop()
         self.start(wait=wait)
 
@@ -221,7 +196,6 @@ class Process:
             return file.read().decode(errors="replace")
 
     def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
-        """The end of the log with its path, for errors."""
         last = self.log_text().splitlines()[-lines:]
         return "\n".join([f"the end of {self.log}:" if last else f"{self.log} is empty", *last])
 
@@ -248,9 +222,8 @@ class Process:
             self._signal(number)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signals the child's whole session, and no other process.
-
-        The group's id belongs to the child until its exit code has been read.
+        """Signals the child's whole session, and no other process. The group's id belongs to the child until its exit code has
+        been read.
         """
         if self._child is not None and self._child.poll() is None:
             os.killpg(self._child.pid, number)
@@ -288,8 +261,6 @@ def http_ok(url: str, context: ssl.SSLContext | None = None, accept: Callable[[b
 
 
 def log_has(text: str) -> Ready:
-    """A readiness probe: the process has logged this text."""
-
     def probe(process: Process) -> bool:
         return text in process.log_text()
 

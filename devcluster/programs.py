@@ -1,7 +1,5 @@
-"""Starts the programs of a cluster, one function per program.
-
-They are the Longhorn simulator, a candidate of the extender, the forwarder from kube-scheduler to the leading candidate, and
-Prometheus.
+"""Starts the programs of a cluster, one function per program. They are the Longhorn simulator, a candidate of the extender, the
+forwarder from kube-scheduler to the leading candidate, and Prometheus.
 """
 
 from __future__ import annotations
@@ -30,12 +28,8 @@ _ADDRESS_VARIABLE: Final = "DEVCLUSTER_ADDRESS"
 
 
 def primary_address() -> str:
-    """This machine's IPv4 address, no loopback address: EndpointSlices refuse those.
-
-    It is $DEVCLUSTER_ADDRESS, or the source address of a packet to another network; none is sent.
-
-    Raises:
-        DevClusterError: there is no such address
+    """This machine's IPv4 address, no loopback address: EndpointSlices refuse those. It is $DEVCLUSTER_ADDRESS, or the source
+    address of a packet to another network; none is sent.
     """
     given = os.environ.get(_ADDRESS_VARIABLE)
     if given:
@@ -72,9 +66,6 @@ def start_simulator(
         status_port: the port of ``/status`` on the loopback address; None: a free port
         kubeconfig: its credentials; None: the administrator's
         wait: whether to return when it is ready, not as soon as it runs
-
-    Raises:
-        DevClusterError: it did not become ready
     """
     port = status_port or cluster.free_port()
     argv = [sys.executable, "-m", "simulator", "--kubeconfig", str(kubeconfig or cluster.kubeconfig)]
@@ -86,11 +77,7 @@ def start_simulator(
 
 
 def find_extender() -> Path:
-    """Returns the path of the extender's program, which runs this working tree.
-
-    Raises:
-        ConfigError: it is not installed
-    """
+    """Returns the path of the extender's program, which runs this working tree."""
     program = Path(sys.executable).with_name("longhorn-extender")
     if not program.exists():
         raise ConfigError(f"{program} does not exist; run make .venv/dev")
@@ -107,13 +94,7 @@ def start_extender(  # noqa: PLR0913, PLR0917 # in the order of a command line
     *,
     wait: bool = True,
 ) -> Process:
-    """Starts a candidate of the extender on this machine's primary address.
-
-    It is ready when its ``/healthz`` answers.
-
-    Raises:
-        DevClusterError: it did not become ready, or there is no address for it
-    """
+    """Starts a candidate of the extender on this machine's primary address. It is ready when its ``/healthz`` answers."""
     host = primary_address()
     argv = [
         str(find_extender()),
@@ -138,13 +119,7 @@ def start_forwarder(  # noqa: PLR0913 # each is an option of the program
     name: str = "forwarder",
     wait: bool = True,
 ) -> str:
-    """Starts the forwarder; returns the ``host:port`` for kube-scheduler.
-
-    It is ready when it watches the Service's endpoints.
-
-    Raises:
-        DevClusterError: it did not become ready
-    """
+    """Starts the forwarder; returns the ``host:port`` for kube-scheduler. It is ready when it watches the Service's endpoints."""
     address = f"{LOOPBACK}:{port or cluster.free_port()}"
     argv = [sys.executable, "-m", forwarder.__name__, "--kubeconfig", str(cluster.kubeconfig)]
     argv += ["--namespace", namespace, "--service", service, "--listen", address]
@@ -153,11 +128,7 @@ def start_forwarder(  # noqa: PLR0913 # each is an option of the program
 
 
 def start_prometheus(cluster: DevCluster, program: Path, targets: Mapping[str, str], *, wait: bool = True) -> str:
-    """Starts Prometheus; returns its URL. Targets are ``host:port`` by name.
-
-    Raises:
-        DevClusterError: it did not become ready
-    """
+    """Starts Prometheus; returns its URL. Targets are ``host:port`` by name."""
     config = Directories(cluster.directory).config
     file = config / "prometheus.yaml"
     file.write_text(prometheus.configuration(SERVICE, targets))
@@ -169,10 +140,7 @@ def start_prometheus(cluster: DevCluster, program: Path, targets: Mapping[str, s
 
 
 class _DeferredProbe:
-    """A readiness probe that is true once.
-
-    So starting does not wait. Later calls return the result of another probe.
-    """
+    """A readiness probe that is true once. So starting does not wait. Later calls return the result of another probe."""
 
     def __init__(self, probe: Ready) -> None:
         self._probe = probe

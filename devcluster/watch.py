@@ -1,6 +1,5 @@
-"""Watches the processes of a running stack.
-
-A killed candidate of the extender is started again, as Kubernetes does. The end of any other process is a crash, which ends the stack.
+"""Watches the processes of a running stack. A killed candidate of the extender is started again, as Kubernetes does. The end of
+any other process is a crash, which ends the stack.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ def describe_end(code: int | None) -> str:
 
 
 def is_external_end(code: int | None) -> bool:
-    """Whether a candidate was ended from outside.
-
-    It has no other reason to end without an error.
-    """
+    """Whether a candidate was ended from outside. It has no other reason to end without an error."""
     return code in _EXTERNAL_ENDS
 
 
@@ -46,9 +42,6 @@ class StackWatch:
 
     def check(self, now: float) -> None:
         """Restarts due candidates, and reports which one answers now.
-
-        Args:
-            now: monotonic seconds
 
         Raises:
             DevClusterError: a process has crashed; the text has the end of its log

@@ -1,7 +1,5 @@
-"""`python -m simulator`: the command line and its exit codes.
-
-Exit code 0: it was stopped. Otherwise it prints one line on standard error and exits with 2 if its input is wrong, or with 1 if it
-broke; the log then holds the traceback.
+"""`python -m simulator`: the command line and its exit codes. Exit code 0: it was stopped. Otherwise it prints one line on
+standard error and exits with 2 if its input is wrong, or with 1 if it broke; the log then holds the traceback.
 """
 
 from __future__ import annotations
@@ -85,9 +83,8 @@ def main() -> None:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """Returns one line and an exit code for an error.
-
-    A group of failed tasks is explained by the first that failed for another reason than its input.
+    """Returns one line and an exit code for an error. A group of failed tasks is explained by the first that failed for another
+    reason than its input.
     """
     first = error
     while isinstance(first, ExceptionGroup):

@@ -99,10 +99,8 @@ class ActionRunner:
     async def _write(self, action: Action, versions: dict[str, int]) -> None:
         if isinstance(action, CreateObject):
             await self._create(action)
-        elif isinstance(action, PatchObject):
-            await self._patch(action, versions)
-        elif isinstance(action, ReplaceStatus):
-            await self._replace_status(action, versions)
+        elif isinstance(action, (PatchObject, ReplaceStatus)):
+            await self._change(action, versions)
         elif isinstance(action, ReplaceObjects):
             await self._replace_objects(action)
         elif isinstance(action, DeleteObject):
@@ -110,46 +108,38 @@ class ActionRunner:
 
     async def _create(self, action: CreateObject) -> None:
         resource = action.resource
-        body = action.body
-        namespace = body["metadata"].get("namespace", "")
-        full = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        metadata = action.body["metadata"]
+        path = resource.path(metadata.get("namespace", ""))
         try:
-            answer = await self._client.create(resource.path(namespace), full)
+            answer = await self._client.create(path, _with_type(resource, action.body))
         except ApiError as error:
             if error.reason == _ALREADY_EXISTS:
                 return
             raise
         self._record_answer(resource, answer)
-        self._log(action.event, resource, body["metadata"]["name"], action.counter)
+        self._log(action.event, resource, metadata["name"], action.counter)
 
-    async def _patch(self, action: PatchObject, versions: dict[str, int]) -> None:
+    async def _change(self, action: PatchObject | ReplaceStatus, versions: dict[str, int]) -> None:
         target = action.target
-        version = str(versions.get(target.uid, target.version))
-        metadata = {**action.body.get("metadata", {}), "resourceVersion": version}
-        path = action.resource.path(target.namespace, target.name, "status" if action.status else "")
+        version = {"resourceVersion": str(versions.get(target.uid, target.version))}
         try:
-            answer = await self._client.patch(path, {**action.body, "metadata": metadata})
+            if isinstance(action, PatchObject):
+                path = action.resource.path(target.namespace, target.name, "status" if action.status else "")
+                metadata = {**action.body.get("metadata", {}), **version}
+                answer = await self._client.patch(path, {**action.body, "metadata": metadata})
+            else:
+                path = action.resource.path(target.namespace, target.name, "status")
+                body = {**target.raw, "metadata": {**target.metadata, **version}, "status": action.status}
+                answer = await self._client.replace(path, _with_type(action.resource, body))
         except ApiError as error:
             if error.not_found:
                 return
             raise
         versions[target.uid] = self._record_answer(action.resource, answer)
-        self._log(action.event, action.resource, target.name, action.counter)
-
-    async def _replace_status(self, action: ReplaceStatus, versions: dict[str, int]) -> None:
-        target = action.target
-        version = str(versions.get(target.uid, target.version))
-        metadata = {**target.metadata, "resourceVersion": version}
-        body = _with_type(action.resource, {**target.raw, "metadata": metadata, "status": action.status})
-        try:
-            path = action.resource.path(target.namespace, target.name, "status")
-            answer = await self._client.replace(path, body)
-        except ApiError as error:
-            if error.not_found:
-                return
-            raise
-        versions[target.uid] = self._record_answer(action.resource, answer)
-        log.debug(action.event, kind=action.resource.label, name=target.name)
+        if isinstance(action, PatchObject):
+            self._log(action.event, action.resource, target.name, action.counter)
+        else:
+            log.debug(action.event, kind=action.resource.label, name=target.name)
 
     async def _replace_objects(self, action: ReplaceObjects) -> None:
         refusal: ApiError | None = None

@@ -1,6 +1,5 @@
-"""The actions that a decision may return.
-
-They are plain values, which `action_runner.py` carries out: so a decision is a pure function that a test can call.
+"""The actions that a decision may return. They are plain values, which `action_runner.py` carries out: so a decision is a pure
+function that a test can call.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ class CreateObject(Struct, frozen=True):
 
 
 class PatchObject(Struct, frozen=True):
-    """Changes some fields of an object or of its status.
-
-    It fails with a conflict if the object changed since it was read.
-    """
+    """Changes some fields of an object or of its status. It fails with a conflict if the object changed since it was read."""
 
     resource: Resource
     target: KubeObject[Any]
@@ -44,10 +40,7 @@ class PatchObject(Struct, frozen=True):
 
 
 class ReplaceStatus(Struct, frozen=True):
-    """Replaces an object's whole status.
-
-    It fails with a conflict if the object changed since it was read.
-    """
+    """Replaces an object's whole status. It fails with a conflict if the object changed since it was read."""
 
     resource: Resource
     target: KubeObject[Any]
@@ -71,10 +64,9 @@ class Replacement(Struct, frozen=True):
 
 
 class ReplaceObjects(Struct, frozen=True):
-    """Replaces objects, as Longhorn's volume controller updates its replicas.
-
-    All of them are written, also after a refusal; then the last refusal is raised. An object that changed since it was read is refused. The
-    answers are discarded, so the next decision reads what the watch delivers, with the changes of admission webhooks.
+    """Replaces objects, as Longhorn's volume controller updates its replicas. All of them are written, also after a refusal; then
+    the last refusal is raised. An object that changed since it was read is refused. The answers are discarded, so the next
+    decision reads what the watch delivers, with the changes of admission webhooks.
     """
 
     resource: Resource
@@ -91,10 +83,7 @@ class DeleteObject(Struct, frozen=True):
 
 
 class AfterDelay(Struct, frozen=True):
-    """Carries out actions after a delay.
-
-    The delay starts over if a decision in between does not return an action of this `name`.
-    """
+    """Carries out actions after a delay. The delay starts over if a decision in between does not return an action of this `name`."""
 
     name: str
     delay: Delay
@@ -111,13 +100,12 @@ Action = CreateObject | PatchObject | ReplaceStatus | ReplaceObjects | DeleteObj
 
 
 def is_write(action: Action) -> bool:
-    """Whether an action changes something now."""
     return not isinstance(action, (AfterDelay, RequeueAfter))
 
 
-def remove_finalizers(resource: Resource, target: KubeObject[Any], event: str, *finalizers: str) -> tuple[Action, ...]:
+def remove_finalizers(resource: Resource, target: KubeObject[Any], event: str, *finalizers: str) -> list[Action]:
     """Removes finalizers; returns no action if the object has none of them."""
     remaining = [entry for entry in target.finalizers if entry not in finalizers]
     if remaining == target.finalizers:
-        return ()
-    return (PatchObject(resource, target, {"metadata": {"finalizers": remaining or None}}, event),)
+        return []
+    return [PatchObject(resource, target, {"metadata": {"finalizers": remaining or None}}, event)]

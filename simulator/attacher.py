@@ -1,11 +1,10 @@
-"""The CSI attacher: VolumeAttachments set a Longhorn volume's spec.nodeID and report the result.
-
-Mirrors external-attacher, and the ControllerPublishVolume call of Longhorn's CSI driver.
+"""The CSI attacher: VolumeAttachments set a Longhorn volume's spec.nodeID and report the result. Mirrors external-attacher, and
+the ControllerPublishVolume call of Longhorn's CSI driver. A call holds a worker until its volume is attached or the call fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Final
@@ -13,18 +12,90 @@ from typing import Final
 from msgspec import Struct
 
 from app.kube.resources import LONGHORN_VOLUMES, VOLUME_ATTACHMENTS
+from scheduler_core.backoff import Backoff
 from scheduler_core.model import kube
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from simulator.actions import Action, AfterDelay, PatchObject, RequeueAfter, remove_finalizers
 from simulator.config import Config
 from simulator.objects import DRIVER, EVICTING, KubeObject, timestamp
-from simulator.publish_calls import PublishCall
 from simulator.volumes.attach import readiness_problem
 from simulator.volumes.observation import ATTACHED, Replica, Volume
 
 ATTACHER_FINALIZER: Final = "external-attacher/driver-longhorn-io"
 
 Attachment = KubeObject[kube.VolumeAttachment]
+
+
+class PublishCall(Struct, frozen=True):
+    """One ControllerPublishVolume call in progress.
+
+    Attributes:
+        seconds: since its start
+        until_poll: seconds until it looks at its volume again, 0 if it looks now
+    """
+
+    seconds: float
+    until_poll: float
+
+
+class PublishCalls:
+    """Which attachments hold a worker, and when the next call of each is due. Mirrors external-attacher's workers and Longhorn's
+    waitForVolumeState: the first look at a volume is one `publish_poll` after the start of the call. Calls that hang hold up all
+    other attachments, to be detached as well as attached.
+    """
+
+    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
+        self._config = config
+        self._clock = clock
+        self._backoff = Backoff(config.attach_retry, config.attach_retry_limit)
+        self._workers: set[str] = set()
+        self._started: dict[str, float] = {}
+        self._next_poll: dict[str, float] = {}
+        self._waiting: set[str] = set()
+        self._failures: dict[str, int] = {}
+
+    def take_worker(self, attachment: str) -> bool:
+        """Gives an attachment a worker, unless it has one. Returns False if none is free; the attachment is then among the next
+        that `end` returns.
+        """
+        if attachment not in self._workers and len(self._workers) >= self._config.attach_workers:
+            self._waiting.add(attachment)
+            return False
+        self._workers.add(attachment)
+        return True
+
+    def get(self, attachment: str) -> PublishCall | None:
+        """Returns the call of an attachment, None if none is in progress."""
+        started = self._started.get(attachment)
+        if started is None:
+            return None
+        now = self._clock()
+        return PublishCall(now - started, max(0.0, self._next_poll[attachment] - now))
+
+    def keep(self, attachment: str) -> None:
+        """Starts the call of an attachment, or continues it after a look at its volume."""
+        now = self._clock()
+        self._started.setdefault(attachment, now)
+        if self._next_poll.setdefault(attachment, now + self._config.publish_poll) <= now:
+            self._next_poll[attachment] = now + self._config.publish_poll
+
+    def end(self, attachment: str, *, failed: bool = False) -> set[str]:
+        """Frees the worker of an attachment; returns the attachments that wait for one. Only a failure keeps the count of an
+        attachment's failures.
+        """
+        self._workers.discard(attachment)
+        self._started.pop(attachment, None)
+        self._next_poll.pop(attachment, None)
+        if failed:
+            self._failures[attachment] = self._failures.get(attachment, 0) + 1
+        else:
+            self._failures.pop(attachment, None)
+        waiting = self._waiting
+        self._waiting = set()
+        return waiting
+
+    def retry_delay(self, attachment: str) -> float:
+        return self._backoff.delay(max(0, self._failures.get(attachment, 0) - 1))
 
 
 class AttachmentObservation(Struct, frozen=True):
@@ -103,10 +174,7 @@ def _continue_call(observation: AttachmentObservation, volume: Volume, call: Pub
 
 
 def _wait_for_volume(observation: AttachmentObservation, volume: Volume, until_poll: float) -> AttachmentDecision:
-    """Requests the volume's attachment, unless that is done.
-
-    Looks at the volume again at the next poll.
-    """
+    """Requests the volume's attachment, unless that is done. Looks at the volume again at the next poll."""
     node = observation.attachment.model.node
     actions: list[Action] = [RequeueAfter(until_poll)]
     if not volume.model.node_id or EVICTING in volume.annotations:
@@ -117,10 +185,7 @@ def _wait_for_volume(observation: AttachmentObservation, volume: Volume, until_p
 
 
 def _has_attachment_to(volume: Volume, node: str) -> bool:
-    """Whether the volume is attached for a node.
-
-    A shared volume may be attached anywhere: it is served over the network.
-    """
+    """Whether the volume is attached for a node. A shared volume may be attached anywhere: it is served over the network."""
     model = volume.model
     if model.state != ATTACHED or EVICTING in volume.annotations:
         return False
@@ -177,13 +242,10 @@ def _fail(observation: AttachmentObservation, problem: str) -> AttachmentDecisio
 
 
 def _release(observation: AttachmentObservation) -> list[Action]:
-    """Detaches the volume and then removes the attachment's finalizer.
-
-    A shared volume that other attachments use stays attached.
-    """
+    """Detaches the volume and then removes the attachment's finalizer. A shared volume that other attachments use stays attached."""
     volume = observation.volume
     node = observation.attachment.model.node
-    removal = list(remove_finalizers(VOLUME_ATTACHMENTS, observation.attachment, "attachment gone", ATTACHER_FINALIZER))
+    removal = remove_finalizers(VOLUME_ATTACHMENTS, observation.attachment, "attachment gone", ATTACHER_FINALIZER)
     if volume is None or not removal or (observation.other_attachments and _is_shared_volume(volume)):
         return removal
     if volume.model.node_id and (volume.model.node_id == node or _is_shared_volume(volume)):

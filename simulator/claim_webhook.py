@@ -65,7 +65,6 @@ class ClaimWebhook:
         return {"metadata": {"name": "longhorn-webhook-validator"}, "webhooks": [webhook]}
 
     async def stop(self) -> None:
-        """Stops listening."""
         await self._runner.cleanup()
 
     async def _review(self, message: web.Request) -> web.Response:

@@ -158,15 +158,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def places_replicas(self) -> bool:
-        """Whether the simulator itself places replicas."""
         return self.placement and not self.disk_schedules
 
     def validate(self) -> Config:
-        """Returns this configuration if it is valid.
-
-        Raises:
-            ConfigError: a delay is no list of quantiles, or a size is no quantity
-        """
+        """Returns this configuration if it is valid."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if isinstance(value, tuple) and not _is_delay(value):
@@ -191,12 +186,10 @@ def _is_delay(delay: Delay) -> bool:
 
 
 def quantiles(delay: Delay) -> list[tuple[float, float]]:
-    """The pairs of a delay, also of one in the short form."""
     return [(each[0], each[1]) if isinstance(each, tuple) else (index, each) for index, each in enumerate(delay)]
 
 
 def draw_seconds(delay: Delay, rng: random.Random) -> float:
-    """Draws the seconds of a delay."""
     fraction = rng.random()
     points = quantiles(delay)
     (low, least), (high, most) = next(pair for pair in pairwise(points) if fraction <= pair[1][0])
@@ -204,11 +197,7 @@ def draw_seconds(delay: Delay, rng: random.Random) -> float:
 
 
 def load(path: Path | None) -> Config:
-    """Reads a YAML file; without one, returns the defaults.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no valid configuration
-    """
+    """Reads a YAML file; without one, returns the defaults."""
     if path is None:
         return Config()
     try:

@@ -1,6 +1,5 @@
-"""The work queues of the simulated controllers.
-
-Which of the waiting keys is next is drawn at random, as it is in Longhorn, where several managers and Go's maps decide.
+"""The work queues of the simulated controllers. Which of the waiting keys is next is drawn at random, as it is in Longhorn, where
+several managers and Go's maps decide.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class ControllerQueue(WorkQueue[_Key]):
         self._rng = rng
 
     def choose(self, due: Collection[_Key]) -> _Key:
-        """Returns one of these keys, all equally likely."""
         return next(islice(due, self._rng.randrange(len(due)), None))
 
     async def _reconcile(self, key: _Key) -> Requeue | None:

@@ -24,8 +24,7 @@ from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.values import replace
 from simulator import images
 from simulator.action_runner import ActionRunner
-from simulator.attacher import Attachment, AttachmentObservation, Publish, decide_attachment
-from simulator.capacity_publisher import decide_capacities
+from simulator.attacher import Attachment, AttachmentObservation, Publish, PublishCalls, decide_attachment
 from simulator.config import Config
 from simulator.controller_queue import ControllerQueue, LonghornQueue
 from simulator.event_routing import EventRouter
@@ -33,8 +32,15 @@ from simulator.expander import ExpansionObservation, decide_expansion
 from simulator.nodes import NodeObservation, decide_node, disk_uuid, manager_name
 from simulator.objects import AUTO_SALVAGE, DISK_LABEL, NODE_LABEL, WRITE, timestamp
 from simulator.pods import Mount, Pod, decide_pod, is_waiting, waiting_reason
-from simulator.provisioner import Claim, ClaimObservation, claim_reference, decide_claim, decide_reclaim, volume_name
-from simulator.publish_calls import PublishCalls
+from simulator.provisioner import (
+    Claim,
+    ClaimObservation,
+    claim_reference,
+    decide_capacities,
+    decide_claim,
+    decide_reclaim,
+    volume_name,
+)
 from simulator.status_lag import Place, StatusLag
 from simulator.tables import Store
 from simulator.volumes.observation import RUNNING, Replica, Volume, VolumeObservation, is_healthy
@@ -77,16 +83,7 @@ class Controllers:
         self.attachments = self._create_queue("attachments", self.reconcile_attachment)
         self.pods = self._create_queue("pods", self.reconcile_pod)
         self.images = self._create_queue("backingimages", self.reconcile_backing_image)
-        self.queues: tuple[ControllerQueue[Any], ...] = (
-            self.volumes,
-            self.replicas,
-            self.nodes,
-            self.claims,
-            self.persistent_volumes,
-            self.attachments,
-            self.pods,
-            self.images,
-        )
+        self.queues = [value for value in vars(self).values() if isinstance(value, ControllerQueue)]
         place_of = _labelled_place if config.places_replicas else _place
         self._lag = StatusLag(store.replicas, place_of, config, clock, rng)
         self.publish_calls = PublishCalls(config, clock)
@@ -155,9 +152,8 @@ class Controllers:
         )
 
     def _disks_awaiting_image(self, volume: Volume) -> frozenset[str]:
-        """Disks that still lack the volume's backing image.
-
-        With DiskSchedules these include disks of the volume's replicas for which the image is not listed yet.
+        """Disks that still lack the volume's backing image. With DiskSchedules these include disks of the volume's replicas for
+        which the image is not listed yet.
         """
         name = volume.model.backing_image
         image = self.store.backing_images.get(name) if name else None
@@ -170,7 +166,6 @@ class Controllers:
         return waiting | (disks - set(image.model.disks))
 
     def _kubernetes_status(self, volume: Volume) -> dict[str, str]:
-        """The fields of status.kubernetesStatus, {} without a PersistentVolume."""
         for persistent_volume in self.store.persistent_volumes_by_handle.get(volume.name):
             namespace, name, _ = persistent_volume.model.claim or ("", "", "")
             return {"pvName": persistent_volume.name, "namespace": namespace, "pvcName": name}
@@ -199,7 +194,6 @@ class Controllers:
         return claim is None or claim.uid != key[2]
 
     async def reconcile_replica(self, name: str) -> float | None:
-        """As `reconcile_volume`, for a replica."""
         replica = self.store.replicas.get(name)
         actions = decide_replica(replica, self.config) if replica is not None else []
         return await self.runner.run(f"replica {name}", actions)
@@ -278,7 +272,6 @@ class Controllers:
         return self.publish_calls.retry_delay(name) if failed else delay
 
     def _end_publish_call(self, name: str, *, failed: bool = False) -> None:
-        """Frees the worker of an attachment, for those that wait for one."""
         for waiting in self.publish_calls.end(name, failed=failed):
             self.attachments.add(waiting)
 
@@ -375,9 +368,8 @@ class Controllers:
         )
 
     def _labelled_replicas(self, node: str) -> list[Replica]:
-        """The replicas that are labelled with a disk of a node (ListReplicasByDiskUUID).
-
-        There are none where another process places replicas: it need not label them, so spec.diskID counts.
+        """The replicas that are labelled with a disk of a node (ListReplicasByDiskUUID). There are none where another process
+        places replicas: it need not label them, so spec.diskID counts.
         """
         longhorn_node = self.store.longhorn_nodes.models.get(node) if self.config.places_replicas else None
         disks = longhorn_node.disks if longhorn_node is not None else ()
@@ -391,9 +383,8 @@ class Controllers:
         )
 
     def _written_bytes(self, node: str, replicas: list[Replica]) -> dict[str, int]:
-        """The bytes on a node's disks, by disk UUID.
-
-        Counted are the data of each replica that has or is given any, and the copies of backing images.
+        """The bytes on a node's disks, by disk UUID. Counted are the data of each replica that has or is given any, and the
+        copies of backing images.
         """
         written: dict[str, int] = {}
         for replica in replicas:
@@ -415,13 +406,13 @@ class Controllers:
         if image is None:
             return await self.runner.run(f"image {name}", [])
         store = self.store
-        using = [
-            (volume, [replica.model for replica in store.replicas_by_volume.get(volume.name)])
+        needed = {
+            replica.model.disk_id
             for volume in store.volumes.objects.values()
             if volume.model.backing_image == name
-        ]
-        needed = images.needed_disks(name, using)
-        actions = images.decide_backing_image(image, needed, self.config, store.disk_schedules.models)
+            for replica in store.replicas_by_volume.get(volume.name)
+        }
+        actions = images.decide_backing_image(image, sorted(needed - {""}), self.config, store.disk_schedules.models)
         return await self.runner.run(f"image {name}", actions)
 
 
@@ -439,7 +430,6 @@ def _with_labelled_disk(replica: Replica) -> longhorn.Replica:
 
 
 def _has_data(replica: Replica) -> bool:
-    """Whether a replica occupies space: it was healthy once, or it runs."""
     return bool(replica.model.healthy_at or replica.spec.get("lastHealthyAt") or replica.model.current_state == RUNNING)
 
 

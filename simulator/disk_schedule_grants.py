@@ -16,16 +16,14 @@ Schedules = Mapping[str, DiskSchedule]
 
 
 def has_grant(schedules: Schedules, replica: Replica) -> bool:
-    """Whether a replica's disk has granted its size."""
     return bool(replica.disk_id) and _granted_bytes(
         schedules, replica.disk_id, RequestKind.REPLICA, replica.name
     ) >= max(1, replica.size)
 
 
 def granted_size(schedules: Schedules, volume: Volume, replicas: Iterable[Replica]) -> int:
-    """The volume's size in bytes that every disk has granted.
-
-    All of its replicas have grown to it. The size in the volume's spec is only what its user wishes.
+    """The volume's size in bytes that every disk has granted. All of its replicas have grown to it. The size in the volume's spec
+    is only what its user wishes.
     """
     sizes = [
         min(replica.size, _granted_bytes(schedules, replica.disk_id, RequestKind.REPLICA, replica.name))
@@ -38,10 +36,7 @@ def granted_size(schedules: Schedules, volume: Volume, replicas: Iterable[Replic
 
 
 def copyable_disks(schedules: Schedules, image: BackingImage) -> frozenset[str]:
-    """Disks to which a backing image may be copied.
-
-    While the image's size is unknown, one disk: the size is only known from a copy.
-    """
+    """Disks to which a backing image may be copied. While the image's size is unknown, one disk: the size is only known from a copy."""
     if image.real_size <= 0:
         return frozenset(sorted(image.disks)[:1])
     return frozenset(

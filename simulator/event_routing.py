@@ -106,15 +106,13 @@ class EventRouter:
                 self._enqueue_node_later(shard.spec["nodeID"])
 
     def _enqueue_claims(self, volume: str) -> None:
-        """Enqueues a volume's claims, which report its size."""
         for persistent_volume in self._store.persistent_volumes_by_handle.get(volume):
             if persistent_volume.model.claim is not None:
                 self._queues.claims.add(persistent_volume.model.claim[:2])
 
     def _on_disk_schedule(self, _: str, old: _Schedule, new: _Schedule) -> None:
-        """Enqueues the volumes, claims and images whose allocations changed.
-
-        Changed requests enqueue nothing: the change of the replica or image behind them does.
+        """Enqueues the volumes, claims and images whose allocations changed. Changed requests enqueue nothing: the change of the
+        replica or image behind them does.
         """
         before, after = (each.model.status if each is not None else DiskScheduleStatus() for each in (old, new))
         for name in sorted(
@@ -135,9 +133,8 @@ class EventRouter:
             self._queues.nodes.add_later(name, max(least, 0.001))
 
     def _on_longhorn_node(self, name: str, old: _Node, new: _Node) -> None:
-        """Enqueues a node, and the volumes that its change may concern.
-
-        These are its volumes if its readiness changed, and the volumes that wait for space on any node.
+        """Enqueues a node, and the volumes that its change may concern. These are its volumes if its readiness changed, and the
+        volumes that wait for space on any node.
         """
         self._queues.nodes.add(name)
         if old is None or new is None or old.model.ready != new.model.ready:
@@ -145,10 +142,9 @@ class EventRouter:
         self._enqueue_waiting_volumes()
 
     def _enqueue_waiting_volumes(self) -> None:
-        """Enqueues every volume with an unplaced or failed replica.
-
-        Mirrors Longhorn's VolumeController.enqueueNodeChange (measured with v1.12.1's control code: freed space is taken at once).
-        A replica that waits for its volume's attachment is placed on no node, so its volume is left out.
+        """Enqueues every volume with an unplaced or failed replica. Mirrors Longhorn's VolumeController.enqueueNodeChange
+        (measured with v1.12.1's control code: freed space is taken at once). A replica that waits for its volume's attachment is
+        placed on no node, so its volume is left out.
         """
         for replica in self._store.unplaced_or_failed_replicas.unordered_objects(WAITING):
             volume = self._store.volumes.models.get(replica.model.volume)
@@ -170,9 +166,8 @@ class EventRouter:
             self._enqueue_volumes_on(node)
 
     def _on_setting(self, name: str, *_: object) -> None:
-        """Enqueues faulted volumes when auto-salvage changes.
-
-        Longhorn looks at its volumes every 30 s; the salvage of a faulted one need not wait that long.
+        """Enqueues faulted volumes when auto-salvage changes. Longhorn looks at its volumes every 30 s; the salvage of a faulted
+        one need not wait that long.
         """
         if name != AUTO_SALVAGE:
             return
@@ -190,10 +185,8 @@ class EventRouter:
     def _on_attachment(
         self, name: str, old: KubeObject[kube.VolumeAttachment] | None, new: KubeObject[kube.VolumeAttachment] | None
     ) -> None:
-        """Enqueues an attachment, its PersistentVolume, and the pods that wait for it.
-
-        An attachment whose error alone changed is not enqueued: its publish call waits for the end of its back-off. Mirrors
-        external-attacher's shouldEnqueueVAChange.
+        """Enqueues an attachment, its PersistentVolume, and the pods that wait for it. An attachment whose error alone changed is
+        not enqueued: its publish call waits for the end of its back-off. Mirrors external-attacher's shouldEnqueueVAChange.
         """
         if old is None or new is None or _without_error(old) != _without_error(new):
             self._queues.attachments.add(name)

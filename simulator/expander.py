@@ -36,7 +36,6 @@ class ExpansionObservation(Struct, frozen=True):
 
     @property
     def granted_size(self) -> int:
-        """The volume's size, with DiskSchedules the granted one."""
         volume = self.volume.model
         if not self.config.disk_schedules:
             return volume.size
@@ -44,9 +43,8 @@ class ExpansionObservation(Struct, frozen=True):
 
 
 def decide_expansion(observation: ExpansionObservation) -> list[Action]:
-    """Grows the Longhorn volume if its claim requests more.
-
-    Then it reports the new size to Kubernetes: in the PersistentVolume first, then in the claim.
+    """Grows the Longhorn volume if its claim requests more. Then it reports the new size to Kubernetes: in the PersistentVolume
+    first, then in the claim.
     """
     claim = observation.claim
     persistent_volume = observation.persistent_volume

@@ -1,7 +1,4 @@
-"""The engine image and backing images.
-
-They have to be on a node, or on a disk, before a replica can run there.
-"""
+"""The engine image and backing images. They have to be on a node, or on a disk, before a replica can run there."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from simulator.actions import Action, AfterDelay, CreateObject, PatchObject, Rep
 from simulator.config import Config
 from simulator.disk_schedule_grants import Schedules, copyable_disks
 from simulator.objects import REAL_SIZE, VIRTUAL_SIZE, Json, KubeObject
-from simulator.volumes.observation import Volume
 
 ENGINE_IMAGE = "longhornio/longhorn-engine:simulated"
 MANAGER_IMAGE = "longhornio/longhorn-instance-manager:simulated"
@@ -25,10 +21,7 @@ BackingImage = KubeObject[longhorn.BackingImage]
 
 
 def decide_engine_image(image: KubeObject[longhorn.EngineImage] | None, nodes: Iterable[str]) -> list[Action]:
-    """Deploys the default engine image on every Longhorn node.
-
-    A node that the image's status lists as not deployed stays so.
-    """
+    """Deploys the default engine image on every Longhorn node. A node that the image's status lists as not deployed stays so."""
     if image is None:
         metadata = {"name": "ei-simulated", "namespace": LONGHORN_NAMESPACE}
         body = {"metadata": metadata, "spec": {"image": ENGINE_IMAGE}}
@@ -44,26 +37,12 @@ def decide_engine_image(image: KubeObject[longhorn.EngineImage] | None, nodes: I
     )
 
 
-def needed_disks(image: str, volumes: Iterable[tuple[Volume, Sequence[longhorn.Replica]]]) -> list[str]:
-    """Disks with replicas of volumes that use a backing image."""
-    return sorted(
-        {
-            replica.disk_id
-            for volume, replicas in volumes
-            if volume.model.backing_image == image
-            for replica in replicas
-            if replica.disk_id
-        }
-    )
-
-
 def decide_backing_image(
     image: BackingImage, needed: Sequence[str], config: Config, schedules: Schedules
 ) -> list[Action]:
-    """Lists the disks that need an image, and copies it there.
-
-    A disk is listed at once, the copy takes a while. The image's size comes from annotations. With DiskSchedules their controllers
-    list the disks, and the image is copied to disks that have granted its size.
+    """Lists the disks that need an image, and copies it there. A disk is listed at once, the copy takes a while. The image's size
+    comes from annotations. With DiskSchedules their controllers list the disks, and the image is copied to disks that have
+    granted its size.
     """
     sizes = {key: size for key, size in _annotated_sizes(image).items() if image.status.get(key) != size}
     if sizes:
@@ -79,7 +58,6 @@ def decide_backing_image(
 
 
 def missing_copies(image: BackingImage) -> list[str]:
-    """Disks listed for an image that have no copy yet."""
     files: Json = image.status.get("diskFileStatusMap") or {}
     return [disk for disk in image.model.disks if (files.get(disk) or {}).get("state") != READY]
 

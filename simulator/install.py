@@ -51,14 +51,7 @@ class InstallError(CoreError):
 
 
 async def install(client: KubeClient, config: Config) -> None:
-    """Creates missing objects and updates definitions and rules.
-
-    Existing settings and StorageClasses stay as they are.
-
-    Raises:
-        ApiError: the API server refused
-        InstallError: it does not serve the definitions in time
-    """
+    """Creates missing objects and updates definitions and rules. Existing settings and StorageClasses stay as they are."""
     await ensure(client, NAMESPACES, {"metadata": {"name": LONGHORN_NAMESPACE}})
     definitions = crds()
     for definition in definitions:
@@ -75,11 +68,7 @@ async def install(client: KubeClient, config: Config) -> None:
 
 
 async def ensure(client: KubeClient, resource: Resource, body: Json, *, update: bool = False) -> None:
-    """Creates an object; `update` makes an existing one equal.
-
-    Raises:
-        ApiError: the API server refused
-    """
+    """Creates an object; `update` makes an existing one equal."""
     namespace = body["metadata"].get("namespace", "")
     full = {**body, "apiVersion": resource.api_version, "kind": resource.kind}
     try:
@@ -94,10 +83,7 @@ async def ensure(client: KubeClient, resource: Resource, body: Json, *, update: 
 
 
 async def _wait_for_definition(client: KubeClient, name: str) -> None:
-    """Waits until the API server serves a definition.
-
-    Creating objects before that fails with 404.
-    """
+    """Waits until the API server serves a definition. Creating objects before that fails with 404."""
     path = CRDS.path(name=name)
     async with asyncio.timeout(_ESTABLISHED_TIMEOUT) as limit:
         try:
@@ -114,7 +100,6 @@ async def _wait_for_definition(client: KubeClient, name: str) -> None:
 
 
 def crds() -> list[Json]:
-    """The definitions of the simulated Longhorn kinds."""
     folder = files("simulator") / "crds"
     entries = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda each: each.name)
     return [yaml.safe_load(entry.read_text(encoding="utf-8")) for entry in entries]
@@ -155,7 +140,6 @@ def _storage_class(name: str, mode: str, policy: str, parameters: dict[str, str]
 
 
 def settings(config: Config) -> Iterable[Json]:
-    """The Settings that decisions read, with default or configured values."""
     images = {"default-engine-image": ENGINE_IMAGE, "default-instance-manager-image": MANAGER_IMAGE}
     defaults = {name: entry.metadata["default"] for name, entry in FIELDS_BY_SETTING.items()}
     for name, value in {**defaults, AUTO_SALVAGE: "true", **images, **config.settings}.items():
@@ -163,10 +147,7 @@ def settings(config: Config) -> Iterable[Json]:
 
 
 def admission_policies(config: Config) -> Iterable[tuple[Resource, Json]]:
-    """The rules of Longhorn's webhooks, with Longhorn's messages.
-
-    They cover what can be expressed in CEL.
-    """
+    """The rules of Longhorn's webhooks, with Longhorn's messages. They cover what can be expressed in CEL."""
     names = sorted({*KNOWN_SETTINGS, *config.known_settings_extra, *config.settings})
     allowed = ", ".join(f"'{name}'" for name in names)
     unknown = (
@@ -193,13 +174,7 @@ def admission_policies(config: Config) -> Iterable[tuple[Resource, Json]]:
 
 
 def _policy(name: str, resource: Resource, *rules: tuple[str, str]) -> Iterable[tuple[Resource, Json]]:
-    """A policy and its binding.
-
-    Args:
-        name: of the policy
-        resource: the kind of object to check
-        rules: pairs of an expression that must hold and an expression for the message if it does not
-    """
+    """A policy and its binding."""
     metadata = {"name": f"longhorn-{name}.simulator"}
     rule = {
         "apiGroups": [resource.group],

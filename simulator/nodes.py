@@ -1,7 +1,4 @@
-"""Longhorn nodes: their objects, their status, and eviction requests.
-
-An annotation of the Kubernetes node describes the objects.
-"""
+"""Longhorn nodes: their objects, their status, and eviction requests. An annotation of the Kubernetes node describes the objects."""
 
 from __future__ import annotations
 
@@ -97,13 +94,7 @@ class NodeObservation(Struct, frozen=True):
 
 
 def read_disks(node: KubeObject[kube.Node]) -> tuple[PhysicalDisk, ...] | None:
-    """The disks in a node's annotation, None without it.
-
-    A node without the annotation is no Longhorn node.
-
-    Raises:
-        DisksError: the annotation is no list of disks
-    """
+    """The disks in a node's annotation, None without it. A node without the annotation is no Longhorn node."""
     text = node.annotations.get(DISKS)
     if text is None:
         return None
@@ -130,17 +121,12 @@ def _physical_disk(entry: DiskSpec, index: int) -> PhysicalDisk:
 
 
 def disk_uuid(node: str, disk: str) -> str:
-    """The UUID of a disk, the same at every start."""
     return str(uuid.uuid5(_UUID_NAMESPACE, f"{node}/{disk}"))
 
 
 def decide_node(observation: NodeObservation) -> list[Action]:
-    """Updates a node's objects and status, and what its replicas take from it.
-
-    Its status, and its replicas' places and eviction requests, follow when all of its objects exist.
-
-    Raises:
-        DisksError: the annotation is no list of disks
+    """Updates a node's objects and status, and what its replicas take from it. Its status, and its replicas' places and eviction
+    requests, follow when all of its objects exist.
     """
     disks = read_disks(observation.node) if observation.node is not None else ()
     if disks is None:
@@ -176,9 +162,8 @@ def _register_csi_driver(observation: NodeObservation) -> list[Action]:
 
 
 def _update_instance_managers(observation: NodeObservation, disks: Sequence[PhysicalDisk]) -> list[Action]:
-    """Updates one instance manager per data engine in use.
-
-    On a node that is down its state is unknown. With the annotation `simulator/stopped: "true"` it stays stopped.
+    """Updates one instance manager per data engine in use. On a node that is down its state is unknown. With the annotation
+    `simulator/stopped: "true"` it stays stopped.
     """
     node = observation.longhorn_node
     up = node is None or node.model.ready or not node.status
@@ -210,7 +195,6 @@ def _new_instance_manager(node: str, engine: str, observation: NodeObservation) 
 
 
 def _update_longhorn_node(observation: NodeObservation, disks: Sequence[PhysicalDisk]) -> list[Action]:
-    """Creates a node's Longhorn node, or adds new disks to it."""
     if observation.node is None:
         return []
     wanted = {disk.name: _new_disk(disk) for disk in disks}
@@ -304,10 +288,7 @@ def _status_body(node: longhorn.Node, before: Json, time: str) -> Json:
 
 
 def _write_conditions(conditions: Sequence[Condition], before: list[Json] | None, time: str) -> list[Json]:
-    """Returns conditions as Longhorn writes them.
-
-    The time changes with the status only.
-    """
+    """Returns conditions as Longhorn writes them. The time changes with the status only."""
     previous = {entry.get("type"): entry for entry in before or ()}
     written = []
     for entry in sorted(conditions, key=lambda each: each.type):
@@ -327,10 +308,9 @@ def _write_conditions(conditions: Sequence[Condition], before: list[Json] | None
 
 
 def _correct_places(observation: NodeObservation) -> list[Action]:
-    """Writes node and path of each replica that a disk's status lists.
-
-    The status lists replicas by their label. It is written where the replica's spec differs. Longhorn does so for a
-    disk that moved to another node (syncDiskStatus), without a look at spec.diskID.
+    """Writes node and path of each replica that a disk's status lists. The status lists replicas by their label. It is written
+    where the replica's spec differs. Longhorn does so for a disk that moved to another node (syncDiskStatus), without a look at
+    spec.diskID.
     """
     node = observation.longhorn_node
     if node is None or not node.model.ready:
@@ -348,9 +328,8 @@ def _correct_places(observation: NodeObservation) -> list[Action]:
 
 
 def _update_eviction_requests(observation: NodeObservation) -> list[Action]:
-    """Updates evictionRequested of the replicas that a disk's status lists.
-
-    Nothing changes while the node is down. Mirrors Longhorn's syncReplicaEvictionRequested.
+    """Updates evictionRequested of the replicas that a disk's status lists. Nothing changes while the node is down. Mirrors
+    Longhorn's syncReplicaEvictionRequested.
     """
     node = observation.longhorn_node
     if node is None or not node.model.ready:
@@ -368,7 +347,6 @@ def _update_eviction_requests(observation: NodeObservation) -> list[Action]:
 
 
 def _drain_evicts(observation: NodeObservation, replica: Replica) -> bool:
-    """Whether a cordon evicts a replica, by node-drain-policy."""
     if observation.node is None or not observation.node.model.unschedulable:
         return False
     policy = observation.cluster.settings.node_drain_policy

@@ -1,6 +1,5 @@
-"""Kubernetes objects: the raw object of the API server together with its model from `scheduler_core.convert`.
-
-The names of annotations, finalizers and labels are here, too.
+"""Kubernetes objects: the raw object of the API server together with its model from `scheduler_core.convert`. The names of
+annotations, finalizers and labels are here, too.
 """
 
 from __future__ import annotations
@@ -42,58 +41,47 @@ class KubeObject(Struct, Generic[Model], frozen=True, eq=False):
 
     @property
     def metadata(self) -> Json:
-        """Its metadata."""
         metadata: Json = self.raw["metadata"]
         return metadata
 
     @property
     def name(self) -> str:
-        """Its name."""
         return str(self.metadata["name"])
 
     @property
     def namespace(self) -> str:
-        """Its namespace, "" if it has none."""
         return str(self.metadata.get("namespace") or "")
 
     @property
     def uid(self) -> str:
-        """Its uid."""
         return str(self.metadata.get("uid") or "")
 
     @property
     def version(self) -> int:
-        """Its resourceVersion; a larger one is newer."""
         return int(self.metadata.get("resourceVersion") or 0)
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Its annotations."""
         return self.metadata.get("annotations") or {}
 
     @property
     def labels(self) -> dict[str, str]:
-        """Its labels."""
         return self.metadata.get("labels") or {}
 
     @property
     def finalizers(self) -> list[str]:
-        """Its finalizers."""
         return self.metadata.get("finalizers") or []
 
     @property
     def deleting(self) -> bool:
-        """Whether it is being deleted."""
         return self.metadata.get("deletionTimestamp") is not None
 
     @property
     def spec(self) -> Json:
-        """Its spec, {} if it has none."""
         return self.raw.get("spec") or {}
 
     @property
     def status(self) -> Json:
-        """Its status, {} if it has none."""
         return self.raw.get("status") or {}
 
 

@@ -1,7 +1,4 @@
-"""Pods become Running when their volumes are attached.
-
-Until then the reason why they wait is reported.
-"""
+"""Pods become Running when their volumes are attached. Until then the reason why they wait is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ class Mount(Struct, frozen=True):
 
 
 def is_waiting(pod: Pod) -> bool:
-    """Whether a pod has a node, but not the annotation of attached volumes."""
     return pod.model.node_name != "" and pod.model.live and pod.annotations.get(VOLUMES_ATTACHED) != "true"
 
 
@@ -56,7 +52,6 @@ def _mount_problem(node: str, mount: Mount) -> str:
 
 
 def decide_pod(pod: Pod, mounts: Sequence[Mount]) -> list[Action]:
-    """Annotates a pod as soon as its volumes are attached."""
     if not is_waiting(pod) or waiting_reason(pod, mounts):
         return []
     body = {"metadata": {"annotations": {VOLUMES_ATTACHED: "true"}}}

@@ -1,25 +1,34 @@
-"""The CSI provisioner: a Longhorn volume and a PersistentVolume per claim.
-
-It reclaims them by reclaim policy. Mirrors external-provisioner's controller and longhorn-manager's
-csi/util.go:getVolumeOptions and CreateVolume.
+"""The CSI provisioner: a Longhorn volume and a PersistentVolume per claim. It reclaims them by reclaim policy, and publishes
+the nodes' capacity. Mirrors
+external-provisioner's controller and longhorn-manager's csi/util.go:getVolumeOptions and CreateVolume.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
 
-from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
+from app.kube.resources import CAPACITIES, CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.csi_driver import ANYWHERE, Provisioning, file_system, volume_for_claim
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.csi_driver import (
+    ANYWHERE,
+    HOSTNAME,
+    CapacityError,
+    Provisioning,
+    file_system,
+    get_capacity,
+    volume_for_claim,
+)
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.volumes.data_source import check_source, volume_parameters
-from simulator.actions import Action, AfterDelay, CreateObject, DeleteObject, remove_finalizers
+from simulator.actions import Action, AfterDelay, CreateObject, DeleteObject, PatchObject, remove_finalizers
 from simulator.config import Config
 from simulator.objects import CLAIM, DRIVER, FINALIZER, Json, KubeObject
 from simulator.volumes.observation import NEW_STATES, Volume
@@ -31,6 +40,7 @@ PROVISIONER_ANNOTATIONS: Final = (
 PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
 PROVISIONER_FINALIZER: Final = "external-provisioner.volume.kubernetes.io/finalizer"
 WAIT_FOR_CONSUMER: Final = "WaitForFirstConsumer"
+OWNED_LABEL: Final = "simulator/capacity"
 
 Claim = KubeObject[kube.Claim]
 StorageClass = KubeObject[kube.StorageClass]
@@ -38,15 +48,11 @@ PersistentVolume = KubeObject[kube.PersistentVolume]
 
 
 def volume_name(claim: Claim) -> str:
-    """The name that external-provisioner gives to a claim's volume."""
     return f"pvc-{claim.uid}"
 
 
 def claim_reference(volume: Volume) -> tuple[str, str, str] | None:
-    """Namespace, name and uid of the claim that a volume was provisioned for.
-
-    None if the volume was created in another way.
-    """
+    """Namespace, name and uid of the claim that a volume was provisioned for. None if the volume was created in another way."""
     namespace, _, name_and_uid = volume.annotations.get(CLAIM, "").partition("/")
     name, _, uid = name_and_uid.partition("/")
     return (namespace, name, uid) if uid else None
@@ -95,13 +101,7 @@ def decide_claim(observation: ClaimObservation) -> list[Action]:
 
 
 def _refuse_unknown_tags(spec: Json, nodes: Collection[longhorn.Node], subject: str) -> None:
-    """Refuses selectors with a tag that nothing has.
-
-    The words are Longhorn's (api/volume.go:VolumeCreate).
-
-    Raises:
-        ResolutionError: no node, or no disk, has a tag
-    """
+    """Refuses selectors with a tag that nothing has. The words are Longhorn's (api/volume.go:VolumeCreate)."""
     node_tags = {tag for node in nodes for tag in node.tags}
     disk_tags = {tag for node in nodes for disk in node.disks for tag in disk.tags}
     for kind, key, existing in (("disk", "diskSelector", disk_tags), ("node", "nodeSelector", node_tags)):
@@ -111,12 +111,8 @@ def _refuse_unknown_tags(spec: Json, nodes: Collection[longhorn.Node], subject: 
 
 
 def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings, snapshot: Snapshot) -> Json:
-    """The Longhorn volume of a claim, as the CSI driver creates it.
-
-    Its values come from the StorageClass's parameters, then from Longhorn's settings.
-
-    Raises:
-        ResolutionError: the claim requests no storage, or a parameter is invalid
+    """The Longhorn volume of a claim, as the CSI driver creates it. Its values come from the StorageClass's parameters, then from
+    Longhorn's settings.
     """
     subject = f"{CLAIMS.kind} {claim.namespace}/{claim.name}"
     parameters = volume_parameters(claim.model, storage_class.model.parameters, subject, snapshot)
@@ -209,9 +205,7 @@ def decide_reclaim(persistent_volume: PersistentVolume, volume: Volume | None, *
         return []
     policy = persistent_volume.spec.get("persistentVolumeReclaimPolicy")
     if policy != "Delete":
-        return list(
-            remove_finalizers(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume kept", PROVISIONER_FINALIZER)
-        )
+        return remove_finalizers(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume kept", PROVISIONER_FINALIZER)
     if persistent_volume.status.get("phase") not in ("Released", "Failed") or attached:
         return []
     if volume is not None:
@@ -220,10 +214,50 @@ def decide_reclaim(persistent_volume: PersistentVolume, volume: Volume | None, *
         return [
             DeleteObject(LONGHORN_VOLUMES, volume, "volume of a released PersistentVolume deleted", "volumes_deleted")
         ]
-    deletions: list[Action] = []
     if not persistent_volume.deleting:
-        deletions.append(DeleteObject(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume deleted"))
-        return deletions
-    return list(
-        remove_finalizers(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume gone", PROVISIONER_FINALIZER)
-    )
+        return [DeleteObject(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume deleted")]
+    return remove_finalizers(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume gone", PROVISIONER_FINALIZER)
+
+
+def decide_capacities(
+    cluster: Cluster, classes: Iterable[StorageClass], existing: Mapping[str, KubeObject[None]]
+) -> list[Action]:
+    """Keeps one CSIStorageCapacity per node and StorageClass that waits for a consumer: what Longhorn's GetCapacity returns from the
+    nodes' lagging status.
+    """
+    wanted = {
+        body["metadata"]["name"]: body
+        for storage_class in classes
+        if storage_class.model.provisioner == DRIVER and storage_class.raw.get("volumeBindingMode") == WAIT_FOR_CONSUMER
+        for node in cluster.nodes
+        if (body := _new_capacity(cluster, storage_class, node)) is not None
+    }
+    actions: list[Action] = []
+    for name, body in wanted.items():
+        current = existing.get(name)
+        if current is None:
+            actions.append(CreateObject(CAPACITIES, body, "capacity reported"))
+            continue
+        sizes = {key: body[key] for key in ("capacity", "maximumVolumeSize")}
+        if any(current.raw.get(key) != size for key, size in sizes.items()):
+            actions.append(PatchObject(CAPACITIES, current, sizes, "capacity reported"))
+    stale = [capacity for name, capacity in existing.items() if OWNED_LABEL in capacity.labels and name not in wanted]
+    return [*actions, *(DeleteObject(CAPACITIES, capacity, "capacity of nothing removed") for capacity in stale)]
+
+
+def _new_capacity(cluster: Cluster, storage_class: StorageClass, node: str) -> Json | None:
+    kube_node = cluster.kube_nodes.get(node)
+    if kube_node is None:
+        return None
+    try:
+        capacity = get_capacity(cluster, {HOSTNAME: node}, storage_class.model.parameters)
+    except CapacityError:
+        return None
+    name = hashlib.sha256(f"{storage_class.name}/{node}".encode()).hexdigest()[:16]
+    return {
+        "metadata": {"name": f"longhorn-{name}", "namespace": LONGHORN_NAMESPACE, "labels": {OWNED_LABEL: "true"}},
+        "storageClassName": storage_class.name,
+        "nodeTopology": {"matchLabels": {HOSTNAME: kube_node.labels.get(HOSTNAME, node)}},
+        "capacity": str(capacity.available),
+        "maximumVolumeSize": str(capacity.maximum_volume_size),
+    }

@@ -39,11 +39,7 @@ class RunOptions(Struct, frozen=True):
 
 
 async def run(options: RunOptions) -> None:
-    """Simulates Longhorn until SIGTERM or SIGINT.
-
-    Raises:
-        CoreError: there is no cluster, something cannot be installed, or the status port is taken
-    """
+    """Simulates Longhorn until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,7 +53,6 @@ async def run(options: RunOptions) -> None:
 
 
 async def _run_until(stop: asyncio.Event, work: Any) -> None:
-    """Runs `work` until `stop` is set; raises its error."""
     job = asyncio.ensure_future(work)
     stop_wait = asyncio.create_task(stop.wait(), name="stop")
     await asyncio.wait((job, stop_wait), return_when=asyncio.FIRST_COMPLETED)
@@ -113,9 +108,6 @@ def _decoder(table: Table[Any, Any]) -> Any:
 
 
 async def _wait_for_lists(reflectors: Sequence[Reflector[KubeObject[Any]]]) -> None:
-    """Waits until every kind has been listed.
-
-    Before that, a missing object may just not have been read yet.
-    """
+    """Waits until every kind has been listed. Before that, a missing object may just not have been read yet."""
     while any(reflector.status.phase is Phase.STARTING for reflector in reflectors):  # noqa: ASYNC110 # a reflector has no event for it
         await asyncio.sleep(_POLL_INTERVAL)

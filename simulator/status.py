@@ -58,9 +58,8 @@ def report(controllers: Controllers, *, ready: bool) -> Json:
 
 
 def _ungranted_replicas(controllers: Controllers) -> Iterator[str]:
-    """Placed replicas whose DiskSchedule has not granted their size.
-
-    A replica with data runs all the same. Without DiskSchedules there are none.
+    """Placed replicas whose DiskSchedule has not granted their size. A replica with data runs all the same. Without DiskSchedules
+    there are none.
     """
     schedules = controllers.store.disk_schedules.models
     for name, replica in controllers.store.replicas.models.items():
@@ -90,10 +89,7 @@ def misplaced_volumes(controllers: Controllers) -> Iterator[Json]:
 
 
 def overbooked_disks(controllers: Controllers) -> Iterator[Json]:
-    """Disks on which more is scheduled than their limit.
-
-    They arise when volumes are placed faster than a node's status is written.
-    """
+    """Disks on which more is scheduled than their limit. They arise when volumes are placed faster than a node's status is written."""
     settings = controllers.store.longhorn_settings
     for name, node in sorted(controllers.store.longhorn_nodes.models.items()):
         for disk in node.disks:
@@ -117,11 +113,7 @@ class StatusServer:
         self.ready = False
 
     async def start(self, port: int) -> int:
-        """Starts to listen; returns the port, a free one for 0.
-
-        Raises:
-            StatusError: the port is taken
-        """
+        """Starts to listen; returns the port, a free one for 0."""
         application = web.Application()
         application.router.add_get("/status", self._status)
         self._runner = web.AppRunner(application, access_log=None)
@@ -137,7 +129,6 @@ class StatusServer:
         return chosen
 
     async def stop(self) -> None:
-        """Stops listening."""
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -1,7 +1,4 @@
-"""The delay between a replica's change and its node's status.
-
-Longhorn's node controller is busy, and syncs now and then.
-"""
+"""The delay between a replica's change and its node's status. Longhorn's node controller is busy, and syncs now and then."""
 
 from __future__ import annotations
 
@@ -20,12 +17,10 @@ Place = tuple[str, str]
 
 
 class StatusLag:
-    """Delays the visibility of replicas' changes in their node's status.
-
-    Each replica has a time of its own, so that a status also follows where replicas come and go all the time.
-    As `ScheduleReplica` adds only the unplaced replicas of the volume itself, placements of several volumes on one status may
-    overbook a disk.
-    At the first look at a node all of its replicas are visible at once: after a start the times of their changes are unknown.
+    """Delays the visibility of replicas' changes in their node's status. Each replica has a time of its own, so that a status
+    also follows where replicas come and go all the time. As `ScheduleReplica` adds only the unplaced replicas of the volume
+    itself, placements of several volumes on one status may overbook a disk. At the first look at a node all of its replicas are
+    visible at once: after a start the times of their changes are unknown.
     """
 
     def __init__(
@@ -54,16 +49,10 @@ class StatusLag:
                 self._visible_at.setdefault(node, {})[name] = self._clock() + draw_seconds(lag, self._rng)
 
     def _status_entry(self, replica: _Replica) -> Any:
-        """What a node's status lists of a replica."""
         return None if replica is None else (*self._place_of(replica), replica.model.size)
 
     def visible_replicas(self, node: str, replicas: Iterable[longhorn.Replica]) -> tuple[longhorn.Replica, ...]:
-        """The replicas to list in a node's status now.
-
-        Args:
-            node: its name
-            replicas: those that count on its disks
-        """
+        """The replicas to list in a node's status now."""
         present = {replica.name: replica for replica in replicas}
         previous = self._visible.get(node)
         if previous is None:
@@ -79,6 +68,5 @@ class StatusLag:
         return tuple(visible.values())
 
     def seconds_until_next(self, node: str) -> float | None:
-        """Seconds until a node's next change is visible, None without one."""
         times = self._visible_at.get(node)
         return max(0.0, min(times.values()) - self._clock()) if times else None

@@ -46,15 +46,10 @@ class Table(Generic[Name, Model]):
         self._kind: SnapshotKind | None = KINDS.get((resource.group, resource.kind))
 
     def get(self, key: Name) -> KubeObject[Model] | None:
-        """Returns one object, None if it does not exist."""
         return self.objects.get(key)
 
     def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, KubeObject[Model]]:
-        """Decodes one object; returns its key and value.
-
-        Raises:
-            ObjectError: it cannot be read
-        """
+        """Decodes one object; returns its key and value."""
         try:
             body: Json = msgspec.json.decode(raw)
         except msgspec.DecodeError as error:
@@ -62,25 +57,18 @@ class Table(Generic[Name, Model]):
         return self.read(body)
 
     def read(self, body: Json) -> tuple[Key, KubeObject[Model]]:
-        """Returns the key and value of a decoded object.
-
-        Raises:
-            ObjectError: it cannot be read
-        """
         if self._kind is not None:
             key, model = self._kind.read(body)
             return key, KubeObject(body, model)  # type: ignore[arg-type] # the registry's conversion of this kind
         return str(body["metadata"]["name"]), KubeObject(body, None)  # type: ignore[arg-type] # a kind without a model
 
     def replace(self, objects: Mapping[Any, KubeObject[Model]]) -> None:
-        """Replaces all objects by those of a list."""
         for key in [key for key in self.objects if key not in objects]:
             self._drop(key)
         for key, value in objects.items():
             self._upsert(key, value)
 
     def change(self, key: Any, value: KubeObject[Model] | None) -> None:
-        """Applies one watch event; None: the object is gone."""
         if value is None:
             self._drop(key)
         else:
@@ -126,7 +114,6 @@ class Index(Generic[Model]):
         table.listeners.append(self._on_change)
 
     def get(self, value: Any) -> list[KubeObject[Model]]:
-        """Returns the objects with a value, ordered by name."""
         return sorted(self.unordered_objects(value), key=lambda obj: (obj.namespace, obj.name))
 
     def unordered_objects(self, value: Any) -> Iterable[KubeObject[Model]]:
@@ -182,7 +169,6 @@ class Store:
 
     @property
     def tables(self) -> tuple[Table[Any, Any], ...]:
-        """All tables."""
         return tuple(value for value in vars(self).values() if isinstance(value, Table))
 
     def shard_bytes(self, node: str) -> Counter[str]:
@@ -193,14 +179,10 @@ class Store:
         return sizes
 
     def table(self, resource: Resource) -> Table[Any, Any] | None:
-        """The table of a kind, None if there is none."""
         return next((table for table in self.tables if table.resource == resource), None)
 
     def cluster(self, now: datetime) -> Cluster:
-        """The cluster as Longhorn would read it now.
-
-        It shares the tables: use it before anything is awaited.
-        """
+        """The cluster as Longhorn would read it now. It shares the tables: use it before anything is awaited."""
         return self._cluster_cache.cluster(now)
 
     def provisioning_snapshot(self) -> Snapshot:
@@ -215,7 +197,6 @@ class Store:
 
     @property
     def longhorn_settings(self) -> Settings:
-        """Longhorn's settings, with unparsable values as their faults."""
         return self._cluster_cache.settings()
 
 

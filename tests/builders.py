@@ -1,7 +1,6 @@
-"""Kubernetes objects as kubectl prints them, one function per kind, with sensible defaults and keyword overrides.
-
-Sizes are given as numbers of Gi. `snapshot(...)` turns objects into the Snapshot that a snapshot file would give, through
-the very conversion the product uses.
+"""Kubernetes objects as kubectl prints them, one function per kind, with sensible defaults and keyword overrides. Sizes are given
+as numbers of Gi. `snapshot(...)` turns objects into the Snapshot that a snapshot file would give, through the very conversion the
+product uses.
 """
 
 import json
@@ -187,9 +186,8 @@ def available_volume(
     labels: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> Object:
-    """A free PersistentVolume of `size` Gi (or a quantity); its Longhorn volume is ``vol-<name>``.
-
-    With `node` only that value of the label ``node`` is admitted; further spec fields by their API names.
+    """A free PersistentVolume of `size` Gi (or a quantity); its Longhorn volume is ``vol-<name>``. With `node` only that value of
+    the label ``node`` is admitted; further spec fields by their API names.
     """
     if node:
         requirement = {"key": "node", "operator": "In", "values": [node]}

@@ -114,10 +114,7 @@ def run(names: Sequence[str]) -> int:
 
 
 def soak(minutes: float, first_seed: int) -> int:
-    """Repeats the campaigns, each time with the next seed, for this long; returns an exit code.
-
-    A campaign that has begun is finished.
-    """
+    """Repeats the campaigns, each time with the next seed, for this long; returns an exit code. A campaign that has begun is finished."""
     end = time.monotonic() + 60 * minutes
     fuzzing = [
         *PYTEST,

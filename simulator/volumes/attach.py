@@ -1,15 +1,19 @@
-"""Attaching and detaching: Longhorn's reconcileAttachDetachStateMachine.
-
-spec.nodeID is the node to attach to, status.currentNodeID the node of the attached volume.
+"""Attaching and detaching: Longhorn's reconcileAttachDetachStateMachine. spec.nodeID is the node to attach to,
+status.currentNodeID the node of the attached volume. For a clone's copy and for evictions, Longhorn's VolumeCloneController and
+VolumeEvictionController attach a volume without a workload.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from app.kube.resources import LONGHORN_VOLUMES
+from scheduler_core.longhorn.placement import find_candidates
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.volume_validation import awaits_copy
 from scheduler_core.model.longhorn import STRICT_LOCAL
-from simulator.actions import Action, AfterDelay
+from simulator.actions import Action, AfterDelay, PatchObject, RequeueAfter
+from simulator.objects import EVICTING
 from simulator.volumes.manifests import mark_healthy
 from simulator.volumes.observation import (
     ATTACHED,
@@ -27,6 +31,7 @@ from simulator.volumes.observation import (
     Volume,
     VolumeObservation,
     is_healthy,
+    is_working,
     patch_replica_status,
     patch_volume_status,
 )
@@ -57,7 +62,6 @@ def _detach(observation: VolumeObservation) -> list[Action]:
 
 
 def _stop_replicas(observation: VolumeObservation) -> list[Action]:
-    """Stops the replicas of a volume to be detached."""
     actions: list[Action] = [
         _stop_replica(replica)
         for replica in observation.live_replicas
@@ -69,9 +73,8 @@ def _stop_replicas(observation: VolumeObservation) -> list[Action]:
 
 
 def _attach(observation: VolumeObservation) -> list[Action]:
-    """Takes the next step toward the attached volume.
-
-    It stays detached while no replica can be started (openVolumeDependentResources; measured with v1.12.1's control code).
+    """Takes the next step toward the attached volume. It stays detached while no replica can be started
+    (openVolumeDependentResources; measured with v1.12.1's control code).
     """
     startable = [replica for replica in observation.live_replicas if _is_startable(observation, replica)]
     if not startable and not has_every_shard(observation):
@@ -87,9 +90,8 @@ def _attach(observation: VolumeObservation) -> list[Action]:
 
 
 def _is_startable(observation: VolumeObservation, replica: Replica) -> bool:
-    """Whether an engine may start with a replica.
-
-    It may with a replica that has data, and with any placed replica of a volume that never had data.
+    """Whether an engine may start with a replica. It may with a replica that has data, and with any placed replica of a volume
+    that never had data.
     """
     model = replica.model
     had_data = any(each.model.healthy_at for each in observation.live_replicas)
@@ -98,10 +100,7 @@ def _is_startable(observation: VolumeObservation, replica: Replica) -> bool:
 
 
 def _locality_allows(observation: VolumeObservation, startable: list[Replica]) -> bool:
-    """Whether the data locality allows the engine on its node.
-
-    A strict-local engine only starts on the node of its replica.
-    """
+    """Whether the data locality allows the engine on its node. A strict-local engine only starts on the node of its replica."""
     node = observation.model.node_id
     return observation.model.data_locality != STRICT_LOCAL or all(each.model.node_id == node for each in startable)
 
@@ -128,10 +127,67 @@ def _stop_replica(replica: Replica) -> Action:
     return patch_replica_status(replica, {"currentState": STOPPED}, "replica stopped")
 
 
-def readiness_problem(volume: Volume, replicas: Collection[Replica]) -> str:
-    """Why a volume is not ready for workloads, "" if it is.
+def copy_clone(observation: VolumeObservation) -> list[Action]:
+    """Attaches a new clone, and detaches it once it has its data. Any ready node may be the one: Longhorn takes the owner of the
+    volume (GetReadyNodeForVolumeAttach), whichever node the pod is on. A node that a replica is bound to stays the one.
+    """
+    model = observation.model
+    if not awaits_copy(model):
+        return []
+    if model.state == ATTACHED and any(is_working(replica) for replica in observation.live_replicas):
+        status = {"cloneStatus": {"state": "copy-completed-awaiting-healthy", "sourceVolume": model.data_source}}
+        # The state is written last: a volume with it is not detached here again.
+        return [
+            PatchObject(LONGHORN_VOLUMES, observation.volume, {"spec": {"nodeID": ""}}, "clone copied, to be detached"),
+            patch_volume_status(observation, status, "clone copied", "cloned"),
+        ]
+    if model.node_id or model.state != DETACHED:
+        return []
+    bound = {replica.model.hard_node_affinity for replica in observation.live_replicas} - {""}
+    up = sorted(bound) or sorted(name for name in observation.cluster.nodes if observation.can_run(name))
+    if not up:
+        return []
+    body = {"spec": {"nodeID": observation.rng.choice(up)}}
+    return [PatchObject(LONGHORN_VOLUMES, observation.volume, body, "clone to be attached")]
 
-    Mirrors Longhorn's types.IsVolumeReady, without the rules about faulted and restored volumes.
+
+def attach_for_eviction(observation: VolumeObservation) -> list[Action]:
+    """Attaches a detached volume to evict its replicas, and detaches it afterwards. It is attached only if there is a candidate
+    disk for every one of its replicas.
+    """
+    evicting = [replica for replica in observation.live_replicas if replica.model.eviction_requested]
+    if observation.attached_for_eviction:
+        if evicting or not observation.model.current_node_id:
+            return []
+        body = {"spec": {"nodeID": ""}, "metadata": {"annotations": {EVICTING: None}}}
+        return [PatchObject(LONGHORN_VOLUMES, observation.volume, body, "volume evicted, to be detached")]
+    if not evicting or observation.model.node_id or observation.model.state != DETACHED:
+        return []
+    if not all(_has_candidate(observation, replica.model.name) for replica in observation.live_replicas):
+        return [RequeueAfter(observation.config.schedule_retry)]
+    up = sorted(name for name, node in observation.cluster.nodes.items() if node.ready)
+    if not up:
+        return []
+    body = {"spec": {"nodeID": observation.rng.choice(up)}, "metadata": {"annotations": {EVICTING: "true"}}}
+    return [
+        PatchObject(
+            LONGHORN_VOLUMES, observation.volume, body, "volume to be attached for eviction", counter="evictions"
+        )
+    ]
+
+
+def _has_candidate(observation: VolumeObservation, name: str) -> bool:
+    replica = next(each for each in observation.replica_models if each.name == name)
+    return bool(
+        find_candidates(
+            observation.cluster, ReplicaRequest.for_replica(observation.model, replica), observation.replica_models
+        ).disks
+    )
+
+
+def readiness_problem(volume: Volume, replicas: Collection[Replica]) -> str:
+    """Why a volume is not ready for workloads, "" if it is. Mirrors Longhorn's types.IsVolumeReady, without the rules about
+    faulted and restored volumes.
     """
     state = volume.model.state
     if not volume.model.node_id and state != DETACHED:

@@ -40,10 +40,7 @@ def fail_replicas(observation: VolumeObservation) -> list[Action]:
 
 
 def update_robustness(observation: VolumeObservation) -> list[Action]:
-    """Writes the robustness of an attached volume.
-
-    Without a working replica it is faulted and detached.
-    """
+    """Writes the robustness of an attached volume. Without a working replica it is faulted and detached."""
     model = observation.model
     if not model.current_node_id or model.current_node_id != model.node_id:
         return []

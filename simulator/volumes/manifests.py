@@ -13,10 +13,7 @@ from simulator.volumes.observation import STOPPED, Replica, VolumeObservation, p
 def new_replica(
     observation: VolumeObservation, event: str, *, hard_node_affinity: str = "", rebuild: bool
 ) -> CreateObject:
-    """Creates one more replica.
-
-    A replica that is created for a rebuild is never used again if it fails before it was healthy.
-    """
+    """Creates one more replica. A replica that is created for a rebuild is never used again if it fails before it was healthy."""
     model = observation.model
     name = f"{model.name}-r-{observation.rng.getrandbits(32):08x}"
     spec: Json = {
@@ -68,6 +65,5 @@ def place(observation: VolumeObservation, candidate: DiskCandidate) -> Json:
 
 
 def mark_healthy(observation: VolumeObservation, replica: Replica, event: str, counter: str = "") -> PatchObject:
-    """Marks a replica as healthy, that is, read-write."""
     spec = {"healthyAt": observation.time, "lastHealthyAt": observation.time, "rebuildRetryCount": 0}
     return patch_replica_spec(replica, spec, event, counter)

@@ -1,7 +1,4 @@
-"""The observation of one volume: the input of every decision.
-
-The module also has the patches that decisions return.
-"""
+"""The observation of one volume: the input of every decision. The module also has the patches that decisions return."""
 
 from __future__ import annotations
 
@@ -69,17 +66,14 @@ class VolumeObservation(Struct, frozen=True):
 
     @property
     def model(self) -> longhorn.Volume:
-        """The volume."""
         return self.volume.model
 
     @property
     def replica_models(self) -> tuple[longhorn.Replica, ...]:
-        """Its replicas."""
         return tuple(replica.model for replica in self.replicas)
 
     @property
     def live_replicas(self) -> tuple[Replica, ...]:
-        """Its replicas that are not being deleted."""
         return tuple(replica for replica in self.replicas if not replica.model.deleting)
 
     @property
@@ -90,9 +84,8 @@ class VolumeObservation(Struct, frozen=True):
         return granted_size(self.schedules, self.model, self.replica_models)
 
     def may_start(self, replica: Replica) -> bool:
-        """Whether a replica's disk has its backing image and granted its space.
-
-        A replica with data occupies its space already, so it starts even if the space was never granted.
+        """Whether a replica's disk has its backing image and granted its space. A replica with data occupies its space already,
+        so it starts even if the space was never granted.
         """
         model = replica.model
         has_space = not self.config.disk_schedules or model.healthy_at != "" or has_grant(self.schedules, model)
@@ -105,33 +98,27 @@ class VolumeObservation(Struct, frozen=True):
 
     @property
     def best_effort(self) -> bool:
-        """Whether the volume prefers local data: data locality best-effort."""
         return self.model.data_locality == BEST_EFFORT
 
     @property
     def locality_disabled(self) -> bool:
-        """Whether the volume's data may be anywhere: data locality disabled."""
         return self.model.data_locality == DISABLED
 
     @property
     def attached_for_eviction(self) -> bool:
-        """Whether the volume is only attached to move its replicas."""
         return EVICTING in self.volume.annotations
 
     @property
     def time(self) -> str:
-        """The current time, as Longhorn writes it."""
         return timestamp(self.now)
 
     def is_node_up(self, name: str) -> bool:
-        """Whether a Longhorn node exists and is ready."""
         node = self.cluster.nodes.get(name)
         return node is not None and node.ready
 
     def can_run(self, name: str) -> bool:
-        """Whether a node can run the volume's engine and replicas.
-
-        It is ready, and has the volume's engine image and a running instance manager.
+        """Whether a node can run the volume's engine and replicas. It is ready, and has the volume's engine image and a running
+        instance manager.
         """
         model = self.model
         return (
@@ -141,7 +128,6 @@ class VolumeObservation(Struct, frozen=True):
         )
 
     def is_disk_ready(self, replica: Replica) -> bool:
-        """Whether the disk of a replica is ready."""
         node = self.cluster.nodes.get(replica.model.node_id)
         return node is not None and any(disk.uuid == replica.model.disk_id and disk.ready for disk in node.disks)
 
@@ -158,31 +144,26 @@ def is_working(replica: Replica) -> bool:
 
 
 def needs_rebuild(replica: Replica) -> bool:
-    """Whether a placed replica does not have the data yet."""
     model = replica.model
     return model.node_id != "" and not model.healthy_at and not model.failed_at and not model.deleting
 
 
 def lacks_place(replica: Replica) -> bool:
-    """Whether a replica is not placed yet."""
     model = replica.model
     return model.node_id == "" and not model.failed_at and not model.deleting
 
 
 def patch_volume_status(observation: VolumeObservation, status: Json, event: str, counter: str = "") -> PatchObject:
-    """Writes some fields of the volume's status."""
     return PatchObject(LONGHORN_VOLUMES, observation.volume, {"status": status}, event, status=True, counter=counter)
 
 
 def patch_replica_status(replica: Replica, status: Json, event: str) -> PatchObject:
-    """Writes some fields of a replica's status."""
     return PatchObject(LONGHORN_REPLICAS, replica, {"status": status}, event, status=True)
 
 
 def patch_replica_spec(replica: Replica, spec: Json, event: str, counter: str = "") -> PatchObject:
-    """Writes some fields of a replica's spec, and the labels that follow from it.
-
-    Mirrors Longhorn's UpdateReplica: so labels that another process left as they were are right after the next write.
+    """Writes some fields of a replica's spec, and the labels that follow from it. Mirrors Longhorn's UpdateReplica: so labels
+    that another process left as they were are right after the next write.
     """
     labels = place_labels({**replica.spec, **spec})
     changed = {name: value for name, value in labels.items() if replica.labels.get(name, "") != value}
@@ -191,7 +172,6 @@ def patch_replica_spec(replica: Replica, spec: Json, event: str, counter: str = 
 
 
 def place_labels(spec: Json) -> dict[str, str]:
-    """The labels of a replica with this spec: its node and the UUID of its disk."""
     return {NODE_LABEL: spec.get("nodeID") or "", DISK_LABEL: spec.get("diskID") or ""}
 
 

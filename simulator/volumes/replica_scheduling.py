@@ -44,11 +44,10 @@ class _SchedulingFailure(Struct, frozen=True):
 
 
 def schedule_replicas(observation: VolumeObservation) -> list[Action]:
-    """Places replicas in random order, and writes the Scheduled condition.
-
-    The replicas of a new volume are placed in the sync that creates them, all others after a delay. A placement reads the nodes'
-    status as it is then: without the replicas of other volumes that were placed a moment before. A refused write of a replica leaves the
-    condition as it was, and the volume is tried again (`LonghornQueue`).
+    """Places replicas in random order, and writes the Scheduled condition. The replicas of a new volume are placed in the sync
+    that creates them, all others after a delay. A placement reads the nodes' status as it is then: without the replicas of other
+    volumes that were placed a moment before. A refused write of a replica leaves the condition as it was, and the volume is tried
+    again (`LonghornQueue`).
     """
     unplaced = [replica for replica in observation.replicas if lacks_place(replica)]
     if waits_for_attachment(observation.model):
@@ -90,7 +89,6 @@ def schedule_replicas(observation: VolumeObservation) -> list[Action]:
 
 
 def _with_affinity(observation: VolumeObservation, replica: Replica) -> longhorn.Replica:
-    """The replica to schedule: strict-local pins it to the volume's node."""
     if observation.model.data_locality != STRICT_LOCAL:
         return replica.model
     return replace(replica.model, hard_node_affinity=observation.model.node_id)
@@ -103,7 +101,6 @@ def _write_affinity(replica: Replica, wanted: longhorn.Replica) -> list[Action]:
 
 
 def _is_misplaced(observation: VolumeObservation, replicas: Iterable[longhorn.Replica]) -> bool:
-    """Whether no replica of a local volume is on its node."""
     node = observation.model.node_id
     local = any(each.node_id == node and not each.failed_at for each in replicas)
     return not observation.locality_disabled and node != "" and not local
@@ -112,10 +109,7 @@ def _is_misplaced(observation: VolumeObservation, replicas: Iterable[longhorn.Re
 def _update_condition(
     observation: VolumeObservation, replicas: Sequence[longhorn.Replica], failures: Sequence[_SchedulingFailure]
 ) -> list[Action]:
-    """Writes the Scheduled condition: True, or False with the reasons.
-
-    It is True in spite of a failure if degraded volumes are allowed.
-    """
+    """Writes the Scheduled condition: True, or False with the reasons. It is True in spite of a failure if degraded volumes are allowed."""
     model = observation.model
     missing = any(answer.count for answer in replenishments(observation.cluster, model, replicas))
     if not failures and not missing:
@@ -150,5 +144,4 @@ def write_scheduled(observation: VolumeObservation, reason: str = "", message: s
 
 
 def scheduled_condition(status: Json) -> Json:
-    """The Scheduled condition in a volume's status, {} if there is none."""
     return next((each for each in status.get("conditions") or [] if each.get("type") == SCHEDULED), {})

@@ -35,10 +35,7 @@ from simulator.volumes.replica_scheduling import write_scheduled
 
 
 def create_replicas(observation: VolumeObservation) -> list[Action]:
-    """Creates a new volume's replicas, if any disk can take one.
-
-    Mirrors Longhorn's reconcileVolumeCreation.
-    """
+    """Creates a new volume's replicas, if any disk can take one. Mirrors Longhorn's reconcileVolumeCreation."""
     actions = [] if observation.replicas else replenish(observation)
     if observation.model.state != "":
         return actions
@@ -102,9 +99,8 @@ def restart_replicas(observation: VolumeObservation) -> list[Action]:
 
 
 def replenish_or_move(observation: VolumeObservation) -> list[Action]:
-    """Adds missing replicas, or replicas for others that should move.
-
-    Degraded volumes get the former, healthy ones the latter. Mirrors Longhorn's ReconcileEngineReplicaState.
+    """Adds missing replicas, or replicas for others that should move. Degraded volumes get the former, healthy ones the latter.
+    Mirrors Longhorn's ReconcileEngineReplicaState.
     """
     if not observation.model.current_node_id or observation.model.current_node_id != observation.model.node_id:
         return []
@@ -123,10 +119,7 @@ def replenish_or_move(observation: VolumeObservation) -> list[Action]:
 
 
 def _evict(observation: VolumeObservation) -> list[Action]:
-    """Adds a replica for evicted ones (EvictReplicas).
-
-    Nothing is added while an earlier addition has no data yet.
-    """
+    """Adds a replica for evicted ones (EvictReplicas). Nothing is added while an earlier addition has no data yet."""
     staying = [each for each in observation.live_replicas if is_working(each) and not each.model.eviction_requested]
     evicting = any(each.model.eviction_requested for each in observation.live_replicas)
     coming = any(not each.model.healthy_at and not each.model.failed_at for each in observation.live_replicas)
@@ -136,18 +129,14 @@ def _evict(observation: VolumeObservation) -> list[Action]:
 
 
 def _has_local_replica(observation: VolumeObservation) -> bool:
-    """Whether a replica is on the engine's node, or pinned to it.
-
-    Mirrors Longhorn's hasLocalReplicaOnSameNodeAsEngine.
-    """
+    """Whether a replica is on the engine's node, or pinned to it. Mirrors Longhorn's hasLocalReplicaOnSameNodeAsEngine."""
     node = observation.model.current_node_id
     return any(node in (each.node_id, each.hard_node_affinity) for each in observation.replica_models)
 
 
 def replenish(observation: VolumeObservation, hard_node_affinity: str = "") -> list[Action]:
-    """Adds missing replicas (replenishReplicas).
-
-    Only a new volume gets several at a time. A failed replica is used again rather than a new one created.
+    """Adds missing replicas (replenishReplicas). Only a new volume gets several at a time. A failed replica is used again rather
+    than a new one created.
     """
     new = not observation.replicas
     if not new and (
@@ -183,9 +172,8 @@ def replenish(observation: VolumeObservation, hard_node_affinity: str = "") -> l
 
 
 def _report_precheck_failure(observation: VolumeObservation, reasons: str) -> list[Action]:
-    """Reports that no disk could take a replica.
-
-    An unplaced replica reports its own reason in the same sync, which would replace this one: then nothing is written.
+    """Reports that no disk could take a replica. An unplaced replica reports its own reason in the same sync, which would replace
+    this one: then nothing is written.
     """
     requeue = RequeueAfter(observation.config.schedule_retry)
     if any(lacks_place(replica) for replica in observation.live_replicas):
@@ -223,9 +211,8 @@ def clean_up(observation: VolumeObservation) -> list[Action]:
 
 
 def _remove_useless_replica(observation: VolumeObservation, healthy_count: int) -> Action | None:
-    """Removes a replica that failed too often or too long ago.
-
-    A replica that may be the last one with data stays. Mirrors Longhorn's shouldCleanUpFailedReplica.
+    """Removes a replica that failed too often or too long ago. A replica that may be the last one with data stays. Mirrors
+    Longhorn's shouldCleanUpFailedReplica.
     """
     stale = timedelta(minutes=int(observation.volume.spec.get("staleReplicaTimeout") or 0))
     for replica in observation.live_replicas:
@@ -255,10 +242,8 @@ def _remove_unplaced_replica(observation: VolumeObservation, healthy_count: int)
 
 
 def _remove_extra_replica(observation: VolumeObservation, ready: list[Replica]) -> list[Action]:
-    """Removes a surplus replica.
-
-    An evicted one goes first, then one that is not local, then with auto-balance any; else all of them stay. Mirrors Longhorn's
-    cleanupExtraHealthyReplicas.
+    """Removes a surplus replica. An evicted one goes first, then one that is not local, then with auto-balance any; else all of
+    them stay. Mirrors Longhorn's cleanupExtraHealthyReplicas.
     """
     evicting = [replica for replica in ready if replica.model.eviction_requested]
     if evicting:
@@ -274,9 +259,8 @@ def _remove_extra_replica(observation: VolumeObservation, ready: list[Replica]) 
 
 
 def _choose_extra(observation: VolumeObservation, ready: list[Replica]) -> Replica:
-    """The surplus replica to remove, preferably not the local one.
-
-    Replicas on a shared disk go first, then those on a shared node, then those on the fullest disk.
+    """The surplus replica to remove, preferably not the local one. Replicas on a shared disk go first, then those on a shared
+    node, then those on the fullest disk.
     """
     available = {
         disk.uuid: disk.storage_available for node in observation.cluster.nodes.values() for disk in node.disks

@@ -1,7 +1,6 @@
-"""Places the shards of sharded volumes (controller/shard_group_controller.go around scheduler/shard_scheduler.go).
-
-A shard has an object of its own. Longhorn places shards as soon as the volume exists, one after the other, on the first disk that it comes
-upon, and attaches the volume once all of them run. Failed and evicted shards are not played.
+"""Places the shards of sharded volumes (controller/shard_group_controller.go around scheduler/shard_scheduler.go). A shard has an
+object of its own. Longhorn places shards as soon as the volume exists, one after the other, on the first disk that it comes upon,
+and attaches the volume once all of them run. Failed and evicted shards are not played.
 """
 
 from __future__ import annotations

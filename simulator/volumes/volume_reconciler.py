@@ -1,7 +1,4 @@
-"""Reconciles a volume: all phases of its life in Longhorn's order.
-
-The first phase that writes something ends the pass.
-"""
+"""Reconciles a volume: all phases of its life in Longhorn's order. The first phase that writes something ends the pass."""
 
 from __future__ import annotations
 
@@ -12,11 +9,9 @@ from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_SHARDS, LONGHORN_VOLU
 from simulator.actions import Action, AfterDelay, DeleteObject, is_write, remove_finalizers
 from simulator.config import Config
 from simulator.objects import DATA_FINALIZER, FINALIZER
-from simulator.volumes.attach import attach_or_detach
-from simulator.volumes.cloning import copy_clone
+from simulator.volumes.attach import attach_for_eviction, attach_or_detach, copy_clone
 from simulator.volumes.failure import fail_replicas, salvage_replicas, update_robustness
 from simulator.volumes.observation import Replica, VolumeObservation, delete_replica
-from simulator.volumes.replica_eviction import attach_for_eviction
 from simulator.volumes.replica_scheduling import PLACEMENT, schedule_replicas
 from simulator.volumes.replica_upkeep import (
     clean_up,
@@ -83,16 +78,15 @@ def tear_down(observation: VolumeObservation) -> list[Action]:
         ]
     if observation.replicas:
         return [delete_replica(replica, "replica of a deleted volume removed") for replica in observation.live_replicas]
-    return list(remove_finalizers(LONGHORN_VOLUMES, observation.volume, "volume deleted", FINALIZER))
+    return remove_finalizers(LONGHORN_VOLUMES, observation.volume, "volume deleted", FINALIZER)
 
 
 def decide_replica(replica: Replica, config: Config) -> list[Action]:
-    """Removes a deleted replica, after the time that its data takes.
-
-    With DiskSchedules their controllers remove Longhorn's finalizer, when the space is given back.
+    """Removes a deleted replica, after the time that its data takes. With DiskSchedules their controllers remove Longhorn's
+    finalizer, when the space is given back.
     """
     if not replica.deleting:
         return []
     removable = (DATA_FINALIZER,) if config.disk_schedules else (DATA_FINALIZER, FINALIZER)
     actions = remove_finalizers(LONGHORN_REPLICAS, replica, "replica gone", *removable)
-    return [AfterDelay("delete", config.delete_seconds, actions)] if actions else []
+    return [AfterDelay("delete", config.delete_seconds, tuple(actions))] if actions else []

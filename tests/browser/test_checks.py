@@ -91,7 +91,6 @@ BAD_PARTS = {
 
 
 def test_errors_and_outside_requests_fail_a_visit(chromium: Browser, pages: Pages) -> None:
-    """Every part of the page that is wrong is named."""
     with pytest.raises(AssertionError) as failure, visit(chromium, pages.write("".join(BAD_PARTS))):
         pass
     assert [problem for problem in BAD_PARTS.values() if not re.search(problem, str(failure.value))] == []
@@ -159,7 +158,6 @@ Check = Callable[[Page], list[str]]
     ],
 )
 def test_each_bad_page_breaks_its_check(page: Page, pages: Pages, check: Check, added: str, problem: str) -> None:
-    """The check names the element."""
     page.goto(pages.write(added))
     problems = check(page)
     assert any(re.search(problem, line) for line in problems), problems
@@ -174,13 +172,11 @@ def test_each_bad_page_breaks_its_check(page: Page, pages: Pages, check: Check, 
     ],
 )
 def test_a_page_needs_a_skip_link_that_works(page: Page, pages: Pages, old: str, new: str, problem: str) -> None:
-    """With a keyboard, it saves many presses at each page's head."""
     page.goto(pages.write(old=old, new=new))
     assert skip_link_problems(page) == problem.splitlines()
 
 
 def test_zoom_halves_the_window(chromium: Browser, pages: Pages) -> None:
-    """At 200 % a window of 1,280 pixels has room for 640."""
     url = pages.write('<div class="wide">disks</div>', ".wide { width: 700px; }")
     with visit(chromium, url, WIDE) as opened:
         assert overflow_problems(opened.page) == []

@@ -46,7 +46,6 @@ def _start_command(folder: Path, nodes: int) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("nodes", DRAINED)
 @pytest.mark.parametrize("look", [*LOOKS, ZOOMED], ids=str)
 def test_a_report_is_readable(chromium: Browser, reports: Mapping[int, str], nodes: int, look: Look) -> None:
-    """It asks for nothing but itself, axe-core finds nothing, and nothing is wider than the window or cut off on paper."""
     with visit(chromium, reports[nodes], look) as opened:
         problems = [
             *(axe_violations(opened.page) if look != ZOOMED else ()),
@@ -61,7 +60,6 @@ def test_a_report_is_readable(chromium: Browser, reports: Mapping[int, str], nod
 def test_a_table_that_is_wider_than_the_window_scrolls_by_keyboard(
     chromium: Browser, reports: Mapping[int, str], nodes: int
 ) -> None:
-    """Tab reaches every table, and the arrow keys move it."""
     with visit(chromium, reports[nodes], DARK_NARROW) as opened:
         page = opened.page
         assert keyboard_problems(page) == []

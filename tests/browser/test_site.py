@@ -58,9 +58,6 @@ def pages_of(folder: Path) -> list[str]:
 
 
 def test_every_page_can_be_read(chromium: Browser, site: tuple[Path, str]) -> None:
-    """No page writes an error or asks another server. Diagrams are drawn, and axe-core finds nothing, in light and in dark; of the copies of
-    files it sees one of each kind.
-    """
     folder, address = site
     problems = []
     kinds = set()
@@ -85,7 +82,6 @@ def test_every_page_can_be_read(chromium: Browser, site: tuple[Path, str]) -> No
 
 
 def test_links_lead_somewhere(site: tuple[Path, str]) -> None:
-    """Every link within the site has its file, and the place in it. From the start page, two clicks lead to every page."""
     folder, _ = site
     texts = {name: (folder / name).read_text() for name in pages_of(folder)}
     places = {name: {*_ID.findall(text), ""} for name, text in texts.items()}
@@ -125,7 +121,6 @@ def test_the_theme_switches_diagrams_too(chromium: Browser, site: tuple[Path, st
 
 
 def test_another_version_can_be_selected(chromium: Browser, site: tuple[Path, str]) -> None:
-    """The older version lacks the page, so its start page comes. The folder of the versions leads to the newest."""
     _, address = site
     with visit(chromium, address + START) as opened:
         opened.page.goto(address.removesuffix(f"{VERSION}/"))

@@ -3,7 +3,7 @@
 import http.client
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -100,61 +100,59 @@ def decide(site: Site, name: str) -> None:
     connection.close()
 
 
+Check = Callable[[Page], list[str]]
+
+
+def problems_of(
+    chromium: Browser, site: Site, look: Look, paths: Sequence[str], *each: Check, still: bool = False
+) -> dict[str, list[str]]:
+    """What is wrong with views, by their paths. Each check visits the view anew, which does not refresh itself if it is `still`."""
+    problems: dict[str, list[str]] = {}
+    with visit(chromium, site.address(), look) as opened:
+        if still:
+            stop_clock(opened.page)
+        for path in paths:
+            for check in each:
+                opened.page.goto(site.address(path))
+                problems.setdefault(path, []).extend(check(opened.page))
+    return {path: lines for path, lines in problems.items() if lines}
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 @pytest.mark.parametrize("look", LOOKS, ids=str)
 def test_every_view_is_readable(chromium: Browser, sites: dict[int, Site], nodes: int, look: Look) -> None:
-    """axe-core finds nothing, and nothing is wider than the window."""
     site = sites[nodes]
-    problems: dict[str, list[str]] = {}
-    with visit(chromium, site.address(), look) as opened:
-        for path in site.views_in(look):
-            opened.page.goto(site.address(path))
-            problems[path] = checks.axe_violations(opened.page) + checks.overflow_problems(opened.page)
-    assert {path: lines for path, lines in problems.items() if lines} == {}
+    views = site.views_in(look)
+    assert problems_of(chromium, site, look, views, checks.axe_violations, checks.overflow_problems) == {}
 
 
 def test_on_a_telephone_nothing_is_cut(chromium: Browser, sites: dict[int, Site]) -> None:
     """No table scrolls sideways, and no name ends in an ellipsis."""
     site = sites[SMALL]
-    problems: dict[str, list[str]] = {}
-    with visit(chromium, site.address(), Look(width=390)) as opened:
-        for path in site.views:
-            opened.page.goto(site.address(path))
-            problems[path] = checks.cut_problems(opened.page) + checks.overflow_problems(opened.page)
-    assert {path: lines for path, lines in problems.items() if lines} == {}
+    telephone = Look(width=390)
+    assert problems_of(chromium, site, telephone, site.views, checks.cut_problems, checks.overflow_problems) == {}
 
 
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 def test_everything_is_reached_by_keyboard(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
     """One also sees where one is, and can skip the head."""
     site = sites[nodes]
-    problems: dict[str, list[str]] = {}
-    with visit(chromium, site.address()) as opened:
-        stop_clock(opened.page)
-        for path in site.views if nodes == SMALL else ("/", "/pods"):
-            opened.page.goto(site.address(path))
-            problems[path] = checks.keyboard_problems(opened.page)
-            opened.page.goto(site.address(path))
-            problems[path] += checks.skip_link_problems(opened.page)
-    assert {path: lines for path, lines in problems.items() if lines} == {}
+    views = site.views if nodes == SMALL else ("/", "/pods")
+    each = (checks.keyboard_problems, checks.skip_link_problems)
+    assert problems_of(chromium, site, WIDE, views, *each, still=True) == {}
 
 
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 def test_zoom_and_print(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
     """At 200 % nothing is too wide, and paper has dark ink. That is so for a dark page, too."""
     site = sites[nodes]
-    problems: dict[str, list[str]] = {}
-    with visit(chromium, site.address(), Look(zoom=2, dark=True)) as opened:
-        for path in site.views:
-            opened.page.goto(site.address(path))
-            problems[path] = checks.overflow_problems(opened.page) + checks.print_problems(opened.page)
-    assert {path: lines for path, lines in problems.items() if lines} == {}
+    look = Look(zoom=2, dark=True)
+    assert problems_of(chromium, site, look, site.views, checks.overflow_problems, checks.print_problems) == {}
 
 
 @pytest.mark.parametrize("nodes", [SMALL, LARGE])
 def test_the_page_has_everything_without_scripts(chromium: Browser, sites: dict[int, Site], nodes: int) -> None:
-    """Except for the button that needs them, sections are as with scripts."""
     site = sites[nodes]
     # Work in the background may change a number between two visits.
     assert any(
@@ -171,7 +169,6 @@ def _section_texts(chromium: Browser, site: Site, *, scripts: bool) -> list[str]
 
 
 def test_links_and_the_filter_work_without_scripts(chromium: Browser, sites: dict[int, Site]) -> None:
-    """One reaches the next page, a node by its name, and its own page."""
     site = sites[LARGE]
     with visit(chromium, site.address(), Look(scripts=False)) as opened:
         page = opened.page
@@ -186,7 +183,6 @@ def test_links_and_the_filter_work_without_scripts(chromium: Browser, sites: dic
 
 @pytest.mark.smoke
 def test_names_are_text(chromium: Browser, sites: dict[int, Site]) -> None:
-    """A disk or a tag that looks like HTML is shown as it is."""
     site = sites[SMALL]
     with visit(chromium, site.address(f"/nodes/{node_name(0)}")) as opened:
         text = opened.page.locator("main").inner_text()
@@ -199,7 +195,6 @@ def test_names_are_text(chromium: Browser, sites: dict[int, Site]) -> None:
     "control", ["main", "main .scroll >> nth=-1", "main a >> nth=0", "main a >> nth=-3", "main button >> nth=0"]
 )
 def test_a_refresh_keeps_focus_and_scroll_position(chromium: Browser, sites: dict[int, Site], control: str) -> None:
-    """What one reads stays where it is while the numbers change."""
     site = sites[SMALL]
     with visit(chromium, site.address(), Look(width=720, height=500)) as opened:
         page = opened.page
@@ -239,7 +234,6 @@ def _position(page: Page) -> dict[str, object]:
 
 
 def test_a_refresh_shows_what_has_changed(chromium: Browser, sites: dict[int, Site]) -> None:
-    """A new decision appears without a reload."""
     site = sites[SMALL]
     with visit(chromium, site.address("/decision-log")) as opened:
         stop_clock(opened.page)

@@ -1,7 +1,5 @@
-"""What the outside relies on, as texts by file name.
-
-These are help pages, OpenAPI, metrics, log events, manifests and vectors. `python -m tests.contract.frozen` writes them
-to `tests/golden/contract`; `test_frozen.py` compares them.
+"""What the outside relies on, as texts by file name. These are help pages, OpenAPI, metrics, log events, manifests and vectors.
+`python -m tests.contract.frozen` writes them to `tests/golden/contract`; `test_frozen.py` compares them.
 """
 
 import ast
@@ -25,11 +23,10 @@ from app.memory import MemoryBudget
 from app.runtime.connections import ServerMetrics
 from app.scheduler.api_calls import SchedulerMetrics
 from app.settings import Settings
-from devcluster.build import KUBECTL, ensure_built
-from devcluster.kubectl import Kubectl
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.predict.node_loss import NodeLossOutcome
 from tests import builders as make
+from tests.manifests.kustomize import kustomize
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDENS: Final = ROOT / "tests/golden/contract"
@@ -70,7 +67,6 @@ def help_page(command: str) -> str:
 
 
 def openapi() -> str:
-    """The OpenAPI document of `serve --snapshot`."""
     app = create_app(Snapshot(), Settings(), datetime(2026, 1, 1, tzinfo=UTC))
     return json.dumps(app.openapi(), indent=1, sort_keys=True)
 
@@ -135,16 +131,12 @@ def log_events() -> str:
 
 def manifests() -> str:
     """What kustomize makes of every folder of manifests that has a kustomization."""
-    kubectl = Kubectl(
-        ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache"
-    )  # kustomize talks to no server
     texts = []
     for path in sorted((ROOT / "manifests").rglob("kustomization.yaml")):
         folder = path.parent
         if "kind: Component" in path.read_text():
             continue
-        rendered = kubectl.run(("kustomize", str(folder)), None, check=True, seconds=60)
-        texts.append(f"##### {folder.relative_to(ROOT)}\n{rendered}")
+        texts.append(f"##### {folder.relative_to(ROOT)}\n{kustomize(folder)}")
     return "\n".join(texts)
 
 

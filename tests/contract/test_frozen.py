@@ -9,7 +9,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 @pytest.mark.smoke
 def test_the_outside_sees_no_difference() -> None:
-    """All texts are unchanged. They are help pages, OpenAPI, metrics, log events, rendered manifests and the vectors' closing lines."""
     now = frozen_texts()
     before = {path.name: path.read_text() for path in GOLDENS.iterdir()}
     assert now.keys() == before.keys()

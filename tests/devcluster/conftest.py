@@ -39,7 +39,6 @@ def cluster(clusters: list[DevCluster]) -> DevCluster:
 
 @pytest.fixture
 def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Go:
-    """The only go on PATH."""
     folder = tmp_path / "go"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))

@@ -59,13 +59,7 @@ class Go:
         self.behave()
 
     def behave(self, *, version: str = "1.99.0", broken: bool = False, hangs: bool = False) -> None:
-        """Sets the version that it prints, and what its builds do.
-
-        Args:
-            version: such as "1.99.0"
-            broken: whether they fail
-            hangs: whether they run on without an end, and so does a compiler
-        """
+        """Sets the version that it prints, and whether its builds fail, or run on without an end as a compiler of theirs does."""
         program = self._folder / "go"
         program.write_text(PROGRAM.format(version=version, broken=broken, hangs=hangs))
         program.chmod(0o755)
@@ -77,7 +71,6 @@ class Go:
         return [int(pid) for pid in text.split()] if text.endswith("\n") else []
 
     def builds(self) -> list[str]:
-        """The subcommands of all builds so far."""
         calls = self._folder / "calls"
         return calls.read_text().split() if calls.exists() else []
 

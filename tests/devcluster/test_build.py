@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,19 +14,11 @@ import pytest
 from devcluster import build, kubernetes_version
 from devcluster.build import CONTROL_PLANE, KWOK
 from devcluster.errors import BuildError
+from devcluster.polling import wait_until
 from tests.devcluster.go_stand_in import Go, ignore
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether a condition holds within 20 seconds."""
-    deadline = time.monotonic() + 20
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return holds()
-
-
 def has_ended(pid: int) -> bool:
-    """Whether no process with this ID runs."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -45,13 +36,11 @@ def start_build(cache: Path) -> subprocess.Popen[str]:
 
 
 def test_a_build_makes_every_program_of_the_control_plane(go: Go, tmp_path: Path) -> None:
-    """It builds kwok, too."""
     folder = build.ensure_built(tmp_path / "cache", ignore)
     assert all(shutil.which(folder / name) for name in (*CONTROL_PLANE, KWOK))
 
 
 def test_an_existing_build_is_reused(go: Go, tmp_path: Path) -> None:
-    """The second call returns the same folder."""
     first = build.ensure_built(tmp_path / "cache", ignore)
     assert (build.ensure_built(tmp_path / "cache", ignore), go.builds()) == (first, ["build", "install"])
 
@@ -67,7 +56,6 @@ def test_helm_has_a_build_of_its_own(go: Go, tmp_path: Path) -> None:
 
 
 def test_concurrent_builds_build_once(go: Go, tmp_path: Path) -> None:
-    """The second one waits, and reports that it does."""
     lines: list[str] = []
     with ThreadPoolExecutor() as pool:
         folders = set(pool.map(lambda _: build.ensure_built(tmp_path / "cache", lines.append), range(2)))
@@ -76,7 +64,6 @@ def test_concurrent_builds_build_once(go: Go, tmp_path: Path) -> None:
 
 
 def test_each_version_of_kubernetes_has_a_build_of_its_own(go: Go, tmp_path: Path) -> None:
-    """Its module is resolved first; the second call finds the build."""
     pinned = build.ensure_built(tmp_path / "cache", ignore)
     other = build.ensure_built(tmp_path / "cache", ignore, "1.35.4")
     assert other != pinned
@@ -88,7 +75,6 @@ def test_each_version_of_kubernetes_has_a_build_of_its_own(go: Go, tmp_path: Pat
 def test_the_environment_names_the_version_for_every_cluster(
     go: Go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The version of a call comes before it."""
     monkeypatch.setenv(kubernetes_version.VARIABLE, "1.35.4")
     folder = build.ensure_built(tmp_path, ignore)
     assert folder.name == build.key(version="1.35.4")
@@ -96,7 +82,6 @@ def test_the_environment_names_the_version_for_every_cluster(
 
 
 def test_the_key_of_another_version_does_not_depend_on_the_pinned_modules(tmp_path: Path) -> None:
-    """A new pinned version does not build the others again."""
     module = tmp_path / "module"
     shutil.copytree(build.MODULE, module)
     (module / "go.sum").write_text("")
@@ -105,7 +90,6 @@ def test_the_key_of_another_version_does_not_depend_on_the_pinned_modules(tmp_pa
 
 
 def test_a_failed_build_leaves_no_files_and_shows_the_error_of_go(go: Go, tmp_path: Path) -> None:
-    """Only the lock file remains."""
     go.behave(broken=True)
     with pytest.raises(BuildError, match=r"main\.go:1: broken"):
         build.ensure_built(tmp_path / "cache", ignore)
@@ -113,14 +97,12 @@ def test_a_failed_build_leaves_no_files_and_shows_the_error_of_go(go: Go, tmp_pa
 
 
 def test_progress_says_that_only_the_first_build_is_slow(go: Go, tmp_path: Path) -> None:
-    """The first line gives the expected time."""
     lines: list[str] = []
     build.ensure_built(tmp_path / "cache", lines.append)
     assert "five to ten minutes on two cores, once" in lines[0]
 
 
 def test_a_changed_source_changes_the_key(tmp_path: Path) -> None:
-    """main.go, go.mod and go.sum are sources."""
     keys = {build.key()}
     for name in ("main.go", "go.mod", "go.sum"):
         module = tmp_path / name
@@ -140,7 +122,6 @@ def test_a_changed_source_changes_the_key(tmp_path: Path) -> None:
     ],
 )
 def test_the_cache_follows_the_users_environment(environment: dict[str, str], folder: str) -> None:
-    """Its folder has the project's name."""
     assert build.cache_folder(environment) == Path(folder) / "longhorn-scheduler-extender"
 
 
@@ -148,14 +129,13 @@ def test_the_cache_follows_the_users_environment(environment: dict[str, str], fo
 def test_an_interrupted_build_ends_its_compilers_and_leaves_no_files(
     tmp_path: Path, go: Go, number: signal.Signals
 ) -> None:
-    """Neither a process nor an unfinished folder remains."""
     go.behave(hangs=True)
     with start_build(tmp_path) as child:
-        assert eventually(lambda: bool(go.pids()))
+        wait_until("the compiler", go.pids)
         child.send_signal(number)
         stderr = child.communicate(timeout=20)[1]
     assert (child.returncode, stderr.splitlines()[-1]) == (130, "devcluster: interrupted")
-    assert eventually(lambda: all(has_ended(pid) for pid in go.pids()))
+    wait_until("their end", lambda: all(has_ended(pid) for pid in go.pids()))
     assert [path.name for path in build.cache_folder({"DEVCLUSTER_CACHE": str(tmp_path)}).iterdir()] == ["build.lock"]
 
 
@@ -163,13 +143,13 @@ def test_the_next_build_removes_what_a_killed_one_left(tmp_path: Path, go: Go) -
     """A killed build leaves no finished folder; on Linux its go ends, too."""
     go.behave(hangs=True)
     with start_build(tmp_path) as child:
-        assert eventually(lambda: bool(go.pids()))
+        wait_until("the compiler", go.pids)
         child.kill()
     cache = build.cache_folder({"DEVCLUSTER_CACHE": str(tmp_path)})
     assert not (cache / build.key()).exists()
     assert list(cache.glob("building-*"))
     program, compiler = go.pids()
-    assert eventually(lambda: has_ended(program))
+    wait_until("its end", lambda: has_ended(program))
     os.kill(compiler, signal.SIGKILL)  # a real compiler ends by itself
     go.behave()
     build.ensure_built(cache, ignore)
@@ -177,7 +157,6 @@ def test_the_next_build_removes_what_a_killed_one_left(tmp_path: Path, go: Go) -
 
 
 def test_builds_unused_for_a_month_are_removed(tmp_path: Path, go: Go) -> None:
-    """Only builds are removed, and not the current one."""
     cache = tmp_path / "cache"
     for name in ("0123456789abcdef", "fedcba9876543210", "dev"):
         (cache / name).mkdir(parents=True)
@@ -190,7 +169,6 @@ def test_builds_unused_for_a_month_are_removed(tmp_path: Path, go: Go) -> None:
 
 
 def test_using_a_build_renews_it(tmp_path: Path, go: Go) -> None:
-    """Its age no longer matters."""
     folder = build.ensure_built(tmp_path, ignore)
     os.utime(folder, (0, 0))
     build.ensure_built(tmp_path, ignore)

@@ -19,20 +19,17 @@ def test_disk_sizes_are_read(text: str, sizes: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["40x", "0", "-1Gi", "100Gi,", "100Gi 50Gi"])
 def test_a_wrong_disk_size_is_refused(text: str) -> None:
-    """The error names the option."""
     with pytest.raises(ConfigError, match="--disks: "):
         cli_inputs.disks(text)
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """No other error is raised."""
     with contextlib.suppress(ConfigError):
         assert all(size.strip() == size for size in cli_inputs.disks(text))
 
 
 def test_the_scheduler_uses_the_default_file_unless_another_is_named(tmp_path: Path) -> None:
-    """Without a registered extender it uses none."""
     default = tmp_path / "default.yaml"
     other = tmp_path / "other.yaml"
     other.touch()
@@ -43,13 +40,11 @@ def test_the_scheduler_uses_the_default_file_unless_another_is_named(tmp_path: P
 
 @pytest.mark.parametrize(("registered", "text"), [(True, "there is no file"), (False, "leave one out")])
 def test_an_impossible_scheduler_configuration_is_refused(tmp_path: Path, registered: bool, text: str) -> None:
-    """The file is missing, or contradicts another option."""
     with pytest.raises(ConfigError, match=text):
         cli_inputs.scheduler_config(tmp_path / "none.yaml", tmp_path, registered=registered)
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
-    """A folder that does not exist is accepted."""
     (tmp_path / "file").touch()
     assert cli_inputs.directory(tmp_path / "new", tmp_path) == tmp_path / "new"
     assert cli_inputs.directory(None, tmp_path) == tmp_path
@@ -58,7 +53,6 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_simulators_configuration_is_checked_before_the_start(tmp_path: Path) -> None:
-    """The simulator's own rules and defaults apply."""
     file = tmp_path / "simulator.yaml"
     file.write_text("seed: 7")
     assert cli_inputs.simulator_config(file)["seed"] == 7

@@ -26,7 +26,6 @@ def count(cluster: DevCluster) -> dict[str, int]:
 
 
 def test_the_next_file_finds_nothing_of_the_one_before(control_plane: ControlPlane) -> None:
-    """Objects, finalizers, labels of namespaces, programs and kube-scheduler's configuration are gone; the calls are no longer counted."""
     with control_plane.borrow() as cluster:
         before = count(cluster)
         configuration = cluster.processes[SCHEDULER].argv

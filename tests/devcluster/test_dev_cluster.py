@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,6 +21,7 @@ from devcluster.build import ensure_built
 from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
 from devcluster.errors import ConfigError, KubectlError, ProcessError
+from devcluster.polling import wait_until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -31,16 +31,7 @@ pytestmark = [
 CONTAINERS = [{"name": "main", "image": "nothing"}]
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 30) -> bool:
-    """Whether a condition holds within some seconds."""
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return holds()
-
-
 def apply(cluster: DevCluster, *objects: dict[str, Any]) -> None:
-    """Creates or changes objects."""
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
 
 
@@ -61,7 +52,6 @@ class Greeting(BaseHTTPRequestHandler):
     """Answers every GET with "hello"."""
 
     def do_GET(self) -> None:
-        """Sends the answer."""
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"hello")
@@ -71,7 +61,6 @@ class Greeting(BaseHTTPRequestHandler):
 
 
 def get_body(address: str) -> str:
-    """The body of the answer to a GET."""
     connection = HTTPConnection(address, timeout=10)
     connection.request("GET", "/")
     with closing(connection):
@@ -79,7 +68,6 @@ def get_body(address: str) -> str:
 
 
 def accepts(address: str) -> bool:
-    """Whether an address accepts connections."""
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
@@ -105,7 +93,6 @@ def pod_with_volume(name: str) -> list[dict[str, Any]]:
 
 
 def test_a_stateful_set_becomes_ready_and_is_deleted_at_once(cluster: DevCluster) -> None:
-    """Controllers, scheduler and kubelets work together, without a grace period."""
     labels = {"app": "plain"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": CONTAINERS}}
     spec = {"replicas": 3, "serviceName": "plain", "selector": {"matchLabels": labels}, "template": template}
@@ -118,14 +105,13 @@ def test_a_stateful_set_becomes_ready_and_is_deleted_at_once(cluster: DevCluster
 
 
 def test_a_pod_with_a_claim_runs_once_its_volumes_are_attached(cluster: DevCluster) -> None:
-    """The attach/detach controller requests that, and an annotation reports it."""
     apply(cluster, *pod_with_volume("claimed"))
 
     def attachments() -> list[str]:
         items = cluster.api.get("/apis/storage.k8s.io/v1/volumeattachments")["items"]
         return [it["spec"]["source"]["persistentVolumeName"] for it in items]
 
-    assert eventually(lambda: attachments() == ["claimed"])
+    wait_until("the attachment", lambda: attachments() == ["claimed"])
     time.sleep(0.5)
     assert cluster.kubectl("get", "pod", "claimed", "-o", "jsonpath={.status.phase}") == "Pending"
     cluster.kubectl("annotate", "pod", "claimed", "simulator/volumes-attached=true")
@@ -134,7 +120,6 @@ def test_a_pod_with_a_claim_runs_once_its_volumes_are_attached(cluster: DevClust
 
 
 def test_a_node_has_the_given_labels_annotations_and_taints(cluster: DevCluster) -> None:
-    """It becomes ready like the others."""
     taint = {"key": "reserved", "value": "yes", "effect": "NoSchedule"}
     cluster.create_node("special", {"zone": "a"}, {"note": "b"}, [taint])
     cluster.wait_nodes_ready()
@@ -146,7 +131,6 @@ def test_a_node_has_the_given_labels_annotations_and_taints(cluster: DevCluster)
 
 
 def test_a_new_service_account_has_no_permissions(cluster: DevCluster) -> None:
-    """The API server knows the account of its kubeconfig."""
     credentials = cluster.service_account_kubeconfig("default", "default")
     get_body = cluster.kubectl("--kubeconfig", str(credentials), "get", "pods", check=False)
     assert 'Forbidden): pods is forbidden: User "system:serviceaccount:default:default"' in get_body
@@ -154,7 +138,6 @@ def test_a_new_service_account_has_no_permissions(cluster: DevCluster) -> None:
 
 
 def test_the_audit_log_has_user_verb_and_result_of_a_call(cluster: DevCluster) -> None:
-    """It has them by the time the call is answered."""
     cluster.kubectl("get", "configmap", "asked-for", check=False)
     asked = [it for it in cluster.audit_events() if it.get("objectRef", {}).get("name") == "asked-for"]
     assert [(it["user"]["username"], it["verb"], it["responseStatus"]["code"]) for it in asked] == [
@@ -169,13 +152,11 @@ def test_reading_a_disabled_audit_log_is_an_error(clusters: list[DevCluster]) ->
 
 
 def test_concurrent_clusters_are_independent(clusters: list[DevCluster]) -> None:
-    """They were started at the same moment."""
     nodes = [it.kubectl("get", "nodes", "-o", "name").split() for it in clusters]
     assert nodes == [["node/node-1", "node/node-2", "node/node-3"], ["node/node-1"]]
 
 
 def test_a_failed_kubectl_raises_its_own_message(cluster: DevCluster) -> None:
-    """The error names the command, too."""
     with pytest.raises(
         KubectlError, match=r'get pods nothing: Error from server \(NotFound\): pods "nothing" not found'
     ):
@@ -183,7 +164,6 @@ def test_a_failed_kubectl_raises_its_own_message(cluster: DevCluster) -> None:
 
 
 def test_a_kustomization_is_built_and_applied(cluster: DevCluster, tmp_path: Path) -> None:
-    """No other program than kubectl is necessary."""
     (tmp_path / "kustomization.yaml").write_text(
         "namePrefix: pre-\nconfigMapGenerator: [{name: made, literals: [a=b]}]\n"
     )
@@ -191,7 +171,6 @@ def test_a_kustomization_is_built_and_applied(cluster: DevCluster, tmp_path: Pat
 
 
 def test_a_second_scheduler_serves_the_pods_that_name_it(cluster: DevCluster) -> None:
-    """The first one runs at the same time."""
     second = cluster.start_scheduler("second", scheduler_name="second")
     apply(cluster, pod("mine", schedulerName="second"))
     cluster.kubectl("wait", "pod", "mine", "--for=condition=Ready", "--timeout=60s")
@@ -202,7 +181,6 @@ def test_a_second_scheduler_serves_the_pods_that_name_it(cluster: DevCluster) ->
 
 
 def test_a_configured_extender_is_called_at_the_given_address(cluster: DevCluster, tmp_path: Path) -> None:
-    """Nothing listens there, so a pod's event names the address."""
     file = tmp_path / "scheduler.yaml"
     extender = {"urlPrefix": "http://in-cluster.example:9504", "filterVerb": "filter", "nodeCacheCapable": True}
     kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -210,13 +188,12 @@ def test_a_configured_extender_is_called_at_the_given_address(cluster: DevCluste
     address = f"127.0.0.1:{cluster.free_port()}"
     scheduler = cluster.start_scheduler("extended", file, scheduler_name="extended", url_prefix=address)
     apply(cluster, pod("asking", schedulerName="extended"))
-    assert eventually(lambda: f"{address}/filter" in cluster.kubectl("get", "events"))
+    wait_until("the event", lambda: f"{address}/filter" in cluster.kubectl("get", "events"))
     cluster.kubectl("delete", "pod", "asking")
     scheduler.stop()
 
 
 def test_the_scheduler_restarts_with_another_configuration(clusters: list[DevCluster], tmp_path: Path) -> None:
-    """A wrong one is refused before anything is restarted."""
     scheduler = clusters[1].processes["kube-scheduler"]
     before = scheduler.pid
     file = tmp_path / "scheduler.yaml"
@@ -231,7 +208,6 @@ def test_the_scheduler_restarts_with_another_configuration(clusters: list[DevClu
 
 
 def test_the_cluster_survives_a_kill_of_etcd_and_the_api_server(clusters: list[DevCluster]) -> None:
-    """Both return at the same addresses, and the others reconnect."""
     cluster = clusters[1]
     server = cluster.server
     for name in ("kube-apiserver", "etcd"):
@@ -245,7 +221,6 @@ def test_the_cluster_survives_a_kill_of_etcd_and_the_api_server(clusters: list[D
 
 
 def test_the_forwarder_follows_the_endpoints_of_a_service(cluster: DevCluster) -> None:
-    """Connections are refused without endpoints, and then reach the endpoint."""
     address = programs.primary_address()
     metadata = {
         "name": "leader",
@@ -261,7 +236,7 @@ def test_the_forwarder_follows_the_endpoints_of_a_service(cluster: DevCluster) -
         endpoints = {"endpoints": [{"addresses": [address]}], "ports": [{"name": "http", "port": server.server_port}]}
         kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
         apply(cluster, {**kind, "metadata": metadata, **endpoints})
-        assert eventually(lambda: accepts(forwarded))
+        wait_until("connections", lambda: accepts(forwarded))
         assert get_body(forwarded) == "hello"
         server.shutdown()
     cluster.processes["forwarder"].stop()
@@ -269,7 +244,6 @@ def test_the_forwarder_follows_the_endpoints_of_a_service(cluster: DevCluster) -
 
 
 def test_a_failed_start_shows_a_log_and_leaves_no_process(tmp_path: Path) -> None:
-    """The log is that of the process that failed."""
     cluster = DevCluster(tmp_path / "c", ClusterOptions(extra_args={"kube-apiserver": ["--no-such-flag"]}))
     with pytest.raises(
         ProcessError, match=r"(?s)kube-apiserver ended .* the end of .*kube-apiserver\.log:.*no-such-flag"
@@ -280,13 +254,12 @@ def test_a_failed_start_shows_a_log_and_leaves_no_process(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)])
 def test_no_process_outlives_the_command(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    """It is interrupted or killed in the middle of its start."""
     ensure_built()
     folder = tmp_path / "c"
     with subprocess.Popen(
         [sys.executable, "-m", "devcluster", "up", "--directory", str(folder)], stderr=subprocess.DEVNULL
     ) as process:
-        assert eventually(lambda: "kube-apiserver" in running_in(folder))
+        wait_until("the API server", lambda: "kube-apiserver" in running_in(folder))
         process.send_signal(number)
         assert process.wait(60) == code
-    assert eventually(lambda: running_in(folder) == [])
+    wait_until("the end of all", lambda: running_in(folder) == [])

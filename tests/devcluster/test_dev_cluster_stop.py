@@ -18,7 +18,6 @@ class Unstoppable(Process):
     error: BaseException = RuntimeError("it fails")
 
     def stop(self, *, seconds: float | None = None) -> None:  # noqa: ARG002 # as Process.stop
-        """Raises the error that the test sets."""
         raise self.error
 
 
@@ -26,7 +25,6 @@ class Occupant(DevCluster):
     """A cluster that has its folder, but no control plane."""
 
     def start(self) -> None:
-        """Occupies the folder."""
         self._lock = self._directories.occupy()
 
 
@@ -51,12 +49,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DevClus
 
 
 def claimed_ports(folder: Path) -> list[Path]:
-    """The files that claim ports."""
     return list((folder / f"devcluster-ports-{os.getuid()}").iterdir())
 
 
 def test_a_process_that_cannot_be_stopped_does_not_keep_the_others(cluster: DevCluster, tmp_path: Path) -> None:
-    """Ports and folder are free; the first error is raised. That is the error of the process that was started last."""
     first, _, third = cluster.processes.values()
     third.error = OSError("this one was first")  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="this one was first"):
@@ -70,7 +66,6 @@ def test_a_process_that_cannot_be_stopped_does_not_keep_the_others(cluster: DevC
 
 
 def test_an_interruption_kills_all_processes_at_once(cluster: DevCluster, tmp_path: Path) -> None:
-    """The second Ctrl-C reaches the caller."""
     processes = list(cluster.processes.values())
     processes[2].error = KeyboardInterrupt()  # type: ignore[attr-defined]
     with pytest.raises(KeyboardInterrupt):

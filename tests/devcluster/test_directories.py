@@ -10,7 +10,6 @@ from devcluster.errors import ConfigError
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
-    """The files stay."""
     (tmp_path / "logs").mkdir()
     with pytest.raises(ConfigError, match="holds other files"):
         Directories(tmp_path).occupy()
@@ -26,7 +25,6 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_files_of_a_former_cluster_are_removed(tmp_path: Path) -> None:
-    """The state of etcd is the most important one."""
     directories = Directories(tmp_path / "new")
     os.close(directories.occupy())
     (directories.etcd / "state").write_text("old")
@@ -35,7 +33,6 @@ def test_the_files_of_a_former_cluster_are_removed(tmp_path: Path) -> None:
 
 
 def test_only_its_owner_can_read_the_folder(tmp_path: Path) -> None:
-    """It contains kubeconfigs."""
     directories = Directories(tmp_path / "new")
     os.close(directories.occupy())
     assert directories.directory.stat().st_mode & 0o777 == 0o700

@@ -36,7 +36,6 @@ def copied_folders(*stages: str) -> set[str]:
     ids=["controlplane", "devcluster"],
 )
 def test_a_stage_contains_what_its_command_imports(tmp_path: Path, stages: tuple[str, ...], command: str) -> None:
-    """The command reads its options and its cache after all imports."""
     folders = copied_folders(*stages)
     assert "devcluster" in folders
     for name in folders:

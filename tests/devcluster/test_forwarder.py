@@ -18,10 +18,7 @@ SECONDS = 10.0
 
 @asynccontextmanager
 async def endpoint(name: str) -> AsyncIterator[Address]:
-    """A server that answers with its name and everything it has read.
-
-    It reads until the client half-closes the connection.
-    """
+    """A server that answers with its name and everything it has read. It reads until the client half-closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(f"{name}:".encode() + await reader.read(-1))
@@ -43,14 +40,10 @@ class Proxy:
     port: int
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Opens a connection to the forwarder."""
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def send(self, text: str = "") -> str:
-        """Sends a text over a new connection; returns an endpoint's answer.
-
-        The client half-closes the connection after the text.
-        """
+        """Sends a text over a new connection; returns an endpoint's answer. The client half-closes the connection after the text."""
         reader, writer = await self.connect()
         writer.write(text.encode())
         writer.write_eof()
@@ -81,14 +74,12 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 
 async def test_a_request_reaches_the_endpoint_and_its_answer_returns(proxy: Proxy) -> None:
-    """The client half-closes its side first, as HTTP/1.0 clients may."""
     async with endpoint("a") as address:
         await proxy.set_endpoints(address)
         assert await proxy.send("request") == "a:request"
 
 
 async def test_large_data_arrives_complete(proxy: Proxy) -> None:
-    """It exceeds all buffers on the way."""
     text = "0123456789abcdef" * (1 << 18)
     async with endpoint("a") as address:
         await proxy.set_endpoints(address)
@@ -96,13 +87,11 @@ async def test_large_data_arrives_complete(proxy: Proxy) -> None:
 
 
 async def test_without_endpoints_connections_are_refused(proxy: Proxy) -> None:
-    """TCP refuses them, as with kube-proxy."""
     with pytest.raises(ConnectionRefusedError):
         await proxy.send()
 
 
 async def test_connections_are_refused_again_without_the_last_endpoint(proxy: Proxy) -> None:
-    """They are accepted when an endpoint returns."""
     async with endpoint("a") as address:
         await proxy.set_endpoints(address)
         await proxy.set_endpoints()
@@ -113,7 +102,6 @@ async def test_connections_are_refused_again_without_the_last_endpoint(proxy: Pr
 
 
 async def test_an_established_connection_stays_with_its_endpoint(proxy: Proxy) -> None:
-    """Only new connections go to the new endpoint."""
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(endpoint("first"))
         second = await stack.enter_async_context(endpoint("second"))
@@ -137,7 +125,6 @@ async def test_an_unreachable_endpoint_resets_the_connection(proxy: Proxy) -> No
 
 
 async def test_several_endpoints_take_turns(proxy: Proxy) -> None:
-    """Connections are spread as kube-proxy spreads them."""
     async with endpoint("a") as first, endpoint("b") as second:
         await proxy.set_endpoints(first, second)
         assert {await proxy.send(), await proxy.send()} == {"a:", "b:"}
@@ -164,18 +151,15 @@ def endpoint_slice(service: str = "it", *, ready: bool | None = True, port: int 
     ],
 )
 def test_ready_addresses_are_read_from_a_slice(raw: dict[str, Any], addresses: tuple[Address, ...] | None) -> None:
-    """Slices of other Services are ignored."""
     assert decoder("it")(json.dumps(raw).encode()) == (("ns", "s"), addresses)
 
 
 def test_an_unreadable_slice_is_an_object_error() -> None:
-    """The reflector counts such errors and leaves the object out."""
     with pytest.raises(ObjectError, match="EndpointSlice"):
         decoder("it")(b'{"metadata": 1}')
 
 
 def test_endpoints_of_all_slices_are_reported_together() -> None:
-    """Every change reports all addresses, sorted, each once."""
     reports: list[list[Address]] = []
 
     def report(addresses: Iterable[Address]) -> None:
@@ -192,6 +176,5 @@ def test_endpoints_of_all_slices_are_reported_together() -> None:
 
 @pytest.mark.parametrize("text", ["127.0.0.1", ":80", "host:0", "host:x", "host:70000"])
 def test_a_wrong_address_to_listen_on_is_refused(text: str) -> None:
-    """The error shows the expected form."""
     with pytest.raises(ValueError, match="HOST:PORT"):
         parse_listen(text)

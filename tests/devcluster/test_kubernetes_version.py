@@ -1,8 +1,5 @@
 """The version of Kubernetes is a parameter; its go.mod follows from Kubernetes' own."""
 
-import subprocess
-import sys
-
 import pytest
 
 from devcluster import build, kubernetes_version
@@ -11,7 +8,6 @@ from tests.devcluster.go_stand_in import KUBERNETES_GO_MOD
 
 
 def test_the_pinned_version_is_that_of_the_committed_module() -> None:
-    """It is also the version of the staging modules there."""
     version = build.pinned_version()
     text = (build.MODULE / "go.mod").read_text()
     assert f"k8s.io/kubernetes v{version}\n" in text
@@ -28,19 +24,16 @@ def test_the_pinned_version_is_that_of_the_committed_module() -> None:
     ],
 )
 def test_the_version_is_chosen(wanted: str | None, environment: dict[str, str], version: str) -> None:
-    """An option comes before the environment, and a leading v does not matter."""
     assert kubernetes_version.choose(wanted, "1.36.3", environment) == version
 
 
 @pytest.mark.parametrize("text", ["1.35", "latest", "1.35.4-rc.0", "2.0.0", "../1.35.4"])
 def test_only_releases_are_versions(text: str) -> None:
-    """The error shows how to write one."""
     with pytest.raises(ConfigError, match=r"is no release of Kubernetes; write one such as 1\.36\.3"):
         kubernetes_version.choose(text, "1.36.3", {})
 
 
 def test_the_module_takes_go_etcd_and_the_staging_modules_from_kubernetes() -> None:
-    """Staging modules have the same minor and patch below v0."""
     lines = kubernetes_version.go_mod("1.35.4", KUBERNETES_GO_MOD).splitlines()
     assert "go 1.25.0" in lines
     assert "\tgo.etcd.io/etcd/server/v3 v3.6.5" in lines
@@ -52,17 +45,5 @@ def test_the_module_takes_go_etcd_and_the_staging_modules_from_kubernetes() -> N
 
 
 def test_a_kubernetes_without_etcd_is_refused() -> None:
-    """No version of etcd is guessed."""
     with pytest.raises(BuildError, match=r"does not require go\.etcd\.io/etcd/server/v3"):
         kubernetes_version.go_mod("1.35.4", "module k8s.io/kubernetes\n\ngo 1.25.0\n")
-
-
-def test_a_wrong_version_ends_with_one_line() -> None:
-    """The exit code is that of bad input."""
-    done = subprocess.run(
-        [sys.executable, "-m", "devcluster", "build", "--kubernetes-version", "newest"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

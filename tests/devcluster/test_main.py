@@ -10,14 +10,11 @@ import pytest
     "command", [["devcluster"], ["devcluster", "up"], ["devcluster", "build"], ["devcluster.forwarder"]]
 )
 def test_every_command_has_help(command: list[str]) -> None:
-    """The text is on standard output."""
     done = subprocess.run([sys.executable, "-m", *command, "--help"], capture_output=True, text=True, check=True)
     assert "--help" in done.stdout
 
 
-def test_a_wrong_option_ends_with_one_line() -> None:
-    """The exit code is that of bad input."""
-    done = subprocess.run(
-        [sys.executable, "-m", "devcluster", "up", "--nodes", "-1"], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("words", [["up", "--nodes", "-1"], ["build", "--kubernetes-version", "newest"]])
+def test_bad_input_ends_with_one_line(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "devcluster", *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

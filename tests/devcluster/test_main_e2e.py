@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from devcluster.build import ensure_built
+from devcluster.polling import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
@@ -31,12 +32,10 @@ class Terminal:
 
     @property
     def output(self) -> str:
-        """Standard output so far."""
         return self._out.read_text()
 
     @property
     def progress(self) -> str:
-        """Standard error so far."""
         return self._err.read_text()
 
     def until(self, what: str, seconds: float = 240) -> None:
@@ -72,21 +71,12 @@ def run_up(folder: Path, *options: str) -> Iterator[Terminal]:
         terminal.process.wait()
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether a condition holds within 20 seconds."""
-    deadline = time.monotonic() + 20
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return holds()
-
-
 @pytest.mark.smoke
 def test_up_prints_commands_once_ready_and_stops_at_ctrl_c(tmp_path: Path) -> None:
-    """The commands work, and no process remains. A second run in the same folder is refused."""
     folder = tmp_path / "c"
     with run_up(folder, "--nodes", "2", "--disks", "100Gi,50Gi") as terminal:
         terminal.until(r" s  ready\n")
-        assert eventually(lambda: "Logs:" in terminal.output)
+        wait_until("the commands", lambda: "Logs:" in terminal.output)
         assert f"export KUBECONFIG={folder}/kubeconfig" in terminal.output
         assert f"Logs: {folder}/logs" in terminal.output
         curl = re.search(r"curl -s (http://\S+/state)", terminal.output)
@@ -100,14 +90,13 @@ def test_up_prints_commands_once_ready_and_stops_at_ctrl_c(tmp_path: Path) -> No
         assert "\033" not in terminal.progress  # no colours in a file
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.process.wait(60) == 0
-    assert eventually(lambda: terminal.pids("") == [])
+    wait_until("the end of all", lambda: terminal.pids("") == [])
 
 
 def test_a_killed_candidate_is_restarted_and_a_crash_ends_everything(tmp_path: Path) -> None:
-    """The other candidate answers meanwhile; the end of a crash's log is shown."""
     with run_up(tmp_path / "c", "--nodes", "1") as terminal:
         terminal.until(r" s  ready\n")
-        assert eventually(lambda: "kill -9" in terminal.output)
+        wait_until("the commands", lambda: "kill -9" in terminal.output)
         leader = re.search(r"kill -9 (\d+) +# (\S+):", terminal.output)
         assert leader is not None
         os.kill(int(leader[1]), signal.SIGKILL)
@@ -118,4 +107,4 @@ def test_a_killed_candidate_is_restarted_and_a_crash_ends_everything(tmp_path: P
             os.kill(pid, signal.SIGKILL)
         assert terminal.process.wait(60) == 1
         assert "devcluster: kwok was ended by SIGKILL; the end of " in terminal.progress
-    assert eventually(lambda: terminal.pids("") == [])
+    wait_until("the end of all", lambda: terminal.pids("") == [])

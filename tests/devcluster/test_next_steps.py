@@ -23,7 +23,6 @@ FACTS = StackFacts(
 
 
 def test_the_text_has_the_commands_to_type() -> None:
-    """They cover credentials, a workload, both states, a kill and the logs."""
     lines = next_steps.text(FACTS).splitlines()
     for line in (
         "  export KUBECONFIG=/c/kubeconfig",
@@ -38,7 +37,6 @@ def test_the_text_has_the_commands_to_type() -> None:
 
 
 def test_paths_are_quoted_for_the_shell() -> None:
-    """A path may contain spaces."""
     text = next_steps.text(replace(FACTS, kubeconfig=Path("/a b/kubeconfig")))
     assert "export KUBECONFIG='/a b/kubeconfig'" in text
 
@@ -55,7 +53,6 @@ def test_paths_are_quoted_for_the_shell() -> None:
     ids=["no kubectl", "prometheus", "one candidate", "no candidate", "no extender"],
 )
 def test_the_text_mentions_only_what_exists(changed: dict[str, object], present: str, absent: str) -> None:
-    """Each part depends on one fact."""
     text = next_steps.text(replace(FACTS, **changed))  # type: ignore[arg-type]
     assert present in text
     assert absent not in text

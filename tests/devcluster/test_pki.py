@@ -12,7 +12,6 @@ from devcluster.pki import CertificateAuthority, CertificatePair, SigningKey
 
 @pytest.fixture
 def authority(tmp_path: Path) -> CertificateAuthority:
-    """A new authority in a folder that others may read."""
     folder = tmp_path / "pki"
     folder.mkdir(mode=0o755)
     return CertificateAuthority.create(folder)
@@ -45,13 +44,11 @@ def handshake(
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "kubernetes.default.svc"])
 def test_the_api_server_is_trusted_under_its_names(authority: CertificateAuthority, name: str) -> None:
-    """The server reads the client's user and group."""
     subject = handshake(authority, authority.server("server"), authority.client("admin", ["system:masters"]), name)
     assert subject == {"commonName": "admin", "organizationName": "system:masters"}
 
 
 def test_only_their_owner_can_read_the_keys(authority: CertificateAuthority) -> None:
-    """The folder is private, too."""
     SigningKey.create(authority.folder)
     authority.client("system:kube-scheduler")
     modes = {path.stat().st_mode & 0o777 for path in authority.folder.glob("*.key")}

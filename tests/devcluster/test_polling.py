@@ -26,7 +26,6 @@ def replay(*answers: object) -> Callable[[], object]:
 
 
 def test_the_first_true_value_is_returned() -> None:
-    """Values that are false are asked for again."""
     assert wait_until("a value", replay("", 0, "value", "later"), poll=0) == "value"
 
 
@@ -42,7 +41,6 @@ def test_a_call_that_is_refused_ends_the_wait() -> None:
 
 
 def test_the_error_says_what_did_not_happen_and_why() -> None:
-    """The last answer of the API server is a part of it."""
     with pytest.raises(DevClusterError) as error:
         wait_until("a value", replay(TOO_MANY), 0, explain=lambda: "the logs are in /logs", poll=0)
     text = "waited 0 s in vain for a value; GET /x: storage is (re)initializing; the logs are in /logs"

@@ -15,7 +15,6 @@ from devcluster.ports import Ports, candidates
 
 @pytest.fixture
 def ports(tmp_path: Path) -> Iterator[Ports]:
-    """The ports of one cluster."""
     own_ports = Ports(tmp_path)
     yield own_ports
     own_ports.release()
@@ -30,14 +29,12 @@ def two_candidates(monkeypatch: pytest.MonkeyPatch) -> range:
 
 
 def test_two_clusters_get_different_ports(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
-    """No process listens on either port."""
     other = Ports(tmp_path)
     assert {ports.take(), other.take()} == set(two_candidates)
     other.release()
 
 
 def test_a_released_port_can_be_claimed_by_another_cluster(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
-    """All ports of a cluster are released."""
     other = Ports(tmp_path)
     taken = {other.take(), other.take()}
     other.release()
@@ -45,7 +42,6 @@ def test_a_released_port_can_be_claimed_by_another_cluster(ports: Ports, tmp_pat
 
 
 def test_a_port_in_use_is_skipped(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
-    """Any process may listen on it."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", two_candidates[0]))
         listener.listen()
@@ -54,7 +50,6 @@ def test_a_port_in_use_is_skipped(ports: Ports, tmp_path: Path, two_candidates: 
 
 
 def test_released_ports_leave_no_files(ports: Ports, tmp_path: Path) -> None:
-    """The folder does not grow from run to run."""
     ports.take()
     ports.take()
     ports.release()
@@ -89,7 +84,6 @@ def test_the_error_for_no_free_port_names_the_folder_of_claims(
 
 
 def test_a_killed_cluster_claims_no_port(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
-    """The lock ends with the process, without a clean-up."""
     program = f"""
 import os, pathlib
 from devcluster import ports

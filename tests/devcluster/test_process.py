@@ -8,14 +8,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from devcluster.errors import ProcessError
+from devcluster.polling import wait_until
 from devcluster.process import Process, Ready, _forker, child_environment, http_ok, log_has
 
 Create = Callable[..., Process]
+Start = Callable[[str], Process]
 UP = log_has("up")
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
@@ -37,32 +40,32 @@ def create(tmp_path: Path) -> Iterator[Create]:
         process.kill()
 
 
+@pytest.fixture
+def start(create: Create) -> Start:
+    """Creates a process, and starts it."""
+
+    def started(program: str) -> Process:
+        process = create(program)
+        process.start()
+        return process
+
+    return started
+
+
 def state(pid: int) -> str:
-    """Linux's letter for the state of a process, "" without one."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return ""
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether a condition holds within 20 seconds."""
-    deadline = time.monotonic() + 20
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return holds()
-
-
-def test_a_process_is_ready_once_it_has_logged_so(create: Create) -> None:
-    """Its fork is not enough."""
-    process = create("import time; time.sleep(0.2); " + SLEEP)
-    process.start()
+def test_a_process_is_ready_once_it_has_logged_so(start: Start) -> None:
+    process = start("import time; time.sleep(0.2); " + SLEEP)
     assert process.log_text() == "up\n"
 
 
 @pytest.mark.parametrize("accepted", [True, False])
 def test_a_process_is_ready_once_its_port_answers_as_expected(create: Create, accepted: bool) -> None:
-    """The HTTP status must be 200, and the body acceptable."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -80,7 +83,6 @@ def test_a_process_is_ready_once_its_port_answers_as_expected(create: Create, ac
 
 
 def test_a_process_that_ends_early_shows_the_end_of_its_log(create: Create, tmp_path: Path) -> None:
-    """The error names the log file."""
     process = create("raise SystemExit('no such flag')", ready=log_has("never"))
     with pytest.raises(
         ProcessError, match=rf"ended with code 1 before it was ready; the end of {tmp_path}/it.log:\nno such flag"
@@ -89,7 +91,6 @@ def test_a_process_that_ends_early_shows_the_end_of_its_log(create: Create, tmp_
 
 
 def test_a_process_that_is_never_ready_is_stopped(create: Create) -> None:
-    """The caller gets an error, not a half-started process."""
     process = create(SLEEP, ready=log_has("never"), ready_seconds=0.2)
     with pytest.raises(ProcessError, match=r"not ready within 0\.2 s"):
         process.start()
@@ -97,51 +98,41 @@ def test_a_process_that_is_never_ready_is_stopped(create: Create) -> None:
 
 
 def test_the_error_for_a_missing_program_names_it(tmp_path: Path) -> None:
-    """Its type is that of every failed start."""
     process = Process("it", ["/nowhere/program"], tmp_path / "it.log", ready=log_has("never"))
     with pytest.raises(ProcessError, match="cannot run /nowhere/program: No such file"):
         process.start()
 
 
-def test_stop_sends_sigterm_first(create: Create) -> None:
-    """The process ends with its own exit code."""
-    process = create(GOODBYE)
-    process.start()
+def test_stop_sends_sigterm_first(start: Start) -> None:
+    process = start(GOODBYE)
     process.stop()
     assert process.returncode == 3
 
 
-def test_stop_kills_a_process_that_ignores_sigterm(create: Create) -> None:
-    """The kill follows after the given time."""
-    process = create(STUBBORN)
-    process.start()
+def test_stop_kills_a_process_that_ignores_sigterm(start: Start) -> None:
+    process = start(STUBBORN)
     process.stop(seconds=0.1)
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_paused_process_can_be_stopped(create: Create) -> None:
-    """It is resumed only to end."""
-    process = create(GOODBYE)
-    process.start()
+def test_a_paused_process_can_be_stopped(start: Start) -> None:
+    process = start(GOODBYE)
     process.pause()
     process.stop()
     assert process.returncode == 3
 
 
-def test_pause_stops_the_process_and_resume_continues_it(create: Create) -> None:
+def test_pause_stops_the_process_and_resume_continues_it(start: Start) -> None:
     """Linux's state for a stopped process is T."""
-    process = create(SLEEP)
-    process.start()
+    process = start(SLEEP)
     process.pause()
-    assert eventually(lambda: state(process.pid) == "T")
+    wait_until("the pause", lambda: state(process.pid) == "T")
     process.resume()
-    assert eventually(lambda: state(process.pid) == "S")
+    wait_until("the sleep", lambda: state(process.pid) == "S")
 
 
-def test_restart_waits_for_readiness_and_keeps_the_log(create: Create) -> None:
-    """The "up" of the old process does not count."""
-    process = create(SLEEP)
-    process.start()
+def test_restart_waits_for_readiness_and_keeps_the_log(start: Start) -> None:
+    process = start(SLEEP)
     first = process.pid
     process.restart()
     assert process.pid != first
@@ -149,31 +140,27 @@ def test_restart_waits_for_readiness_and_keeps_the_log(create: Create) -> None:
 
 
 def test_only_an_unrequested_end_is_a_crash(create: Create) -> None:
-    """A stopped process has not crashed."""
     stopped = create(GOODBYE)
     crashing = create("pass", ready=None)
     stopped.start()
     stopped.stop()
     crashing.start(wait=False)
-    assert eventually(lambda: crashing.crashed)
+    wait_until("the crash", lambda: crashing.crashed)
     assert not stopped.crashed
 
 
-def test_starting_twice_is_refused(create: Create) -> None:
+def test_starting_twice_is_refused(start: Start) -> None:
     """The first process would run on unsupervised."""
-    process = create(SLEEP)
-    process.start()
+    process = start(SLEEP)
     with pytest.raises(ProcessError, match="running already"):
         process.start()
 
 
-def test_kill_ends_the_children_too(create: Create) -> None:
-    """A killed container loses all of its processes, too."""
-    process = create(f"import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid); {SLEEP}")
-    process.start()
+def test_kill_ends_the_children_too(start: Start) -> None:
+    process = start(f"import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid); {SLEEP}")
     child = int(process.log_text().split()[0])
     process.kill()
-    assert eventually(lambda: state(child) in ("", "Z"))
+    wait_until("its end", lambda: state(child) in ("", "Z"))
 
 
 def test_a_process_outlives_the_thread_that_started_it(create: Create) -> None:
@@ -186,45 +173,39 @@ def test_a_process_outlives_the_thread_that_started_it(create: Create) -> None:
     assert process.running
 
 
-def test_a_process_forked_during_an_interrupted_start_is_stopped(create: Create) -> None:
-    """The child is stored as soon as it exists."""
+@contextmanager
+def interruption(seconds: float) -> Iterator[None]:
+    """SIGUSR1 raises InterruptedError after this long."""
 
     def interrupt(*_: object) -> None:
         raise InterruptedError
 
-    process = create(SLEEP)
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        _forker.submit(time.sleep, 3)  # delays the fork
-        threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(InterruptedError):
-            process.start()
+            yield
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_process_forked_during_an_interrupted_start_is_stopped(create: Create) -> None:
+    process = create(SLEEP)
+    _forker.submit(time.sleep, 3)  # delays the fork
+    with interruption(1):
+        process.start()
     process.stop()
     assert process.returncode is not None
 
 
-def test_an_interrupted_stop_kills_the_process(create: Create) -> None:
-    """Ctrl-C ends the wait for its regular end."""
-
-    def interrupt(*_: object) -> None:
-        raise InterruptedError
-
-    process = create(STUBBORN)
-    process.start()
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        with pytest.raises(InterruptedError):
-            process.stop()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+def test_an_interrupted_stop_kills_the_process(start: Start) -> None:
+    process = start(STUBBORN)
+    with interruption(1):
+        process.stop()
     assert process.returncode == -signal.SIGKILL
 
 
 def test_a_process_dies_with_its_killed_parent(tmp_path: Path) -> None:
-    """There is no orphan, although the parent cannot clean up."""
     program = f"""
 import os, pathlib
 from devcluster.process import Process
@@ -235,11 +216,10 @@ os.kill(os.getpid(), 9)
 """
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert eventually(lambda: state(int(done.stdout)) in ("", "Z"))
+    wait_until("its end", lambda: state(int(done.stdout)) in ("", "Z"))
 
 
 def test_children_inherit_no_proxies_or_other_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They inherit all other variables."""
     for name in ("HTTPS_PROXY", "no_proxy", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.setenv(name, "elsewhere")
     assert child_environment({"MORE": "1"}).items() >= {"MORE": "1", "PATH": os.environ["PATH"]}.items()

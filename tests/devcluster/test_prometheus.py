@@ -10,7 +10,6 @@ from devcluster.errors import ConfigError
 
 
 def test_every_candidate_is_scraped_under_its_name() -> None:
-    """The configuration has no rules."""
     config = yaml.safe_load(prometheus.configuration("job", {"a": "h:1", "b": "h:2"}))
     assert set(config) == {"global", "scrape_configs"}
     assert [(it["targets"], it["labels"]) for it in config["scrape_configs"][0]["static_configs"]] == [
@@ -20,7 +19,6 @@ def test_every_candidate_is_scraped_under_its_name() -> None:
 
 
 def test_an_installed_prometheus_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be unwanted; a required but missing one is an error."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert prometheus.find(None) is None
     with pytest.raises(ConfigError, match="--prometheus"):

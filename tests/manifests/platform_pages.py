@@ -61,7 +61,6 @@ def distribution(of: Page) -> dict[str, list[str]]:
 
 
 def harvester_files(of: Page) -> list[dict[str, Any]]:
-    """The files that the CloudInit resource writes."""
     stages = yaml.safe_load(of.file("harvester.yaml")["spec"]["contents"])["stages"]
     files: list[dict[str, Any]] = stages["initramfs"][0]["files"]
     return files

@@ -38,8 +38,3 @@ def test_the_policy_checks_everything_that_the_roles_let_the_account_write(name:
     assert condition["expression"] == f"request.userInfo.username.matches('^system:serviceaccount:[^:]+:{name}$')"
     binding = only("ValidatingAdmissionPolicyBinding", folder)["spec"]
     assert binding == {"policyName": name, "validationActions": ["Deny"]}
-
-
-def test_the_mirror_has_the_same_policy() -> None:
-    kind = "ValidatingAdmissionPolicy"
-    assert only(kind, MANIFESTS / "disk-schedule/mirror") == only(kind, MANIFESTS / "disk-schedule")

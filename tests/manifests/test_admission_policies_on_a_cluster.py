@@ -2,16 +2,14 @@
 
 import itertools
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 
 from app.disk_schedule.lifecycle import LEASE as DISK_SCHEDULE
-from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
+from app.kube.client import STRATEGIC_MERGE_PATCH, KubeClient
 from app.kube.resources import (
     CLAIMS,
     LEASES,
@@ -34,6 +32,7 @@ from scheduler_core.model.kube import SELECTED_NODE_ANNOTATION, Condition, Pod
 from tests import builders
 from tests.builders import Object
 from tests.e2e import disk_schedule
+from tests.manifests.clusters import assert_types_checked, client_of, refused, wait_for_policy
 from tests.manifests.load import MANIFESTS, NAMESPACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -50,29 +49,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
         disk_schedule.install(running)
         running.apply(MANIFESTS / "generic-scheduler/access")
         for account in ACCOUNTS:
-            wait_for_policy(running, account)
+            wait_for_policy(running, account, "no Lease but", "create", "-f", "-", body=json.dumps(lease("other")))
         yield running
-
-
-def wait_for_policy(cluster: DevCluster, account: str) -> None:
-    """Returns once the API server enforces a program's policy, some time after its creation."""
-    user = ("--as", f"system:serviceaccount:{NAMESPACE}:{account}", "--as-group", "system:authenticated")
-    deadline = time.monotonic() + 60
-    while "no Lease but" not in cluster.kubectl(
-        "create", "--dry-run=server", "-f", "-", *user, input=json.dumps(lease("other")), check=False
-    ):
-        assert time.monotonic() < deadline, f"the policy of {account} is not in force"
-        time.sleep(0.2)
-
-
-@asynccontextmanager
-async def client_of(cluster: DevCluster, account: str) -> AsyncIterator[KubeClient]:
-    """A client with a program's token."""
-    client = await KubeClient.connect(str(cluster.service_account_kubeconfig(NAMESPACE, account)))
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 @pytest.fixture
@@ -92,7 +70,6 @@ def lease(name: str, seconds: int = int(MAX_LEASE_DURATION)) -> Object:
 
 
 def renewed_lease(raw: bytes, seconds: int) -> Object:
-    """The body that renews a Lease for some seconds."""
     version = json.loads(raw)["metadata"]["resourceVersion"]
     return update_lease(raw, LeaseRecord("a", seconds, "", "", 1, version))
 
@@ -105,9 +82,8 @@ async def test_its_own_lease_can_be_created_and_renewed(cluster: DevCluster, acc
         try:
             for seconds in (int(MAX_LEASE_DURATION), 3600):
                 raw = await client.replace(path, renewed_lease(raw, seconds))
-            with pytest.raises(ApiError, match="an hour at most") as refusal:
+            with refused("an hour at most"):
                 await client.replace(path, renewed_lease(raw, 2**31 - 1))
-            assert refusal.value.forbidden
         finally:
             cluster.api.delete(path)
 
@@ -115,16 +91,15 @@ async def test_its_own_lease_can_be_created_and_renewed(cluster: DevCluster, acc
 @pytest.mark.parametrize("account", ACCOUNTS)
 async def test_no_other_lease_can_be_created_and_none_for_more_than_an_hour(cluster: DevCluster, account: str) -> None:
     """RBAC allows it, because it ignores names; longhorn-manager would wait for such a Lease."""
-    refused = [
+    forbidden = [
         (lease("longhorn-manager-upgrade-lock"), "no Lease but"),
         ({**lease(""), "metadata": {"generateName": account}}, "no Lease but"),
         (lease(account, 3601), "an hour at most"),
     ]
     async with client_of(cluster, account) as client:
-        for body, message in refused:
-            with pytest.raises(ApiError, match=message) as refusal:
+        for body, message in forbidden:
+            with refused(message):
                 await client.create(LEASES.path(NAMESPACE), body)
-            assert refusal.value.forbidden
             cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(body))
 
 
@@ -170,7 +145,6 @@ def decoded_pod(raw: Mapping[str, Any]) -> Pod:
 
 
 async def test_the_scheduler_writes_a_pods_condition_and_binds_it(cluster: DevCluster, scheduler: KubeClient) -> None:
-    """With the program's own bodies; the API server adds the node's zone to the pod."""
     pod = decoded_pod(pending_pod(cluster))
     path = PODS.path("default", pod.name)
     for message in ("first", "second"):
@@ -220,16 +194,15 @@ CLAIM: dict[str, Change] = {
     "long annotation": ({"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: "x" * 254}}}, "253 characters"),
     "finalizers removed": ({"metadata": {"finalizers": None}}, "finalizer"),
     "volume": ({"spec": {"volumeName": "of-another-claim"}}, "a claim's spec"),
+    "growth": ({"spec": {"resources": {"requests": {"storage": "2Gi"}}}}, "a claim's spec"),
 }
-GROWTH: Change = ({"spec": {"resources": {"requests": {"storage": "2Gi"}}}}, "a claim's spec")
 
 
 async def assert_refused(cluster: DevCluster, client: KubeClient, path: str, change: Change) -> None:
     """The token's patch is refused with a reason, and the administrator's is accepted."""
     body, message = change
-    with pytest.raises(ApiError, match=f"the generic scheduler may .*{message}|holds a node.*{message}") as refusal:
+    with refused(f"the generic scheduler may .*{message}|holds a node.*{message}"):
         await client.patch(path, body)
-    assert refusal.value.forbidden
     cluster.api.patch(path, body)
 
 
@@ -247,12 +220,8 @@ async def test_the_scheduler_changes_nothing_else_of_a_claim(
     cluster: DevCluster, scheduler: KubeClient, what: str
 ) -> None:
     """RBAC allows every field."""
-    path = CLAIMS.path("default", pending_claim(cluster)["metadata"]["name"])
-    await assert_refused(cluster, scheduler, path, CLAIM[what])
-
-
-async def test_the_scheduler_grows_no_claim(cluster: DevCluster, scheduler: KubeClient) -> None:
-    await assert_refused(cluster, scheduler, CLAIMS.path("default", bound_claim(cluster)["metadata"]["name"]), GROWTH)
+    claim = (bound_claim if what == "growth" else pending_claim)(cluster)
+    await assert_refused(cluster, scheduler, CLAIMS.path("default", claim["metadata"]["name"]), CLAIM[what])
 
 
 @pytest.mark.parametrize("field", ["labels", "annotations"])
@@ -263,9 +232,8 @@ async def test_a_binding_gives_a_pod_no_label_and_no_annotation(
     pod = decoded_pod(pending_pod(cluster))
     body = binding(pod, "one")
     body["metadata"][field] = {"app": "of-another-service"}
-    with pytest.raises(ApiError, match="no label and no annotation") as refusal:
+    with refused("no label and no annotation"):
         await scheduler.create(PODS.path("default", pod.name, "binding"), body)
-    assert refusal.value.forbidden
     assert "nodeName" not in cluster.api.get(PODS.path("default", pod.name))["spec"]
 
 
@@ -350,18 +318,11 @@ async def test_the_controllers_change_nothing_else_of_longhorns_objects(
     name = longhorn_objects(cluster)[resource]
     path = resource.path(NAMESPACE, name, subresource)
     body = merged(json.loads(await controllers.get(resource.path(NAMESPACE, name))), change)
-    with pytest.raises(ApiError, match=f"the DiskSchedule controllers may .*{message}") as refusal:
+    with refused(f"the DiskSchedule controllers may .*{message}"):
         await controllers.replace(path, body)
-    assert refusal.value.forbidden
     cluster.api.patch(path, change)
 
 
 @pytest.mark.parametrize("account", ACCOUNTS)
 def test_the_policies_pass_the_type_check(cluster: DevCluster, account: str) -> None:
-    """The API server would warn about a field that a kind does not have."""
-    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{account}"
-    deadline = time.monotonic() + 60
-    while "typeChecking" not in cluster.api.get(path).get("status", {}):
-        assert time.monotonic() < deadline, "the types are not checked"
-        time.sleep(0.2)
-    assert cluster.api.get(path)["status"]["typeChecking"] == {}
+    assert_types_checked(cluster, account)

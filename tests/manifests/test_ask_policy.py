@@ -1,14 +1,12 @@
-"""manifests/overlays/ask-policy and scheduler-name-policy: which pods they change, and that they fail open."""
+"""manifests/overlays/ask-policy and scheduler-name-policy: they change the same pods, and fit what manages these."""
 
 import re
 from typing import Any
 
 import pytest
 
-from devcluster.build import KUBECTL, ensure_built
-from devcluster.kubectl import Kubectl
 from tests.manifests.ask_policy import ASK, OPT_OUT, OVERLAYS, RESOURCE, SCHEDULER_NAME
-from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, ROOT, documents, objects, parse
+from tests.manifests.load import CONFIGS, MANIFESTS, ROOT, documents, objects
 
 POLICY = "MutatingAdmissionPolicy"
 BOTH = [ASK, SCHEDULER_NAME]
@@ -28,43 +26,7 @@ def expression(overlay: str) -> str:
     return str(mutation["jsonPatch"]["expression"])
 
 
-@pytest.mark.parametrize("overlay", BOTH)
-def test_a_policy_fails_open_and_runs_again_after_other_changes(overlay: str) -> None:
-    """It must never keep a pod from being created."""
-    assert (spec_of(overlay)["failurePolicy"], spec_of(overlay)["reinvocationPolicy"]) == ("Ignore", "IfNeeded")
-
-
-@pytest.mark.parametrize("overlay", BOTH)
-def test_a_policy_looks_at_new_pods_only(overlay: str) -> None:
-    """What may be changed of a pod that exists is not enough."""
-    assert spec_of(overlay)["matchConstraints"]["resourceRules"] == [
-        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    ]
-
-
-@pytest.mark.parametrize("overlay", BOTH)
-def test_a_policy_has_one_binding_which_excludes_nothing(overlay: str) -> None:
-    """The policy itself excludes namespaces; both objects have the same name."""
-    names = {entry["metadata"]["name"] for entry in objects(OVERLAYS / overlay)}
-    (name,) = names
-    assert spec_of(overlay, f"{POLICY}Binding") == {"policyName": name}
-    assert name.startswith(f"{NAME}-")
-
-
-@pytest.mark.parametrize("overlay", BOTH)
-def test_the_clusters_and_longhorns_pods_are_left_alone(overlay: str) -> None:
-    """The extender's are in Longhorn's namespace: they must never wait for themselves."""
-    selector = spec_of(overlay)["matchConstraints"]["namespaceSelector"]
-    assert selector == {
-        "matchExpressions": [
-            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAMESPACE]},
-            {"key": OPT_OUT, "operator": "NotIn", "values": ["false"]},
-        ]
-    }
-
-
 def test_both_policies_change_the_same_pods() -> None:
-    """But for those that ask already, which the second scheduler places, too."""
     ask, rename = variables(ASK), variables(SCHEDULER_NAME)
     assert RESOURCE in ask.pop("asks")
     assert ask == rename
@@ -93,21 +55,8 @@ def test_no_other_overlay_contains_a_policy(overlay: str) -> None:
     assert {path.parent.name for path in others} == {overlay, f"{overlay}-v1beta1"}
 
 
-@pytest.mark.e2e  # it needs kubectl
-@pytest.mark.parametrize("overlay", BOTH)
-def test_the_variant_for_older_clusters_differs_in_its_api_version_only(overlay: str, tmp_path: Any) -> None:
-    kubectl = Kubectl(ensure_built() / KUBECTL, tmp_path / "no-kubeconfig", tmp_path / "cache")
-    current, beta = (
-        parse(kubectl.run(("kustomize", str(OVERLAYS / name)), None, check=True, seconds=60))
-        for name in (overlay, f"{overlay}-v1beta1")
-    )
-    assert {entry["apiVersion"] for entry in current} == {"admissionregistration.k8s.io/v1"}
-    assert beta == [{**entry, "apiVersion": "admissionregistration.k8s.io/v1beta1"} for entry in current]
-
-
 @pytest.mark.parametrize("overlay", BOTH)
 def test_the_guides_name_the_overlay_and_its_variant(overlay: str) -> None:
-    """They say how to apply and how to remove it, and docs/kube-scheduler.md which pods are left out."""
     general = (ROOT / "docs/kube-scheduler.md").read_text()
     assert OPT_OUT in general
     guide = general if overlay == ASK else (ROOT / "docs/platforms/managed.md").read_text()

@@ -47,7 +47,6 @@ def admit(cluster: DevCluster, raw: dict[str, Any], namespace: str = "default") 
 
 
 def refusal(cluster: DevCluster, raw: dict[str, Any], namespace: str = "default") -> str:
-    """Why the API server refuses a pod."""
     with pytest.raises(ApiError) as error:
         admit(cluster, raw, namespace)
     return str(error.value)
@@ -66,39 +65,35 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
         yield running
 
 
-PODS_THAT_ASK: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "a claim": (pod(), ["main"]),
-    "an ephemeral volume": (pod(volumes=[EPHEMERAL]), ["main"]),
-    "a claim among others": (pod(volumes=[{"name": "tmp", "emptyDir": {}}, CLAIM, EPHEMERAL]), ["main"]),
-    "several containers": (pod(containers=[container("main"), container("sidecar")]), ["main"]),
-    "init containers": (pod(initContainers=[container("init")]), ["main"]),
-    "a sidecar": (pod(initContainers=[container("init", restartPolicy="Always")]), ["main"]),
-    "empty resources": (pod(containers=[container(resources={})]), ["main"]),
-    "empty lists": (pod(containers=[container(resources={"limits": {}, "requests": {}})]), ["main"]),
-    "requests only": (pod(containers=[container(resources={"requests": CPU})]), ["main"]),
-    "limits only": (pod(containers=[container(resources={"limits": CPU})]), ["main"]),
-    "both": (pod(containers=[container(resources={"limits": BOTH, "requests": CPU})]), ["main"]),
-    "another extended resource": (pod(containers=[container(resources={"limits": {"gpu.com/a": "2"}})]), ["main"]),
-    "a device's claim": (
-        pod(
-            containers=[container(resources={"claims": [{"name": "gpu"}]})],
-            resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}],
-        ),
-        ["main"],
+# Of most the first container asks.
+PODS_THAT_ASK: dict[str, dict[str, Any]] = {
+    "a claim": pod(),
+    "an ephemeral volume": pod(volumes=[EPHEMERAL]),
+    "a claim among others": pod(volumes=[{"name": "tmp", "emptyDir": {}}, CLAIM, EPHEMERAL]),
+    "several containers": pod(containers=[container("main"), container("sidecar")]),
+    "init containers": pod(initContainers=[container("init")]),
+    "a sidecar": pod(initContainers=[container("init", restartPolicy="Always")]),
+    "empty resources": pod(containers=[container(resources={})]),
+    "empty lists": pod(containers=[container(resources={"limits": {}, "requests": {}})]),
+    "requests only": pod(containers=[container(resources={"requests": CPU})]),
+    "limits only": pod(containers=[container(resources={"limits": CPU})]),
+    "both": pod(containers=[container(resources={"limits": BOTH, "requests": CPU})]),
+    "another extended resource": pod(containers=[container(resources={"limits": {"gpu.com/a": "2"}})]),
+    "a device's claim": pod(
+        containers=[container(resources={"claims": [{"name": "gpu"}]})],
+        resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}],
     ),
-    "resources of the pod": (pod(resources={"limits": BOTH}), ["main"]),
-    "a variable twice": (
-        pod(containers=[container(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}])]),
-        ["main"],
-    ),
-    "a scheduling gate": (pod(schedulingGates=[{"name": "example.com/later"}]), ["main"]),
-    "another annotation": (pod({"annotations": {OPT_OUT: "true", "other": "false"}}), ["main"]),
-    "asks already": (pod(containers=[asking("main")]), ["main"]),
-    "asks already, as a limit": (pod(containers=[asking("main", "limits")]), ["main"]),
-    "another container asks": (pod(containers=[container("main"), asking("sidecar")]), ["sidecar"]),
-    "an init container asks": (pod(initContainers=[asking("init")]), ["init"]),
-    "asks without a claim": (pod(volumes=[], containers=[asking("main")]), ["main"]),
+    "resources of the pod": pod(resources={"limits": BOTH}),
+    "a variable twice": pod(containers=[container(env=[{"name": "A", "value": value} for value in "12"])]),
+    "a scheduling gate": pod(schedulingGates=[{"name": "example.com/later"}]),
+    "another annotation": pod({"annotations": {OPT_OUT: "true", "other": "false"}}),
+    "asks already": pod(containers=[asking("main")]),
+    "asks already, as a limit": pod(containers=[asking("main", "limits")]),
+    "another container asks": pod(containers=[container("main"), asking("sidecar")]),
+    "an init container asks": pod(initContainers=[asking("init")]),
+    "asks without a claim": pod(volumes=[], containers=[asking("main")]),
 }
+OTHERS_THAT_ASK = {"another container asks": ["sidecar"], "an init container asks": ["init"]}
 PODS_THAT_DO_NOT: dict[str, dict[str, Any]] = {
     "no volumes": pod(volumes=[]),
     "other volumes": pod(volumes=[{"name": "tmp", "emptyDir": {}}, {"name": "host", "hostPath": {"path": "/srv"}}]),
@@ -112,29 +107,20 @@ PODS_THAT_DO_NOT: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def admitted(cluster: DevCluster) -> dict[str, dict[str, Any]]:
-    """Every pod of both tables as the API server would store it."""
-    pods = {what: raw for what, (raw, _) in PODS_THAT_ASK.items()} | PODS_THAT_DO_NOT
-    return {what: admit(cluster, raw) for what, raw in pods.items()}
+    return {what: admit(cluster, raw) for what, raw in (PODS_THAT_ASK | PODS_THAT_DO_NOT).items()}
 
 
 def test_pods_with_claims_ask_once_and_other_pods_do_not(admitted: dict[str, dict[str, Any]]) -> None:
-    """One container requests the resource, and the limit equals the request. Pods that do not ask have no claim, are
-    placed already, belong to another scheduler, or opted out.
-    """
-    asking: dict[str, list[str]] = {what: containers for what, (_, containers) in PODS_THAT_ASK.items()}
-    assert {what: asking_containers(raw) for what, raw in admitted.items()} == {
-        what: [] for what in PODS_THAT_DO_NOT
-    } | asking
+    expected = {key: ["main"] for key in PODS_THAT_ASK} | OTHERS_THAT_ASK | {what: [] for what in PODS_THAT_DO_NOT}
+    assert {what: asking_containers(raw) for what, raw in admitted.items()} == expected
 
 
 def test_nothing_else_of_a_pod_changes(cluster: DevCluster, admitted: dict[str, dict[str, Any]]) -> None:
-    """The spec and the QoS class are those of the same pod with the opt-out."""
-
     def rest(raw: dict[str, Any]) -> tuple[dict[str, Any], str]:
         return without_the_resource(raw), raw["status"]["qosClass"]
 
     left_alone = {}
-    for what, (raw, _) in PODS_THAT_ASK.items():
+    for what, raw in PODS_THAT_ASK.items():
         annotations = {**raw["metadata"].get("annotations", {}), OPT_OUT: "false"}
         left_alone[what] = rest(admit(cluster, raw | {"metadata": {"name": "db", "annotations": annotations}}))
     assert {what: rest(admitted[what]) for what in PODS_THAT_ASK} == left_alone
@@ -186,7 +172,6 @@ def test_a_pod_that_exists_is_left_as_it_is(cluster: DevCluster) -> None:
 
 
 def template(name: str) -> dict[str, Any]:
-    """A pod template with a claim, and the selector of its pods."""
     labels = {"app": name}
     return {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod()["spec"]}}
 
@@ -199,7 +184,6 @@ CONTROLLERS: dict[str, dict[str, Any]] = {
 
 
 def observes_newest(cluster: DevCluster, path: str) -> bool:
-    """Whether a controller has seen the newest spec of its object."""
     stored = cluster.api.get(path)
     return bool(stored["status"].get("observedGeneration") == stored["metadata"]["generation"])
 
@@ -352,10 +336,7 @@ def renaming_cluster(cluster: DevCluster) -> Iterator[DevCluster]:
 
 
 def test_the_other_policy_names_the_second_scheduler_for_the_same_pods(renaming_cluster: DevCluster) -> None:
-    """Pods that ask already get it, too; the second scheduler knows the resource."""
-    schedulers = {
-        what: admit(renaming_cluster, raw)["spec"]["schedulerName"] for what, (raw, _) in PODS_THAT_ASK.items()
-    }
+    schedulers = {what: admit(renaming_cluster, raw)["spec"]["schedulerName"] for what, raw in PODS_THAT_ASK.items()}
     assert schedulers.pop("asks without a claim") == "default-scheduler"
     assert set(schedulers.values()) == {"longhorn-scheduler"}
     assert {what: admit(renaming_cluster, raw)["spec"]["schedulerName"] for what, raw in PODS_THAT_DO_NOT.items()} == {
@@ -367,7 +348,6 @@ def test_the_other_policy_names_the_second_scheduler_for_the_same_pods(renaming_
 
 @pytest.mark.parametrize("overlay", [ASK, SCHEDULER_NAME])
 def test_the_variant_for_older_clusters_is_accepted(tmp_path_factory: pytest.TempPathFactory, overlay: str) -> None:
-    """By an API server that serves v1beta1."""
     options = ClusterOptions(nodes=0, extra_args={API_SERVER: BETA_ARGUMENTS})
     with DevCluster(tmp_path_factory.mktemp("beta"), options) as beta:
         output = beta.kubectl("apply", "--server-side", "-k", str(OVERLAYS / f"{overlay}-v1beta1"))

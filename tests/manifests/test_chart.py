@@ -17,13 +17,23 @@ from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.settings import TlsFiles
 from devcluster import chart
-from devcluster.build import KUBECTL, ensure_built
 from devcluster.chart import CHART
-from devcluster.kubectl import Kubectl
 from scheduler_core.installation.registration import Platform, Registration, configuration
-from tests.manifests.helm import RELEASE, Helm, RenderedObjects, object_name, write_secret
-from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, ROOT, documents, parse, permissions
-from tests.manifests.test_tls import build as build_with_component
+from tests.manifests.helm import RELEASE, Helm, write_secret
+from tests.manifests.kustomize import build, build_own
+from tests.manifests.load import (
+    GUARD,
+    NAME,
+    NAMESPACE,
+    Built,
+    Permission,
+    assert_restricted,
+    by_name,
+    documents,
+    permissions,
+    pod_spec,
+    yaml_blocks,
+)
 from tests.worlds.tls import client_context, shake_hands_in_memory
 
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -73,19 +83,10 @@ def test_a_manifest_that_cannot_become_a_template_is_named(text: str, problem: s
 
 
 def test_the_chart_passes_the_strict_lint(helm: Helm) -> None:
-    """With a warning it would not."""
     assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART))
 
 
-def build(*folders: str) -> RenderedObjects:
-    """The objects of kustomizations. Those of a later folder replace those of an earlier one."""
-    kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
-    texts = [kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60) for folder in folders]
-    entries = [entry for text in texts for entry in parse(text)]
-    return {(entry["kind"], object_name(entry["metadata"])): entry for entry in entries}
-
-
-def normalize(objects: RenderedObjects) -> RenderedObjects:
+def normalize(objects: Built) -> Built:
     """Objects without what only one side has. These are the labels that helm adds, and a namespace where there is none. A changed
     configuration of the second kube-scheduler is a new name in a kustomization, and an annotation of the pods in the chart.
     """
@@ -139,9 +140,8 @@ def normalize(objects: RenderedObjects) -> RenderedObjects:
 def test_chart_and_kustomization_are_the_same_objects(
     helm: Helm, folders: Sequence[str], values: Mapping[str, Any]
 ) -> None:
-    """The rendered objects differ in helm's own labels only."""
     version = "v1.35.4" if "overlays/ask-policy-v1beta1" in folders else "v1.36.3"
-    assert normalize(helm.render(values, "--kube-version", version)) == normalize(build(*folders))
+    assert normalize(helm.render(values, "--kube-version", version)) == normalize(by_name(build(*folders)))
 
 
 @pytest.mark.parametrize("policy", ["askPolicy", "schedulerNamePolicy"])
@@ -162,18 +162,10 @@ def test_a_policy_has_the_version_that_the_cluster_has(
     assert policies == [expected] * 2
 
 
-def test_a_cluster_without_such_policies_is_told_so(helm: Helm) -> None:
-    """In one line, before anything is installed."""
-    values = {"askPolicy": {"enabled": True}}
-    output = helm.run("template", RELEASE, str(CHART), "--api-versions=v1/Pod", check=False, values=values)
-    assert "the cluster has no MutatingAdmissionPolicy: it needs Kubernetes 1.36" in output
-
-
 @pytest.mark.e2e
 def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(helm: Helm) -> None:
-    """The overlay has a placeholder. The namespace of Prometheus can be another one."""
     network_policy = {"enabled": True, "controlPlaneNetworks": [NETWORK]}
-    expected = build("base", "overlays/network-policy")
+    expected = by_name(build("base", "overlays/network-policy"))
     ingress = expected["NetworkPolicy", NAME]["spec"]["ingress"]
     ingress[0]["from"][0]["ipBlock"]["cidr"] = NETWORK
     assert normalize(helm.render({"networkPolicy": network_policy})) == normalize(expected)
@@ -183,17 +175,16 @@ def test_the_network_policy_is_the_overlays_with_the_networks_that_are_given(hel
     assert rules[2]["from"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "metrics"}
 
 
-def guide_to_tls() -> list[Any]:
-    text = (ROOT / "docs/tls.md").read_text()
-    return [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-
-
 @pytest.mark.e2e
 def test_a_second_kube_scheduler_calls_by_tls_as_documented(helm: Helm, tmp_path: Path) -> None:
-    """Its file is that of `scheduler-config`, and it mounts the certificate."""
     rendered = helm.render({"tls": TLS, "secondScheduler": {"enabled": True, "image": {"tag": "v1.36.3"}}})
-    (patch,) = [block["patches"][0] for block in guide_to_tls() if "configMapGenerator" in block]
-    expected = build_with_component(tmp_path, "overlays/second-scheduler", "tls", [patch])
+    (patch,) = [
+        block["patches"][0]
+        for block in map(yaml.safe_load, yaml_blocks("docs/tls.md"))
+        if "configMapGenerator" in block
+    ]
+    overlay = {"resources": ["../manifests/overlays/second-scheduler"], "components": ["../manifests/tls"]}
+    expected = by_name(build_own(tmp_path, yaml.safe_dump({**overlay, "patches": [patch]})))
     deployment = ("Deployment", chart.SECOND_SCHEDULER)
     assert pod_spec(normalize(rendered), chart.SECOND_SCHEDULER) == pod_spec(
         normalize(expected), chart.SECOND_SCHEDULER
@@ -204,21 +195,17 @@ def test_a_second_kube_scheduler_calls_by_tls_as_documented(helm: Helm, tmp_path
     assert yaml.safe_load(rendered["ConfigMap", CONFIG]["data"]["kube-scheduler.yaml"]) == printed
 
 
-def pod_spec(objects: RenderedObjects, deployment: str) -> dict[str, Any]:
-    spec: dict[str, Any] = objects["Deployment", deployment]["spec"]["template"]["spec"]
-    return spec
-
-
 def test_prometheus_scrapes_by_tls_as_documented(helm: Helm) -> None:
     rendered = helm.render({"tls": TLS, "monitoring": {"enabled": True}})
     (endpoint,) = rendered["PodMonitor", NAME]["spec"]["podMetricsEndpoints"]
-    (patch,) = [block["patches"][0] for block in guide_to_tls() if block.keys() == {"patches"}]
+    (patch,) = [
+        block["patches"][0] for block in map(yaml.safe_load, yaml_blocks("docs/tls.md")) if block.keys() == {"patches"}
+    ]
     for operation in yaml.safe_load(patch["patch"]):
         assert endpoint[operation["path"].rpartition("/")[2]] == operation["value"]
 
 
 def test_the_chart_makes_certificates_that_both_ends_accept(helm: Helm, tmp_path: Path) -> None:
-    """They have one authority, the verified name, and keys of ECDSA."""
     secrets = {
         name: entry for (kind, name), entry in helm.render({"tls": {"enabled": True}}).items() if kind == "Secret"
     }
@@ -241,7 +228,6 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("tls", [TLS, {"enabled": True, "certManager": {"enabled": True}}, {"enabled": False}])
 def test_the_chart_makes_no_certificates_that_another_makes(helm: Helm, tls: Mapping[str, Any]) -> None:
-    """Neither for a Secret that is given nor with cert-manager."""
     assert [name for kind, name in helm.render({"tls": tls}) if kind == "Secret"] == [GUARD]
 
 
@@ -255,23 +241,9 @@ def test_the_chart_makes_no_certificates_that_another_makes(helm: Helm, tls: Map
     ],
 )
 def test_the_notes_name_the_steps_that_tls_needs(helm: Helm, values: Mapping[str, Any], steps: set[str]) -> None:
-    """The file with TLS, kube-scheduler's certificate, and how certificates are renewed."""
     notes = helm.run("install", RELEASE, str(CHART), "--dry-run=client", values=values).partition("NOTES:")[2]
     every_step = {"--tls --platform", "To renew them", f"which you make like {NAME}-tls"}
     assert {step for step in every_step if step in notes} == steps
-
-
-def test_a_secret_that_is_given_is_mounted(helm: Helm) -> None:
-    rendered = helm.render({"tls": {"enabled": True, "secretName": "mine"}})
-    (volume,) = pod_spec(rendered, NAME)["volumes"]
-    assert volume["secret"]["secretName"] == "mine"
-
-
-def test_a_secret_that_is_given_and_cert_manager_contradict_each_other(helm: Helm) -> None:
-    values = {"tls": {**TLS, "certManager": {"enabled": True}}}
-    output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
-    assert "tls.secretName names a Secret of yours, and tls.certManager.enabled makes another one" in output
-    assert "kind: Deployment" not in output
 
 
 def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:
@@ -286,76 +258,62 @@ def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:
         assert labels["app.kubernetes.io/instance"] == RELEASE
 
 
-def container_of(objects: RenderedObjects) -> dict[str, Any]:
-    (container,) = objects["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
+def container_of(objects: Built) -> dict[str, Any]:
+    (container,) = pod_spec(objects)["containers"]
     return dict(container)
 
 
 @pytest.mark.parametrize(
     ("values", "path", "expected"),
     [
-        ({"replicas": 3}, ["spec", "replicas"], 3),
-        ({"nodeSelector": {"a": "b"}}, ["spec", "template", "spec", "nodeSelector"],
-         {"kubernetes.io/os": "linux", "a": "b"}),
-        ({"tolerations": []}, ["spec", "template", "spec", "tolerations"], None),
-        ({"priorityClassName": ""}, ["spec", "template", "spec", "priorityClassName"], None),
-        ({"podAnnotations": {"a": "b"}}, ["spec", "template", "metadata", "annotations"], {"a": "b"}),
-        ({"imagePullSecrets": [{"name": "a"}]}, ["spec", "template", "spec", "imagePullSecrets"], [{"name": "a"}]),
-        ({"podLabels": {"a": "b"}}, ["spec", "template", "metadata", "labels"],
-         {"app.kubernetes.io/name": NAME, "a": "b"}),
-        ({"affinity": {"podAntiAffinity": None, "nodeAffinity": ON_SSD}}, ["spec", "template", "spec", "affinity"],
-         {"nodeAffinity": ON_SSD}),
-        ({"affinity": {"nodeAffinity": ON_SSD}}, ["spec", "template", "spec", "affinity"],
-         {**VALUES["affinity"], "nodeAffinity": ON_SSD}),
-        ({"topologySpreadConstraints": [ZONES]}, ["spec", "template", "spec", "topologySpreadConstraints"], [ZONES]),
-        ({"topologySpreadConstraints": []}, ["spec", "template", "spec", "topologySpreadConstraints"], None),
-        ({"extraVolumes": [SCRATCH]}, ["spec", "template", "spec", "volumes"], [SCRATCH]),
-    ],
-)  # fmt: skip
-def test_a_value_reaches_the_deployment(
-    helm: Helm, values: Mapping[str, Any], path: Sequence[str], expected: object
-) -> None:
-    entry: Any = helm.render(values)["Deployment", NAME]
-    for key in path[:-1]:
-        entry = entry[key]
-    assert entry.get(path[-1]) == expected
-
-
-@pytest.mark.parametrize(
-    ("values", "key", "expected"),
-    [
-        ({"image": {"repository": "r.example.com/a", "tag": "1.10"}}, "image", "r.example.com/a:1.10"),
-        ({"global": {"cattle": {"systemDefaultRegistry": "r.example.com"}}}, "image",
+        ({"replicas": 3}, "Deployment spec replicas", 3),
+        ({"podAnnotations": {"a": "b"}}, "Pod metadata annotations", {"a": "b"}),
+        ({"podLabels": {"a": "b"}}, "Pod metadata labels", {"app.kubernetes.io/name": NAME, "a": "b"}),
+        ({"nodeSelector": {"a": "b"}}, "Pod spec nodeSelector", {"kubernetes.io/os": "linux", "a": "b"}),
+        ({"tolerations": []}, "Pod spec tolerations", None),
+        ({"priorityClassName": ""}, "Pod spec priorityClassName", None),
+        ({"imagePullSecrets": [{"name": "a"}]}, "Pod spec imagePullSecrets", [{"name": "a"}]),
+        ({"affinity": {"podAntiAffinity": None, "nodeAffinity": ON_SSD}}, "Pod spec affinity", {"nodeAffinity": ON_SSD}),
+        ({"affinity": {"nodeAffinity": ON_SSD}}, "Pod spec affinity", {**VALUES["affinity"], "nodeAffinity": ON_SSD}),
+        ({"topologySpreadConstraints": [ZONES]}, "Pod spec topologySpreadConstraints", [ZONES]),
+        ({"topologySpreadConstraints": []}, "Pod spec topologySpreadConstraints", None),
+        ({"extraVolumes": [SCRATCH]}, "Pod spec volumes", [SCRATCH]),
+        ({"tls": {"enabled": True, "secretName": "mine"}}, "Pod spec volumes 0 secret secretName", "mine"),
+        ({"image": {"repository": "r.example.com/a", "tag": "1.10"}}, "Pod spec containers 0 image",
+         "r.example.com/a:1.10"),
+        # Rancher's registry is put in front of the image.
+        ({"global": {"cattle": {"systemDefaultRegistry": "r.example.com"}}}, "Pod spec containers 0 image",
          f"r.example.com/{NAME}:0.1.0"),
-        ({"extraArgs": ["--log-level", "debug"]}, "args",
+        ({"extraArgs": ["--log-level", "debug"]}, "Pod spec containers 0 args",
          ["serve", "--host", "::", "--port", "9504", "--log-level", "debug"]),
-        ({"resources": {"limits": {"memory": "2Gi"}}}, "resources",
+        ({"resources": {"limits": {"memory": "2Gi"}}}, "Pod spec containers 0 resources",
          {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}),
+        ({}, "ServiceAccount metadata annotations", None),
+        ({"serviceAccount": {"annotations": {"a": "b"}}}, "ServiceAccount metadata annotations", {"a": "b"}),
+        ({}, "Service spec clusterIP", None),
+        ({"service": {"clusterIP": "10.43.0.9"}}, "Service spec clusterIP", "10.43.0.9"),
     ],
 )  # fmt: skip
-def test_a_value_reaches_the_container(helm: Helm, values: Mapping[str, Any], key: str, expected: object) -> None:
-    """Rancher's registry is put in front of the image."""
-    assert container_of(helm.render(values))[key] == expected
+def test_a_value_reaches_its_object(helm: Helm, values: Mapping[str, Any], path: str, expected: object) -> None:
+    objects = helm.render(values)
+    kind, *parents, key = path.split()
+    entry: Any = objects["Deployment", NAME]["spec"]["template"] if kind == "Pod" else objects[kind, NAME]
+    for parent in parents:
+        entry = entry[int(parent) if parent.isdigit() else parent]
+    assert entry.get(key) == expected
 
 
 def test_extra_volumes_and_variables_are_there_as_well(helm: Helm) -> None:
     mount = {"name": "scratch", "mountPath": "/scratch"}
     variable = {"name": "SSL_CERT_FILE", "value": "/scratch/ca.crt"}
     objects = helm.render({"tls": TLS, "extraVolumes": [SCRATCH], "extraVolumeMounts": [mount], "extraEnv": [variable]})
-    assert [volume["name"] for volume in pod_spec(objects, NAME)["volumes"]] == ["tls", "scratch"]
+    assert [volume["name"] for volume in pod_spec(objects)["volumes"]] == ["tls", "scratch"]
     container = container_of(objects)
     assert [entry["mountPath"] for entry in container["volumeMounts"]] == [f"/etc/{NAME}-tls", "/scratch"]
     assert container["env"] == [*container_of(helm.render())["env"], variable]
 
 
-def test_the_service_account_has_the_annotations_that_are_given(helm: Helm) -> None:
-    metadata = helm.render({"serviceAccount": {"annotations": {"a": "b"}}})["ServiceAccount", NAME]["metadata"]
-    assert metadata["annotations"] == {"a": "b"}
-    assert "annotations" not in helm.render()["ServiceAccount", NAME]["metadata"]
-
-
 def test_alerts_lead_to_the_copy_of_the_runbook_that_is_given(helm: Helm) -> None:
-    """By their `runbook_url`, which Alertmanager and Grafana show as a link."""
     monitoring = {"enabled": True, "repositoryURL": "https://git.example.com/a/"}
     (group,) = helm.render({"monitoring": monitoring})["PrometheusRule", NAME]["spec"]["groups"]
     links = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in group["rules"]}
@@ -379,11 +337,6 @@ def test_the_second_kube_scheduler_calls_the_extender_where_it_is_installed(helm
     ]
     assert "longhorn-system" not in config
     assert f"http://{NAME}.storage.svc:9504" in config
-
-
-def test_the_service_keeps_an_address_that_is_given(helm: Helm) -> None:
-    assert "clusterIP" not in helm.render()["Service", NAME]["spec"]
-    assert helm.render({"service": {"clusterIP": "10.43.0.9"}})["Service", NAME]["spec"]["clusterIP"] == "10.43.0.9"
 
 
 def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
@@ -440,23 +393,46 @@ def test_a_setting_changes_nothing_but_the_config_map(helm: Helm) -> None:
     ],
 )
 def test_a_bad_value_is_refused_with_its_name(helm: Helm, values: Mapping[str, Any], where: str) -> None:
-    output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
-    assert "don't meet the specifications of the schema" in output
-    assert where in output
-    assert "kind: Deployment" not in output
+    refusal = helm.refusal(values)
+    assert "don't meet the specifications of the schema" in refusal
+    assert where in refusal
 
 
-def test_another_namespace_than_longhorns_is_refused(helm: Helm) -> None:
-    """The extender would look for Longhorn there. The line says what to add."""
-    output = helm.run("template", RELEASE, str(CHART), "--set", "longhornNamespace=storage", check=False)
-    assert "install the chart in Longhorn's namespace: add --namespace storage" in output
-
-
-def test_the_name_of_a_second_kube_scheduler_that_does_not_run_is_refused(helm: Helm) -> None:
-    """Every new pod with a claim would wait for it."""
-    values = {"schedulerNamePolicy": {"enabled": True}}
-    output = helm.run("template", RELEASE, str(CHART), check=False, values=values)
-    assert "set secondScheduler.enabled=true, too" in output
+@pytest.mark.parametrize(
+    ("values", "options", "line"),
+    [
+        # The extender would look for Longhorn there.
+        pytest.param(
+            {"longhornNamespace": "storage"},
+            [],
+            "install the chart in Longhorn's namespace: add --namespace storage",
+            id="another namespace than Longhorn's",
+        ),
+        # Every new pod with a claim would wait for it.
+        pytest.param(
+            {"schedulerNamePolicy": {"enabled": True}},
+            [],
+            "set secondScheduler.enabled=true, too",
+            id="the name of a second kube-scheduler that does not run",
+        ),
+        pytest.param(
+            {"tls": {**TLS, "certManager": {"enabled": True}}},
+            [],
+            "tls.secretName names a Secret of yours, and tls.certManager.enabled makes another one",
+            id="a Secret that is given and cert-manager",
+        ),
+        pytest.param(
+            {"askPolicy": {"enabled": True}},
+            ["--api-versions=v1/Pod"],
+            "the cluster has no MutatingAdmissionPolicy: it needs Kubernetes 1.36",
+            id="a cluster without such policies",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_or_the_cluster_are_refused(
+    helm: Helm, values: Mapping[str, Any], options: Sequence[str], line: str
+) -> None:
+    assert line in helm.refusal(values, *options)
 
 
 def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -480,7 +456,6 @@ def test_rancher_asks_for_values_of_the_chart_with_their_defaults() -> None:
 
 
 def test_the_schema_knows_every_value_and_no_other() -> None:
-    """Each key of values.yaml has a type."""
     schema = json.loads((CHART / "values.schema.json").read_text())
 
     def names(part: Mapping[str, Any], path: str = "") -> Iterator[str]:
@@ -503,6 +478,10 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
 DOCTOR = f"{NAME}-doctor"
 
 
+def permissions_of_the_doctor(objects: Built) -> list[Permission]:
+    return [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
+
+
 def test_the_doctor_exists_during_the_test_only(helm: Helm) -> None:
     """All of its objects are hooks that are deleted, whatever its result. They have one name, as `helm test --logs` needs it."""
     objects = helm.render(tests=True)
@@ -511,23 +490,15 @@ def test_the_doctor_exists_during_the_test_only(helm: Helm) -> None:
     for key in added:
         annotations = objects[key]["metadata"]["annotations"]
         assert annotations["helm.sh/hook"] == "test"
-        assert set(annotations["helm.sh/hook-delete-policy"].split(",")) == {
-            "before-hook-creation",
-            "hook-succeeded",
-            "hook-failed",
-        }
+        policies = {"before-hook-creation", "hook-succeeded", "hook-failed"}
+        assert set(annotations["helm.sh/hook-delete-policy"].split(",")) == policies
     # The Service's pods, the disruption budget, the PodMonitor and the doctor itself select the extender by this label.
     assert objects["Pod", DOCTOR]["metadata"]["labels"]["app.kubernetes.io/name"] != NAME
 
 
 def test_the_doctors_pod_meets_the_restricted_pod_security_standard(helm: Helm) -> None:
     """Longhorn's namespace may enforce it."""
-    spec = helm.render(tests=True)["Pod", DOCTOR]["spec"]
-    (container,) = spec["containers"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert_restricted(helm.render(tests=True)["Pod", DOCTOR]["spec"])
 
 
 @pytest.mark.parametrize(
@@ -544,7 +515,7 @@ def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mappi
     `default`, and whether the placement guard answers about a replica.
     """
     objects = helm.render(values, tests=True)
-    granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
+    granted = permissions_of_the_doctor(objects)
     writes = {(verb, kind) for verb, _, kind, _ in granted if verb not in ("get", "list")}
     assert writes == {("create", "subjectaccessreviews"), ("create", "replicas")}
     assert permissions(objects["Role", f"default/{DOCTOR}"]) == [("create", "", "pods", "")]
@@ -554,7 +525,7 @@ def test_without_a_probe_the_doctor_may_change_nothing(helm: Helm, values: Mappi
 def test_with_a_probe_the_doctor_may_create_it_and_remove_it(helm: Helm) -> None:
     """It reads no Secrets, of ConfigMaps that with the settings, and changes no object that exists."""
     objects = helm.render(tests=True)
-    granted = [*permissions(objects["ClusterRole", DOCTOR]), *permissions(objects["Role", DOCTOR])]
+    granted = permissions_of_the_doctor(objects)
     assert {verb for verb, *_ in granted} == {"create", "delete", "get", "list"}
     assert not {kind for _, _, kind, _ in granted} & {"secrets", "pods/exec"}
     config_maps = [(verb, name) for verb, _, kind, name in granted if kind == "configmaps"]

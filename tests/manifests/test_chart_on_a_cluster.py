@@ -106,7 +106,6 @@ def nodes_with_disks(cluster: DevCluster) -> list[str]:
 
 
 def state(address: str) -> dict[str, Any]:
-    """What the extender says about itself."""
     code, answer = http_request(f"{address}/state")
     return dict(answer["service"]) if code == 200 else {"answering": False}
 
@@ -118,7 +117,6 @@ def nodes_that_fit(address: str, pod: dict[str, Any]) -> list[str]:
 
 
 def would_refuse(address: str) -> str:
-    """How many pods would have been refused everywhere."""
     text = http_request(f"{address}/metrics")[1]
     (line,) = (line for line in text.splitlines() if line.startswith("longhorn_scheduler_extender_would_refuse_total "))
     return str(line).split()[1]
@@ -140,7 +138,6 @@ def names_of_owners(cluster: DevCluster, resource: resources.Resource, name: str
 
 @pytest.mark.smoke
 def test_a_release_rolls_out_under_the_restricted_standard(cluster: DevCluster, helm: Helm) -> None:
-    """Helm waits for both pods, each on its own node. The notes say what comes next."""
     notes = helm.run("install", RELEASE, str(CHART), "--wait", "--timeout", "90s")
     selector = f"--selector=app.kubernetes.io/name={NAME}"
     pods = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", selector, "-o", "json"))["items"]
@@ -152,7 +149,6 @@ def test_a_release_rolls_out_under_the_restricted_standard(cluster: DevCluster, 
 def test_a_release_begins_to_enforce_without_a_restart(
     cluster: DevCluster, helm: Helm, start_extender: Callable[[], str]
 ) -> None:
-    """Upgrade and rollback change the ConfigMap alone. What the leader has recorded stays."""
     helm.run("install", RELEASE, str(CHART), "--set", "settings.enforcement=observe")
     address = start_extender()
     pod = create_large_pod(cluster)
@@ -182,7 +178,6 @@ def create_large_pod(cluster: DevCluster) -> dict[str, Any]:
 
 
 def secret(cluster: DevCluster, suffix: str) -> dict[str, Any]:
-    """One of the Secrets with certificates. It is that of the authority, of the extender, or of its callers."""
     return dict(cluster.api.get(resources.SECRETS.path(NAMESPACE, f"{NAME}-{suffix}")))
 
 
@@ -193,7 +188,6 @@ def serial(entry: dict[str, Any]) -> int:
 def test_the_chart_makes_certificates_with_which_the_extender_is_reached(
     cluster: DevCluster, helm: Helm, spawn_extender: Callable[..., int], tmp_path: Path
 ) -> None:
-    """By callers with the files of their Secret, which trust its authority. A caller without a certificate gets no answer."""
     helm.run("install", RELEASE, str(CHART), *TLS)
     server, caller = (write_secret(tmp_path, secret(cluster, suffix)) for suffix in ("tls", "client"))
     flags = {"tls-cert-file": "tls.crt", "tls-private-key-file": "tls.key", "client-ca-file": "ca.crt"}
@@ -294,7 +288,6 @@ def run_helm_test(cluster: DevCluster, helm: Helm, run_pod: Callable[[list[str],
 
 
 def phase(cluster: DevCluster, name: str) -> str:
-    """The phase of a pod in Longhorn's namespace, "" without one."""
     text = cluster.kubectl("-n", NAMESPACE, "get", "pod", name, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
     return text.strip()
 
@@ -313,7 +306,6 @@ def doctor(command: list[str], account: Path) -> dict[str, Any]:
 def test_the_doctor_may_read_everything_that_it_needs(
     cluster: DevCluster, helm: Helm, enforcement: str, registration: str
 ) -> None:
-    """It sees that kube-scheduler was not configured, and leaves nothing. Neither a probe nor its permissions stay."""
     if subprocess.run([EXTENDER, "doctor", "--help"], capture_output=True, check=False).returncode:
         pytest.skip("this version has no doctor")
     helm.run("install", RELEASE, str(CHART), "--set", f"settings.enforcement={enforcement}")

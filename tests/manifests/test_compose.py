@@ -39,7 +39,6 @@ def options(name: str) -> dict[str, str]:
 
 @each_service
 def test_containers_have_no_privileges(service: dict[str, Any]) -> None:
-    """They are read-only, without capabilities, and run as the image's unprivileged user."""
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -48,7 +47,6 @@ def test_containers_have_no_privileges(service: dict[str, Any]) -> None:
 
 
 def test_candidates_of_one_host_serve_the_placement_guard_on_ports_of_their_own() -> None:
-    """The mode is that of the ConfigMap, as in every installation."""
     variables = [SERVICES[name]["environment"] for name in CANDIDATES]
     ports = [each.get("LONGHORN_EXTENDER_PLACEMENT_GUARD_PORT", str(PLACEMENT_GUARD.port)) for each in variables]
     assert len(set(ports)) == len(CANDIDATES)
@@ -92,7 +90,6 @@ def test_images_have_a_version(service: dict[str, Any]) -> None:
 
 
 def test_the_snapshot_has_a_profile_of_its_own() -> None:
-    """`docker compose up snapshot` serves what `make run` serves, at the same address."""
     (name,) = (name for name, service in SERVICES.items() if "profiles" in service)
     service = SERVICES[name]
     assert service["ports"] == ["127.0.0.1:9504:9504"]
@@ -103,7 +100,6 @@ def test_the_snapshot_has_a_profile_of_its_own() -> None:
 
 @each_candidate
 def test_a_candidate_uses_the_account_that_the_cluster_makes(name: str) -> None:
-    """The kubeconfig has the permissions of the manifests, and the cluster is healthy once it works."""
     service = SERVICES[name]
     account = f"/run/cluster/kubeconfigs/{NAMESPACE}.{SERVICE}.kubeconfig"
     assert options(name)["--kubeconfig"] == account
@@ -144,7 +140,6 @@ def test_prometheus_accepts_its_configuration() -> None:
 
 
 def test_grafana_shows_the_dashboard_of_the_manifests() -> None:
-    """The data source and the dashboard are there at the first start, without a login."""
     grafana = SERVICES["grafana"]
     (provider,) = DASHBOARDS["providers"]
     dashboard = f"{provider['options']['path']}/dashboard.json"
@@ -158,7 +153,6 @@ def test_grafana_shows_the_dashboard_of_the_manifests() -> None:
 
 
 def test_every_base_image_has_a_version() -> None:
-    """No image but the file's own stages is without a version; each can be replaced by a build argument."""
     stages = set(re.findall(r" AS (\S+)$", DOCKERFILE, re.MULTILINE))
     arguments = dict(re.findall(r"^ARG ([A-Z]+_IMAGE)=(\S+)$", DOCKERFILE, re.MULTILINE))
     images = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE) + re.findall(r"--from=(\S+)", DOCKERFILE)
@@ -167,7 +161,6 @@ def test_every_base_image_has_a_version() -> None:
 
 
 def test_the_default_image_is_the_product() -> None:
-    """Its stage has neither compilers nor the local cluster, and is what a build without a target makes."""
     stage = re.search(r" AS extender\n(.*?)\n\n", DOCKERFILE, re.DOTALL)
     assert DOCKERFILE.endswith("\nFROM extender\n")
     assert stage is not None

@@ -1,16 +1,13 @@
-"""manifests/generic-scheduler: least privilege, and a scheduler whose own pods do not depend on it."""
+"""manifests/generic-scheduler: least privilege, and the default policy."""
 
 import json
-from typing import Any
-
-import pytest
 
 from app.kube.cluster_cache import WATCHED
 from app.kube.resources import LONGHORN_NODES
 from app.scheduler.lifecycle import LEASE
 from scheduler_core.generic.policy import DEFAULT_POLICY, parse_policy
 from scheduler_core.generic.rule_registry import ALL_KINDS, SERVICES
-from tests.manifests.load import MANIFESTS, Permission, documents, objects, only, permissions
+from tests.manifests.load import MANIFESTS, Permission, only, permissions
 
 FOLDER = MANIFESTS / "generic-scheduler"
 SCHEDULING_PERMISSIONS: frozenset[Permission] = frozenset(
@@ -52,57 +49,8 @@ def test_more_kinds_are_those_that_single_rules_read_besides() -> None:
     assert {kind for verb, _, kind, _ in granted if verb == "watch"} == ALL_KINDS - SERVICES
 
 
-def test_every_binding_names_the_service_account_and_a_role_that_exists() -> None:
-    """The account is in Longhorn's namespace, where the Lease is."""
-    entries: list[Any] = [
-        entry for folder in ("access", "longhorn-rules", "more-kinds") for entry in objects(FOLDER / folder)
-    ]
-    account = only("ServiceAccount", FOLDER / "access")["metadata"]["name"]
-    roles = {(entry["kind"], entry["metadata"]["name"]) for entry in entries if entry["kind"].endswith("Role")}
-    bindings = [entry for entry in entries if entry["kind"].endswith("RoleBinding")]
-    assert {(entry["roleRef"]["kind"], entry["roleRef"]["name"]) for entry in bindings} == roles
-    assert {(subject["name"], subject["namespace"]) for entry in bindings for subject in entry["subjects"]} == {
-        (account, "longhorn-system")
-    }
-
-
-def test_two_pods_run_and_a_drain_takes_one_at_a_time() -> None:
-    deployment = only("Deployment", FOLDER)["spec"]
-    budget = only("PodDisruptionBudget", FOLDER)["spec"]
-    assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
-    assert budget["selector"] == deployment["selector"] == {"matchLabels": deployment["template"]["metadata"]["labels"]}
-
-
-def test_its_pods_are_scheduled_by_kube_scheduler_and_read_the_policy() -> None:
-    """The policy is mounted where the command looks for it."""
-    spec = only("Deployment", FOLDER)["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
-    arguments = dict(entry.partition("=")[::2] for entry in container["args"])
-    assert spec["schedulerName"] == "default-scheduler" != arguments["--scheduler-name"]
-    assert spec["serviceAccountName"] == only("ServiceAccount", FOLDER / "access")["metadata"]["name"]
-    (mount,) = container["volumeMounts"]
-    assert arguments["--policy"] == f"{mount['mountPath']}/policy.json"
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert [entry["containerPort"] for entry in container["ports"]] == [int(arguments["--port"])]
-
-
 def test_its_policy_file_is_the_default_policy() -> None:
     """An administrator begins with the policy that is in force without a file."""
     text = (FOLDER / "policy.json").read_bytes()
     assert parse_policy(text) == DEFAULT_POLICY
     assert json.loads(text)["kind"] == "Policy"
-
-
-def test_the_policys_config_map_is_mounted_and_has_a_different_name_than_the_lease() -> None:
-    """Kustomize appends the hash to each equal name, in the resourceNames of a Role, too."""
-    (kustomization,) = documents(FOLDER / "kustomization.yaml")
-    (generated,) = kustomization["configMapGenerator"]
-    (volume,) = only("Deployment", FOLDER)["spec"]["template"]["spec"]["volumes"]
-    assert volume["configMap"]["name"] == generated["name"] != LEASE
-    assert generated["files"] == ["policy.json"]
-
-
-@pytest.mark.parametrize("folder", ["access", "longhorn-rules", "more-kinds"])
-def test_everything_is_in_longhorns_namespace(folder: str) -> None:
-    text = (FOLDER / folder / "kustomization.yaml").read_text()
-    assert "namespace: longhorn-system" in text

@@ -55,7 +55,6 @@ def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def size(folder: Path) -> int:
-    """Returns the bytes of all files in a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
@@ -68,7 +67,6 @@ def test_the_client_in_the_image_is_small(pruned: Path) -> None:
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_the_client_in_the_image_does_all_that_its_tests_ask_for(pruned: Path) -> None:
-    """Kubeconfigs, tokens, TLS, plugins, proxies and errors: the tests of the client pass with what is left of it."""
     tests = ["-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "tests/app/kube/test_client.py"]
     done = subprocess.run(
         [sys.executable, *tests], cwd=ROOT, env=environment_with(pruned), capture_output=True, text=True, check=False
@@ -81,7 +79,6 @@ def test_the_client_in_the_image_does_all_that_its_tests_ask_for(pruned: Path) -
 @pytest.mark.smoke
 @pytest.mark.parametrize("package", ["app", "scheduler_core"])
 def test_every_module_of_the_program_can_be_imported_in_the_image(pruned: Path, package: str) -> None:
-    """The script imports all modules; a second time it finds nothing to remove."""
     done = run_prune(pruned, package)
     assert done.stdout == "removed 0 modules of the Kubernetes client, 0 MB\n"
 
@@ -112,7 +109,6 @@ def test_a_client_with_different_folders_is_refused(tmp_path: Path) -> None:
 
 
 def test_labels_have_the_projects_values() -> None:
-    """Name, version, licence and description are those of pyproject.toml."""
     labels = dict(re.findall(r'org\.opencontainers\.image\.([a-z.]+)="([^"]*)"', DOCKERFILE))
     project = PYPROJECT["project"]
     assert labels["title"] == project["name"] == NAME

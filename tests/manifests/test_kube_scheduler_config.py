@@ -37,7 +37,6 @@ def configuration(name: str) -> dict[str, Any]:
 
 
 def test_the_proposals_configuration_is_unchanged() -> None:
-    """The file has its lines, below our own comment."""
     lines = (CONFIGS / "proposal.yaml").read_text().splitlines(keepends=True)
     assert "".join(line for line in lines if not line.startswith("#")) == PROPOSAL
     assert configuration("proposal.yaml") == yaml.safe_load(PROPOSAL)
@@ -45,7 +44,6 @@ def test_the_proposals_configuration_is_unchanged() -> None:
 
 @pytest.mark.parametrize("name", RECOMMENDED)
 def test_the_recommended_configurations_see_all_nodes_and_keep_scoring_intact(name: str) -> None:
-    """They send names of all feasible nodes, include preemption, and fail closed."""
     config = configuration(name)
     extender = called(name)
     assert config["percentageOfNodesToScore"] == 100
@@ -133,7 +131,6 @@ def test_the_client_limits_are_kube_schedulers_defaults() -> None:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_configuration_leads_to_the_service(path: Any) -> None:
-    """Name, namespace and port are those of the manifests."""
     service = only("Service", name=NAME)
     (port,) = service["spec"]["ports"]
     scheme = "https" if called(path.name)["enableHTTPS"] else "http"

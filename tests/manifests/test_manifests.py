@@ -1,14 +1,15 @@
-"""The manifests: names, least privilege, and a restricted pod that does not depend on the extender."""
+"""The manifests: least privilege, restricted pods, and what they have in common with the program. What each object holds, and so names,
+probes, bindings and selectors, is recorded in tests/golden/contract/manifests.yaml.
+"""
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.cli.commands import load_command
-from app.cli.options import ANY_ADDRESS, request_limits
+from app.cli.options import request_limits
 from app.extender.installation_reader import PERMISSIONS
 from app.extender.offer_store import CONFIG_MAP
 from app.kube.cluster_cache import WATCHED
@@ -19,23 +20,28 @@ from scheduler_core.model.quantity import parse_bytes
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,
     CONFIGS,
-    GUARD,
     MANIFESTS,
     NAME,
-    NAMESPACE,
     NAMESPACE_PERMISSIONS,
     OFFERS,
     OWN_OBJECTS,
     ROOT,
+    Permission,
+    assert_restricted,
     documents,
-    objects,
+    flags_of,
     only,
     permissions,
 )
 
 FILES = [*sorted(MANIFESTS.rglob("*.yaml")), *sorted(CONFIGS.rglob("*.yaml")), ROOT / "compose.yaml"]
-POD: dict[str, Any] = only("Deployment")["spec"]["template"]["spec"]
-(CONTAINER,) = POD["containers"]
+(CONTAINER,) = only("Deployment")["spec"]["template"]["spec"]["containers"]
+# Every program's folder, with the name of its Deployment.
+PROGRAMS = {
+    "base": NAME,
+    "overlays/second-scheduler": "longhorn-scheduler",
+    "generic-scheduler": "longhorn-generic-scheduler",
+}
 BY_THE_EXTENDER = f"request.userInfo.username.matches('^system:serviceaccount:[^:]+:{NAME}$')"
 
 
@@ -52,11 +58,12 @@ def test_every_manifest_belongs_to_its_kustomization(directory: Path) -> None:
     assert listed == {path.name for path in directory.glob("*.yaml")} - {"kustomization.yaml"}
 
 
-def test_the_cluster_role_reads_what_decisions_need_and_patches_pods() -> None:
+@pytest.mark.parametrize(("kind", "expected"), [("ClusterRole", CLUSTER_PERMISSIONS), ("Role", NAMESPACE_PERMISSIONS)])
+def test_a_role_grants_what_the_extender_needs_and_nothing_else(kind: str, expected: frozenset[Permission]) -> None:
     """A widened permission fails here and needs a reason."""
-    granted = permissions(only("ClusterRole"))
-    assert frozenset(granted) == CLUSTER_PERMISSIONS
-    assert len(granted) == len(CLUSTER_PERMISSIONS)
+    granted = permissions(only(kind))
+    assert frozenset(granted) == expected
+    assert len(granted) == len(expected)
 
 
 def test_doctor_asks_for_the_permissions_that_are_granted() -> None:
@@ -75,43 +82,33 @@ def test_only_watched_kinds_and_the_settings_may_be_read() -> None:
     assert readable == watched
 
 
-def test_the_role_reads_longhorn_and_writes_five_objects_by_name() -> None:
+def test_what_may_be_written_without_a_name_is_created() -> None:
     """RBAC cannot restrict create to a name."""
-    granted = permissions(only("Role"))
-    assert frozenset(granted) == NAMESPACE_PERMISSIONS
-    assert len(granted) == len(NAMESPACE_PERMISSIONS)
-    assert {verb for verb, *_, name in granted if not name} == {"get", "list", "watch", "create"}
+    assert {verb for verb, *_, name in NAMESPACE_PERMISSIONS if not name} == {"get", "list", "watch", "create"}
 
 
-@pytest.mark.parametrize(("binding", "role"), [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")])
-def test_roles_are_bound_to_the_service_account_only(binding: str, role: str) -> None:
-    role_binding = only(binding)
-    assert role_binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": NAME}
-    assert role_binding["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
+def admission_policy(name: str) -> Any:
+    """The rules of a policy about the extender's account, which a binding enforces."""
+    spec = only("ValidatingAdmissionPolicy", name=name)["spec"]
+    assert spec["failurePolicy"] == "Fail"
+    assert [condition["expression"] for condition in spec["matchConditions"]] == [BY_THE_EXTENDER]
+    binding = only("ValidatingAdmissionPolicyBinding", name=name)["spec"]
+    assert binding == {"policyName": name, "validationActions": ["Deny"]}
+    return spec
 
 
 def test_the_admission_policy_restricts_the_service_account_to_its_one_annotation() -> None:
-    """The names match, and a binding enforces the policy."""
-    spec = only("ValidatingAdmissionPolicy", name=NAME)["spec"]
-    (condition,) = spec["matchConditions"]
-    assert condition["expression"] == BY_THE_EXTENDER
-    annotations = {key for rule in spec["validations"] for key in re.findall(r"'([^']*/[^']*)'", rule["expression"])}
+    rules = admission_policy(NAME)["validations"]
+    annotations = {key for rule in rules for key in re.findall(r"'([^']*/[^']*)'", rule["expression"])}
     assert annotations == {NUDGE_ANNOTATION}
-    assert spec["failurePolicy"] == "Fail"
-    binding = only("ValidatingAdmissionPolicyBinding", name=NAME)["spec"]
-    assert binding == {"policyName": NAME, "validationActions": ["Deny"]}
 
 
 def test_an_admission_policy_checks_every_object_that_can_be_created() -> None:
     """RBAC cannot limit `create` by name."""
     created = {(group, kind) for verb, group, kind, _ in NAMESPACE_PERMISSIONS if verb == "create"}
-    spec = only("ValidatingAdmissionPolicy", name=OWN_OBJECTS)["spec"]
-    rules = spec["matchConstraints"]["resourceRules"]
+    rules = admission_policy(OWN_OBJECTS)["matchConstraints"]["resourceRules"]
     assert {(rule["apiGroups"][0], rule["resources"][0]) for rule in rules} == created
     assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in rules)
-    assert [condition["expression"] for condition in spec["matchConditions"]] == [BY_THE_EXTENDER]
-    binding = only("ValidatingAdmissionPolicyBinding", name=OWN_OBJECTS)["spec"]
-    assert binding == {"policyName": OWN_OBJECTS, "validationActions": ["Deny"]}
 
 
 def test_every_write_in_the_cluster_is_a_patch_which_an_admission_policy_checks() -> None:
@@ -123,129 +120,30 @@ def test_every_write_in_the_cluster_is_a_patch_which_an_admission_policy_checks(
     }
 
 
-def test_every_name_begins_alike() -> None:
-    assert {entry["metadata"]["name"] for entry in objects(MANIFESTS / "base")} == {NAME, OFFERS, OWN_OBJECTS, GUARD}
-
-
 def test_the_record_of_offers_is_empty() -> None:
     """Applying the manifests again must not remove what the leader wrote."""
     assert only("ConfigMap", name=OFFERS).keys() == {"apiVersion", "kind", "metadata"}
     assert OFFERS == CONFIG_MAP
 
 
-def test_the_base_is_in_longhorns_namespace_and_does_not_own_it() -> None:
-    """Deleting the base must not delete Longhorn."""
-    for directory in ("access", "base"):
-        (kustomization,) = documents(MANIFESTS / directory / "kustomization.yaml")
-        assert kustomization["namespace"] == NAMESPACE
-    assert "Namespace" not in {entry["kind"] for entry in objects(MANIFESTS / "base")}
-
-
-def test_the_test_cluster_has_the_namespace_and_the_access_but_no_pods() -> None:
-    """The extender runs as a process in it, with the same permissions."""
-    base = {entry["kind"] for entry in objects(MANIFESTS / "base")}
-    test = {entry["kind"] for entry in objects(MANIFESTS / "test-cluster")}
-    assert base - test == {"Deployment", "PodDisruptionBudget"}
-    assert test - base == {"Namespace"}
-    assert only("Namespace", MANIFESTS / "test-cluster")["metadata"]["name"] == NAMESPACE
-
-
-def test_the_service_has_no_selector() -> None:
-    """The leader publishes its address; a selector would add pods that do not answer."""
-    spec = only("Service", name=NAME)["spec"]
-    assert "selector" not in spec
-    assert [(port["name"], port["port"]) for port in spec["ports"]] == [("http", 9504)]
-
-
-def test_the_settings_are_those_of_the_proposal_but_enabled_enforced_and_guarded() -> None:
-    """An administrator installs the manifests in order to use the extender."""
-    assert only("ConfigMap", name=NAME)["data"] == {
-        "scheduler-extender-enabled": "true",
-        "scheduler-extender-enforcement": "enforce",
-        "scheduler-extender-pod-scheduling-timeout": "5",
-        "scheduler-extender-node-reservation-timeout": "5",
-        "placement-guard": "enforce",
-        "placement-guard-other-nodes": "false",
-    }
-
-
-def test_the_pod_meets_the_restricted_pod_security_standard() -> None:
-    """It sets every required field and uses no forbidden one."""
-    context = POD["securityContext"]
-    container = CONTAINER["securityContext"]
-    assert context["runAsNonRoot"] is True
-    assert context["runAsUser"] == context["runAsGroup"] == 65532
-    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["allowPrivilegeEscalation"] is False
-    assert container["capabilities"] == {"drop": ["ALL"]}
-    assert not {"hostNetwork", "hostPID", "hostIPC", "volumes"} & POD.keys()
-    assert not any("hostPort" in port for port in CONTAINER["ports"])
-
-
-def test_the_pod_cannot_write_to_any_file() -> None:
-    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
-    assert "volumeMounts" not in CONTAINER
-
-
-def test_the_pod_does_not_need_the_extender() -> None:
-    """It has no volumes and does not request the extender's resource."""
-    assert CONTAINER["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-    assert "volumes" not in POD
-
-
-def test_the_pod_survives_with_the_control_plane() -> None:
-    """It may run where kube-scheduler runs, and is not evicted for other pods."""
-    assert POD["priorityClassName"] == "system-cluster-critical"
-    assert {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"} in POD[
-        "tolerations"
-    ]
-
-
-def test_one_of_two_pods_may_be_disrupted() -> None:
-    """A rollout or a drain always leaves one pod."""
-    spec = only("Deployment")["spec"]
-    assert spec["replicas"] == 2
-    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    assert only("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
-
-
-def test_all_selectors_match_the_pods() -> None:
-    """Deployment, disruption budget, anti-affinity and spread select the same pods."""
-    labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
-    (anti_affinity,) = POD["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    (spread,) = POD["topologySpreadConstraints"]
-    selectors = [
-        only("Deployment")["spec"]["selector"],
-        only("PodDisruptionBudget")["spec"]["selector"],
-        anti_affinity["podAffinityTerm"]["labelSelector"],
-        spread["labelSelector"],
-    ]
-    assert all(selector == {"matchLabels": labels} for selector in selectors)
-
-
-@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
-def test_a_follower_passes_every_probe(probe: str) -> None:
-    assert CONTAINER[probe]["httpGet"] == {"path": "/healthz", "port": "http"}
+@pytest.mark.parametrize("folder", PROGRAMS)
+def test_pods_meet_the_restricted_pod_security_standard_and_write_to_no_file(folder: str) -> None:
+    spec = only("Deployment", MANIFESTS / folder, name=PROGRAMS[folder])["spec"]["template"]["spec"]
+    assert_restricted(spec)
+    assert spec["securityContext"]["runAsUser"] == spec["securityContext"]["runAsGroup"] == 65532
+    (container,) = spec["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert len(container["securityContext"]) == 3
+    assert all(set(volume) == {"name", "configMap"} for volume in spec.get("volumes", ()))
 
 
 def test_the_program_accepts_the_command_line() -> None:
-    """It has this command, these flags and variables, and these ports."""
-    command = load_command("serve")
-    flags = {option for parameter in command.params for option in parameter.opts}
-    variables = {parameter.envvar for parameter in command.params}
+    variables = {parameter.envvar for parameter in load_command("serve").params}
     verb, *arguments = CONTAINER["args"]
     assert (CONTAINER["command"], verb) == (["longhorn-extender"], "serve")
-    assert {argument for argument in arguments if argument.startswith("--")} <= flags
+    assert {argument for argument in arguments if argument.startswith("--")} <= flags_of("serve")
     assert {entry["name"] for entry in CONTAINER["env"]} <= variables
     assert {port["containerPort"] for port in CONTAINER["ports"]} == {9504, PLACEMENT_GUARD.port}
-
-
-@pytest.mark.parametrize("folder", ["base", "disk-schedule", "generic-scheduler"])
-def test_the_pods_listen_on_both_ip_families(folder: str) -> None:
-    """`status.podIP`, where kube-scheduler and the kubelet call, is of either."""
-    (container,) = only("Deployment", MANIFESTS / folder)["spec"]["template"]["spec"]["containers"]
-    arguments = " ".join(container["args"]).replace("=", " ").split()
-    assert arguments[arguments.index("--host") + 1] == ANY_ADDRESS
 
 
 def test_the_memory_limit_holds_the_largest_body_and_the_process() -> None:
@@ -255,10 +153,3 @@ def test_the_memory_limit_holds_the_largest_body_and_the_process() -> None:
     assert max_body == 256 * 1024**2
     assert PEAK_FACTOR * max_body <= request_memory
     assert limit - request_memory >= 384 * 1024**2
-
-
-def test_the_images_tag_is_the_projects_version() -> None:
-    """A release must change both."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    (kustomization,) = documents(MANIFESTS / "base/kustomization.yaml")
-    assert kustomization["images"] == [{"name": CONTAINER["image"], "newTag": version}]

@@ -114,11 +114,8 @@ SCENARIOS: Final = {
 
 def expressions() -> Iterator[tuple[str, str]]:
     """Every expression of PromQL with its alert or panel."""
-    for name, rule in ALERTS.items():
-        yield name, rule["expr"]
-    for panel in dashboard_panels():
-        for target in panel.get("targets", []):
-            yield panel["title"], target["expr"]
+    yield from ((name, rule["expr"]) for name, rule in ALERTS.items())
+    yield from dashboard_queries()
 
 
 def dashboard_panels() -> list[dict[str, Any]]:
@@ -160,7 +157,6 @@ def test_every_expression_names_metrics_that_the_program_exposes(exposed: set[st
 
 
 def test_metric_names_are_found_in_an_expression() -> None:
-    """Functions, labels, durations and keywords are none."""
     text = f'sum by (le) (rate({PREFIX}_a_bucket{{x="y"}}[5m])) > 1.5 and time() - max({PREFIX}_b) > 900'
     assert metric_names(text) == {f"{PREFIX}_a_bucket", f"{PREFIX}_b"}
     assert selectors(text) == [f'{PREFIX}_a_bucket{{x="y"}}', f"{PREFIX}_b"]
@@ -180,15 +176,13 @@ def test_no_alert_reads_the_series_of_disks() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_every_alert_has_a_section_of_the_runbook(alert: str) -> None:
+def test_every_alert_leads_to_its_section_of_the_runbook(alert: str) -> None:
     rule = ALERTS[alert]
     assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{alert.lower()}"
     assert rule["labels"]["severity"] in ("critical", "warning")
-    sections = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
-    assert alert in sections
 
 
-def test_the_runbook_has_no_section_of_an_alert_that_is_gone() -> None:
+def test_the_runbook_has_the_sections_of_all_alerts_and_no_other() -> None:
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
     assert sections == list(ALERTS)
 
@@ -217,7 +211,6 @@ def rule_test(alert: str) -> dict[str, Any]:
 
 
 def find_promtool() -> str:
-    """The path of promtool; without it the test is skipped."""
     program = shutil.which("promtool")
     if program is None:
         pytest.skip("there is no promtool on PATH: install prometheus, for example Debian's package")
@@ -281,7 +274,6 @@ def test_a_node_that_is_as_safe_as_before_is_no_alert(tmp_path: Path, values: st
 
 
 def test_what_the_program_exposes_follows_the_conventions_of_prometheus() -> None:
-    """`promtool check metrics` finds nothing: names, units, types and help texts."""
     exposition = generate_latest(extender_registry()).decode()
     argv = [find_promtool(), "check", "metrics"]
     done = subprocess.run(argv, input=exposition, capture_output=True, text=True, check=False)
@@ -313,7 +305,6 @@ def test_every_expression_of_the_dashboard_has_data(tmp_path: Path) -> None:
 
 
 def test_the_pod_monitor_selects_the_extenders_pods() -> None:
-    """It scrapes the port that the Deployment names."""
     (monitor,) = documents(MONITORING / "podmonitor.yaml")
     template = only("Deployment")["spec"]["template"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()

@@ -50,7 +50,6 @@ def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 
 
 def query(stack: Stack, expression: str) -> list[Any]:
-    """The samples that Prometheus returns for an expression."""
     code, answer = http_request(f"{stack.prometheus_url}/api/v1/query?query={quote(expression)}")
     assert code == 200, f"{expression}: {answer}"
     samples: list[Any] = answer["data"]["result"]
@@ -68,7 +67,6 @@ def without_data(stack: Stack, expressions: list[str]) -> list[str]:
 
 
 def test_every_panel_of_the_dashboard_has_data(stack: Stack) -> None:
-    """Grafana's own variables are replaced."""
     assert without_data(stack, [expression for _, expression in dashboard_queries()]) == []
 
 
@@ -85,7 +83,6 @@ def test_prometheus_evaluates_the_expression_of_an_alert(stack: Stack, alert: st
 
 
 def test_only_one_process_reports_a_disk(stack: Stack) -> None:
-    """The other one has no series of disks, and both have their version."""
     assert without_data(stack, [f"{PREFIX}_disk_open"]) == []
     assert len({sample["metric"]["instance"] for sample in query(stack, f"{PREFIX}_disk_open")}) == 1
     assert len(query(stack, f"{PREFIX}_build_info")) == 2

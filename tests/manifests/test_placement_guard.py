@@ -1,22 +1,17 @@
-"""The placement guard as installed: it never stops Longhorn, is called for placements only, and writes three objects of its own."""
+"""The placement guard as installed: it never stops Longhorn, and is called for placements only."""
 
 import re
 from typing import Final
-
-import pytest
 
 from app.api.placement_review import PATH
 from app.extender.guard import ANSWER_SECONDS
 from app.extender.guard_certificate import NAME as CERTIFICATE
 from app.extender.guard_certificate import WEBHOOK
 from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS
-from devcluster.build import KUBECTL, ensure_built
-from devcluster.kubectl import Kubectl
 from scheduler_core.convert.installed_objects import TAG
-from scheduler_core.decide.extender_settings import PLACEMENT_GUARD, GuardMode
 from scheduler_core.leadership import endpoint_slice
 from scheduler_core.model.longhorn import REVIEWED
-from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OWN_OBJECTS, ROOT, documents, only, parse
+from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OWN_OBJECTS, documents, only
 
 ACCESS: Final = MANIFESTS / "access"
 HOOK, STANDBY = only(MUTATING_WEBHOOKS.kind, ACCESS)["webhooks"]
@@ -85,11 +80,6 @@ def test_a_standby_is_asked_the_same_question_if_the_leader_has_not_answered() -
     assert f"[?'{REVIEWED}']" in unanswered["expression"]
 
 
-def test_the_secret_is_empty() -> None:
-    """Applying the manifests again must not remove the certificate."""
-    assert only("Secret", ACCESS, name=GUARD).keys() == {"apiVersion", "kind", "metadata", "type"}
-
-
 def test_the_admission_policy_names_every_field_of_the_webhook_but_the_ca_bundle() -> None:
     """With a stolen token the webhook could be sent every object of the cluster."""
     policy = only("ValidatingAdmissionPolicy", ACCESS, name=GUARD)["spec"]
@@ -114,26 +104,3 @@ def test_the_extender_may_create_the_slices_of_its_services_and_no_lease_but_its
         "variables.service == object.metadata.name",
         "variables.service + '-standby' == object.metadata.name",
     ]
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize(
-    ("folder", "mode", "called"),
-    [
-        ("base", GuardMode.ENFORCE, True),
-        ("overlays/second-scheduler", GuardMode.ENFORCE, True),
-        # An EndpointSlice takes no loopback address.
-        ("overlays/host-network", GuardMode.OFF, False),
-    ],
-)
-def test_the_guard_is_on_as_installed(folder: str, mode: GuardMode, called: bool) -> None:
-    """Except where API servers cannot call it."""
-    kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
-    text = kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60)
-    built = {(entry["kind"], entry["metadata"]["name"]): entry for entry in parse(text)}
-    assert built["ConfigMap", NAME]["data"][PLACEMENT_GUARD] == mode
-    assert ((MUTATING_WEBHOOKS.kind, GUARD) in built) is called
-    assert built["Secret", GUARD]["metadata"]["namespace"] == NAMESPACE
-    (container,) = built["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"http": 9504, endpoint_slice.PLACEMENT_GUARD.port_name: endpoint_slice.PLACEMENT_GUARD.port}

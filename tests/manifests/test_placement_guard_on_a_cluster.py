@@ -12,12 +12,12 @@ import pytest
 from app.extender.endpoint_publisher import EndpointPublisher
 from app.extender.guard_certificate import NAME, WEBHOOK, CertificateOptions, GuardCertificate, decode_certificates
 from app.extender.metrics import Metrics
-from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
+from app.kube.client import STRATEGIC_MERGE_PATCH, KubeClient
 from app.kube.resources import ENDPOINT_SLICES, MUTATING_WEBHOOKS, SECRETS
 from devcluster.dev_cluster import DevCluster
-from devcluster.polling import wait_until
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD, Endpoint
 from tests.control_plane import ControlPlane
+from tests.manifests.clusters import assert_types_checked, client_of, refused, wait_for_policy
 from tests.manifests.load import MANIFESTS, NAMESPACE
 from tests.manifests.load import NAME as EXTENDER
 
@@ -31,24 +31,15 @@ def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
     """An API server with the access of the extender and of its placement guard, whose policies are in force."""
     with control_plane.borrow() as running:
         running.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "test-cluster"))
-        account = ("--as", f"system:serviceaccount:{NAMESPACE}:{EXTENDER}", "--as-group", "system:authenticated")
-        label = ("label", "mutatingwebhookconfiguration", NAME)
-        # Before the policy is in force, RBAC lets the extender do this.
-        wait_until(
-            "the admission policy",
-            lambda: (
-                "may not change" in running.kubectl(*label, "a=b", "--overwrite", *account, check=False)
-                or running.kubectl(*label, "a-") == ""
-            ),
-        )
+        label = ("label", "mutatingwebhookconfiguration", NAME, "a=b")
+        wait_for_policy(running, EXTENDER, "may not change", *label)
         yield running
 
 
 @pytest.fixture
 async def client(cluster: DevCluster) -> AsyncIterator[KubeClient]:
-    connected = await KubeClient.connect(str(cluster.service_account_kubeconfig(NAMESPACE, EXTENDER)))
-    yield connected
-    await connected.close()
+    async with client_of(cluster) as connected:
+        yield connected
 
 
 def certificate_of(client: KubeClient) -> GuardCertificate:
@@ -70,7 +61,6 @@ def bundle_of(cluster: DevCluster) -> bytes:
 async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
     cluster: DevCluster, client: KubeClient
 ) -> None:
-    """Another apply of the manifests leaves both as they are."""
     certificate = certificate_of(client)
     await certificate.check()
     assert (certificate.ready, certificate.problem) == (True, "")
@@ -90,7 +80,6 @@ async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
 async def test_the_slice_of_the_guards_service_is_written_under_its_permissions(
     cluster: DevCluster, client: KubeClient
 ) -> None:
-    """Created, deleted for the other IP family, and emptied by the process that it leads to and by another leader."""
     addresses = ("192.0.2.7", "2001:db8::7")
     publishers = [
         EndpointPublisher(client, NAMESPACE, Endpoint.at(address, 9507), lambda: True, PLACEMENT_GUARD)
@@ -127,28 +116,23 @@ async def test_nothing_of_the_webhook_but_its_ca_bundle_can_be_changed(
     """RBAC allows it; the admission policy does not."""
     change, message = FORBIDDEN[what]
     before = cluster.api.get(CONFIGURATION)["webhooks"]
-    with pytest.raises(ApiError, match=message) as refusal:
+    with refused(message):
         await client.patch(CONFIGURATION, {"webhooks": [{"name": WEBHOOK, **change}]}, STRATEGIC_MERGE_PATCH)
-    assert refusal.value.forbidden
     assert cluster.api.get(CONFIGURATION)["webhooks"] == before
 
 
 async def test_no_other_webhook_and_no_other_secret_can_be_reached(client: KubeClient) -> None:
     for path in (MUTATING_WEBHOOKS.path(name="other"), SECRETS.path(NAMESPACE, "other"), SECRETS.path(NAMESPACE)):
-        with pytest.raises(ApiError) as refusal:
+        with refused():
             await client.get(path)
-        assert refusal.value.forbidden
     webhook = {"name": "second.example.com", "clientConfig": {"url": "https://example.com"}, "sideEffects": "None"}
     body = {"webhooks": [{**webhook, "admissionReviewVersions": ["v1"]}]}
-    with pytest.raises(ApiError, match="may add and remove no webhook"):
+    with refused("may add and remove no webhook"):
         await client.patch(CONFIGURATION, body, STRATEGIC_MERGE_PATCH)
 
 
 def test_the_admission_policy_passes_the_type_check(cluster: DevCluster) -> None:
-    """The API server would warn about a field that webhook configurations do not have."""
-    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{NAME}"
-    wait_until("the types to be checked", lambda: "typeChecking" in cluster.api.get(path).get("status", {}))
-    assert cluster.api.get(path)["status"]["typeChecking"] == {}
+    assert_types_checked(cluster, NAME)
 
 
 def test_no_match_condition_is_refused(cluster: DevCluster) -> None:

@@ -44,7 +44,6 @@ def install(folder: Path, name: str, text: str) -> Path:
 
 @pytest.mark.parametrize("name", REGISTERED)
 def test_the_real_kube_scheduler_loads_the_printed_file_by_the_pages_flags(run: Run, tmp_path: Path, name: str) -> None:
-    """Only the folder and the credentials are this machine's; what it has understood is the recommended file."""
     text = rewrite(printed(run, name), write_kubeconfig(tmp_path, "http://127.0.0.1:1"))
     installed = install(tmp_path, name, text)
     written = tmp_path / "understood.yaml"
@@ -83,7 +82,6 @@ def test_the_real_kube_scheduler_loads_a_merged_file(run: Run, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", REGISTERED)
 def test_the_page_installs_the_file_where_the_command_says(name: str) -> None:
-    """The program's steps on standard error and the page name one path, and the same commands."""
     platform = Platform(name)
     commands = [" ".join(command) for command in page(name).commands]
     assert f"install -D -m 0600 {FILE} {configuration_path(platform)}" in commands
@@ -94,7 +92,6 @@ def test_the_page_installs_the_file_where_the_command_says(name: str) -> None:
 
 
 def test_kubeadms_two_forms_mount_the_same_folder() -> None:
-    """The static pod of today, and the configuration from which `kubeadm upgrade` writes it again."""
     (static, declared) = page("kubeadm").files
     spec = page("kubeadm").file(static)["spec"]
     (mount,) = spec["containers"][0]["volumeMounts"]
@@ -115,7 +112,6 @@ def test_rke2_mounts_the_folder_of_the_file() -> None:
 
 
 def test_harvester_writes_rke2s_files() -> None:
-    """Readable by root alone."""
     settings, config = harvester_files(page("rke2"))
     assert yaml.safe_load(settings["content"]) == page("rke2").file(
         "/etc/rancher/rke2/config.yaml.d/longhorn-scheduler-extender.yaml"
@@ -126,7 +122,6 @@ def test_harvester_writes_rke2s_files() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_command_of_a_page_exists(name: str) -> None:
-    """Kustomizations are there, and flags of `longhorn-extender` are known."""
     for program, *arguments in page(name).commands:
         if program == "kubectl":
             folders = [after for flag, after in pairwise(arguments) if flag == "-k"]

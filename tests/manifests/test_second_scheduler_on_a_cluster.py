@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,24 +11,13 @@ from devcluster.build import ensure_built
 from devcluster.dev_cluster import DevCluster
 from devcluster.polling import wait_until
 from tests.control_plane import ControlPlane
+from tests.manifests.clusters import node_of, pod
 from tests.manifests.load import MANIFESTS, NAMESPACE
 from tests.worlds.service import serve_snapshot
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 FOLDER = MANIFESTS / "overlays/second-scheduler"
 SCHEDULER = "longhorn-scheduler"
-
-
-def pod(name: str, scheduler: str, *, resource: bool = False) -> dict[str, Any]:
-    """A pod of one of the two schedulers."""
-    requests = {"longhorn.io/scheduler-extender": "1"} if resource else {}
-    container = {"name": "main", "image": "none", "resources": {"requests": requests, "limits": requests}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"schedulerName": scheduler, "containers": [container]},
-    }
 
 
 @pytest.fixture(scope="module")
@@ -64,27 +52,21 @@ def log(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield cluster.logs / "second.log"
 
 
-def node_of(cluster: DevCluster, name: str) -> str:
-    """The node of a pod, "" while it is pending."""
-    return str(cluster.api.get(PODS.path("default", name))["spec"].get("nodeName", ""))
-
-
 @pytest.mark.parametrize("resource", [False, True])
 def test_pods_that_name_it_are_placed_with_and_without_the_resource(
     cluster: DevCluster, log: Path, resource: bool
 ) -> None:
     """Its second entry keeps it from looking for the resource on nodes."""
     name = f"second-{resource}".lower()
-    cluster.api.create(PODS.path("default"), pod(name, SCHEDULER, resource=resource))
+    cluster.api.create(PODS.path("default"), pod(name, schedulerName=SCHEDULER, resource=resource))
     wait_until("the pod to be placed", lambda: bool(node_of(cluster, name)))
     assert log.exists()
 
 
 @pytest.mark.smoke
 def test_other_pods_are_placed_by_the_clusters_own_scheduler(cluster: DevCluster, log: Path) -> None:
-    """It is untouched, and keeps its own Lease, if it has one."""
     assert log.exists()
-    cluster.api.create(PODS.path("default"), pod("own", "default-scheduler"))
+    cluster.api.create(PODS.path("default"), pod("own", schedulerName="default-scheduler"))
     wait_until("the pod to be placed", lambda: bool(node_of(cluster, "own")))
     lease = LEASES.path(NAMESPACE, SCHEDULER)
     wait_until("its own Lease", lambda: bool((cluster.api.get(lease).get("spec") or {}).get("holderIdentity")))
@@ -92,7 +74,7 @@ def test_other_pods_are_placed_by_the_clusters_own_scheduler(cluster: DevCluster
 
 def test_nothing_is_forbidden(cluster: DevCluster, log: Path) -> None:
     """After it leads and has placed a pod; without the overlay's bindings it logs "forbidden" for ever."""
-    cluster.api.create(PODS.path("default"), pod("last", SCHEDULER))
+    cluster.api.create(PODS.path("default"), pod("last", schedulerName=SCHEDULER))
     wait_until("the pod to be placed", lambda: bool(node_of(cluster, "last")))
     assert [line for line in log.read_text().splitlines() if "forbidden" in line.lower()] == []
 

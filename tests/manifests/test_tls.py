@@ -1,53 +1,36 @@
 """manifests/tls and its two overlays, and manifests/overlays/network-policy: ports, files and names are those of the program."""
 
-import re
-import shutil
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from app.cli.commands import load_command
-from devcluster.build import KUBECTL, ensure_built
-from devcluster.kubectl import Kubectl
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
-from tests.manifests.load import CONFIGS, MANIFESTS, NAME, NAMESPACE, documents, only, parse
+from tests.manifests.kustomize import build
+from tests.manifests.load import (
+    CONFIGS,
+    MANIFESTS,
+    NAME,
+    NAMESPACE,
+    by_name,
+    documents,
+    flags_of,
+    only,
+    pod_spec,
+    yaml_blocks,
+)
 
 SECRET = f"{NAME}-tls"
-CERTIFICATES = documents(MANIFESTS / "overlays/tls-cert-manager/certificates.yaml")
+CERTIFICATES = by_name(documents(MANIFESTS / "overlays/tls-cert-manager/certificates.yaml"))
 POLICY = only("NetworkPolicy", MANIFESTS / "overlays/network-policy")["spec"]
 CONTROL_PLANE = "CONTROL-PLANE-NETWORK"
-Built = dict[tuple[str, str], dict[str, Any]]
-
-
-def build(folder: Path, resource: str, component: str = "", patches: Sequence[Mapping[str, Any]] = ()) -> Built:
-    """The objects of an overlay, or of one with a component and patches, by kind and name."""
-    shutil.copytree(MANIFESTS, folder / "manifests")
-    overlay = folder / "mine"
-    overlay.mkdir()
-    lines = {
-        "resources": [f"../manifests/{resource}"],
-        "components": [f"../manifests/{component}"] if component else [],
-        "patches": list(patches),
-    }
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(lines))
-    kubectl = Kubectl(ensure_built() / KUBECTL, folder / "no-kubeconfig", folder / "cache")
-    text = kubectl.run(("kustomize", str(overlay)), None, check=True, seconds=60)
-    return {(entry["kind"], entry["metadata"]["name"]): entry for entry in parse(text)}
-
-
-def pod_spec(built: Built) -> dict[str, Any]:
-    spec: dict[str, Any] = built["Deployment", NAME]["spec"]["template"]["spec"]
-    return spec
 
 
 @pytest.mark.e2e
-def test_the_overlay_changes_the_pods_and_the_name_of_the_services_port(tmp_path: Path) -> None:
+def test_the_overlay_changes_the_pods_and_the_name_of_the_services_port() -> None:
     """Nothing else of the base; the leader names the port of its EndpointSlice alike, or kube-proxy leads nowhere."""
-    base = build(tmp_path / "base", "base")
-    overlay = build(tmp_path / "tls", "overlays/tls")
+    base = by_name(build("base"))
+    overlay = by_name(build("overlays/tls"))
     assert overlay.keys() == base.keys()
     assert {key for key, entry in base.items() if overlay[key] != entry} == {("Deployment", NAME), ("Service", NAME)}
     (port,) = overlay["Service", NAME]["spec"]["ports"]
@@ -55,13 +38,11 @@ def test_the_overlay_changes_the_pods_and_the_name_of_the_services_port(tmp_path
 
 
 @pytest.mark.e2e
-def test_the_pods_read_the_mounted_secret_and_probes_have_a_port_of_their_own(tmp_path: Path) -> None:
-    """The flags are the program's, and a kubelet needs no certificate."""
-    spec = pod_spec(build(tmp_path / "tls", "overlays/tls"))
+def test_the_pods_read_the_mounted_secret_and_probes_have_a_port_of_their_own() -> None:
+    spec = pod_spec(by_name(build("overlays/tls")))
     (container,) = spec["containers"]
     flags = dict(argument.split("=") for argument in container["args"] if "=" in argument)
-    command = load_command("serve")
-    assert flags.keys() <= {option for parameter in command.params for option in parameter.opts}
+    assert flags.keys() <= flags_of("serve")
     (mount,) = container["volumeMounts"]
     (volume,) = spec["volumes"]
     assert {flags[f"--{name}"] for name in ("tls-cert-file", "tls-private-key-file", "client-ca-file")} == {
@@ -76,42 +57,21 @@ def test_the_pods_read_the_mounted_secret_and_probes_have_a_port_of_their_own(tm
     assert probes == [{"path": "/healthz", "port": "probes"}] * 3
 
 
-@pytest.mark.e2e
-def test_every_port_of_the_container_has_a_name_of_its_own(tmp_path: Path) -> None:
-    """kube-scheduler's, the placement guard's, and that for probes."""
-    (container,) = pod_spec(build(tmp_path / "both", "base", "tls"))["containers"]
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert sorted(ports.values()) == [9504, PLACEMENT_GUARD.port, 9508]
-    assert len(ports) == len(container["ports"])
-
-
 def certificate(name: str) -> dict[str, Any]:
-    (spec,) = [
-        entry["spec"] for entry in CERTIFICATES if (entry["kind"], entry["metadata"]["name"]) == ("Certificate", name)
-    ]
-    return dict(spec)
+    spec: dict[str, Any] = CERTIFICATES["Certificate", name]["spec"]
+    return spec
 
 
 def test_cert_manager_makes_what_the_pods_mount_for_the_name_that_kube_scheduler_verifies() -> None:
-    """All objects are in Longhorn's namespace, and no issuer is of the whole cluster."""
     (config,) = documents(CONFIGS / "recommended-managed-tls.yaml")
     server = certificate(SECRET)
     assert server["secretName"] == SECRET
     assert server["dnsNames"] == [config["extenders"][0]["tlsConfig"]["serverName"]]
-    assert {entry["metadata"]["namespace"] for entry in CERTIFICATES} == {NAMESPACE}
-    assert {entry["kind"] for entry in CERTIFICATES} == {"Issuer", "Certificate"}
-
-
-def test_certificates_of_callers_and_of_the_server_are_for_one_purpose_each() -> None:
-    assert certificate(SECRET)["usages"][-1] == "server auth"
-    assert certificate(f"{NAME}-client")["usages"][-1] == "client auth"
-    authority = certificate(f"{NAME}-ca")
-    # kube-scheduler reads an authority at its start only.
-    assert authority["privateKey"]["rotationPolicy"] == "Never"
+    assert {entry["metadata"]["namespace"] for entry in CERTIFICATES.values()} == {NAMESPACE}
+    assert {kind for kind, _ in CERTIFICATES} == {"Issuer", "Certificate"}
 
 
 def test_the_network_policy_lets_kube_scheduler_api_servers_and_prometheus_in() -> None:
-    """It selects the extender's pods alone, and says nothing about what they call."""
     labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
     assert POLICY["podSelector"] == {"matchLabels": labels}
     assert POLICY["policyTypes"] == ["Ingress"]
@@ -126,10 +86,8 @@ def test_the_network_policy_has_to_be_given_the_control_planes_network() -> None
     """No value fits every cluster, and a wrong one would keep kube-scheduler out; the guide sets it."""
     (peer,) = POLICY["ingress"][0]["from"]
     assert peer == {"ipBlock": {"cidr": CONTROL_PLANE}}
-    text = (MANIFESTS.parent / "docs/installation.md").read_text()
-    (shown,) = [part for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "network-policy" in part]
-    kustomization = yaml.safe_load(shown)
-    (patch,) = kustomization["patches"]
+    (shown,) = [block for block in yaml_blocks("docs/installation.md") if "network-policy" in block]
+    (patch,) = yaml.safe_load(shown)["patches"]
     (operation,) = yaml.safe_load(patch["patch"])
     assert operation["path"] == "/spec/ingress/0/from/0/ipBlock/cidr"
     assert patch["target"] == {"kind": "NetworkPolicy", "name": NAME}

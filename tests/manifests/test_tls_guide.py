@@ -7,7 +7,6 @@ import ssl
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -16,9 +15,8 @@ from cryptography import x509
 from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.settings import TlsFiles
-from devcluster.build import KUBECTL, ensure_built
-from devcluster.kubectl import Kubectl
-from tests.manifests.load import CONFIGS, MANIFESTS, NAME, ROOT, documents, parse
+from tests.manifests.kustomize import build_own
+from tests.manifests.load import CONFIGS, NAME, ROOT, by_name, documents, pod_spec, yaml_blocks
 from tests.worlds.tls import client_context, shake_hands_in_memory
 
 GUIDE = (ROOT / "docs/tls.md").read_text()
@@ -35,8 +33,8 @@ def run(folder: Path, name: str) -> None:
     subprocess.run(["sh", "-c", script(name)], cwd=folder, check=True, capture_output=True, timeout=60)
 
 
-def server(folder: Path) -> CertificateFiles:
-    files = TlsFiles(*(str(folder / name) for name in ("server.crt", "server.key", "ca.crt")))
+def server(folder: Path, authority: str = "ca.crt") -> CertificateFiles:
+    files = TlsFiles(*(str(folder / name) for name in ("server.crt", "server.key", authority)))
     return CertificateFiles(files, Metrics(), lambda: datetime.now(UTC))
 
 
@@ -86,10 +84,8 @@ def test_two_authorities_of_one_day_are_trusted_together(folder: Path, tmp_path:
     successor.mkdir()
     for name in ("authority.sh", "sign.sh"):
         run(successor, name)
-    trusted = b"".join((each / "ca.crt").read_bytes() for each in (folder, successor))
-    (folder / "both.crt").write_bytes(trusted)
-    files = TlsFiles(str(folder / "server.crt"), str(folder / "server.key"), str(folder / "both.crt"))
-    context = CertificateFiles(files, Metrics(), lambda: datetime.now(UTC)).context
+    (folder / "both.crt").write_bytes(b"".join((each / "ca.crt").read_bytes() for each in (folder, successor)))
+    context = server(folder, "both.crt").context
     for each in (folder, successor):
         client = caller(each)
         client.load_verify_locations(folder / "ca.crt")
@@ -100,30 +96,20 @@ def test_keys_are_readable_by_their_owner_only(folder: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in folder.glob("*.key")} == {0o600}
 
 
-def kustomizations() -> list[dict[str, Any]]:
-    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)]
-    return [block for block in blocks if "resources" in block]
-
-
 @pytest.mark.e2e
-@pytest.mark.parametrize("number", range(len(kustomizations())))
-def test_the_guides_kustomizations_can_be_built(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    "shown", [block for block in yaml_blocks("docs/tls.md") if "resources" in yaml.safe_load(block)]
+)
+def test_the_guides_kustomizations_can_be_built(tmp_path: Path, shown: str) -> None:
     """The extender's pods have the Secret, and a second kube-scheduler's the other one and the file that is printed."""
-    shutil.copytree(MANIFESTS, tmp_path / "manifests")
-    overlay = tmp_path / "mine"
-    overlay.mkdir()
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomizations()[number]))
-    (overlay / "kube-scheduler.yaml").write_text(PRINTED)
-    kubectl = Kubectl(ensure_built() / KUBECTL, tmp_path / "no-kubeconfig", tmp_path / "cache")
-    built = parse(kubectl.run(("kustomize", str(overlay)), None, check=True, seconds=60))
-    specs = {
-        entry["metadata"]["name"]: entry["spec"]["template"]["spec"] for entry in built if entry["kind"] == "Deployment"
-    }
+    built = build_own(tmp_path, shown, **{"kube-scheduler.yaml": PRINTED})
     secrets = {
-        name: [volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume]
-        for name, spec in specs.items()
+        name: [
+            volume["secret"]["secretName"] for volume in pod_spec(by_name(built), name)["volumes"] if "secret" in volume
+        ]
+        for kind, name in by_name(built)
+        if kind == "Deployment"
     }
     assert secrets.items() <= {NAME: [f"{NAME}-tls"], "longhorn-scheduler": [f"{NAME}-client"]}.items()
     generated = [entry["data"] for entry in built if entry["metadata"]["name"].startswith("longhorn-scheduler-config")]
-    expected = [{"kube-scheduler.yaml": PRINTED}] if "longhorn-scheduler" in specs else []
-    assert generated == expected
+    assert generated == ([{"kube-scheduler.yaml": PRINTED}] if "longhorn-scheduler" in secrets else [])

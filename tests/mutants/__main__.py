@@ -1,7 +1,6 @@
-"""Runs each mutation's tests with the mutation applied, and says which of them fail: `make mutants`.
-
-The working tree is copied to a temporary folder for each worker, so it never changes. First, all mutations are applied
-together and must pass types and lint, and all their tests must pass without any. Then each mutation is applied alone.
+"""Runs each mutation's tests with the mutation applied, and says which of them fail: `make mutants`. The working tree is copied
+to a temporary folder for each worker, so it never changes. First, all mutations are applied together and must pass types and
+lint, and all their tests must pass without any. Then each mutation is applied alone.
 """
 
 import os

@@ -41,7 +41,6 @@ class Mutation:
 
 
 def read_mutations() -> list[Mutation]:
-    """All mutations, in the order of the table."""
     files = tomllib.loads(_TABLE.read_text())
     return [_mutation(file, name, entry) for file, entries in files.items() for name, entry in entries.items()]
 

@@ -21,7 +21,6 @@ def test_mutation_applies_to_the_present_tree(mutation: Mutation) -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_tests_of_a_mutation_exist(mutation: Mutation) -> None:
-    """A test is a file or a folder, or a function of a file."""
     assert mutation.tests
     for test in mutation.tests:
         path, _, function = test.partition("::")
@@ -34,7 +33,6 @@ def test_there_are_sixty_mutations_with_different_names() -> None:
 
 
 def test_every_package_has_two_mutations() -> None:
-    """Packages of the core, of the app and of the simulator."""
     counts = Counter(mutation.package for mutation in MUTATIONS)
     modules = chain.from_iterable((ROOT / top).rglob("*.py") for top in ("scheduler_core", "app", "simulator"))
     packages = {str(path.parent.relative_to(ROOT)) for path in modules if path.name != "__init__.py"}
@@ -49,7 +47,6 @@ def test_every_package_has_two_mutations() -> None:
     ],
 )
 def test_mutation_that_does_not_apply_says_why(tmp_path: Path, file: str, problem: str) -> None:
-    """The code has changed since."""
     (tmp_path / "file.py").write_text("x = x")
     with pytest.raises(DoesNotApplyError, match=re.escape(problem)):
         Mutation("a name", file, "x", "y", ()).apply(tmp_path)

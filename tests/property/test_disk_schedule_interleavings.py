@@ -65,13 +65,11 @@ def operate(api: World, random: Random, numbers: Iterator[int]) -> None:
             name = f"i{next(numbers)}"
             api.put("image", name, ds.BackingImageCopies(name, random.randint(1, 3) * 10 * GI, random.randint(1, 2)))
         case "remove image" if images := api.all("image"):
-            name = random.choice(sorted(images))
-            api.put("image", name, replace(images[name][1], deleting=True))
-        case "edit request" if schedules := api.all("schedule"):
+            api.change("image", random.choice(sorted(images)), deleting=True)
+        case "edit request" if schedules := api.values("schedule"):
             uuid = random.choice(sorted(schedules))
             kind = random.choice(list(ds.RequestKind))
-            _, schedule = schedules[uuid]
-            api.put("schedule", uuid, replace(schedule, spec=set_requirement(schedule.spec, kind, "ghost", 10 * GI)))
+            api.change("schedule", uuid, spec=set_requirement(schedules[uuid].spec, kind, "ghost", 10 * GI))
         case "relist":
             home = random.choice(sorted(api.available))
             second = random.choice(sorted(api.available))
@@ -96,22 +94,22 @@ def create(api: World, random: Random, numbers: Iterator[int]) -> None:
 
 def resize(api: World, random: Random) -> None:
     """Resizes a volume, never below its replicas' sizes."""
-    if volumes := api.all("volume"):
+    if volumes := api.values("volume"):
         name = random.choice(sorted(volumes))
-        volume, condition = volumes[name][1]
-        smallest = max((each.size for _, each in api.all("replica").values() if each.volume == name), default=0)
+        volume, condition = volumes[name]
+        smallest = max((each.size for each in api.values("replica").values() if each.volume == name), default=0)
         size = max(smallest, 10 * GI, volume.size + random.randint(-3, 4) * 10 * GI)
         api.put("volume", name, (replace(volume, size=size), condition))
 
 
 def delete(api: World, random: Random) -> None:
     """Deletes a volume with its replicas."""
-    if volumes := api.all("volume"):
+    if volumes := api.values("volume"):
         name = random.choice(sorted(volumes))
-        for key, (_, replica) in api.all("replica").items():
+        for key, replica in api.values("replica").items():
             if replica.volume == name:
-                api.put("replica", key, replace(replica, deleting=True))
-        volume, condition = volumes[name][1]
+                api.change("replica", key, deleting=True)
+        volume, condition = volumes[name]
         api.put("volume", name, (replace(volume, deleting=True), condition))
 
 
@@ -155,7 +153,7 @@ def test_a_thousand_random_operations_with_kills_lose_and_double_no_bytes(seed: 
             settle(api)
             check_at_rest(api)
             assert scheduled_bytes(api) == stored_bytes(api)
-            for name, (_, (volume, _)) in api.all("volume").items():
+            for name, (volume, _) in api.values("volume").items():
                 if volume.deleting:
                     del api.objects["volume", name]
 
@@ -175,8 +173,7 @@ def test_a_disk_that_two_nodes_list_is_not_requested_again_and_again() -> None:
 def test_at_the_first_start_a_new_replica_leaves_the_room_of_one_with_data() -> None:
     """That one has no request yet, and the new one's name comes first."""
     api = world({"a": 100 * GI, "b": 90 * GI}, {"new": 60 * GI, "old": 60 * GI})
-    old = api.objects["replica", "old-0"][1]
-    api.put("replica", "old-0", replace(old, node_id="a", disk_id="a-uuid", healthy_at=TIME))
+    api.change("replica", "old-0", node_id="a", disk_id="a-uuid", healthy_at=TIME)
     settle(api)
     check_at_rest(api)
     assert api.objects["replica", "new-0"][1].disk_id == "b-uuid"
@@ -232,11 +229,7 @@ def test_every_order_of_two_requesters_and_the_disk_controller_ends_alike(case: 
         {},
         sum(held_sizes.values()),
     )
-    start.put(
-        "schedule",
-        "a-uuid",
-        replace(start.schedule("a"), spec=ds.DiskScheduleSpec("a", "a", replicas=held_sizes), status=status),
-    )
+    start.change("schedule", "a-uuid", spec=ds.DiskScheduleSpec("a", "a", replicas=held_sizes), status=status)
     check_held(start.schedule("a"), held_sizes)
     calls = {"r1": 2, "r2": 2, "disk": 3}
     if killed:
@@ -285,9 +278,8 @@ def new_volume(api: World) -> None:
 def full_disk(api: World) -> None:
     """A replica has a request on a disk that is full by now."""
     add_volume(api, "v", 50 * GI)
-    api.put("replica", "v-0", replace(api.objects["replica", "v-0"][1], node_id="a", disk_id="a-uuid"))
-    schedule = api.schedule("a")
-    api.put("schedule", "a-uuid", replace(schedule, spec=replace(schedule.spec, replicas={"v-0": 50 * GI})))
+    api.change("replica", "v-0", node_id="a", disk_id="a-uuid")
+    api.request("a-uuid", replicas={"v-0": 50 * GI})
     api.available["a"] = 10 * GI
 
 
@@ -295,7 +287,7 @@ def expansion(api: World) -> None:
     """Two replicas run, and only one of their disks has room for the new size."""
     add_volume(api, "v", 50 * GI, 2)
     settle(api)
-    assert [entry[1].current_state for entry in api.all("replica").values()] == ["running", "running"]
+    assert [replica.current_state for replica in api.values("replica").values()] == ["running", "running"]
     api.available["b"] = 60 * GI
     volume, condition = api.objects["volume", "v"][1]
     api.put("volume", "v", (replace(volume, size=80 * GI), condition))
@@ -313,38 +305,33 @@ def half_done_expansion(api: World) -> None:
 def expansion_without_request(api: World) -> None:
     """As `expansion`, but one replica is from before the DiskSchedules: it has data and holds nothing."""
     expansion(api)
-    (unheld,) = [name for name, (_, replica) in api.all("replica").items() if replica.node_id == "b"]
-    api.put("replica", unheld, replace(api.objects["replica", unheld][1], current_state="", healthy_at=TIME))
-    schedule = api.schedule("b")
-    status = replace(schedule.status, replicas={}, storage_scheduled=0)
-    api.put("schedule", "b-uuid", replace(schedule, status=status))
+    (unheld,) = [name for name, replica in api.values("replica").items() if replica.node_id == "b"]
+    api.change("replica", unheld, current_state="", healthy_at=TIME)
+    api.change("schedule", "b-uuid", status=replace(api.schedule("b").status, replicas={}, storage_scheduled=0))
 
 
 def unrequested_replica(api: World) -> None:
     """A replica has a place and no request; a user deletes it meanwhile."""
     add_volume(api, "v", 50 * GI)
-    replica = api.objects["replica", "v-0"][1]
-    api.put("replica", "v-0", replace(replica, node_id="a", disk_id="a-uuid"))
+    api.change("replica", "v-0", node_id="a", disk_id="a-uuid")
 
 
 def delete_replica(api: World, name: str) -> Actor:
     yield
-    api.put("replica", name, replace(api.objects["replica", name][1], deleting=True))
+    api.change("replica", name, deleting=True)
 
 
 def image_with_full_disk(api: World) -> None:
     api.put("image", "i", ds.BackingImageCopies("i", 50 * GI, 2, wanted_disks=frozenset({"a-uuid"})))
-    schedule = api.schedule("a")
-    api.put("schedule", "a-uuid", replace(schedule, spec=replace(schedule.spec, backing_images={"i": 50 * GI})))
+    api.request("a-uuid", backing_images={"i": 50 * GI})
     api.available["a"] = 10 * GI
 
 
 def returned_disk(api: World) -> None:
     """A replica holds its bytes and never ran; its disk was missing for a moment, which its DiskSchedule still says."""
     add_volume(api, "v", 50 * GI)
-    api.put("replica", "v-0", replace(api.objects["replica", "v-0"][1], node_id="a", disk_id="a-uuid"))
-    schedule = api.schedule("a")
-    api.put("schedule", "a-uuid", replace(schedule, spec=replace(schedule.spec, replicas={"v-0": 50 * GI})))
+    api.change("replica", "v-0", node_id="a", disk_id="a-uuid")
+    api.request("a-uuid", replicas={"v-0": 50 * GI})
     finish(disk_controller(api, "a-uuid"))
     api.listed["a"] = ()
     finish(disk_controller(api, "a-uuid"))
@@ -356,10 +343,9 @@ def returned_disk(api: World) -> None:
 def held_copy(api: World) -> None:
     """A copy that has not begun holds its bytes on a disk whose DiskSchedule is being deleted."""
     api.put("image", "i", ds.BackingImageCopies("i", 50 * GI, 1, wanted_disks=frozenset({"a-uuid"})))
-    schedule = api.schedule("a")
-    api.put("schedule", "a-uuid", replace(schedule, spec=replace(schedule.spec, backing_images={"i": 50 * GI})))
+    api.request("a-uuid", backing_images={"i": 50 * GI})
     finish(disk_controller(api, "a-uuid"))
-    api.put("schedule", "a-uuid", replace(api.schedule("a"), deleting=True))
+    api.change("schedule", "a-uuid", deleting=True)
 
 
 SCENARIOS = [

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 from random import Random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -213,38 +214,32 @@ class World:
         self.outcomes += outcomes
         self.model.step(self.now, event)
 
-    def change(self, slot: int, pod: ObservedPod) -> None:
+    def change(self, slot: int, **fields: Any) -> None:
         self.version += 1
         self.previous_pods[slot] = self.pods[slot]
-        self.pods[slot] = replace(pod, version=self.version)
+        self.pods[slot] = replace(self.pods[slot], version=self.version, **fields)
         self.undelivered.append(self.pods[slot])
 
-    def offer(
-        self, slot: int, nodes: frozenset[str], selected: str, *, behind: bool, priority: int | None = None
-    ) -> None:
+    def offer(self, slot: int, random: Random, *, priority: int | None) -> None:
         """Answers kube-scheduler, whose copy of the pod may be one change behind; with a priority holds room."""
         pod = self.pods[slot]
-        if behind and self.previous_pods[slot].uid == pod.uid:
+        nodes = random_nodes(random)
+        selected = random.choice(["", "", "a"]) if priority is None else ""
+        if random.random() < 0.1 and self.previous_pods[slot].uid == pod.uid:
             pod = self.previous_pods[slot]
         unplaced = (f"{pod.name}-unplaced",) if slot else ()
         self.send(Offered(pod, nodes, (f"{pod.name}-{len(nodes)}",), selected, unplaced, priority))
-
-    def nominate(self, slot: int, node: str) -> None:
-        self.change(slot, replace(self.pods[slot], nominated_node=node))
-
-    def set_condition(self, slot: int, text: str) -> None:
-        self.change(slot, replace(self.pods[slot], unschedulable=text))
 
     def select_node(self, slot: int, node: str) -> None:
         self.undelivered.append(NodeSelected(self.pods[slot].uid, node))
 
     def bind(self, slot: int, node: str) -> None:
         if not self.pods[slot].node_name:
-            self.change(slot, replace(self.pods[slot], node_name=node))
+            self.change(slot, node_name=node)
 
     def delete(self, slot: int) -> None:
         """Deletes a pod and creates another with its name."""
-        self.change(slot, replace(self.pods[slot], ended=True))
+        self.change(slot, ended=True)
         self.undelivered.append(PodGone(self.pods[slot].uid))
         pod = ObservedPod(f"uid-{self.pods_created}", "default", f"web-{slot}")
         self.pods[slot] = pod
@@ -371,38 +366,22 @@ def random_nodes(random: Random) -> frozenset[str]:
     return random.choice([letters, letters, ALL_LETTERS, letters | NUMBERED, ALL_NODES])
 
 
-def _offer(world: World, slot: int, random: Random) -> None:
-    world.offer(slot, random_nodes(random), random.choice(["", "", "a"]), behind=random.random() < 0.1)
-
-
-def _hold(world: World, slot: int, random: Random) -> None:
-    world.offer(slot, random_nodes(random), "", behind=random.random() < 0.1, priority=random.randrange(2))
-
-
-def _deliver_latest(world: World, _slot: int, random: Random) -> None:
-    world.deliver(0, without_version=random.random() < 0.3)
-
-
-def _deliver_late(world: World, _slot: int, random: Random) -> None:
-    world.deliver(random.randrange(7), without_version=random.random() < 0.3)
-
-
 Action = Callable[[World, int, Random], None]
 # What may happen, and how often relative to the other actions.
 ACTIONS: list[tuple[float, Action]] = [
-    (6, _offer),
-    (3, lambda world, slot, random: world.nominate(slot, random.choice(NODE_CHOICES))),
-    (2, lambda world, slot, random: world.set_condition(slot, random.choice(CONDITIONS))),
+    (6, lambda world, slot, random: world.offer(slot, random, priority=None)),
+    (3, lambda world, slot, random: world.change(slot, nominated_node=random.choice(NODE_CHOICES))),
+    (2, lambda world, slot, random: world.change(slot, unschedulable=random.choice(CONDITIONS))),
     (1, lambda world, slot, random: world.select_node(slot, random.choice(NODE_CHOICES))),
     (0.3, lambda world, slot, random: world.bind(slot, random.choice(NODE_CHOICES) or "a")),
     (0.5, lambda world, slot, _: world.delete(slot)),
-    (9, _deliver_latest),
-    (4, _deliver_late),
+    (9, lambda world, _, random: world.deliver(0, without_version=random.random() < 0.3)),
+    (4, lambda world, _, random: world.deliver(random.randrange(7), without_version=random.random() < 0.3)),
     (0.5, lambda world, slot, random: world.hang_up(slot, random.randrange(4))),
     (2, lambda world, _, random: world.wait(random.choice(JUMPS))),
     (4, lambda world, _, random: world.wait(random.choice(JUMPS[:4]))),
     (1, lambda world, _, random: world.wait_for_next_end(early=random.random() < 0.5)),
-    (3, _hold),
+    (3, lambda world, slot, random: world.offer(slot, random, priority=random.randrange(2))),
     (0.3, lambda world, _slot, _random: world.lose_leadership()),
     (1, lambda world, *_: world.hand_over()),
 ]
@@ -432,11 +411,8 @@ def test_an_offer_has_its_share_of_the_nodes_with_most_free_space(free: dict[str
     count = offer_width(len(fitting), competing)
     offered = nodes_with_most_free_space(fitting, count)
     assert len(offered) == (max(1, len(free) // (competing + 1)) if free else 0)
-    assert (
-        nodes_with_most_free_space(sorted(fitting), count)
-        == nodes_with_most_free_space(sorted(fitting, reverse=True), count)
-        == offered
-    )
+    for order in (sorted(fitting), sorted(fitting, reverse=True)):
+        assert nodes_with_most_free_space(order, count) == offered
     ranks = {name: (-size, name) for size, name in fitting}
     not_offered = free.keys() - offered
     assert offered <= free.keys()

@@ -1,6 +1,6 @@
 """A state updated change by change equals one built from scratch, and so do the decisions made from it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -162,18 +162,19 @@ def _snapshot(objects: Mapping[tuple[str, Key], object]) -> Snapshot:
     return replace(empty_snapshot(), **by_field)  # type: ignore[arg-type]
 
 
-def _explain(state: ClusterState, pod: Pod) -> Any:
+def _try(answer: Callable[[], Any]) -> Any:
     try:
-        return explain_nodes(pod, [*NODES, "elsewhere"], state, FilterOptions()).verdicts
+        return answer()
     except ResolutionError as error:
         return str(error)
+
+
+def _explain(state: ClusterState, pod: Pod) -> Any:
+    return _try(lambda: explain_nodes(pod, [*NODES, "elsewhere"], state, FilterOptions()).verdicts)
 
 
 def _decide(state: ClusterState, pod: Pod) -> Any:
-    try:
-        return filter_nodes(pod, [*NODES, "elsewhere"], state, FilterOptions()).reasons
-    except ResolutionError as error:
-        return str(error)
+    return _try(lambda: filter_nodes(pod, [*NODES, "elsewhere"], state, FilterOptions()).reasons)
 
 
 def _fresh_state(objects: Mapping[tuple[str, Key], object]) -> ClusterState:
@@ -233,38 +234,39 @@ def test_a_change_without_a_difference_keeps_the_version() -> None:
     assert (first.view.version, second.view.version, second.changed_nodes) == (1, 1, frozenset())
 
 
-def _state_of(*objects: Object | list[Object]) -> ClusterState:
-    return empty_state().update(changes_of(*objects), NOW)
+def _numbered(number: int, nodes: int | None = None) -> tuple[list[str], ClusterState]:
+    """Names of nodes, and the state with the first of them and a claim `data`."""
+    names = [f"n{index}" for index in range(number)]
+    raw = [make.longhorn_node(name) for name in names[:nodes]]
+    objects = changes_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names), raw)
+    return names, empty_state().update(objects, NOW)
+
+
+PENDING = make.as_pod(make.pod("data"))
+
+
+def _filter(names: list[str], state: ClusterState) -> Decision:
+    return filter_nodes(PENDING, names, state, FilterOptions())
 
 
 def test_a_request_that_updates_a_table_ignores_the_next_change() -> None:
     """While changed nodes are profiled, more nodes change, and a more urgent request reads them."""
-    names = [f"n{index}" for index in range(200)]
-    nodes = [make.longhorn_node(name) for name in names]
-    pod = make.as_pod(make.pod("data"))
-    state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names), nodes[:100])
-    explain_nodes(pod, names, state, FilterOptions())
+    names, state = _numbered(200, nodes=100)
+    explain_nodes(PENDING, names, state, FilterOptions())
     state = state.update(changes_of([make.longhorn_node(name, 10) for name in names[:100]]), NOW)
-    explain = partial(explain_nodes, pod, names, state, FilterOptions())
-    later = state.update(changes_of(nodes[100:]), NOW)
-    fits = [
-        verdict.fits
-        for verdict in run_with(lambda: filter_nodes(pod, names, later, FilterOptions()), explain, after=50).verdicts
-    ]
-    assert fits == [False] * 200
+    explain = partial(explain_nodes, PENDING, names, state, FilterOptions())
+    later = state.update(changes_of([make.longhorn_node(name) for name in names[100:]]), NOW)
+    answer = run_with(lambda: _filter(names, later), explain, after=50)
+    assert [verdict.fits for verdict in answer.verdicts] == [False] * 200
 
 
 def _refused(decision: Decision) -> list[str]:
-    """The nodes that do not fit."""
     return [name for name, reason in zip(decision.candidates, decision.reasons, strict=True) if not reason.fits]
 
 
 def test_profiles_made_while_nodes_change_serve_the_later_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a burst each state has a successor before its profiles are complete."""
-    names = [f"n{index}" for index in range(200)]
-    nodes = [make.longhorn_node(name) for name in names]
-    pod = make.as_pod(make.pod("data"))
-    state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names), nodes)
+    names, state = _numbered(200)
     profiled: list[str] = []
 
     def count(view: View, classes: VolumeClasses, name: str) -> Refused | tuple[OpenDisk, ...]:
@@ -277,41 +279,37 @@ def test_profiles_made_while_nodes_change_serve_the_later_states(monkeypatch: py
     def change() -> None:
         later.append(state.update(changes_of(make.longhorn_node("n7", 10)), NOW))
 
-    assert _refused(run_with(change, partial(filter_nodes, pod, names, state, FilterOptions()), after=100)) == []
+    assert _refused(run_with(change, partial(_filter, names, state), after=100)) == []
     (later_state,) = later
     profiled.clear()
-    assert _refused(filter_nodes(pod, names, later_state, FilterOptions())) == ["n7"]
+    assert _refused(_filter(names, later_state)) == ["n7"]
     assert profiled == ["n7"]
     last = later_state.update(changes_of(make.longhorn_node("n8", 10)), NOW)
     latest = last.update(changes_of(make.longhorn_node("n9", 10)), NOW)
     profiled.clear()
-    assert _refused(filter_nodes(pod, names, latest, FilterOptions())) == ["n7", "n8", "n9"]
-    assert _refused(filter_nodes(pod, names, last, FilterOptions())) == ["n7", "n8"]
+    assert _refused(_filter(names, latest)) == ["n7", "n8", "n9"]
+    assert _refused(_filter(names, last)) == ["n7", "n8"]
     assert profiled in (["n8", "n9", "n9"], ["n9", "n8", "n9"]), "an older state is made from the newer one"
 
 
 def test_an_older_state_is_evaluated_as_it_was_after_a_later_one() -> None:
     """Its request began before the change, and its profiles are made from the later ones."""
-    names = [f"n{index}" for index in range(50)]
-    pod = make.as_pod(make.pod("data"))
-    nodes = [make.longhorn_node(name) for name in names]
-    state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names), nodes)
+    names, state = _numbered(50)
     later = state.update(changes_of(make.longhorn_node("n7", 10)), NOW)
     for current, refused in ((later, ["n7"]), (state, []), (later, ["n7"])):
-        assert _refused(filter_nodes(pod, names, current, FilterOptions())) == refused
+        assert _refused(_filter(names, current)) == refused
 
 
 def test_the_profile_cache_is_bounded_however_often_nodes_change() -> None:
     """A long-lived leader sees nodes change without end; results of outdated profiles must be dropped."""
-    names = [f"n{index}" for index in range(4)]
-    state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names))
-    pod = make.as_pod(make.pod("data"))
-    required = requirements(resolve(pod, state.view).local, resolve(pod, state.view).volumes)
+    names, state = _numbered(4, nodes=0)
+    resolution = resolve(PENDING, state.view)
+    required = requirements(resolution.local, resolution.volumes)
     largest = 0
     for number in range(1500):
         node = make.longhorn_node(names[number % 4], {"disk-1": make.disk(100, scheduled=number % 997 / 10)})
         state = state.update(changes_of(node), NOW)
-        explain_nodes(pod, names, state, FilterOptions())
+        explain_nodes(PENDING, names, state, FilterOptions())
         cached = state.profiles.evaluate(required, [], Budget(), examine_safety=True)
         largest = max(largest, len(cached))
     # At most 64 results, 4 for each node, and those of one request; there are 997 different profiles.

@@ -4,7 +4,7 @@ It has no profiles, caches, masks or bounds: it tries every assignment of replic
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from random import Random
@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.decide.decision import FilterOptions, Packing
+from scheduler_core.decide.explain import Explanation
 from scheduler_core.evaluation import whole_pod
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
-from tests.builders import Object, bound, disk, explained, fitting, longhorn_node, pod, replica, setting, view
-
-EXACT = FilterOptions(packing=Packing.EXACT)
+from tests.builders import Object, bound, disk, explained, fitting, longhorn_node, pod, reasons, replica, setting, view
 
 
 @dataclass
@@ -170,36 +169,16 @@ def _random_volume(random: Random, nodes: dict[str, Node]) -> Volume:
 
 def objects(cluster: Cluster) -> list[Object]:
     """The cluster as Kubernetes objects."""
-    raw_objects = [
-        setting("allow-volume-creation-with-degraded-availability", str(cluster.degraded).lower()),
-        setting("replica-soft-anti-affinity", str(cluster.soft_node).lower()),
-        setting("replica-zone-soft-anti-affinity", str(cluster.soft_zone).lower()),
-        setting("replica-disk-soft-anti-affinity", str(cluster.soft_disk).lower()),
-    ]
+    settings = {
+        "allow-volume-creation-with-degraded-availability": cluster.degraded,
+        "replica-soft-anti-affinity": cluster.soft_node,
+        "replica-zone-soft-anti-affinity": cluster.soft_zone,
+        "replica-disk-soft-anti-affinity": cluster.soft_disk,
+    }
+    raw_objects = [setting(name, str(value).lower()) for name, value in settings.items()]
     for name, node in cluster.nodes.items():
-        disks = {
-            key: disk(
-                entry.size,
-                scheduled=entry.scheduled,
-                reserved=entry.reserved,
-                available=entry.available,
-                allow=entry.allow,
-                ready=entry.ready,
-                tags=entry.tags,
-            )
-            for key, entry in node.disks.items()
-        }
-        raw_objects.append(
-            longhorn_node(
-                name,
-                disks,
-                allow=node.allow,
-                evict=node.evict,
-                ready=node.ready,
-                schedulable=node.schedulable,
-                zone=node.zone,
-            )
-        )
+        disks = {key: disk(**vars(entry)) for key, entry in node.disks.items()}
+        raw_objects.append(longhorn_node(name, **{**vars(node), "disks": disks}))
     for index, volume in enumerate(cluster.volumes):
         *claim, raw_volume = bound(
             f"v{index}",
@@ -441,22 +420,20 @@ def expected(cluster: Cluster) -> set[str]:
     return {name for name in nodes if whole_pod_fits(cluster, name)}
 
 
-def requesting_pod(cluster: Cluster) -> Object:
-    return pod(*(f"v{index}" for index in range(len(cluster.volumes))))
+def explanation_of(cluster: Cluster) -> Explanation:
+    """The whole decision about a pod with every volume."""
+    requesting_pod = pod(*(f"v{index}" for index in range(len(cluster.volumes))))
+    return explained(requesting_pod, objects(cluster), options=FilterOptions(packing=Packing.EXACT))
 
 
+@pytest.mark.parametrize("draw", [random_cluster, random_spread])
 @given(st.randoms(use_true_random=False))
-def test_a_node_fits_exactly_if_the_rules_allow_it(random: Random) -> None:
-    """All rules together: replicas in every state, closed nodes and disks, packing."""
-    cluster = random_cluster(random)
-    assert set(fitting(explained(requesting_pod(cluster), objects(cluster), options=EXACT))) == expected(cluster)
-
-
-@given(st.randoms(use_true_random=False))
-def test_a_node_fits_exactly_if_every_replica_that_needs_a_place_has_one(random: Random) -> None:
-    """Several replicas of several volumes, on any nodes, apart from each other as the settings say."""
-    cluster = random_spread(random)
-    assert set(fitting(explained(requesting_pod(cluster), objects(cluster), options=EXACT))) == expected(cluster)
+def test_a_node_fits_exactly_if_the_rules_allow_it(draw: Callable[[Random], Cluster], random: Random) -> None:
+    """All rules together: replicas in every state, closed nodes and disks, packing; or several replicas of several volumes, on any nodes,
+    apart from each other as the settings say.
+    """
+    cluster = draw(random)
+    assert set(fitting(explanation_of(cluster))) == expected(cluster)
 
 
 @given(st.randoms(use_true_random=False))
@@ -465,7 +442,7 @@ def test_counting_instead_of_placing_refuses_no_node_that_fits(random: Random) -
     cluster = random_spread(random)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(whole_pod, "MAX_DISKS", 0)
-        nodes = set(fitting(explained(requesting_pod(cluster), objects(cluster), options=EXACT)))
+        nodes = set(fitting(explanation_of(cluster)))
     assert nodes >= expected(cluster)
 
 
@@ -474,7 +451,7 @@ def test_a_node_without_replicas_gets_the_same_reason_from_its_profile_and_alone
     """The evaluation of thousands of nodes agrees with that of a single one."""
     cluster = random_cluster(random)
     holding = {entry.node for volume in cluster.volumes for entry in volume.replicas}
-    explanation = explained(requesting_pod(cluster), objects(cluster), options=EXACT)
+    decision = explanation_of(cluster).decision
     current = view(objects(cluster))
     cluster_reasons = (
         Reason.HOME,
@@ -485,22 +462,17 @@ def test_a_node_without_replicas_gets_the_same_reason_from_its_profile_and_alone
         Reason.TOO_FEW_NODES,
         Reason.VOLUME_FAULTED,
     )
-    for name, reason in zip(explanation.decision.candidates, explanation.decision.reasons, strict=True):
+    for name, reason in zip(decision.candidates, decision.reasons, strict=True):
         if name not in holding and reason not in cluster_reasons and cluster.local:
-            assert evaluate_node(current, explanation.decision.resolution, name).reason(Budget()) is reason
+            assert evaluate_node(current, decision.resolution, name).reason(Budget()) is reason
 
 
 @given(st.randoms(use_true_random=False))
 def test_where_nodes_are_too_few_larger_disks_change_nothing(random: Random) -> None:
     """So the reason never names what space could mend."""
     cluster = random_spread(random)
-    pod_object = requesting_pod(cluster)
-    before = explained(pod_object, objects(cluster), options=EXACT).decision
-    too_few = {
-        name for name, reason in zip(before.candidates, before.reasons, strict=True) if reason is Reason.TOO_FEW_NODES
-    }
+    too_few = {name for name, reason in reasons(explanation_of(cluster)).items() if reason == Reason.TOO_FEW_NODES.name}
     for node in cluster.nodes.values():
         for entry in node.disks.values():
             entry.size, entry.available, entry.scheduled = 2**20, 2**20, 0
-    after = explained(pod_object, objects(cluster), options=EXACT)
-    assert too_few.isdisjoint(fitting(after))
+    assert too_few.isdisjoint(fitting(explanation_of(cluster)))

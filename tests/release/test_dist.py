@@ -84,7 +84,6 @@ def cluster(control_plane: ControlPlane) -> Iterator[DevCluster]:
 
 
 def test_checksums_and_signatures_hold(dist: Path, key: Path, tmp_path: Path) -> None:
-    """By sha256sum and OpenSSL. Every file in the folder itself has a signature, and no file has the key."""
     run(dist, "sha256sum", "--check", "--strict", "--quiet", SUMS)
     files = {path for path in dist.rglob("*") if path.is_file() and path.suffix != ".sig"}
     listed = {dist / line.split()[1] for line in (dist / SUMS).read_text().splitlines()}
@@ -111,7 +110,6 @@ def test_the_same_sources_make_the_same_bytes(dist: Path, key: Path, tmp_path: P
 
 @pytest.mark.parametrize("package", ["*.whl", "*_*_*.tar.gz"])
 def test_a_package_runs_in_an_empty_environment(dist: Path, package: str, tmp_path: Path) -> None:
-    """As docs/installation.md shows it, from an empty folder."""
     (file,) = (path for path in dist.glob(package) if not path.name.startswith(PLUGIN))
     command = (program("uv"), "tool", "run", "--no-config", "--from", file, "longhorn-extender")
     assert run(tmp_path, *command, "--version").stdout == f"{VERSION}\n"
@@ -127,7 +125,6 @@ def test_the_packaged_chart_is_the_chart(dist: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the plugin is installed."""
     return tmp_path_factory.mktemp("krew")
 
 
@@ -179,7 +176,6 @@ def test_the_plugin_reads_the_cluster_that_kubectl_talks_to(kubectl: Callable[..
 
 
 def test_man_pages_have_no_errors(dist: Path) -> None:
-    """By groff, which warns of what it does not know. There is one of the program, and one of each command."""
     groff = program("groff")
     pages = sorted((dist / "man").iterdir())
     assert {"longhorn-extender.1", "longhorn-extender-policy-check.1", "longhorn-extender-serve.1"} <= {

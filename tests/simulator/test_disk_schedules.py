@@ -1,13 +1,20 @@
 """With DiskSchedules the simulator starts, grows, copies and writes only granted bytes."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 
-from app.kube.resources import CLAIMS, LONGHORN_BACKING_IMAGES, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
+from app.kube.resources import (
+    CLAIMS,
+    DISK_SCHEDULES,
+    LONGHORN_BACKING_IMAGES,
+    LONGHORN_NAMESPACE,
+    LONGHORN_VOLUMES,
+    PERSISTENT_VOLUMES,
+)
 from scheduler_core.model.disk_schedule import Allocation, AllocationState
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
-from simulator.config import Config
 from simulator.status import report
 from tests.worlds.fake_api import until
 from tests.worlds.simulator import GIB, QUICK, World
@@ -16,14 +23,9 @@ from tests.worlds.simulator_disk_schedules import DiskScheduling
 CLAIM = CLAIMS.path("shop", "v")
 
 
-def disk_schedule_config(**changes: object) -> Config:
-    """A configuration without delays."""
-    return msgspec.structs.replace(QUICK, disk_schedules=True, **changes)
-
-
-async def start_world(*sizes: str, settings: Config | None = None) -> tuple[World, DiskScheduling]:
+async def start_world(*sizes: str, **changes: Any) -> tuple[World, DiskScheduling]:
     """Starts a cluster with a DiskSchedule for each disk."""
-    world = World(settings or disk_schedule_config())
+    world = World(disk_schedules=True, **changes)
     await world.start(*sizes)
     disks = DiskScheduling(world)
     await disks.sync()
@@ -45,7 +47,6 @@ async def test_the_simulator_places_no_replica() -> None:
 
 
 async def test_a_replica_starts_once_its_disk_grants_its_size() -> None:
-    """Neither a placement nor a request is enough."""
     world, disks = await start_world("50Gi")
     await world.settle(world.add_volume("v", 10), world.attach("v", "a"))
     await world.settle(disks.ask())
@@ -69,10 +70,7 @@ async def test_a_rejected_replica_starts_on_the_next_disk_that_grants_it() -> No
     [replica_of_u] = world.replicas("u")
     [replica_of_v] = world.replicas("v")
     full_disk = replica_of_v.model.disk_id
-    await world.api.patch(
-        f"/apis/longhorn.io/v1beta2/namespaces/longhorn-system/diskschedules/{full_disk}",
-        {"metadata": {}, "spec": {"replicas": {"another": 15 * GIB}}},
-    )
+    await world.patch(DISK_SCHEDULES, full_disk, spec={"replicas": {"another": 15 * GIB}})
     await disks.answer()
     assert disks.schedules[full_disk].status.replicas[replica_of_v.name] == Allocation(AllocationState.REJECTED, 0)
     await world.settle(world.attach("v", "a"))
@@ -83,7 +81,6 @@ async def test_a_rejected_replica_starts_on_the_next_disk_that_grants_it() -> No
 
 
 async def test_an_engine_starts_once_all_its_placed_replicas_are_granted() -> None:
-    """A replica granted later would have to be rebuilt."""
     world, disks = await start_world("50Gi", "50Gi")
     await world.settle(world.add_volume("v", 10, DISABLED, replicas=2), world.attach("v", "a"))
     for _ in range(2):  # one replica is placed at a time
@@ -98,7 +95,6 @@ async def test_an_engine_starts_once_all_its_placed_replicas_are_granted() -> No
 
 
 async def test_a_rebuild_waits_for_its_grant() -> None:
-    """The successor of an evicted replica gets its data once it is granted."""
     world, disks = await start_world("50Gi", "50Gi", "50Gi")
     await disks.settle(world.add_volume("v", 10, DISABLED, replicas=2), world.attach("v", "a"))
     leaving = world.places("v")[0]
@@ -114,7 +110,7 @@ async def test_a_rebuild_waits_for_its_grant() -> None:
 async def test_an_ungranted_replica_with_data_starts_again() -> None:
     world = World()
     await world.settle(world.start("50Gi"), world.add_volume("v", 40), world.write("v", 30), world.attach("v", "a"))
-    world.controllers.config = disk_schedule_config()
+    world.controllers.config = msgspec.structs.replace(QUICK, disk_schedules=True)
     disks = DiskScheduling(world)
     await disks.settle()
     [replica] = world.replicas("v")
@@ -132,10 +128,10 @@ async def grow_claim(*sizes: str, gib: int, replicas: int) -> tuple[World, DiskS
     spec = {"volumeName": "v", "storageClassName": "none", "resources": {"requests": {"storage": "10Gi"}}}
     status = {"capacity": {"storage": "10Gi"}}
     body = {"metadata": {"name": "v", "namespace": "shop"}, "spec": spec, "status": status}
-    await world.api.create(CLAIMS.path("shop"), body)
+    await world.create(CLAIMS, body)
     reference = {"namespace": "shop", "name": "v"}
-    volume = {"metadata": {}, "spec": {"claimRef": reference, "capacity": {"storage": "10Gi"}}}
-    await disks.settle(world.api.patch(PERSISTENT_VOLUMES.path(name="v"), volume), world.attach("v", "a"))
+    volume = {"claimRef": reference, "capacity": {"storage": "10Gi"}}
+    await disks.settle(world.patch(PERSISTENT_VOLUMES, "v", spec=volume), world.attach("v", "a"))
     assert world.volume("v").robustness == "healthy"
     await world.api.patch(CLAIM, {"metadata": {}, "spec": {"resources": {"requests": {"storage": f"{gib}Gi"}}}})
     await world.settle()
@@ -156,7 +152,6 @@ def _gib(text: str) -> int:
 
 
 async def test_an_expansion_waits_until_every_disk_grants_it() -> None:
-    """The claim reports the new size once all replicas have grown."""
     world, disks = await grow_claim("50Gi", "50Gi", gib=20, replicas=2)
     assert sizes_of(world) == (20, [10, 10], 10, 10)
     await world.settle(disks.ask())
@@ -169,10 +164,7 @@ async def test_an_expansion_that_one_disk_rejects_changes_nothing() -> None:
     """The other disk's grant is given back, although Longhorn's own rule allows both."""
     world, disks = await grow_claim("50Gi", "50Gi", gib=20, replicas=2)
     full_disk = world.disk("b").uuid
-    await world.api.patch(
-        f"/apis/longhorn.io/v1beta2/namespaces/longhorn-system/diskschedules/{full_disk}",
-        {"metadata": {}, "spec": {"replicas": {"another": 35 * GIB}}},
-    )
+    await world.patch(DISK_SCHEDULES, full_disk, spec={"replicas": {"another": 35 * GIB}})
     await disks.answer()
     for _ in range(5):
         for run_controllers in (disks.ask, disks.answer, world.settle):
@@ -186,7 +178,6 @@ async def test_an_expansion_that_one_disk_rejects_changes_nothing() -> None:
 
 
 async def test_writes_stay_within_the_grant_and_reduce_the_available_space() -> None:
-    """A volume whose expansion waits is not filled beyond its old size."""
     world, disks = await grow_claim("50Gi", gib=30, replicas=1)
     await world.settle(world.write("v", 25))
     assert world.volume("v").actual_size == 10 * GIB
@@ -198,7 +189,6 @@ async def test_writes_stay_within_the_grant_and_reduce_the_available_space() -> 
 
 
 async def test_a_grant_wakes_the_controllers_that_wait_for_it() -> None:
-    """Nothing but the DiskSchedule and the replica's size changes."""
     world, disks = await grow_claim("50Gi", gib=20, replicas=1)
     await world.settle(world.add_volume("w", 10), world.attach("w", "a"))
     queues = (world.controllers.volumes, world.controllers.claims, world.controllers.replicas)
@@ -229,8 +219,7 @@ async def test_a_deleted_replica_is_gone_once_its_data_is_deleted_and_its_space_
 
 
 async def test_a_released_replica_waits_for_the_deletion_of_its_data() -> None:
-    """Only the simulator's finalizer remains on the replica."""
-    world, disks = await start_world("50Gi", settings=disk_schedule_config(delete_seconds=(3600.0, 3600.0)))
+    world, disks = await start_world("50Gi", delete_seconds=(3600.0, 3600.0))
     await disks.settle(world.add_volume("v", 10), world.attach("v", "a"))
     await world.settle(world.delete_volume("v"))
     await world.settle(disks.release())
@@ -239,21 +228,17 @@ async def test_a_released_replica_waits_for_the_deletion_of_its_data() -> None:
 
 
 async def test_a_backing_image_is_copied_once_the_disk_grants_it() -> None:
-    """A replica that needs the image waits for the copy."""
     world, disks = await start_world("50Gi")
     metadata = {"name": "i", "namespace": LONGHORN_NAMESPACE, "annotations": {"simulator/real-size": "3Gi"}}
-    await world.api.create(LONGHORN_BACKING_IMAGES.path(LONGHORN_NAMESPACE), {"metadata": metadata})
+    await world.create(LONGHORN_BACKING_IMAGES, {"metadata": metadata})
     await world.add_volume("v", 10)
-    path = LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, "v")
-    await world.settle(world.api.patch(path, {"metadata": {}, "spec": {"backingImage": "i"}}), world.attach("v", "a"))
+    await world.settle(world.patch(LONGHORN_VOLUMES, "v", spec={"backingImage": "i"}), world.attach("v", "a"))
     assert world.store.backing_images.models["i"].disks == ()
     await world.settle(disks.ask())
     image = world.store.backing_images.objects["i"]
     assert image.model.disks == (world.disk("a").uuid,)
     assert "diskFileStatusMap" not in image.status
-    await world.api.patch(
-        LONGHORN_BACKING_IMAGES.path(LONGHORN_NAMESPACE, "i"), {"metadata": {}, "spec": {"diskFileSpecMap": None}}
-    )
+    await world.patch(LONGHORN_BACKING_IMAGES, "i", spec={"diskFileSpecMap": None})
     await world.settle(disks.answer())
     assert not world.attachment("v").get("attached")
     await disks.settle()
@@ -263,7 +248,6 @@ async def test_a_backing_image_is_copied_once_the_disk_grants_it() -> None:
 
 
 async def test_no_disk_grants_more_than_is_available() -> None:
-    """Four of ten volumes of 20 Gi fit on these disks."""
     world, disks = await start_world("50Gi", "50Gi")
     for number in range(10):
         await world.add_volume(f"v{number}", 20, DISABLED)

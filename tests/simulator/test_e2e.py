@@ -19,6 +19,7 @@ from app.kube.resources import (
 )
 from devcluster.errors import KubectlError
 from tests.control_plane import ControlPlane
+from tests.worlds.simulator import reported
 from tests.worlds.simulator_cluster import Rig, Scene, claim, pod, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -26,7 +27,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """The cluster that all tests share; each test adds its own nodes."""
     folder: Path = tmp_path_factory.mktemp("simulator")
     with control_plane.borrow() as cluster:
         yield Rig(cluster, folder)
@@ -42,11 +42,8 @@ def scene(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Scene]:
 
 @pytest.mark.smoke
 def test_local_volume_is_placed_on_the_node_of_its_pod(scene: Scene) -> None:
-    """The volume is provisioned, attached, placed and listed in the node's status."""
     _, home = scene.add_nodes("40Gi", "40Gi")
-    scene.add_claim("data", "10Gi")
-    scene.add_pod("app", "data", node=home)
-    until("pod runs", lambda: scene.running("app"))
+    scene.start("10Gi", home)
     assert scene.replica_nodes("data") == [home]
     name = scene.replicas("data")[0]["metadata"]["name"]
     until("status lists the replica", lambda: _disk(scene, home)["scheduledReplica"] == {name: 10 * 2**30})
@@ -54,7 +51,6 @@ def test_local_volume_is_placed_on_the_node_of_its_pod(scene: Scene) -> None:
 
 
 def test_best_effort_replica_goes_elsewhere_from_a_full_node(scene: Scene) -> None:
-    """The pod runs all the same, and is reported as misplaced."""
     home, other = scene.add_nodes("10Gi", "40Gi")
     _fill(scene, home, "longhorn-local")
     scene.add_provisioned("second", "6Gi", "longhorn-local", home)
@@ -65,7 +61,6 @@ def test_best_effort_replica_goes_elsewhere_from_a_full_node(scene: Scene) -> No
 
 
 def test_strict_local_pod_is_stuck_until_space_is_freed(scene: Scene) -> None:
-    """The pod is reported as stuck, and runs once another volume is deleted."""
     home, _ = scene.add_nodes("10Gi", "40Gi")
     _fill(scene, home, "longhorn-strict")
     scene.add_provisioned("second", "6Gi", "longhorn-strict", home)
@@ -78,11 +73,8 @@ def test_strict_local_pod_is_stuck_until_space_is_freed(scene: Scene) -> None:
 
 
 def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> None:
-    """The forced pod is stuck, and the reason names the replica's node."""
     home, other = scene.add_nodes("20Gi", "20Gi")
-    scene.add_claim("data", "5Gi", "longhorn-strict")
-    scene.add_pod("first", "data", node=home)
-    until("pod runs", lambda: scene.running("first"))
+    scene.start("5Gi", home, "longhorn-strict", "first")
     scene.rig.cluster.kubectl("delete", "pod", "first", "-n", scene.name)
     scene.force_pod("forced", other, "data")
     until("stuck", lambda: f"its replica is on node {home}" in _stuck_reason(scene))
@@ -90,11 +82,8 @@ def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> 
 
 
 def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
-    """With reclaim policy Retain only the claim is deleted."""
     [home] = scene.add_nodes("20Gi")
-    scene.add_claim("data", "5Gi", "longhorn-retain")
-    scene.add_pod("app", "data", node=home)
-    until("pod runs", lambda: scene.running("app"))
+    scene.start("5Gi", home, "longhorn-retain")
     handle = _handle(scene)
     scene.rig.cluster.kubectl("delete", "pod/app", "pvc/data", "-n", scene.name, "--wait=false")
     until("released", lambda: _phase(scene.rig, handle) == "Released")
@@ -107,7 +96,6 @@ def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
 
 
 def test_settings_unknown_to_longhorn_are_refused(rig: Rig) -> None:
-    """The error text is Longhorn's, and known settings are accepted."""
     setting = {
         "apiVersion": "longhorn.io/v1beta2",
         "kind": "Setting",
@@ -115,42 +103,38 @@ def test_settings_unknown_to_longhorn_are_refused(rig: Rig) -> None:
         "value": "true",
     }
 
-    def refusal() -> str:
-        try:
-            rig.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(setting))
-        except KubectlError as error:
-            return str(error)
-        return ""
-
-    text = until("refused", refusal)
-    assert "setting scheduler-extender-enabled is not supported" in text
+    create = ("create", "--dry-run=server", "-f", "-")
+    assert "setting scheduler-extender-enabled is not supported" in _refusal(rig, *create, input=json.dumps(setting))
     known_setting = {**setting, "metadata": {"name": "taint-toleration", "namespace": "longhorn-system"}}
-    rig.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(known_setting))
+    rig.cluster.kubectl(*create, input=json.dumps(known_setting))
 
 
 def test_disk_eviction_requires_disabled_scheduling(scene: Scene) -> None:
-    """Longhorn's webhook refuses the eviction and names the disk."""
     [home] = scene.add_nodes("20Gi")
 
-    def patch(**fields: bool) -> None:
-        body = json.dumps({"spec": {"disks": {"disk-1": fields}}})
-        arguments = ["patch", "lhn", home, "-n", "longhorn-system", "--dry-run=server", "--type=merge", "-p", body]
-        scene.rig.cluster.kubectl(*arguments)
+    patch = ("patch", "lhn", home, "-n", "longhorn-system", "--dry-run=server", "--type=merge", "-p")
+    evicted, closed = (
+        json.dumps({"spec": {"disks": {"disk-1": {"evictionRequested": True, **more}}}})
+        for more in ({}, {"allowScheduling": False})
+    )
+    assert "need to disable scheduling on disk disk-1 for disk eviction" in _refusal(scene.rig, *patch, evicted)
+    scene.rig.cluster.kubectl(*patch, closed)
+
+
+def _refusal(rig: Rig, *arguments: str, **options: str) -> str:
+    """What kubectl says once an admission policy refuses the call: the API server applies it some time after its creation."""
 
     def refusal() -> str:
         try:
-            patch(evictionRequested=True)
+            rig.cluster.kubectl(*arguments, **options)  # type: ignore[arg-type] # only input is given
         except KubectlError as error:
             return str(error)
         return ""
 
-    # The API server applies an admission policy some time after its creation.
-    assert "need to disable scheduling on disk disk-1 for disk eviction" in until("refused", refusal)
-    patch(evictionRequested=True, allowScheduling=False)
+    return str(until("refused", refusal))
 
 
 def test_killed_simulator_resumes_its_work(scene: Scene) -> None:
-    """Each claim gets one volume and one replica, and all pods run."""
     [home] = scene.add_nodes("100Gi")
     before = _volume_names(scene.rig)
     names = [f"app-{index}" for index in range(6)]
@@ -168,11 +152,8 @@ def test_killed_simulator_resumes_its_work(scene: Scene) -> None:
 
 
 def test_failed_replica_is_reused_when_its_node_returns(scene: Scene) -> None:
-    """The volume is degraded while the node is down, and healthy afterwards."""
     homes = scene.add_nodes("20Gi", "20Gi", "20Gi")
-    scene.add_claim("data", "5Gi", "longhorn")
-    scene.add_pod("app", "data", node=homes[0])
-    until("pod runs", lambda: scene.running("app"))
+    scene.start("5Gi", homes[0], "longhorn")
     before = {each["metadata"]["name"] for each in scene.replicas("data")}
     scene.rig.cluster.kubectl("annotate", "node", homes[2], "simulator/down=true")
     until("degraded", lambda: _robustness(scene) == "degraded")
@@ -185,17 +166,14 @@ def test_written_data_reduces_the_available_space(scene: Scene) -> None:
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi", **{"simulator/write": "3Gi"})
     scene.add_pod("app", "data", node=home)
-    until("written", lambda: _disk(scene, home)["storageAvailable"] == 17 * 2**30 // (100 * 2**20) * (100 * 2**20))
+    until("written", lambda: _disk(scene, home)["storageAvailable"] == reported(17))
     until("scheduled", lambda: _disk(scene, home)["storageScheduled"] == 5 * 2**30)
-    assert _disk(scene, home)["storageAvailable"] == 17 * 2**30 // (100 * 2**20) * (100 * 2**20)
+    assert _disk(scene, home)["storageAvailable"] == reported(17)
 
 
 def test_grown_claim_grows_its_volume(scene: Scene) -> None:
-    """The volume grows as far as Longhorn's space rule allows; the API server refuses more, and the claim keeps its request."""
     [home] = scene.add_nodes("20Gi")
-    scene.add_claim("data", "5Gi")
-    scene.add_pod("app", "data", node=home)
-    until("pod runs", lambda: scene.running("app"))
+    scene.start("5Gi", home)
     scene.add_claim("data", "8Gi")
     until("grown", lambda: _capacity(scene) == str(8 * 2**30))
     assert scene.replicas("data")[0]["spec"]["volumeSize"] == str(8 * 2**30)
@@ -210,11 +188,8 @@ def test_grown_claim_grows_its_volume(scene: Scene) -> None:
 
 
 def test_a_growth_is_refused_while_longhorn_does_not_answer(scene: Scene) -> None:
-    """Its webhook's failurePolicy is Fail; other updates of the claim are made."""
     [home] = scene.add_nodes("20Gi")
-    scene.add_claim("data", "5Gi")
-    scene.add_pod("app", "data", node=home)
-    until("pod runs", lambda: scene.running("app"))
+    scene.start("5Gi", home)
     scene.rig.simulator.kill()
     try:
         with pytest.raises(ApiError, match=r"failed calling webhook .*validator\.longhorn\.io"):

@@ -4,6 +4,7 @@ instance managers are missing.
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, STRICT_LOCAL
 from simulator.__main__ import BAD_INPUT, BROKEN, _explain
 from simulator.nodes import manager_name
 from simulator.objects import DRIVER
-from tests.worlds.simulator import GIB, QUICK, World
+from tests.worlds.simulator import GIB, World, reported
 
 ROOT = Path(__file__).parents[2]
 LONG = 3600.0
@@ -31,22 +32,21 @@ async def _attach_volumes(world: World, *names: str, node: str = "a") -> None:
 
 
 async def test_node_status_omits_a_replica_until_the_lag_is_over() -> None:
-    """Conditions and free space are written at once all the same."""
-    world = World(msgspec.structs.replace(QUICK, status_lag=(LAG, LAG)))
+    world = World(status_lag=(LAG, LAG))
     await world.start("50Gi", "50Gi")
     await _attach_volumes(world, "v")
     await world.write("v", 5)
-    await world.api.patch(resources.NODES.path(name="a"), {"metadata": {}, "spec": {"unschedulable": True}})
+    await world.patch(resources.NODES, "a", spec={"unschedulable": True})
     await world.settle()
     assert world.places("v") == ["a"]
     assert (world.disk("a").storage_scheduled, world.disk("a").scheduled_replicas) == (0, {})
-    assert world.disk("a").storage_available == 45 * GIB // (100 * 2**20) * (100 * 2**20)
+    assert world.disk("a").storage_available == reported(45)
     assert not world.store.longhorn_nodes.models["a"].schedulable
 
 
 async def test_node_status_lists_a_replica_once_the_lag_is_over() -> None:
     """The controller requeues the node, so no other event is necessary."""
-    world = World(msgspec.structs.replace(QUICK, status_lag=(LAG, LAG)))
+    world = World(status_lag=(LAG, LAG))
     await world.start("50Gi")
     await _attach_volumes(world, "v")
     assert world.disk("a").storage_scheduled == 0
@@ -58,8 +58,7 @@ async def test_node_status_lists_a_replica_once_the_lag_is_over() -> None:
 
 
 async def test_each_replica_has_a_lag_of_its_own() -> None:
-    """Frequent changes on a node do not delay older ones."""
-    world = World(msgspec.structs.replace(QUICK, status_lag=(LAG, LAG)))
+    world = World(status_lag=(LAG, LAG))
     await world.start("50Gi")
     await _attach_volumes(world, "u")
     world.seconds += LAG / 2
@@ -71,7 +70,7 @@ async def test_each_replica_has_a_lag_of_its_own() -> None:
 
 async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> None:
     """The replica's object is gone, and its space is still counted: for as long as the lag of freed space, not of placements."""
-    world = World(msgspec.structs.replace(QUICK, freed_lag=(LAG, LAG)))
+    world = World(freed_lag=(LAG, LAG))
     await world.settle(world.start("50Gi"), _attach_volumes(world, "v"))
     await world.settle(world.delete_volume("v"))
     assert world.store.replicas.objects == {}
@@ -82,7 +81,6 @@ async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> N
 
 
 async def test_node_status_stays_as_it_was_while_the_node_s_manager_is_gone() -> None:
-    """A replica that is deleted meanwhile counts until the manager is back."""
     world = World()
     await world.settle(world.start("50Gi"), _attach_volumes(world, "v"), world.annotate_node("a", down="true"))
     assert (world.disk("a").ready, world.disk("a").schedulable) == (False, False)
@@ -90,12 +88,12 @@ async def test_node_status_stays_as_it_was_while_the_node_s_manager_is_gone() ->
     assert world.store.replicas.objects == {}
     assert world.disk("a").storage_scheduled == 10 * GIB
     await world.settle(world.annotate_node("a", down=None))
-    assert (world.disk("a").ready, world.disk("a").storage_scheduled) == (True, 0)
+    disk = world.disk("a")
+    assert (disk.ready, disk.storage_scheduled, disk.scheduled_replicas) == (True, 0, {})
 
 
 @pytest.mark.parametrize("locality", [BEST_EFFORT, STRICT_LOCAL])
 async def test_local_volume_too_large_for_every_disk_is_not_attached(locality: str) -> None:
-    """The failed precheck keeps it detached until there is enough space."""
     world = World()
     await world.settle(world.start("10Gi"), world.add_volume("v", 20, locality), world.attach("v", "a"))
     assert "un-schedulable replicas" in world.attachment("v")["attachError"]["message"]
@@ -106,7 +104,6 @@ async def test_local_volume_too_large_for_every_disk_is_not_attached(locality: s
 
 
 async def test_local_volume_without_room_on_one_node_is_attached_on_another() -> None:
-    """A detached volume counts as scheduled again."""
     world = World()
     await world.settle(world.start("10Gi", "50Gi"), world.add_volume("v", 20, STRICT_LOCAL), world.attach("v", "a"))
     await world.settle(world.detach("v"))
@@ -116,8 +113,8 @@ async def test_local_volume_without_room_on_one_node_is_attached_on_another() ->
 
 
 async def _write_image_deployment(world: World, **nodes: bool) -> None:
-    path = resources.LONGHORN_ENGINE_IMAGES.path(resources.LONGHORN_NAMESPACE, "ei-simulated")
-    await world.settle(world.api.patch(path, {"metadata": {}, "status": {"nodeDeploymentMap": nodes}}))
+    image = world.patch(resources.LONGHORN_ENGINE_IMAGES, "ei-simulated", status={"nodeDeploymentMap": nodes})
+    await world.settle(image)
 
 
 async def test_volume_is_not_attached_where_its_engine_image_is_missing() -> None:
@@ -136,17 +133,16 @@ async def test_volume_is_not_attached_where_its_engine_image_is_missing() -> Non
 
 
 async def test_volume_is_not_attached_where_no_instance_manager_runs() -> None:
-    """A stopped manager stays stopped until the annotation is removed."""
     world = World()
     await world.settle(world.start("50Gi", "50Gi"), world.add_volume("v", 10, DISABLED))
     [home] = world.places("v")
     other = "b" if home == "a" else "a"
-    path = resources.LONGHORN_INSTANCE_MANAGERS.path(resources.LONGHORN_NAMESPACE, manager_name(other, "v1"))
-    await world.api.patch(path, {"metadata": {"annotations": {"simulator/stopped": "true"}}})
+    manager = partial(world.patch, resources.LONGHORN_INSTANCE_MANAGERS, manager_name(other, "v1"))
+    await manager(metadata={"annotations": {"simulator/stopped": "true"}})
     await world.settle(world.attach("v", other))
     assert world.store.instance_managers.models[manager_name(other, "v1")].state == "stopped"
     assert world.volume("v").state == "attaching"
-    await world.settle(world.api.patch(path, {"metadata": {"annotations": {"simulator/stopped": None}}}))
+    await world.settle(manager(metadata={"annotations": {"simulator/stopped": None}}))
     assert world.volume("v").state == "attached"
 
 
@@ -162,13 +158,13 @@ async def _start_rebuild(world: World) -> str:
 
 
 async def test_replica_occupies_the_disk_while_it_is_rebuilt() -> None:
-    world = World(msgspec.structs.replace(QUICK, rebuild_seconds=(LONG, LONG)))
+    world = World(rebuild_seconds=(LONG, LONG))
     home = await _start_rebuild(world)
-    assert world.disk(home).storage_available == 45 * GIB // (100 * 2**20) * (100 * 2**20)
+    assert world.disk(home).storage_available == reported(45)
 
 
 async def test_replica_is_removed_after_five_failed_rebuilds() -> None:
-    world = World(msgspec.structs.replace(QUICK, rebuild_seconds=(LONG, LONG)))
+    world = World(rebuild_seconds=(LONG, LONG))
     await world.start("50Gi", "50Gi")
     await world.settle(world.add_volume("v", 10, DISABLED, replicas=2), world.attach("v", "a"))
     [weak] = [each.name for each in world.replicas("v") if each.model.node_id == "b"]
@@ -182,14 +178,12 @@ async def test_replica_is_removed_after_five_failed_rebuilds() -> None:
 
 
 async def test_faulted_volume_is_salvaged_only_with_auto_salvage() -> None:
-    """The volume stays faulted until the setting is true."""
     world = World()
     await world.start("50Gi", "50Gi", auto_salvage="false")
     await world.settle(_attach_volumes(world, "v"), world.annotate_node("a", down="true"))
     await world.settle(world.annotate_node("a", down=None))
     assert world.volume("v").robustness == "faulted"
-    path = resources.LONGHORN_SETTINGS.path(resources.LONGHORN_NAMESPACE, "auto-salvage")
-    await world.settle(world.api.patch(path, {"metadata": {}, "value": "true"}))
+    await world.settle(world.patch(resources.LONGHORN_SETTINGS, "auto-salvage", value="true"))
     assert world.volume("v").robustness == "healthy"
 
 
@@ -207,22 +201,20 @@ async def test_class_is_refused_unless_its_tags_exist(parameters: dict[str, str]
     world = World()
     await world.start("50Gi")
     await world.patch_disk("a", tags=["ssd"])
-    path = resources.LONGHORN_NODES.path(resources.LONGHORN_NAMESPACE, "a")
-    await world.api.patch(path, {"metadata": {}, "spec": {"tags": ["storage"]}})
+    await world.patch(resources.LONGHORN_NODES, "a", spec={"tags": ["storage"]})
     storage_class = {"metadata": {"name": "c"}, "provisioner": DRIVER, "parameters": parameters}
-    await world.api.create(resources.STORAGE_CLASSES.path(), storage_class)
+    await world.create(resources.STORAGE_CLASSES, storage_class)
     annotations = {"volume.kubernetes.io/storage-provisioner": DRIVER}
     claim: dict[str, Any] = {
         "metadata": {"name": "data", "namespace": "shop", "annotations": annotations},
         "spec": {"storageClassName": "c", "resources": {"requests": {"storage": "1Gi"}}},
     }
-    await world.settle(world.api.create(resources.CLAIMS.path("shop"), claim))
+    await world.settle(world.create(resources.CLAIMS, claim))
     assert (world.store.volumes.models == {}) is refused
     assert (world.controllers.runner.counters["provisioning_errors"] > 0) is refused
 
 
 def test_error_group_is_explained_by_its_unexpected_error() -> None:
-    """An unexpected error goes before wrong input and before the group itself."""
     wrong_input = CoreError("no such cluster")
     unexpected = KeyError("x")
     assert _explain(ExceptionGroup("tasks", [wrong_input])) == ("no such cluster", BAD_INPUT)
@@ -232,7 +224,6 @@ def test_error_group_is_explained_by_its_unexpected_error() -> None:
 
 
 def test_unexpected_error_ends_with_one_line() -> None:
-    """The traceback is in the log on standard output."""
     program = (
         "import simulator.__main__ as main\n"
         "async def broken(options):\n"

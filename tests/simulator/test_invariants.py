@@ -43,7 +43,6 @@ _event = st.one_of(
 def test_invariants_hold_after_every_event(
     kinds: tuple[Kind, ...], homes: tuple[str, ...], events: list[Event], seed: int, size: str
 ) -> None:
-    """Space is counted, strict-local data stays local, and attached volumes work."""
     initial: list[Event] = [("add", name, kind) for name, kind in zip(VOLUMES, kinds, strict=True)]
     initial += [("attach", name, home) for name, home in zip(VOLUMES, homes, strict=True)]
     world = asyncio.run(_apply_events([*initial, *events], seed, size))

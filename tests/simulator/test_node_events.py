@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_NODES, LONGHORN_REPLICAS
+from app.kube.resources import LONGHORN_NODES, LONGHORN_REPLICAS
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
-from tests.worlds.simulator import GIB, QUICK, World
+from tests.worlds.simulator import GIB, World
 
 
 def _due_volumes(world: World) -> set[str]:
@@ -16,10 +15,6 @@ def _due_volumes(world: World) -> set[str]:
 
 def _forget_due_volumes(world: World) -> None:
     world.controllers.volumes.due.clear()
-
-
-async def _patch_node(world: World, node: str, body: dict[str, Any]) -> None:
-    await world.api.patch(LONGHORN_NODES.path(LONGHORN_NAMESPACE, node), {"metadata": {}, **body})
 
 
 async def _world_with_an_unplaced_replica() -> World:
@@ -41,7 +36,7 @@ async def _world_with_an_unplaced_replica() -> World:
 )
 async def test_any_change_of_a_node_enqueues_volumes_with_an_unplaced_replica(body: dict[str, Any]) -> None:
     world = await _world_with_an_unplaced_replica()
-    await _patch_node(world, "b", body)
+    await world.patch(LONGHORN_NODES, "b", **body)
     assert _due_volumes(world) == {"v"}
 
 
@@ -57,11 +52,10 @@ async def test_any_change_of_a_node_enqueues_volumes_with_a_failed_replica() -> 
     world = World()
     await world.settle(world.start("50Gi", "50Gi", "50Gi"), world.add_volume("v", 10, DISABLED, replicas=2))
     [failed, _] = world.replicas("v")
-    path = LONGHORN_REPLICAS.path(LONGHORN_NAMESPACE, failed.name)
-    await world.api.patch(path, {"metadata": {}, "spec": {"failedAt": "2026-01-01T00:00:00Z"}})
+    await world.patch(LONGHORN_REPLICAS, failed.name, spec={"failedAt": "2026-01-01T00:00:00Z"})
     _forget_due_volumes(world)
     other = ({"a", "b", "c"} - set(world.places("v"))).pop()
-    await _patch_node(world, other, {"spec": {"tags": ["ssd"]}})
+    await world.patch(LONGHORN_NODES, other, spec={"tags": ["ssd"]})
     assert _due_volumes(world) == {"v"}
 
 
@@ -69,7 +63,7 @@ async def test_change_of_a_node_does_not_enqueue_volumes_that_wait_for_their_att
     world = World()
     await world.settle(world.start("50Gi"), world.add_volume("v", 10, BEST_EFFORT))
     _forget_due_volumes(world)
-    await _patch_node(world, "a", {"spec": {"tags": ["ssd"]}})
+    await world.patch(LONGHORN_NODES, "a", spec={"tags": ["ssd"]})
     assert _due_volumes(world) == set()
 
 
@@ -96,19 +90,9 @@ async def test_lost_node_keeps_what_is_scheduled_on_its_disks() -> None:
     assert (after.storage_maximum, after.storage_available) == (before.storage_maximum, before.storage_available)
 
 
-async def test_deleted_replica_stays_in_the_status_of_a_lost_node() -> None:
-    """It is gone from the status when the node's manager is back."""
-    world = World()
-    await world.settle(world.start("50Gi"), world.add_volume("v", 10, DISABLED))
-    await world.settle(world.annotate_node("a", down="true"), world.delete_volume("v"))
-    assert (world.replicas("v"), world.disk("a").storage_scheduled) == ([], 10 * GIB)
-    await world.settle(world.annotate_node("a", down=None))
-    assert (world.disk("a").storage_scheduled, world.disk("a").scheduled_replicas) == (0, {})
-
-
 async def test_volumes_of_one_pod_choose_the_same_disk_on_a_stale_status() -> None:
     """Both fit the disk with more room by the status, which does not list the first one yet."""
-    world = World(msgspec.structs.replace(QUICK, status_lag=(30.0, 30.0)))
+    world = World(status_lag=(30.0, 30.0))
     await world.start()
     await world.add_node("a", "40Gi", "60Gi")
     for name in ("u", "v"):
@@ -120,8 +104,7 @@ async def test_volumes_of_one_pod_choose_the_same_disk_on_a_stale_status() -> No
 
 
 async def test_replicas_of_one_volume_see_each_other_on_a_stale_status() -> None:
-    """The second one does not fit beside the first, and is not placed."""
-    world = World(msgspec.structs.replace(QUICK, status_lag=(30.0, 30.0)))
+    world = World(status_lag=(30.0, 30.0))
     await world.start("50Gi", replica_soft_anti_affinity="true")
     await world.settle(world.add_volume("v", 40, DISABLED, replicas=2))
     assert world.places("v") == ["a"]

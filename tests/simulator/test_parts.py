@@ -52,7 +52,6 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_wrong_configuration_is_refused_with_file_and_key(tmp_path: Path, text: str, problem: str) -> None:
-    """The error is a single line."""
     path = tmp_path / "simulator.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as raised:
@@ -62,7 +61,6 @@ def test_wrong_configuration_is_refused_with_file_and_key(tmp_path: Path, text: 
 
 
 def test_drawn_delays_have_the_quantiles_of_their_configuration() -> None:
-    """Half of them end within the median, and so on; the short form is even between its bounds."""
     rng = random.Random(1)  # noqa: S311 # chance in a simulation
     lags = [draw_seconds(Config().status_lag, rng) for _ in range(10_000)]
     shares = [sum(lag <= seconds for lag in lags) / len(lags) for seconds in (0.0235, 0.047, 0.16, 0.441)]
@@ -72,7 +70,6 @@ def test_drawn_delays_have_the_quantiles_of_their_configuration() -> None:
 
 
 def test_a_preset_gives_the_lags_that_the_file_does_not_name(tmp_path: Path) -> None:
-    """A throttled Longhorn frees space after seconds; a file may still change one lag."""
     path = tmp_path / "simulator.yaml"
     path.write_text("{preset: throttled, status_lag: [2, 3]}")
     config = load(path)
@@ -80,7 +77,6 @@ def test_a_preset_gives_the_lags_that_the_file_does_not_name(tmp_path: Path) -> 
 
 
 def test_the_word_off_disables_placement(tmp_path: Path) -> None:
-    """All other keys keep their defaults."""
     path = tmp_path / "simulator.yaml"
     path.write_text("placement: off\ncapacity_period: none\n")
     assert load(path) == Config(placement=False, capacity_period="none")
@@ -100,7 +96,6 @@ def test_the_word_off_disables_placement(tmp_path: Path) -> None:
 def test_wrong_command_line_ends_with_one_line(
     arguments: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is 2, and standard error contains nothing else."""
     monkeypatch.setattr(sys, "argv", ["simulator", *arguments])
     with pytest.raises(SystemExit) as exit_info:
         main()
@@ -111,7 +106,6 @@ def test_wrong_command_line_ends_with_one_line(
 
 
 async def test_key_is_handled_by_one_worker_at_a_time() -> None:
-    """Changes during a call cause exactly one more call."""
     calls: list[str] = []
     active = 0
 
@@ -134,7 +128,6 @@ async def test_key_is_handled_by_one_worker_at_a_time() -> None:
 
 
 async def test_keys_are_drawn_at_random() -> None:
-    """The order differs from that of insertion, and repeats for equal seeds."""
     orders = []
     for _ in range(2):
         handled: list[int] = []
@@ -214,7 +207,6 @@ def test_claim_is_rounded_as_the_csi_driver_does(request_bytes: int, file_system
 
 
 def test_volume_takes_its_parameters_from_its_class() -> None:
-    """Longhorn's settings supply missing parameters."""
     parameters = {"dataLocality": "best-effort", "numberOfReplicas": "2", "diskSelector": "ssd,fast"}
     spec = new_volume(_claim(), _class(**parameters), Settings(), Snapshot())["spec"]
     assert (spec["dataLocality"], spec["numberOfReplicas"]) == ("best-effort", 2)
@@ -248,7 +240,6 @@ def test_persistent_volume_is_bound_to_its_claim_and_to_no_node() -> None:
 
 
 def test_zonal_volume_and_its_pods_stay_in_the_zone_of_the_selected_node() -> None:
-    """The PersistentVolume keeps the pods there, and the volume its replicas."""
     zone = "topology.kubernetes.io/zone"
     spec = _persistent_volume(_class(volumeTopology="zonal"), Settings(csi_allowed_topology_keys=frozenset({zone})))[
         "spec"
@@ -322,7 +313,6 @@ def test_pod_does_not_wait_for_volumes_of_other_drivers() -> None:
 
 
 def test_every_simulated_kind_has_a_definition() -> None:
-    """The status is a subresource, as in Longhorn. The DiskSchedule controllers bring their own definition."""
     simulated = {table.resource for table in Store().tables} - {DISK_SCHEDULES}
     plurals = {resource.plural for resource in simulated if resource.group == LONGHORN_VOLUMES.group}
     definitions = install.crds()
@@ -345,7 +335,6 @@ def test_settings_are_created_with_longhorns_defaults() -> None:
 
 
 def test_extra_settings_can_be_allowed() -> None:
-    """The admission rule refuses all other unknown names."""
     plain, extra = (
         json.dumps(list(install.admission_policies(Config(known_settings_extra=names))), default=str)
         for names in ([], ["scheduler-extender-enabled"])
@@ -355,7 +344,6 @@ def test_extra_settings_can_be_allowed() -> None:
 
 
 def test_documentation_lists_every_key_with_its_default() -> None:
-    """The table in docs/simulator.md equals the configuration."""
     text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
     section = text.partition("\n## Configuration\n")[2].partition("\n## ")[0]
     rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
@@ -364,7 +352,6 @@ def test_documentation_lists_every_key_with_its_default() -> None:
 
 
 async def test_memory_api_refuses_stale_writes() -> None:
-    """The double checks versions as the simulator requires."""
     store = Store()
     api = MemoryApi(store)
     path = LONGHORN_SETTINGS.path("longhorn-system")

@@ -22,7 +22,6 @@ _SMALL_PATH = "/var/lib/longhorn/disk-1"
 
 @pytest.fixture(scope="module")
 def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """The cluster of both tests."""
     folder: Path = tmp_path_factory.mktemp("webhook")
     with control_plane.borrow() as cluster:
         yield Rig(cluster, folder)
@@ -37,13 +36,10 @@ def _use_small_disk(request: Json) -> Answer:
 
 @pytest.mark.parametrize("storage_class", ["longhorn-local", "longhorn-strict"])
 def test_changed_placement_is_consistent(rig: Rig, tmp_path: Path, storage_class: str) -> None:
-    """The replica's spec, labels and path, and its node's status, have the disk of the webhook."""
     scene = Scene(rig, f"changed-{storage_class}")
     home = scene.add_node("20Gi", "40Gi")
     with PlacementWebhook(rig.cluster, tmp_path, _use_small_disk) as webhook:
-        scene.add_claim("data", "5Gi", storage_class)
-        scene.add_pod("app", "data", node=home)
-        until("pod runs", lambda: scene.running("app"))
+        scene.start("5Gi", home, storage_class)
     uuid = disk_uuid(home, _SMALL)
     [replica] = scene.replicas("data")
     name = replica["metadata"]["name"]
@@ -60,14 +56,11 @@ def test_changed_placement_is_consistent(rig: Rig, tmp_path: Path, storage_class
 
 
 def test_refused_placement_is_repeated(rig: Rig, tmp_path: Path) -> None:
-    """Two refusals delay the replica by milliseconds only."""
     scene = Scene(rig, "refused")
     home = scene.add_node("20Gi")
     answers = [False, False, True]
     with PlacementWebhook(rig.cluster, tmp_path, lambda _: (answers.pop(0), [])) as webhook:
-        scene.add_claim("data", "5Gi")
-        scene.add_pod("app", "data", node=home)
-        until("pod runs", lambda: scene.running("app"))
+        scene.start("5Gi", home)
     assert scene.replica_nodes("data") == [home]
     assert len(webhook.requests) == 3
     scene.clean()

@@ -104,7 +104,6 @@ async def test_answer_to_a_placement_is_discarded() -> None:
 
 @pytest.mark.parametrize("locality", [DISABLED, BEST_EFFORT, STRICT_LOCAL])
 async def test_place_that_admission_changed_is_the_replica_s_place(locality: str) -> None:
-    """Spec, labels, path and the node's status agree, and nothing changes them back."""
     world = await _world()
     world.api.admission = _move_to(SMALL, labels=True)
     await world.settle(world.add_volume("v", 10, locality), world.attach("v", "a"))
@@ -129,7 +128,6 @@ async def test_changed_disk_without_its_label_counts_on_the_old_disk_until_it_he
 
 
 async def test_overbooked_disks_are_counted_by_label() -> None:
-    """`/status` reports what the node's status counts."""
     world = await _world()
     world.api.admission = _move_to(SMALL, labels=True)
     for name in ("u", "v"):

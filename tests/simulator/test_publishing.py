@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_NODES, VOLUME_ATTACHMENTS
+from app.kube.resources import VOLUME_ATTACHMENTS
 from scheduler_core.model.longhorn import DISABLED, STRICT_LOCAL
 from simulator.config import Config, draw_seconds, quantiles
 from tests.worlds.simulator import QUICK, World
@@ -42,7 +42,6 @@ def _states(world: World) -> list[str]:
 
 
 async def test_new_volume_is_creating_and_detaching_before_it_is_detached() -> None:
-    """Longhorn's volume controller passes through these states."""
     world = World()
     await world.start("50Gi")
     states = _states(world)
@@ -51,7 +50,6 @@ async def test_new_volume_is_creating_and_detaching_before_it_is_detached() -> N
 
 
 async def test_publish_before_the_volume_is_detached_is_refused() -> None:
-    """Its call fails at once, and is repeated after a back-off of 1, 2 and 4 seconds."""
     world = await _world()
     await world.add_volume("v", 10, DISABLED)
     await world.controllers.reconcile_volume("v")
@@ -64,7 +62,6 @@ async def test_publish_before_the_volume_is_detached_is_refused() -> None:
 
 
 async def test_successful_publish_ends_the_back_off() -> None:
-    """The next failure of the same attachment waits for the shortest time again."""
     world = await _world(QUICK)
     await world.settle(world.add_volume("v", 10, DISABLED), world.attach("v", "a"), _publish(world, "v-a"))
     assert world.attachment("v")["attached"] is True
@@ -72,7 +69,6 @@ async def test_successful_publish_ends_the_back_off() -> None:
 
 
 async def test_volume_without_a_place_stays_detached() -> None:
-    """It is never attaching, though its attachment is requested."""
     world = World()
     await world.start("10Gi", "50Gi")
     states = _states(world)
@@ -82,7 +78,6 @@ async def test_volume_without_a_place_stays_detached() -> None:
 
 
 async def test_publish_call_looks_at_its_volume_every_two_seconds() -> None:
-    """An attached volume is reported at the next look, not at the event."""
     world = await _world(REAL_PUBLISH, "v")
     await world.attach("v", "a")
     assert await _publish(world, "v-a") == 2
@@ -97,7 +92,6 @@ async def test_publish_call_looks_at_its_volume_every_two_seconds() -> None:
 
 
 async def test_publish_call_ends_after_ninety_seconds() -> None:
-    """The volume keeps its request, and the next call begins after the back-off."""
     world = World()
     await world.settle(world.start("10Gi"), world.add_volume("v", 20, STRICT_LOCAL), world.add_node("b", "50Gi"))
     await world.settle(world.attach("v", "a"))
@@ -113,7 +107,6 @@ async def test_publish_call_ends_after_ninety_seconds() -> None:
 
 
 async def test_hanging_publish_calls_hold_up_all_other_attachments() -> None:
-    """With ten of them an eleventh volume is neither attached nor refused, until one of them ends."""
     names = [f"v{number}" for number in range(11)]
     world = await _world(REAL_PUBLISH, *names)
     for name in names:
@@ -149,10 +142,9 @@ async def test_error_of_an_attachment_does_not_enqueue_it() -> None:
     await world.attach("v", "a")
     due = world.controllers.attachments.due
     due.clear()
-    path = VOLUME_ATTACHMENTS.path(name="v-a")
-    await world.api.patch(path, {"metadata": {}, "status": {"attached": False, "attachError": {"message": "no"}}})
+    await world.patch(VOLUME_ATTACHMENTS, "v-a", status={"attached": False, "attachError": {"message": "no"}})
     assert not due
-    await world.api.patch(path, {"metadata": {"labels": {"a": "b"}}})
+    await world.patch(VOLUME_ATTACHMENTS, "v-a", metadata={"labels": {"a": "b"}})
     assert "v-a" in due
 
 
@@ -166,13 +158,11 @@ async def test_change_of_a_volume_does_not_enqueue_its_attachment() -> None:
 
 
 async def test_publishes_of_one_pod_are_milliseconds_apart() -> None:
-    """All delays of a publish call's request are within ten milliseconds."""
     (_, least), (_, most) = quantiles(Config().publish_seconds)
     assert most - least <= 0.0101
 
 
 async def test_most_placements_follow_another_within_half_a_second() -> None:
-    """Gaps of two placements are 6 ms to 1.8 s, and about two thirds of them less than 0.5 s."""
     rng = random.Random(1)  # noqa: S311 # chance in a simulation
     delay = Config().placement_seconds
     gaps = sorted(abs(draw_seconds(delay, rng) - draw_seconds(delay, rng)) for _ in range(4000))
@@ -182,12 +172,8 @@ async def test_most_placements_follow_another_within_half_a_second() -> None:
 
 
 async def test_replica_is_not_placed_on_a_disk_that_is_filled_during_its_delay() -> None:
-    """The placement reads the status as it is at the end of the delay."""
-    world = World(msgspec.structs.replace(QUICK, placement_seconds=(3600.0, 3600.0)))
+    world = World(placement_seconds=(3600.0, 3600.0))
     await world.settle(world.start("50Gi"), world.add_volume("v", 40), world.attach("v", "a"))
     assert (world.volume("v").node_id, world.places("v")) == ("a", [])
-    path = LONGHORN_NODES.path(LONGHORN_NAMESPACE, "a")
-    await world.api.patch(path, {"metadata": {}, "spec": {"disks": {"disk-1": {"storageReserved": 2**40}}}})
-    await world.settle()
-    condition = world.store.volumes.objects["v"].status["conditions"][0]
-    assert (world.places("v"), condition["status"]) == ([], "False")
+    await world.settle(world.patch_disk("a", storageReserved=2**40))
+    assert (world.places("v"), world.condition("v")["status"]) == ([], "False")

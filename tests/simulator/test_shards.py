@@ -1,25 +1,13 @@
 """Sharded volumes under the real controllers: shards on distinct nodes at creation, attachment once all of them are placed."""
 
-import json
-
 import pytest
 
-from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_VOLUMES, NODES, PERSISTENT_VOLUMES
 from scheduler_core.longhorn.csi_driver import shard_size
-from scheduler_core.model.longhorn import DataLayout
-from simulator.objects import DRIVER
+from scheduler_core.model.longhorn import BLOCK, DISABLED, V2, DataLayout
 from tests.worlds.simulator import GIB, World
 
 LAYOUT = {"type": "sharded", "mode": "erasureCoding", "dataChunks": 2, "parityChunks": 1, "stripSizeKB": 64}
 SHARD = shard_size(10 * GIB, DataLayout(2, 1, 64))
-
-
-async def add_node(world: World, name: str, kind: str = "block") -> None:
-    """A node with a disk of 50Gi."""
-    disks = json.dumps([{"size": "50Gi", "type": kind}])
-    metadata = {"name": name, "annotations": {"simulator/disks": disks}, "labels": {"kubernetes.io/hostname": name}}
-    ready = {"type": "Ready", "status": "True"}
-    await world.api.create(NODES.path(), {"metadata": metadata, "status": {"conditions": [ready]}})
 
 
 async def start_volume(nodes: str, seed: int = 1) -> World:
@@ -27,14 +15,9 @@ async def start_volume(nodes: str, seed: int = 1) -> World:
     world = World(seed=seed)
     await world.start()
     for name in nodes:
-        await add_node(world, name)
-    await world.settle(add_node(world, "f", "filesystem"))
-    spec = {"size": str(10 * GIB), "numberOfReplicas": 1, "dataLocality": "disabled", "dataEngine": "v2", "nodeID": ""}
-    metadata = {"name": "v", "namespace": LONGHORN_NAMESPACE, "finalizers": ["longhorn.io"]}
-    body = {"metadata": metadata, "spec": {**spec, "dataLayout": LAYOUT}}
-    await world.api.create(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE), body)
-    source = {"csi": {"driver": DRIVER, "volumeHandle": "v"}}
-    await world.settle(world.api.create(PERSISTENT_VOLUMES.path(), {"metadata": {"name": "v"}, "spec": source}))
+        await world.add_node(name, "50Gi", kind=BLOCK)
+    await world.settle(world.add_node("f", "50Gi"))
+    await world.settle(world.add_volume("v", 10, DISABLED, dataEngine=V2, dataLayout=LAYOUT))
     return world
 
 
@@ -43,7 +26,6 @@ def shard_nodes(world: World) -> list[str]:
 
 
 async def test_shards_are_placed_on_distinct_nodes_at_creation() -> None:
-    """They count in storageScheduled, where nothing lists them; there are no replicas."""
     world = await start_volume("abcd")
     nodes = shard_nodes(world)
     assert (len(nodes), len(set(nodes)), "f" in nodes) == (3, 3, False)
@@ -71,11 +53,10 @@ async def test_it_is_attached_to_any_node_that_runs_v2(node: str) -> None:
 
 
 async def test_it_waits_for_its_last_shard() -> None:
-    """Two nodes take two shards, and a third node the last one."""
     world = await start_volume("ab")
     await world.settle(world.attach("v", "a"))
     assert (sorted(shard_nodes(world)), world.volume("v").current_node_id) == (["a", "b"], "")
-    await world.settle(add_node(world, "c"))
+    await world.settle(world.add_node("c", "50Gi", kind=BLOCK))
     assert (sorted(shard_nodes(world)), world.volume("v").current_node_id) == (["a", "b", "c"], "a")
 
 

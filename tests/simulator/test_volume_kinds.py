@@ -16,7 +16,6 @@ async def cloned_world(locality: str, *, seed: int = 1) -> World:
 
 @pytest.mark.parametrize("locality", [DISABLED, BEST_EFFORT, STRICT_LOCAL])
 async def test_a_clone_has_its_data_before_a_workload_attaches_it(locality: str) -> None:
-    """It is attached for the copy, and detached afterwards."""
     world = await cloned_world(locality)
     await world.settle()
     copy = world.volume("copy")

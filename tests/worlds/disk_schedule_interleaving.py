@@ -86,6 +86,16 @@ class World:
             name: self.objects[kind, name] for name in sorted([name for each, name in self.objects if each == kind])
         }
 
+    def values(self, kind: str) -> dict[str, Any]:
+        return values_of(self.all(kind))
+
+    def change(self, kind: str, name: str, **fields: object) -> None:
+        self.put(kind, name, replace(self.objects[kind, name][1], **fields))
+
+    def request(self, uuid: str, **requests: dict[str, int]) -> None:
+        """Replaces a disk's requests for replicas or backing images."""
+        self.change("schedule", uuid, spec=replace(self.objects["schedule", uuid][1].spec, **requests))
+
     def get(self, kind: str, name: str) -> tuple[int, Any]:
         """An object and its version; 0 and None if there is none."""
         return self.objects.get((kind, name), (0, None))
@@ -176,7 +186,7 @@ def node_sync(api: World, _name: str) -> Actor:
     yield
     schedules = api.all("schedule")
     yield
-    for change in sync_disks(api.nodes().values(), {name: entry[1] for name, entry in schedules.items()}).changes:
+    for change in sync_disks(api.nodes().values(), values_of(schedules)).changes:
         yield
         match change:
             case Create(uuid):
@@ -188,28 +198,33 @@ def node_sync(api: World, _name: str) -> Actor:
                 api.put("schedule", schedule.name, replace(schedule, deleting=True), schedules[schedule.name][0])
 
 
+def values_of(entries: dict[str, tuple[int, Any]]) -> dict[str, Any]:
+    """Objects without their versions."""
+    return {name: value for name, (_, value) in entries.items()}
+
+
 def occupancy_of(api: World) -> dict[str, DiskOccupancy]:
     """What is on each disk, by UUID."""
     return occupancy_by_disk(
-        [entry[1] for entry in api.all("replica").values()],
-        {name: entry[1][0] for name, entry in api.all("volume").items()},
-        [entry[1] for entry in api.all("image").values()],
+        api.values("replica").values(),
+        {name: volume for name, (volume, _) in api.values("volume").items()},
+        api.values("image").values(),
     )
 
 
 def space_of(api: World, schedules: dict[str, tuple[int, Any]]) -> DiskSpaces:
     """What is left on each disk, by UUID."""
-    return disk_spaces({uuid: entry[1] for uuid, entry in schedules.items()}, api.nodes(), occupancy_of(api))
+    return disk_spaces(values_of(schedules), api.nodes(), occupancy_of(api))
 
 
 def cluster_of(api: World) -> Cluster:
     """The cluster as placement reads it."""
     snapshot = Snapshot(
         longhorn_nodes=api.nodes(),
-        replicas={name: entry[1] for name, entry in api.all("replica").items()},
+        replicas=api.values("replica"),
         backing_images={
             name: BackingImage(name, disks=tuple(sorted(image.wanted_disks)), real_size=image.size)
-            for name, (_, image) in api.all("image").items()
+            for name, image in api.values("image").items()
         },
         settings=SETTINGS,
     )
@@ -229,8 +244,8 @@ def volume_controller(api: World, name: str) -> Actor:
     snapshot = VolumeSnapshot(
         cluster_of(api),
         volume,
-        tuple(entry[1] for entry in replicas.values()),
-        {key: entry[1] for key, entry in schedules.items()},
+        tuple(values_of(replicas).values()),
+        values_of(schedules),
         space_of(api, schedules),
         condition,
     )
@@ -283,7 +298,7 @@ def replica_controller(api: World, name: str) -> Actor:
     if replica is None:
         writes = orphan_withdrawals(RequestKind.REPLICA, name, schedules)
     else:
-        writes = release_replica(replica, {key: entry[1] for key, entry in schedules.items()})
+        writes = release_replica(replica, values_of(schedules))
     seen = {"schedule": schedules, "replica": {name: (version, replica)}}
     yield from perform(api, writes, seen, ("", 0))
 
@@ -299,7 +314,6 @@ def image_controller(api: World, name: str) -> Actor:
     """Reads schedules, then the image; writes the decision; makes the granted copies. Withdraws the requests for an image that is gone."""
     yield
     schedules = api.all("schedule")
-    values = {key: entry[1] for key, entry in schedules.items()}
     yield
     version, image = api.get("image", name)
     if image is None:
@@ -307,11 +321,11 @@ def image_controller(api: World, name: str) -> Actor:
         yield from perform(api, withdrawals, {"schedule": schedules}, ("", 0))
         return
     cluster = cluster_of(api)
-    volumes = [entry[1][0] for entry in api.all("volume").values()]
+    volumes = [volume for volume, _ in api.values("volume").values()]
     space = space_of(api, schedules)
     snapshot = backing_images.ImageSnapshot(
         image,
-        values,
+        values_of(schedules),
         cluster.nodes,
         backing_images.disks_that_need_image(volumes, cluster.snapshot.replicas.values(), name),
         backing_images.candidate_disks(cluster, space, cluster.snapshot.backing_images[name]),
@@ -419,14 +433,14 @@ def finish(actor: Actor) -> None:
 
 def check(api: World) -> None:
     """Asserts that every running replica and every copy requests its bytes on its disk, and holds them."""
-    for name, (_, replica) in api.all("replica").items():
+    for name, replica in api.values("replica").items():
         if replica.current_state == "running" and not replica.deleting:
             schedule = api.objects["schedule", replica.disk_id][1]
             answer = schedule.status.replicas.get(name)
             assert name in schedule.spec.replicas, f"{name} runs and requests nothing"
             assert answer is not None, f"{name} runs and holds nothing"
             assert answer.size >= replica.size, f"{name} runs with {replica.size} and holds {answer.size}"
-    for name, (_, image) in api.all("image").items():
+    for name, image in api.values("image").items():
         for uuid in () if image.deleting else image.copy_states:
             schedule = api.objects["schedule", uuid][1]
             answer = schedule.status.backing_images.get(name)
@@ -445,7 +459,7 @@ def names(api: World, kind: str) -> list[str]:
     if kind in {"replica", "image"}:
         request_kind = RequestKind.REPLICA if kind == "replica" else RequestKind.BACKING_IMAGE
         all_names |= {
-            name for _, schedule in api.all("schedule").values() for name in schedule.spec.requests(request_kind)
+            name for schedule in api.values("schedule").values() for name in schedule.spec.requests(request_kind)
         }
     return sorted(all_names)
 
@@ -476,16 +490,16 @@ def settle(api: World) -> None:
 
 def scheduled_bytes(api: World) -> int:
     """The bytes that all DiskSchedules count as allocated."""
-    total: int = sum(schedule.status.storage_scheduled for _, schedule in api.all("schedule").values())
+    total: int = sum(schedule.status.storage_scheduled for schedule in api.values("schedule").values())
     return total
 
 
 def stored_bytes(api: World) -> int:
     """The bytes of all placed replicas, and of the copies of backing images that are granted."""
-    replicas: int = sum(replica.size for _, replica in api.all("replica").values() if replica.disk_id)
+    replicas: int = sum(replica.size for replica in api.values("replica").values() if replica.disk_id)
     copies: int = sum(
         answer.size
-        for _, schedule in api.all("schedule").values()
+        for schedule in api.values("schedule").values()
         for answer in schedule.status.backing_images.values()
     )
     return replicas + copies
@@ -496,11 +510,11 @@ def check_at_rest(api: World) -> None:
     all have their bytes allocated. A copy may be refused, and stays requested.
     """
     check(api)
-    placed = {name: replica for name, (_, replica) in api.all("replica").items() if replica.disk_id}
+    placed = {name: replica for name, replica in api.values("replica").items() if replica.disk_id}
     sizes = {(replica.volume, replica.size) for replica in placed.values()}
     assert len(sizes) == len({volume for volume, _ in sizes})
-    images = {name: image for name, (_, image) in api.all("image").items()}
-    for uuid, (_, schedule) in api.all("schedule").items():
+    images = api.values("image")
+    for uuid, schedule in api.values("schedule").items():
         here = {name: replica.size for name, replica in placed.items() if replica.disk_id == uuid}
         copies = {
             name: image.size for name, image in images.items() if uuid in image.wanted_disks | image.copy_states.keys()

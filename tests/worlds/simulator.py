@@ -134,6 +134,13 @@ def _merge(base: Json, patch: Mapping[str, Any]) -> Json:
 
 
 GIB = 2**30
+
+
+def reported(gib: int) -> int:
+    """The available bytes that a node's status reports: Longhorn rounds them down to 100 MiB."""
+    return gib * GIB // (100 * 2**20) * (100 * 2**20)
+
+
 AT_ONCE = (0.0, 0.0)
 QUICK = Config(
     provision_seconds=AT_ONCE,
@@ -154,16 +161,24 @@ ROUNDS = 200
 
 
 class World:
-    """Nodes, volumes and attachments, and the simulator; `seconds` is the clock of the nodes' status."""
+    """Nodes, volumes and attachments, and the simulator with changes of a configuration; `seconds` is the clock of the nodes' status."""
 
-    def __init__(self, config: Config = QUICK, seed: int = 1) -> None:
+    def __init__(self, config: Config = QUICK, seed: int = 1, **changes: object) -> None:
         self.store = Store()
         self.api = MemoryApi(self.store)
         self.seconds = 0.0
         rng = random.Random(seed)  # noqa: S311 # chance in a simulation
         client = cast("KubeClient", self.api)
         performer = ActionRunner(client, self.store, rng)
-        self.controllers = Controllers(self.store, performer, config, rng, lambda: self.seconds)
+        changed = msgspec.structs.replace(config, **changes)
+        self.controllers = Controllers(self.store, performer, changed, rng, lambda: self.seconds)
+
+    async def create(self, resource: resources.Resource, body: Json) -> None:
+        await self.api.create(resource.path(body["metadata"].get("namespace", "")), body)
+
+    async def patch(self, resource: resources.Resource, name: str, **body: object) -> None:
+        """Changes an object; one with a namespace is in Longhorn's."""
+        await self.api.patch(resource.path(resources.LONGHORN_NAMESPACE, name), {"metadata": {}, **body})
 
     async def start(self, *sizes: str, **settings: str) -> None:
         """Nodes a, b, c … with one disk each, and settings."""
@@ -173,31 +188,30 @@ class World:
             **{name.replace("_", "-"): value for name, value in settings.items()},
         }
         for name, value in values.items():
-            body = {"metadata": {"name": name, "namespace": resources.LONGHORN_NAMESPACE}, "value": value}
-            await self.api.create(resources.LONGHORN_SETTINGS.path(resources.LONGHORN_NAMESPACE), body)
+            metadata = {"name": name, "namespace": resources.LONGHORN_NAMESPACE}
+            await self.create(resources.LONGHORN_SETTINGS, {"metadata": metadata, "value": value})
         for name, size in zip("abcdefgh", sizes, strict=False):
             await self.add_node(name, size)
         await self.settle()
 
-    async def add_node(self, name: str, *sizes: str) -> None:
+    async def add_node(self, name: str, *sizes: str, kind: str = longhorn.FILESYSTEM) -> None:
         """A Kubernetes node with disks."""
-        disks = json.dumps([{"size": size} for size in sizes])
+        disks = json.dumps([{"size": size, "type": kind} for size in sizes])
         metadata = {
             "name": name,
             "annotations": {"simulator/disks": disks},
             "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": f"zone-{name}"},
         }
         ready = {"type": "Ready", "status": "True"}
-        await self.api.create(resources.NODES.path(), {"metadata": metadata, "status": {"conditions": [ready]}})
+        await self.create(resources.NODES, {"metadata": metadata, "status": {"conditions": [ready]}})
 
     async def annotate_node(self, name: str, **annotations: str | None) -> None:
         """Changes annotations of a Kubernetes node: down="true"."""
-        body = {"metadata": {"annotations": {f"simulator/{key}": value for key, value in annotations.items()}}}
-        await self.api.patch(resources.NODES.path(name=name), body)
+        changed = {f"simulator/{key}": value for key, value in annotations.items()}
+        await self.patch(resources.NODES, name, metadata={"annotations": changed})
 
     async def patch_disk(self, node: str, **fields: object) -> None:
-        path = resources.LONGHORN_NODES.path(resources.LONGHORN_NAMESPACE, node)
-        await self.api.patch(path, {"metadata": {}, "spec": {"disks": {"disk-1": fields}}})
+        await self.patch(resources.LONGHORN_NODES, node, spec={"disks": {"disk-1": fields}})
 
     async def add_volume(
         self, name: str, gib: int, locality: str = longhorn.BEST_EFFORT, replicas: int = 1, **fields: object
@@ -213,18 +227,14 @@ class World:
             **fields,
         }
         metadata = {"name": name, "namespace": resources.LONGHORN_NAMESPACE, "finalizers": ["longhorn.io"]}
-        await self.api.create(
-            resources.LONGHORN_VOLUMES.path(resources.LONGHORN_NAMESPACE), {"metadata": metadata, "spec": spec}
-        )
+        await self.create(resources.LONGHORN_VOLUMES, {"metadata": metadata, "spec": spec})
         source = {"csi": {"driver": DRIVER, "volumeHandle": name}}
-        await self.api.create(resources.PERSISTENT_VOLUMES.path(), {"metadata": {"name": name}, "spec": source})
+        await self.create(resources.PERSISTENT_VOLUMES, {"metadata": {"name": name}, "spec": source})
 
     async def attach(self, volume: str, node: str) -> None:
         """Attaches a volume, as kube-controller-manager does for a pod."""
         spec = {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume}}
-        await self.api.create(
-            resources.VOLUME_ATTACHMENTS.path(), {"metadata": {"name": f"{volume}-{node}"}, "spec": spec}
-        )
+        await self.create(resources.VOLUME_ATTACHMENTS, {"metadata": {"name": f"{volume}-{node}"}, "spec": spec})
 
     async def detach(self, volume: str) -> None:
         for attachment in self.store.attachments_by_volume.get(volume):
@@ -235,8 +245,7 @@ class World:
 
     async def write(self, volume: str, gib: int) -> None:
         """Requests that data is written to a volume."""
-        body = {"metadata": {"annotations": {"simulator/write": f"{gib}Gi"}}}
-        await self.api.patch(resources.LONGHORN_VOLUMES.path(resources.LONGHORN_NAMESPACE, volume), body)
+        await self.patch(resources.LONGHORN_VOLUMES, volume, metadata={"annotations": {"simulator/write": f"{gib}Gi"}})
 
     async def settle(self, *actions: Awaitable[object]) -> None:
         """Takes the actions one after the other, then reconciles everything until a whole round writes nothing."""
@@ -274,6 +283,10 @@ class World:
 
     def disk(self, node: str) -> longhorn.Disk:
         return self.store.longhorn_nodes.models[node].disks[0]
+
+    def condition(self, volume: str) -> Json:
+        condition: Json = self.store.volumes.objects[volume].status["conditions"][0]
+        return condition
 
     def attachment(self, volume: str) -> Json:
         return self.store.attachments_by_volume.get(volume)[0].status

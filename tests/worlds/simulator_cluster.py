@@ -135,6 +135,12 @@ class Scene:
     def add_pod(self, name: str, *claims: str, node: str = "") -> None:
         self.rig.apply(pod(self.name, name, claims, node))
 
+    def start(self, size: str, node: str, storage_class: str = "longhorn-local", pod_name: str = "app") -> None:
+        """Adds a claim `data` and a pod with it, and waits until the pod runs."""
+        self.add_claim("data", size, storage_class)
+        self.add_pod(pod_name, "data", node=node)
+        until("pod runs", lambda: self.running(pod_name))
+
     def running(self, *pods: str) -> bool:
         phases = {each["metadata"]["name"]: each["status"].get("phase") for each in self.rig.list(PODS, self.name)}
         return all(phases.get(name) == "Running" for name in pods)

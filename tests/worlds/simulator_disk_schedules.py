@@ -62,7 +62,7 @@ class DiskScheduling:
         for change in sync_disks(nodes, self.schedules).changes:
             assert isinstance(change, Create)
             body = convert.new_disk_schedule(resources.LONGHORN_NAMESPACE, new_schedule(change, NO_OCCUPANTS))
-            await self.world.api.create(resources.DISK_SCHEDULES.path(resources.LONGHORN_NAMESPACE), body)
+            await self.world.create(resources.DISK_SCHEDULES, body)
 
     @property
     def occupancy(self) -> dict[str, DiskOccupancy]:
@@ -135,31 +135,29 @@ class DiskScheduling:
                 return
 
     async def _write_all(self, writes: Iterable[Write], volume: str = "") -> None:
+        patch = self.world.patch
         for write in writes:
             if isinstance(write, SetRequirement):
-                body: Json = {"spec": {REQUESTS[write.kind]: {write.name: write.size or None}}}
-                await self._patch(resources.DISK_SCHEDULES, write.disk, body)
+                body: Json = {REQUESTS[write.kind]: {write.name: write.size or None}}
+                await patch(resources.DISK_SCHEDULES, write.disk, spec=body)
             elif isinstance(write, AssignReplica):
                 place = {"nodeID": write.node, "diskID": write.disk, "diskPath": write.path}
-                await self._patch(resources.LONGHORN_REPLICAS, write.replica, {"spec": place})
+                await patch(resources.LONGHORN_REPLICAS, write.replica, spec=place)
             elif isinstance(write, SetReplicaSize):
-                await self._patch(resources.LONGHORN_REPLICAS, write.replica, {"spec": {"volumeSize": str(write.size)}})
+                await patch(resources.LONGHORN_REPLICAS, write.replica, spec={"volumeSize": str(write.size)})
             elif isinstance(write, SetVolumeCondition):
                 raw = _raw(self.world.store.volumes.objects[volume])
                 body = convert.with_volume_condition(raw, write.condition)
-                await self._patch(resources.LONGHORN_VOLUMES, volume, {"status": body["status"]})
+                await patch(resources.LONGHORN_VOLUMES, volume, status=body["status"])
             elif isinstance(write, ChangeCopies):
                 files: Json = {uuid: {"evictionRequested": False} for uuid in write.added}
                 files |= dict.fromkeys(write.removed)
-                await self._patch(resources.LONGHORN_BACKING_IMAGES, write.image, {"spec": {"diskFileSpecMap": files}})
+                await patch(resources.LONGHORN_BACKING_IMAGES, write.image, spec={"diskFileSpecMap": files})
             elif isinstance(write, RemoveFinalizer):
                 obj = self.world.store.replicas.objects[write.name]
                 if "longhorn.io" in obj.finalizers:
                     finalizers = [entry for entry in obj.finalizers if entry != "longhorn.io"]
-                    await self._patch(OBJECTS[write.kind], write.name, {"metadata": {"finalizers": finalizers or None}})
-
-    async def _patch(self, resource: resources.Resource, name: str, body: Json) -> None:
-        await self.world.api.patch(resource.path(resources.LONGHORN_NAMESPACE, name), {"metadata": {}, **body})
+                    await patch(OBJECTS[write.kind], write.name, metadata={"finalizers": finalizers or None})
 
 
 def _raw(obj: KubeObject[Any]) -> bytes:
