@@ -194,7 +194,7 @@ def _sort(
     groups: Iterable[Sequence[node_rows.NodeRow]], subject: Subject, order: node_rows.RowOrder
 ) -> Sequence[node_rows.NodeRow] | Sequence[node_rows.DiskRow]:
     if subject is Subject.DISKS:
-        return [disk for group in groups for disk in node_rows.sort_disks(node_rows.disk_rows(group), order)]
+        return [disk for group in groups for disk in node_rows.sort_disks(group, order)]
     return [row for group in groups for row in node_rows.sort_nodes(group, order)]
 
 

@@ -1,5 +1,4 @@
-"""Moves of replicas that an administrator can make, each with every disk that Longhorn may choose for it; and the largest volumes that
-fit after them.
+"""Moves of replicas that an administrator can make, each with every disk that Longhorn may choose for it.
 
 Longhorn has no command that moves a replica to a disk. A move makes one more replica and then deletes the old one:
 
@@ -17,12 +16,11 @@ The old replica still counts while Longhorn chooses, so the new one goes to anot
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from scheduler_core.cluster.view import View
 from scheduler_core.longhorn.placement import DiskCandidate
 from scheduler_core.longhorn.replenish import HEALTHY, NO_REPLENISHMENT, replenishments
 from scheduler_core.longhorn.replica_request import LINKED_CLONE, ReplicaRequest, auto_balance_mode
@@ -30,7 +28,6 @@ from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.volume_validation import readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, STRICT_LOCAL, V1
-from scheduler_core.monitor.capacity_report import largest_volume_on_node, storage_class_needs
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.predicted_replicas import (
     holds_data,
@@ -40,7 +37,6 @@ from scheduler_core.predict.predicted_replicas import (
 )
 from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import is_healthy
-from scheduler_core.volumes.requirements import VolumeClasses
 
 _ATTACHED: Final = "attached"
 # webhook/resources/volume/validator.go: validateReplicaCount.
@@ -175,33 +171,3 @@ def apply_move(cluster: PredictedCluster, move: ReplicaMove, target: DiskPlace) 
         raise WhatIfError(f"replica {move.replica} of volume {move.volume} cannot be moved to {'/'.join(target)}")
     step = rebuild_replica(cluster, _volume_while_moving(volume), DiskCandidate(node, disk))
     return remove_replica(step.cluster, replica)
-
-
-class LargestVolumes:
-    """The largest new volume of each StorageClass, in clusters that differ from a first one in few nodes."""
-
-    def __init__(self, view: View) -> None:
-        self._needs = storage_class_needs(view)
-        self._nodes = view.cluster.nodes
-        self._by_size: dict[VolumeClasses, list[tuple[int, str]]] = {}
-        for classes, _ in self._needs.values():
-            if classes is not None and classes not in self._by_size:
-                sizes = (
-                    (largest_volume_on_node(view, classes, node), node.name) for node in view.cluster.nodes.values()
-                )
-                self._by_size[classes] = sorted(sizes, reverse=True)
-
-    def after(self, view: View, changed_nodes: Collection[str]) -> dict[str, int]:
-        """Returns the bytes by StorageClass in a changed cluster, which may differ from the first one in some nodes."""
-        nodes = (view.cluster.nodes[name] for name in changed_nodes)
-        # A move replaces the nodes of both disks, so that the others are the same objects.
-        changed = [node for node in nodes if node is not self._nodes[node.name]]
-        names = {node.name for node in changed}
-        largest: dict[VolumeClasses, int] = {}
-        for classes, sizes in self._by_size.items():
-            unchanged = next((size for size, name in sizes if name not in names), 0)
-            largest[classes] = max(unchanged, *(largest_volume_on_node(view, classes, node) for node in changed), 0)
-        return {
-            name: largest[classes] if classes is not None and largest[classes] >= smallest else 0
-            for name, (classes, smallest) in self._needs.items()
-        }
