@@ -53,7 +53,10 @@ def drain(situation: Situation, nodes: tuple[str, ...]) -> Situation:
     cluster, evicted = _request_evictions(cluster, nodes)
     drained = tuple(dict.fromkeys((*situation.drained, *nodes)))
     evicted |= situation.evicted
-    changed = replace(situation, cluster=cluster, drained=drained, evicted=evicted, waiting=waiting)
+    unmanaged = (*situation.unmanaged, *((pod.key, pod.node_name) for pod in on_nodes if not pod.owner))
+    changed = replace(
+        situation, cluster=cluster, drained=drained, evicted=evicted, unmanaged=unmanaged, waiting=waiting
+    )
     return changed.evict(on_nodes)
 
 
@@ -142,12 +145,10 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
     on_nodes, waiting = live_pods(situation.cluster, nodes)
     managed = situation.evict(on_nodes, lost=True)
     cluster = managed.cluster
-    already = len(situation.unmanaged)
     for pod in on_nodes:
-        key = (pod.namespace, pod.name)
         # The others wait again.
-        if cluster.snapshot.pods[key].node_name:
-            cluster = detach_volumes(cluster, pod).without_pod(key)
+        if cluster.snapshot.pods[pod.namespaced_name].node_name:
+            cluster = detach_volumes(cluster, pod).without_pod(pod.namespaced_name)
     failed: list[longhorn.Replica] = []
     for name in nodes:
         failed += replicas_on_node(cluster, name)
@@ -156,8 +157,7 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
         managed,
         cluster=fail_replicas(cluster, failed),
         lost=situation.lost | set(nodes),
-        unmanaged=situation.unmanaged,
-        gone_pods=(*situation.gone_pods, *managed.unmanaged[already:]),
+        gone_pods=(*situation.gone_pods, *(pod.namespaced_name for pod in on_nodes if not pod.owner)),
         degraded=situation.degraded | {replica.volume for replica in failed},
         waiting=waiting,
     )
@@ -171,23 +171,18 @@ def _remove_node(cluster: PredictedCluster, name: str) -> PredictedCluster:
     return cluster.update({("longhorn_nodes", name): sync_node_remotely(cluster.state.view.cluster, node, ())})
 
 
-def nodes_in_zone(cluster: PredictedCluster, zone: str) -> tuple[str, ...]:
-    """Returns the nodes of a zone, by Kubernetes' label or Longhorn's status.
+def lose_zone(situation: Situation, zone: str) -> Situation:
+    """All nodes of a zone, by Kubernetes' label or Longhorn's status, are gone.
 
     Raises:
         WhatIfError: there is none
     """
-    snapshot = cluster.snapshot
+    snapshot = situation.cluster.snapshot
     by_label = {name for name, node in snapshot.nodes.items() if node.labels.get(ZONE_LABEL) == zone}
     by_status = {name for name, node in snapshot.longhorn_nodes.items() if node.zone == zone}
     if not by_label | by_status:
         raise WhatIfError(f"no node is in the zone {zone}")
-    return tuple(sorted(by_label | by_status))
-
-
-def lose_zone(situation: Situation, zone: str) -> Situation:
-    """All nodes of a zone are gone."""
-    return lose_nodes(situation, nodes_in_zone(situation.cluster, zone))
+    return lose_nodes(situation, tuple(sorted(by_label | by_status)))
 
 
 def lose_disk(situation: Situation, node_name: str, disk_name: str) -> Situation:

@@ -196,7 +196,7 @@ def maintain_node(
     settled = run_order(Situation(returned, parallel=parallel), options, choose)
     return Maintenance(
         cluster=settled.cluster,
-        pods=len(drained.pods) + len(drained.evictions),
+        pods=len(drained.pods),
         copied_bytes=result.copied_bytes + settled.copied_bytes,
         reduced_volumes=len(result.fewer_replicas),
         rebuild_wait=longest_wait(result.waits.values()),
@@ -206,10 +206,11 @@ def maintain_node(
 def _drain_problems(before: PredictedCluster, drained: Situation, result: OrderResult, node: str) -> tuple[str, ...]:
     problems = [*result.blockers.get(node, ())]
     cluster = result.cluster
-    for entry in (*drained.pods, *drained.evictions):
-        problem = pod_problem(entry.key, result)
+    # Those come first that no PodDisruptionBudget keeps on the node.
+    for key in sorted(drained.pods, key=lambda key: drained.cluster.snapshot.pods[key].node_name):
+        problem = pod_problem(key, result)
         # The blockers name the pods that may not be evicted.
-        if problem and cluster.snapshot.pods[entry.key].node_name != node:
+        if problem and cluster.snapshot.pods[key].node_name != node:
             problems.append(problem)
     for name in sorted({replica.volume for replica in replicas_on_node(before, node)}):
         volume = cluster.snapshot.volumes.get(name)
