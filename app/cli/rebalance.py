@@ -19,6 +19,7 @@ from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.move_search import DEFAULT_MAX_MOVES, Baseline, Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import ReplicaMove
 from scheduler_core.predict.rebalance_goals import (
     LARGEST_VOLUME,
     WAITING_PODS,
@@ -26,7 +27,6 @@ from scheduler_core.predict.rebalance_goals import (
     LargestVolumeGoal,
     WaitingPodsGoal,
 )
-from scheduler_core.predict.replica_moves import ReplicaMove
 from scheduler_core.predict.situation import Situation
 
 if TYPE_CHECKING:

@@ -22,14 +22,15 @@ from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.monitor.capacity_report import LargestVolumes
 from scheduler_core.predict.pod_decision import each_fits
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import choose_first, next_step
-from scheduler_core.predict.rebalance_goals import Goal
-from scheduler_core.predict.replica_moves import (
+from scheduler_core.predict.predicted_replicas import (
     ReplicaMove,
     apply_move,
+    choose_first,
     movable_replicas,
+    next_step,
     replica_moves,
 )
+from scheduler_core.predict.rebalance_goals import Goal
 from scheduler_core.predict.situation import Situation
 from scheduler_core.values import replace
 

@@ -26,8 +26,8 @@ from scheduler_core.predict.possible_steps import (
     spread_steps,
 )
 from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import replica_moves
 from scheduler_core.predict.remedy import Step, move_step
-from scheduler_core.predict.replica_moves import replica_moves
 from scheduler_core.predict.trials import Trials
 from scheduler_core.values import replace
 

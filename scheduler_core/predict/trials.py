@@ -19,9 +19,16 @@ from scheduler_core.predict.cluster_changes import drain, return_node
 from scheduler_core.predict.order_outcomes import longest_wait, pod_problem
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose, choose_first, healthy_replicas, replicas_on_node
+from scheduler_core.predict.predicted_replicas import (
+    Choose,
+    DiskPlace,
+    ReplicaMove,
+    apply_move,
+    choose_first,
+    healthy_replicas,
+    replicas_on_node,
+)
 from scheduler_core.predict.remedy import Step, step_changes
-from scheduler_core.predict.replica_moves import DiskPlace, ReplicaMove, apply_move
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 

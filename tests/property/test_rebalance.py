@@ -14,9 +14,8 @@ from scheduler_core.monitor.capacity_report import CapacityReport, LargestVolume
 from scheduler_core.predict.cluster_additions import scale
 from scheduler_core.predict.move_search import Baseline, Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose, next_step
+from scheduler_core.predict.predicted_replicas import Choose, ReplicaMove, apply_move, next_step
 from scheduler_core.predict.rebalance_goals import LargestVolumeGoal, WaitingPodsGoal
-from scheduler_core.predict.replica_moves import ReplicaMove, apply_move
 from scheduler_core.predict.situation import Situation
 from scheduler_core.values import replace
 from tests.builders import GI

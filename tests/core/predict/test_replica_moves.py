@@ -8,7 +8,7 @@ import pytest
 from scheduler_core.convert.kubectl import replica_move_commands
 from scheduler_core.model import longhorn
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
-from scheduler_core.predict.replica_moves import DiskPlace, apply_move, replica_moves
+from scheduler_core.predict.predicted_replicas import DiskPlace, apply_move, replica_moves
 from tests.builders import GI, LONGHORN, Object, disk, longhorn_node, setting, volume
 from tests.worlds.predicted_clusters import every_move, gibibytes, node, replica_name, running, situation
 
