@@ -2,12 +2,16 @@
 
 Source: Longhorn's scheduler-extender proposal, Filter step 1. Data flow: `resolve(pod, view)` reads one immutable view and
 returns a `Resolution`: the volumes in claim order, each with its replicas and the nodes where its claim is in use. Volumes of
-other drivers are left out, and named by `skipped_claims`. An object that is named but does not exist is a `MissingObjectError`, never an
+other drivers are left out. An object that is named but does not exist is a `MissingObjectError`, never an
 empty list.
 
 kube-scheduler does not look for Longhorn's CSI driver on a node (NodeVolumeLimits, unless the CSIDriver sets
 preventPodSchedulingIfMissing and the alpha feature VolumeLimitScaling is on), and so /filter does not either. A pod that is bound to a node
 without the driver waits there for its volumes.
+
+Where a new volume's data comes from: external-provisioner (getPVCSource, getSnapshotSource) finds the claim or the VolumeSnapshot that a
+claim names, and csi/controller_server.go: CreateVolume adds to the parameters of the claim's StorageClass what it is
+(`volume_parameters`).
 """
 
 from __future__ import annotations
@@ -22,12 +26,17 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.longhorn import csi_driver
+from scheduler_core.longhorn.replica_request import source_volume
 from scheduler_core.model import kube, longhorn
-from scheduler_core.model.longhorn import TopologyTerm
+from scheduler_core.model.longhorn import TopologyTerm, query_values
+from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
-from scheduler_core.volumes.data_source import bound_volume, check_source, volume_parameters
 
+# The kinds of the handles of VolumeSnapshots.
+_SNAPSHOT: Final = "snap"
+_BACKUPS: Final = ("bak", "bs")
+_BACKING_IMAGE: Final = "bi"
 _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
 
 # Kubernetes reads a limit per node from CSINode, and Longhorn sets none (NodeGetInfo: MaxVolumesPerNode 0). But a v1 volume is attached
@@ -290,56 +299,93 @@ def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
     )
 
 
-class SkippedClaim(Struct, frozen=True):
-    """A claim that the decision leaves out."""
+def volume_parameters(
+    claim: kube.Claim, parameters: Mapping[str, str], subject: str, snapshot: Snapshot
+) -> Mapping[str, str]:
+    """Returns the parameters of a claim's StorageClass with what the source of its data adds.
 
-    claim: str  # the claim as ``namespace/name``
-    cause: str  # what it is, as a sentence
-
-
-def skipped_claims(pod: kube.Pod, view: View, resolution: Resolution) -> tuple[SkippedClaim, ...]:
-    """Returns the pod's claims that the decision leaves out, sorted by name. `resolution` has the pod's Longhorn
-    volumes on all nodes.
+    Raises:
+        MissingObjectError: the claim or the VolumeSnapshot that is its source does not exist
+        ResolutionError: Longhorn makes no volume from that source
     """
-    skipped: dict[str, SkippedClaim] = {}
-    resolved = {volume.claim for volume in resolution.volumes}
-    handles = {volume.volume.name for volume in resolution.volumes if volume.bound}
-    for mount in sorted(pod.volumes, key=lambda mount: mount.claim):
-        claim = view.snapshot.claims.get((pod.namespace, mount.claim))
-        spec = claim.spec if claim is not None else mount.template
-        key = f"{pod.namespace}/{mount.claim}"
-        if spec is None or key in resolved:
-            continue
-        name = spec.volume_name or (view.pre_bound_volume(claim) if claim is not None else "")
-        persistent_volume = view.snapshot.persistent_volumes.get(name)
-        # A Longhorn volume with several claims is listed with the first of them.
-        if (
-            persistent_volume is not None
-            and persistent_volume.handle in handles
-            and persistent_volume.driver == csi_driver.DRIVER
-        ):
-            continue
-        cause = _bound_cause(persistent_volume) if persistent_volume is not None else _unbound_cause(spec, view)
-        skipped[key] = SkippedClaim(key, cause)
-    return tuple(skipped.values())
+    if claim.spec.source_claim:
+        volume = _claimed_volume(claim, subject, snapshot)
+        return {**parameters, "dataSource": f"vol://{volume.name}"}
+    if claim.spec.source_snapshot:
+        return {**parameters, **_snapshot_parameters(claim, subject, snapshot)}
+    return parameters
 
 
-def _bound_cause(volume: kube.PersistentVolume) -> str:
-    driver = f"driver {volume.driver}" if volume.driver else "no CSI driver"
-    return f"PersistentVolume {volume.name} is of {driver}"
+def check_source(volume: longhorn.Volume, subject: str, snapshot: Snapshot) -> None:
+    """Checks the volume that a new volume is cloned from (validator.go: verifyVolumeDataSource).
+
+    Raises:
+        MissingObjectError: it does not exist
+        ResolutionError: it is of another data engine
+    """
+    name = source_volume(volume.data_source)
+    if not name:
+        return
+    source = snapshot.volumes.get(name)
+    if source is None:
+        raise MissingObjectError("Longhorn volume", name, subject)
+    if source.data_engine != volume.data_engine:
+        raise ResolutionError(
+            f"{subject}: it has dataEngine {volume.data_engine}, and its source {name} has {source.data_engine}"
+        )
 
 
-def _unbound_cause(spec: kube.ClaimSpec, view: View) -> str:
-    storage_class = storage_class_of(spec, view)
-    if storage_class is None and spec.storage_class:
-        return f"StorageClass {spec.storage_class} does not exist"
-    if storage_class is None and spec.storage_class is None:
-        return "the claim names no StorageClass, and none is the default"
-    if storage_class is None:
-        return "the claim waits for an existing PersistentVolume without StorageClass"
-    if storage_class.provisioner != csi_driver.DRIVER:
-        return f"StorageClass {storage_class.name} is of provisioner {storage_class.provisioner}"
-    return "the claim will be bound to an existing PersistentVolume of another driver"
+def bound_volume(name: str, subject: str, snapshot: Snapshot) -> longhorn.Volume | None:
+    """Returns the Longhorn volume of a PersistentVolume, None for one of another driver.
+
+    Raises:
+        MissingObjectError: the PersistentVolume, or its Longhorn volume, does not exist
+    """
+    persistent_volume = snapshot.persistent_volumes.get(name)
+    if persistent_volume is None:
+        raise MissingObjectError("PersistentVolume", name, subject)
+    if persistent_volume.driver != csi_driver.DRIVER:
+        return None
+    volume = snapshot.volumes.get(persistent_volume.handle)
+    if volume is None:
+        handle = persistent_volume.handle or "(no volumeHandle)"
+        raise MissingObjectError("Longhorn volume", handle, f"PersistentVolume {name}")
+    return volume
+
+
+def _claimed_volume(claim: kube.Claim, subject: str, snapshot: Snapshot) -> longhorn.Volume:
+    full = f"{claim.namespace}/{claim.spec.source_claim}"
+    source = snapshot.claims.get((claim.namespace, claim.spec.source_claim))
+    if source is None or not source.spec.volume_name or source.deleting:
+        raise MissingObjectError("bound PersistentVolumeClaim", full, subject)
+    volume = bound_volume(source.spec.volume_name, f"PersistentVolumeClaim {full}", snapshot)
+    if volume is None:
+        raise ResolutionError(f"{subject}: its source, PersistentVolumeClaim {full}, is no Longhorn volume")
+    size = csi_driver.csi_size(claim.spec.request or 0, "")
+    if size != volume.size:
+        raise ResolutionError(
+            f"{subject}: a clone has the size of its source, and it asks for {format_bytes(size)}, "
+            f"while PersistentVolumeClaim {full} has {format_bytes(volume.size)}"
+        )
+    return volume
+
+
+def _snapshot_parameters(claim: kube.Claim, subject: str, snapshot: Snapshot) -> Mapping[str, str]:
+    """Returns what the CSI driver makes of a snapshot's handle (decodeSnapshotID)."""
+    full = f"{claim.namespace}/{claim.spec.source_snapshot}"
+    bound = snapshot.volume_snapshots.get((claim.namespace, claim.spec.source_snapshot), "")
+    content = snapshot.volume_snapshot_contents.get(bound)
+    if content is None or not content.handle:
+        raise MissingObjectError("bound VolumeSnapshot", full, subject)
+    kind, _, rest = content.handle.partition("://")
+    volume, _, name = rest.partition("/")
+    if content.driver == csi_driver.DRIVER and kind == _BACKING_IMAGE:
+        return query_values(content.handle)
+    if content.driver == csi_driver.DRIVER and kind == _SNAPSHOT and name:
+        return {"dataSource": content.handle}
+    if content.driver == csi_driver.DRIVER and kind in _BACKUPS and name:
+        return {"fromBackup": f"?backup={name}&volume={volume}"}
+    raise ResolutionError(f"{subject}: its source, VolumeSnapshot {full}, is no snapshot, backup or image of Longhorn")
 
 
 NO_DRIVER: Final = "Longhorn's CSI driver is not registered on the node"
