@@ -12,7 +12,8 @@ deletes the old one:
    auto-balance (controller/volume_controller.go:cleanupExtraHealthyReplicas), so that all of them stay.
 4. The old replica is deleted. Then data locality and auto-balance are set back.
 
-The volume never has fewer healthy replicas than before. The text of the commands is in `convert/kubectl.py`. The old replica still counts while Longhorn chooses, so the new one goes to another node, unless anti-affinity is soft.
+The volume never has fewer healthy replicas than before. The old replica still counts while Longhorn chooses, so the new one goes to another
+node, unless anti-affinity is soft. The text of the commands is in `convert/kubectl.py`.
 """
 
 from __future__ import annotations

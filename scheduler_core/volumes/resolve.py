@@ -2,8 +2,7 @@
 
 Source: Longhorn's scheduler-extender proposal, Filter step 1. Data flow: `resolve(pod, view)` reads one immutable view and
 returns a `Resolution`: the volumes in claim order, each with its replicas and the nodes where its claim is in use. Volumes of
-other drivers are left out. An object that is named but does not exist is a `MissingObjectError`, never an
-empty list.
+other drivers are left out. An object that is named but does not exist is a `MissingObjectError`, never an empty list.
 
 kube-scheduler does not look for Longhorn's CSI driver on a node (NodeVolumeLimits, unless the CSIDriver sets
 preventPodSchedulingIfMissing and the alpha feature VolumeLimitScaling is on), and so /filter does not either. A pod that is bound to a node
