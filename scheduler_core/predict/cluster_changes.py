@@ -8,7 +8,7 @@ from scheduler_core.longhorn.cluster import DEGRADED
 from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable
 from scheduler_core.longhorn.settings import check_new_value
-from scheduler_core.longhorn.volume_validation import ExpansionResult, check_expansion
+from scheduler_core.longhorn.volume_validation import check_expansion
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import BEST_EFFORT
@@ -228,38 +228,35 @@ def expand(situation: Situation, key: NamespacedName, size: int) -> Situation:
         raise WhatIfError(f"PersistentVolumeClaim {name} is bound to no Longhorn volume")
     if size < volume.size:
         raise WhatIfError(f"PersistentVolumeClaim {name}: a volume cannot shrink")
-    view = cluster.state.view
-    refusals = _class_refusals(cluster, claim) if size > volume.size else ()
-    refused_by = _RESIZE_PLUGIN
-    if not refusals:
-        # As Longhorn's webhook, which compares the requests.
-        before = replace(volume, size=claim.spec.request or volume.size)
-        answers = check_expansion(view.cluster, before, view.replicas_of(volume.name), size)
-        refusals = tuple(sorted(_refusal_text(cluster, answer) for answer in answers if answer.reason))
-        refused_by = _LONGHORN_WEBHOOK
+    refused_by, refusals = _expansion_refusals(cluster, claim, volume, size)
     if not refusals:
         cluster = _grow(cluster, claim, volume, size)
-    entry = ExpansionOutcome(name, size, not refusals, refusals, refused_by if refusals else "")
+    entry = ExpansionOutcome(name, size, not refusals, refusals, refused_by)
     return replace(situation, cluster=cluster, expansions=(*situation.expansions, entry))
 
 
-def _class_refusals(cluster: PredictedCluster, claim: kube.Claim) -> tuple[str, ...]:
-    """Returns why the API server refuses larger claims of a StorageClass (PersistentVolumeClaimResize)."""
+def _expansion_refusals(
+    cluster: PredictedCluster, claim: kube.Claim, volume: longhorn.Volume, size: int
+) -> tuple[str, tuple[str, ...]]:
+    """Returns which admission refuses a larger claim, "" if none does, and why."""
     # A class that the source lacks refuses none.
     storage_class = cluster.snapshot.storage_classes.get(claim.spec.storage_class or "")
-    if storage_class is None or storage_class.allows_expansion:
-        return ()
-    return (f"StorageClass {storage_class.name} does not set allowVolumeExpansion",)
-
-
-def _refusal_text(cluster: PredictedCluster, answer: ExpansionResult) -> str:
-    numbers = f": {answer.detail}" if answer.detail else ""
-    return f"{answer.reason} ({_disk_name(cluster, answer.disk)}){numbers}"
-
-
-def _disk_name(cluster: PredictedCluster, uuid: str) -> str:
-    node = cluster.state.view.cluster.nodes.get(cluster.state.view.indexes.node_of_disk.get(uuid) or "")
-    return next((f"{node.name}/{disk.name}" for disk in node.disks if disk.uuid == uuid), uuid) if node else uuid
+    if size > volume.size and storage_class is not None and not storage_class.allows_expansion:
+        return _RESIZE_PLUGIN, (f"StorageClass {storage_class.name} does not set allowVolumeExpansion",)
+    view = cluster.state.view
+    # As Longhorn's webhook, which compares the requests.
+    before = replace(volume, size=claim.spec.request or volume.size)
+    answers = check_expansion(view.cluster, before, view.replicas_of(volume.name), size)
+    nodes = view.cluster.nodes.values()
+    places = {disk.uuid: f"{node.name}/{disk.name}" for node in nodes for disk in node.disks if disk.uuid}
+    refusals = tuple(
+        sorted(
+            f"{answer.reason} ({places.get(answer.disk, answer.disk)}){f': {answer.detail}' if answer.detail else ''}"
+            for answer in answers
+            if answer.reason
+        )
+    )
+    return (_LONGHORN_WEBHOOK if refusals else ""), refusals
 
 
 def _grow(cluster: PredictedCluster, claim: kube.Claim, volume: longhorn.Volume, size: int) -> PredictedCluster:
