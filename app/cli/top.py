@@ -147,7 +147,7 @@ def _items(
                 "space": _space(row.usage),
             }
             for group in groups
-            for row in node_rows.sort_disks(node_rows.disk_rows(group), order)
+            for row in node_rows.sort_disks(group, order)
         ]
     return [
         {

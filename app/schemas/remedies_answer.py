@@ -10,8 +10,8 @@ from msgspec import Struct
 from scheduler_core.convert.kubectl import Command, patch_node, patch_setting, replica_move_commands
 from scheduler_core.model import longhorn
 from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import ReplicaMove, is_auto_balanced
 from scheduler_core.predict.remedy import RemedyKind, Step
-from scheduler_core.predict.replica_moves import ReplicaMove, is_auto_balanced
 
 
 class RemedyAnswer(Struct, frozen=True):

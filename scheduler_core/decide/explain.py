@@ -13,11 +13,13 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.decide.volume_sentences import (
+    SkippedClaim,
     VolumeSentences,
     failing_order,
     meeting_on,
     needed_space,
     never_offered,
+    skipped_claims,
     tied_domain,
 )
 from scheduler_core.evaluation.competitors import Volumes
@@ -46,7 +48,7 @@ from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
 from scheduler_core.packing.order_safe import Safety
 from scheduler_core.values import replace
-from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution, SkippedClaim, skipped_claims
+from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
 EXPLAIN_STEPS_FACTOR: Final = 4

@@ -1,5 +1,5 @@
 """Sentences about a pod's volumes, for explanations of many nodes: what they take from the cluster, which is computed once,
-and where they fit but Longhorn may miss that.
+and where they fit but Longhorn may miss that; and what the claims are that are no Longhorn volumes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Packing
 from scheduler_core.evaluation.replicas import replica_needs
+from scheduler_core.longhorn.csi_driver import DRIVER
+from scheduler_core.model import kube
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, join_first
 from scheduler_core.model.verdict import Meeting
 from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
-from scheduler_core.volumes.resolve import PodVolume, Resolution
+from scheduler_core.volumes.resolve import PodVolume, Resolution, storage_class_of
 
 
 class VolumeSentences(Struct, frozen=True, dict=True):
@@ -149,3 +151,51 @@ def never_offered(packing: Packing, missing: Sequence[int], disks: Sequence[str]
         at_most = "at most " if packing is Packing.ORDER_SAFE else ""
         ends.append(f"{at_most}{format_bytes(sum(missing))} more space: {join_first(lacking, ', ')}")
     return f"--packing {packing} never offers the node to these volumes; what would end that: {', or '.join(ends)}"
+
+
+class SkippedClaim(Struct, frozen=True):
+    """A claim that the decision leaves out."""
+
+    claim: str  # the claim as ``namespace/name``
+    cause: str  # what it is, as a sentence
+
+
+def skipped_claims(pod: kube.Pod, view: View, resolution: Resolution) -> tuple[SkippedClaim, ...]:
+    """Returns the pod's claims that the decision leaves out, sorted by name. `resolution` has the pod's Longhorn
+    volumes on all nodes.
+    """
+    skipped: dict[str, SkippedClaim] = {}
+    resolved = {volume.claim for volume in resolution.volumes}
+    handles = {volume.volume.name for volume in resolution.volumes if volume.bound}
+    for mount in sorted(pod.volumes, key=lambda mount: mount.claim):
+        claim = view.snapshot.claims.get((pod.namespace, mount.claim))
+        spec = claim.spec if claim is not None else mount.template
+        key = f"{pod.namespace}/{mount.claim}"
+        if spec is None or key in resolved:
+            continue
+        name = spec.volume_name or (view.pre_bound_volume(claim) if claim is not None else "")
+        persistent_volume = view.snapshot.persistent_volumes.get(name)
+        # A Longhorn volume with several claims is listed with the first of them.
+        if persistent_volume is not None and persistent_volume.handle in handles and persistent_volume.driver == DRIVER:
+            continue
+        cause = _bound_cause(persistent_volume) if persistent_volume is not None else _unbound_cause(spec, view)
+        skipped[key] = SkippedClaim(key, cause)
+    return tuple(skipped.values())
+
+
+def _bound_cause(volume: kube.PersistentVolume) -> str:
+    driver = f"driver {volume.driver}" if volume.driver else "no CSI driver"
+    return f"PersistentVolume {volume.name} is of {driver}"
+
+
+def _unbound_cause(spec: kube.ClaimSpec, view: View) -> str:
+    storage_class = storage_class_of(spec, view)
+    if storage_class is None and spec.storage_class:
+        return f"StorageClass {spec.storage_class} does not exist"
+    if storage_class is None and spec.storage_class is None:
+        return "the claim names no StorageClass, and none is the default"
+    if storage_class is None:
+        return "the claim waits for an existing PersistentVolume without StorageClass"
+    if storage_class.provisioner != DRIVER:
+        return f"StorageClass {storage_class.name} is of provisioner {storage_class.provisioner}"
+    return "the claim will be bound to an existing PersistentVolume of another driver"

@@ -32,16 +32,15 @@ that goes unnoticed would break the promise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import CompetingVolumes, all_volumes, fitting_volumes, identity
-from scheduler_core.evaluation.competitors_anywhere import FITTING
 from scheduler_core.evaluation.fit import plan
 from scheduler_core.evaluation.single_node import NodeEvaluation
 from scheduler_core.evaluation.state import ClusterState
@@ -51,8 +50,10 @@ from scheduler_core.guard.steering import (
     disk_with_schedule,
     evaluate_volumes,
     legal_disks,
+    may_fit,
     pending_allowances,
     placed_identities,
+    reason_by_half,
     with_placements,
 )
 from scheduler_core.model import longhorn
@@ -196,7 +197,7 @@ class _Guard:
         decision = self._keep(everything.volumes)
         if decision is not None:
             return decision
-        fitting = fitting_volumes(competing, self._fit)
+        fitting = fitting_volumes(competing, partial(may_fit, self._view, name=self._node.name, budget=self._budget))
         if identity(self._volume) not in fitting.demanded:
             return self._no_plan(f"volume {self._placement.volume} does not fit there together with older demand")
         for volumes in (fitting.volumes, fitting.demanded):
@@ -206,9 +207,6 @@ class _Guard:
                     return decision
         where = f"with volume {self._placement.volume} on no disk that Longhorn allows"
         return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
-
-    def _fit(self, volumes: Sequence[PodVolume]) -> bool:
-        return not volumes or evaluate_volumes(self._view, volumes, self._node.name).reason(self._budget) in FITTING
 
     def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
         evaluation = evaluate_volumes(self._view, list(volumes.values()), self._node.name)
@@ -229,11 +227,7 @@ class _Guard:
         if on_longhorns_disk is None:
             return self._no_plan(f"the watches show disk {disk.name} as closed to volume {self._placement.volume}")
         everything = self._sentence(volumes)
-        # The other disks need steps, too.
-        portion = self._budget.portion(self._budget.left // 2)
-        fits = on_longhorns_disk.reason(portion) is Reason.ROOM
-        self._budget.take_back([portion])
-        if fits:
+        if reason_by_half(on_longhorns_disk, self._budget) is Reason.ROOM:
             detail = f"{everything} fits with volume {self._placement.volume} on disk {disk.name}"
             return GuardDecision(GuardOutcome.LEFT, self._placement, detail=detail)
         elsewhere = on(self._legal - {disk.uuid})

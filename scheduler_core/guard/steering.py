@@ -12,6 +12,7 @@ nodes that the pod cannot get because of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from heapq import nlargest
 from itertools import chain, groupby
 from operator import attrgetter
@@ -62,21 +63,23 @@ def exclude_taken_nodes(decision: Decision, view: View, allowances: Iterable[Pla
         budget: limits the searches
     """
     fitting = frozenset(decision.fitting_nodes)
-    awaited: set[str] = set()
     by_node = attrgetter("node")
-    for name, on_node in groupby(sorted(allowances, key=by_node), by_node):
-        pending = pending_allowances(on_node, view)
-        if not pending or name not in fitting:
-            continue
-        # The competitors are those that the decision counted there.
-        if _evaluate(decision, with_placements(view, pending), pending).reason(budget) is not Reason.ROOM:
-            awaited.add(name)
-    return exclude(decision, frozenset(awaited))
+    pending = sorted(pending_allowances(allowances, view), key=by_node)
+    return exclude(
+        decision,
+        frozenset(
+            name
+            for name, on_node in groupby(pending, by_node)
+            if name in fitting and _evaluate(decision, view, list(on_node)).reason(budget) is not Reason.ROOM
+        ),
+    )
 
 
 def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> NodeEvaluation:
+    view = with_placements(view, placements)
     name = placements[0].node
     placed = {placement.volume for placement in placements}
+    # The competitors are those that the decision counted there.
     competitors = decision.competitors.get(name)
     others = tuple(
         volume
@@ -124,6 +127,18 @@ def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation
 def evaluate_volumes(view: View, volumes: Sequence[PodVolume], name: str) -> NodeEvaluation:
     """Evaluates one node for volumes to come."""
     return with_coming_copies(view, evaluate_requirements(view, requirements(volumes, volumes), name))
+
+
+def may_fit(view: View, volumes: Sequence[PodVolume], name: str, budget: Budget) -> bool:
+    return not volumes or evaluate_volumes(view, volumes, name).reason(budget) in FITTING
+
+
+def reason_by_half(evaluation: NodeEvaluation, budget: Budget) -> Reason:
+    """Returns the reason by a search of half the budget: the other disks need steps, too."""
+    portion = budget.portion(budget.left // 2)
+    reason = evaluation.reason(portion)
+    budget.take_back([portion])
+    return reason
 
 
 def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
@@ -272,20 +287,13 @@ class Steering:
     def _reason(self, candidate: Placement, *, with_offers: bool) -> Reason:
         name = candidate.node
         if name not in self._promised:
-            fitting = fitting_volumes(self._competing(name), lambda volumes: self._fit(name, volumes))
-            self._promised[name] = fitting
+            may_fit_there = partial(may_fit, self._view, name=name, budget=self._budget)
+            self._promised[name] = fitting_volumes(self._competing(name), may_fit_there)
         fitting = self._promised[name]
         promised = list((fitting.volumes if with_offers else fitting.demanded).values())
         if not promised:
             return Reason.ROOM
-        # The other disks need steps, too.
-        portion = self._budget.portion(self._budget.left // 2)
-        reason = evaluate_volumes(with_placements(self._view, [candidate]), promised, name).reason(portion)
-        self._budget.take_back([portion])
-        return reason
-
-    def _fit(self, name: str, volumes: Sequence[PodVolume]) -> bool:
-        return not volumes or evaluate_volumes(self._view, volumes, name).reason(self._budget) in FITTING
+        return reason_by_half(evaluate_volumes(with_placements(self._view, [candidate]), promised, name), self._budget)
 
     def _candidates(self) -> Sequence[Placement]:
         view = self._view

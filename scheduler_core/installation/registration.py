@@ -229,23 +229,17 @@ def _registration_steps(platform: Platform) -> tuple[str, ...]:
             "The kubelet restarts kube-scheduler. So that `kubeadm upgrade` keeps it, put the same into kubeadm's configuration:",
             "  kubectl -n kube-system edit configmap kubeadm-config",
         )
-    if platform is Platform.RKE2:
+    if platform in (Platform.RKE2, Platform.K3S):
+        is_k3s = platform is Platform.K3S
+        # kube-scheduler is a process of k3s, and a pod in RKE2.
+        mount = "" if is_k3s else f"'kube-scheduler-extra-mount+:' '  - {folder}:{folder}:ro' "
+        settings = f"/etc/rancher/{platform}/config.yaml.d"
         return (
-            "On every server, write the file and a configuration of RKE2, and restart it:",
+            f"On every server, write the file and a configuration of {'k3s' if is_k3s else 'RKE2'}, and restart it:",
             f"  install -D -m 0600 {_FILE_NAME} {path}",
-            "  mkdir -p /etc/rancher/rke2/config.yaml.d",
-            "  printf '%s\\n' 'kube-scheduler-arg+:' '  - config=" + path + "' 'kube-scheduler-extra-mount+:' "
-            f"'  - {folder}:{folder}:ro' > /etc/rancher/rke2/config.yaml.d/longhorn-scheduler-extender.yaml",
-            "  systemctl restart rke2-server",
-        )
-    if platform is Platform.K3S:
-        return (
-            "On every server, write the file and a configuration of k3s, and restart it:",
-            f"  install -D -m 0600 {_FILE_NAME} {path}",
-            "  mkdir -p /etc/rancher/k3s/config.yaml.d",
-            "  printf '%s\\n' 'kube-scheduler-arg+:' '  - config=" + path + "' "
-            "> /etc/rancher/k3s/config.yaml.d/longhorn-scheduler-extender.yaml",
-            "  systemctl restart k3s",
+            f"  mkdir -p {settings}",
+            f"  printf '%s\\n' 'kube-scheduler-arg+:' '  - config={path}' {mount}> {settings}/{PROGRAM}.yaml",
+            f"  systemctl restart {'k3s' if is_k3s else 'rke2-server'}",
         )
     if platform is Platform.TALOS:
         return (

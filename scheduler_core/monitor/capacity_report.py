@@ -4,7 +4,7 @@ them shows what kube-scheduler is answered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -116,17 +116,16 @@ def _disk_refusal(view: View, request: ReplicaRequest, disk: longhorn.Disk, spac
     return Refused(REASONS[rule], detail)
 
 
-class StorageClassNeeds(NamedTuple):
+class _Needs(NamedTuple):
     """What the new volumes of a StorageClass need."""
 
     classes: VolumeClasses | None  # what they require of a node, None if Longhorn refuses them on every node
     smallest: int  # bytes of the smallest one
 
 
-def storage_class_needs(view: View) -> dict[str, StorageClassNeeds]:
-    """Returns the needs of Longhorn's StorageClasses, by name."""
+def _storage_class_needs(view: View) -> dict[str, _Needs]:
     return {
-        name: StorageClassNeeds(_classes_of(view, entry), _smallest_volume(view, entry))
+        name: _Needs(_classes_of(view, entry), _smallest_volume(view, entry))
         for name, entry in sorted(view.snapshot.storage_classes.items())
         if entry.provisioner == csi_driver.DRIVER
     }
@@ -141,17 +140,23 @@ def _smallest_volume(view: View, storage_class: StorageClass) -> int:
 
 def largest_volumes(view: View) -> dict[str, int]:
     """Returns `CapacityReport.largest_volumes`; equal classes are computed once."""
-    sizes: dict[VolumeClasses, int] = {}
-    largest: dict[str, int] = {}
-    by_free_space = _nodes_by_free_space(view)
-    for name, (classes, smallest) in storage_class_needs(view).items():
-        if classes is None:
-            largest[name] = 0
-            continue
-        if classes not in sizes:
-            sizes[classes] = _largest_of_classes(view, classes, by_free_space)
-        largest[name] = sizes[classes] if sizes[classes] >= smallest else 0
-    return largest
+    needs = _storage_class_needs(view)
+    most_free = (
+        (max((space.free for space in view.free_space(name).values()), default=0), name) for name in view.cluster.nodes
+    )
+    by_free_space = sorted(most_free, reverse=True)
+    return _by_storage_class(needs, {each: _largest_of_classes(view, each, by_free_space) for each in _classes(needs)})
+
+
+def _by_storage_class(needs: Mapping[str, _Needs], largest: Mapping[VolumeClasses, int]) -> dict[str, int]:
+    return {
+        name: largest[classes] if classes is not None and largest[classes] >= smallest else 0
+        for name, (classes, smallest) in needs.items()
+    }
+
+
+def _classes(needs: Mapping[str, _Needs]) -> Iterable[VolumeClasses]:
+    return dict.fromkeys(classes for classes, _ in needs.values() if classes is not None)
 
 
 def _largest_of_classes(view: View, classes: VolumeClasses, by_free_space: Sequence[tuple[int, str]]) -> int:
@@ -160,15 +165,8 @@ def _largest_of_classes(view: View, classes: VolumeClasses, by_free_space: Seque
         # No disk takes more than it has free, so that no later node takes more either.
         if free <= largest:
             break
-        largest = max(largest, largest_volume_on_node(view, classes, view.cluster.nodes[name]))
+        largest = max(largest, _largest_on_node(view, classes, view.cluster.nodes[name]))
     return largest
-
-
-def _nodes_by_free_space(view: View) -> list[tuple[int, str]]:
-    most_free = (
-        (max((space.free for space in view.free_space(name).values()), default=0), name) for name in view.cluster.nodes
-    )
-    return sorted(most_free, reverse=True)
 
 
 def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None:
@@ -185,8 +183,7 @@ def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None
     return VolumeClasses((request,))
 
 
-def largest_volume_on_node(view: View, classes: VolumeClasses, node: longhorn.Node) -> int:
-    """Returns the bytes of the largest new replica for a node."""
+def _largest_on_node(view: View, classes: VolumeClasses, node: longhorn.Node) -> int:
     disks = profile_node(view, classes, node.name)
     if isinstance(disks, Refused):
         return 0
@@ -200,3 +197,28 @@ def _largest_on_disk(disk: OpenDisk, limit: int | None) -> int:
     if limit is not None:
         free = min(free, limit - 1)
     return max(0, free // csi_driver.SIZE_STEP * csi_driver.SIZE_STEP)
+
+
+class LargestVolumes:
+    """The largest new volume of each StorageClass, in clusters that differ from a first one in few nodes."""
+
+    def __init__(self, view: View) -> None:
+        self._needs = _storage_class_needs(view)
+        self._nodes = view.cluster.nodes
+        self._by_size = {
+            classes: sorted(
+                ((_largest_on_node(view, classes, node), node.name) for node in self._nodes.values()), reverse=True
+            )
+            for classes in _classes(self._needs)
+        }
+
+    def after(self, view: View, changed_nodes: Collection[str] = ()) -> dict[str, int]:
+        """Returns the bytes by StorageClass in a changed cluster, which may differ from the first one in some nodes."""
+        # A move replaces the nodes of both disks, so that the others are the same objects.
+        nodes = (view.cluster.nodes[name] for name in changed_nodes)
+        changed = {node.name: node for node in nodes if node is not self._nodes[node.name]}
+        largest: dict[VolumeClasses, int] = {}
+        for classes, sizes in self._by_size.items():
+            unchanged = next((size for size, name in sizes if name not in changed), 0)
+            largest[classes] = max(unchanged, *(_largest_on_node(view, classes, node) for node in changed.values()), 0)
+        return _by_storage_class(self._needs, largest)

@@ -114,14 +114,13 @@ class ZoneRows(Struct, frozen=True):
 
 def node_rows(state: ClusterState) -> tuple[NodeRow, ...]:
     """Returns a row for each Longhorn node, worst first."""
-    rows: list[NodeRow] = []
-    for node in state.view.cluster.nodes.values():
-        give_way()
-        rows += [_node_row(state, node)]
-    return tuple(sorted(rows, key=attrgetter("badness")))
+    return tuple(
+        sorted((_node_row(state, node) for node in state.view.cluster.nodes.values()), key=attrgetter("badness"))
+    )
 
 
 def _node_row(state: ClusterState, node: longhorn.Node) -> NodeRow:
+    give_way()
     disks = disk_usages(state.view, node)
     closed = [usage.closed_by for usage in disks if usage.closed_by is not None]
     demands = state.demand.by_node.get(node.name) or ()
@@ -241,26 +240,20 @@ class DiskRow(Struct, frozen=True):
         return usage.free >= 0, usage.closed_by is None, share, natural_key(usage.node), natural_key(usage.disk)
 
 
-def disk_rows(rows: Iterable[NodeRow]) -> tuple[DiskRow, ...]:
-    disks = (DiskRow(row.zone, usage) for row in rows for usage in row.disks)
-    return tuple(sorted(disks, key=attrgetter("badness")))
-
-
 def sort_nodes(rows: Iterable[NodeRow], order: RowOrder) -> tuple[NodeRow, ...]:
     if order is RowOrder.WORST:
         return tuple(sorted(rows, key=attrgetter("badness")))
     return tuple(sorted(rows, key=lambda row: (_bytes(row.space, order), natural_key(row.name))))
 
 
-def sort_disks(disks: Iterable[DiskRow], order: RowOrder) -> tuple[DiskRow, ...]:
-    """Returns disks in an order, ties by node and disk."""
-    if order is RowOrder.WORST:
-        return tuple(sorted(disks, key=attrgetter("badness")))
+def sort_disks(rows: Iterable[NodeRow], order: RowOrder) -> tuple[DiskRow, ...]:
+    """Returns the disks of nodes in an order, ties by node and disk."""
 
     def key(row: DiskRow) -> tuple[object, ...]:
         return _bytes(row.usage, order), natural_key(row.usage.node), natural_key(row.usage.disk)
 
-    return tuple(sorted(disks, key=key))
+    disks = (DiskRow(row.zone, usage) for row in rows for usage in row.disks)
+    return tuple(sorted(disks, key=attrgetter("badness") if order is RowOrder.WORST else key))
 
 
 def _bytes(space: SpaceTotal | DiskUsage, order: RowOrder) -> int:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
@@ -26,13 +27,13 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View
 from scheduler_core.longhorn.node_status import scheduled_backing_images
 from scheduler_core.longhorn.space import scheduling_limit
-from scheduler_core.model import longhorn
 from scheduler_core.values import replace
 
 # Volumes of one pod are placed within two seconds; a report before the last of them would not name all.
 SETTLE_TIME: Final = 1.0
 # Longhorn writes the status of a disk every 30 s; the rest is for a slow sync.
 MAX_STATUS_LAG: Final = 60.0
+_BY_PLACE: Final = attrgetter("node", "disk")
 
 Deliveries = Mapping[tuple[str, str], float]
 """When a watch first delivered a replica with a disk, in the caller's seconds, by the replica's name and the disk's UUID."""
@@ -141,27 +142,25 @@ class OverbookingReport(Struct, frozen=True):
                 new_overbookings.append(meeting.entry)
         return OverbookingReport(
             time=now,
-            overbooked=tuple(sorted(overbooked, key=_place)),
-            new_overbookings=tuple(sorted(new_overbookings, key=_place)),
+            overbooked=tuple(sorted(overbooked, key=_BY_PLACE)),
+            new_overbookings=tuple(sorted(new_overbookings, key=_BY_PLACE)),
             _view=view,
             _recent=recent,
             _meetings=meetings,
         )
 
     def _new_placements(self, view: View, deliveries: Deliveries) -> _Placements:
+        if self._view is None:
+            return {}
         placements: dict[str, list[_Placement]] = {}
         for (name, uuid), at in deliveries.items():
             replica = view.snapshot.replicas.get(name)
-            if replica is not None and replica.disk_id == uuid and self._is_new(replica):
+            before = self._view.snapshot.replicas.get(name)
+            moved = before is None or before.disk_id != uuid
+            if replica is not None and replica.node_id and replica.disk_id == uuid and moved:
                 placement = _Placement(at, name, replica.volume, replica.size)
                 placements.setdefault(uuid, []).append(placement)
         return {uuid: tuple(sorted(group)) for uuid, group in placements.items()}
-
-    def _is_new(self, replica: longhorn.Replica) -> bool:
-        if self._view is None:
-            return False
-        before = self._view.snapshot.replicas.get(replica.name)
-        return replica.node_id != "" and (before is None or before.disk_id != replica.disk_id)
 
     def _recent_placements(self, new: _Placements, now: float) -> _Placements:
         recent = dict(self._recent)
@@ -223,7 +222,3 @@ def bytes_over(view: View, uuid: str) -> int:
     """Returns by how many bytes a disk exceeds its scheduling limit; not positive if it does not, or is not monitored."""
     disk = _disk(view, uuid)
     return 0 if disk is None else disk.bytes_over
-
-
-def _place(entry: Overbooked) -> tuple[str, str]:
-    return entry.node, entry.disk

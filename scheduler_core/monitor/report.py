@@ -42,27 +42,21 @@ def sort_candidates(view: View, decision: Decision) -> list[str]:
     packing mode would offer, then those that lack space alone, the one with the most free bytes on one disk first; then
     the others by the rule that refuses them, and by name.
     """
-    fitting: list[str] = []
-    never_safe: list[str] = []
-    lacking: list[tuple[int, object, str]] = []
-    others: list[tuple[int, object, str]] = []
-    for name, reason in zip(decision.candidates, decision.reasons, strict=True):
+
+    def closeness(candidate: tuple[str, Reason]) -> tuple[object, ...]:
+        name, reason = candidate
         if reason.fits:
-            fitting.append(name)
+            group, rank = 0, 0
         elif reason is Reason.NEVER_SAFE:
-            never_safe.append(name)
+            group, rank = 1, 0
         elif reason in LACKING_SPACE:
-            lacking.append((-_largest_free_space(view, name), natural_key(name), name))
+            spaces = view.free_space(name).values() if name in view.cluster.nodes else ()
+            group, rank = 2, -max((space.free for space in spaces), default=0)
         else:
-            others.append((-reason_order(reason), natural_key(name), name))
-    ordered = (name for *_, name in (*sorted(lacking), *sorted(others)))
-    return [*sorted(fitting, key=natural_key), *sorted(never_safe, key=natural_key), *ordered]
+            group, rank = 3, -reason_order(reason)
+        return group, rank, natural_key(name), name
 
-
-def _largest_free_space(view: View, name: str) -> int:
-    if name not in view.cluster.nodes:
-        return 0
-    return max((space.free for space in view.free_space(name).values()), default=0)
+    return [name for name, _ in sorted(zip(decision.candidates, decision.reasons, strict=True), key=closeness)]
 
 
 # Explaining a node takes longer than deciding about it, so only these are compared byte by byte.
@@ -196,11 +190,5 @@ class StatusReport(Struct, frozen=True):
 def status_report(state: ClusterState) -> StatusReport:
     """Reports a state. The cost grows with disks, and with nodes times different StorageClasses."""
     rows = node_rows(state)
-    largest = largest_volumes(state.view)
-    waiting = waiting_pods(state.view)
-    return StatusReport(
-        rows=rows,
-        space=sum((row.space for row in rows), SpaceTotal()),
-        largest_volumes=largest,
-        waiting=waiting,
-    )
+    space = sum((row.space for row in rows), SpaceTotal())
+    return StatusReport(rows, space, largest_volumes(state.view), waiting_pods(state.view))

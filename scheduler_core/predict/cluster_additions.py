@@ -106,13 +106,13 @@ def scale(situation: Situation, workload: Workload, count: int | None) -> Situat
     pods = situation.cluster.snapshot.pods
     members = workload_members(workload.kind, own_key, pods)
     count = (len(members) or 1) if count is None else count
-    for key in members[count:]:
-        pod = situation.cluster.snapshot.pods[key]
-        cluster = detach_volumes(situation.cluster, pod).without_pod(key)
-        remaining = tuple(entry for entry in situation.pods if entry.key != key)
-        situation = replace(situation, cluster=cluster, pods=remaining)
-    taken = set(situation.cluster.snapshot.pods)
-    situation = replace(situation, cluster=without_expected_pods(situation.cluster, workload.pod))
+    removed = members[count:]
+    cluster = situation.cluster
+    for key in removed:
+        cluster = detach_volumes(cluster, cluster.snapshot.pods[key]).without_pod(key)
+    taken = set(cluster.snapshot.pods)
+    entries = {key: entry for key, entry in situation.pods.items() if key not in removed}
+    situation = replace(situation, cluster=without_expected_pods(cluster, workload.pod), pods=entries)
     if workload.kind == STATEFUL_SET:
         parallel = situation.parallel - {own_key} if workload.in_order else situation.parallel | {own_key}
         situation = replace(situation, parallel=parallel)

@@ -8,7 +8,7 @@ from scheduler_core.longhorn.cluster import DEGRADED
 from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
 from scheduler_core.longhorn.replenish import HEALTHY, is_usable
 from scheduler_core.longhorn.settings import check_new_value
-from scheduler_core.longhorn.volume_validation import ExpansionResult, check_expansion
+from scheduler_core.longhorn.volume_validation import check_expansion
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import BEST_EFFORT
@@ -53,7 +53,10 @@ def drain(situation: Situation, nodes: tuple[str, ...]) -> Situation:
     cluster, evicted = _request_evictions(cluster, nodes)
     drained = tuple(dict.fromkeys((*situation.drained, *nodes)))
     evicted |= situation.evicted
-    changed = replace(situation, cluster=cluster, drained=drained, evicted=evicted, waiting=waiting)
+    unmanaged = (*situation.unmanaged, *((pod.key, pod.node_name) for pod in on_nodes if not pod.owner))
+    changed = replace(
+        situation, cluster=cluster, drained=drained, evicted=evicted, unmanaged=unmanaged, waiting=waiting
+    )
     return changed.evict(on_nodes)
 
 
@@ -142,12 +145,10 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
     on_nodes, waiting = live_pods(situation.cluster, nodes)
     managed = situation.evict(on_nodes, lost=True)
     cluster = managed.cluster
-    already = len(situation.unmanaged)
     for pod in on_nodes:
-        key = (pod.namespace, pod.name)
         # The others wait again.
-        if cluster.snapshot.pods[key].node_name:
-            cluster = detach_volumes(cluster, pod).without_pod(key)
+        if cluster.snapshot.pods[pod.namespaced_name].node_name:
+            cluster = detach_volumes(cluster, pod).without_pod(pod.namespaced_name)
     failed: list[longhorn.Replica] = []
     for name in nodes:
         failed += replicas_on_node(cluster, name)
@@ -156,8 +157,7 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
         managed,
         cluster=fail_replicas(cluster, failed),
         lost=situation.lost | set(nodes),
-        unmanaged=situation.unmanaged,
-        gone_pods=(*situation.gone_pods, *managed.unmanaged[already:]),
+        gone_pods=(*situation.gone_pods, *(pod.namespaced_name for pod in on_nodes if not pod.owner)),
         degraded=situation.degraded | {replica.volume for replica in failed},
         waiting=waiting,
     )
@@ -171,23 +171,18 @@ def _remove_node(cluster: PredictedCluster, name: str) -> PredictedCluster:
     return cluster.update({("longhorn_nodes", name): sync_node_remotely(cluster.state.view.cluster, node, ())})
 
 
-def nodes_in_zone(cluster: PredictedCluster, zone: str) -> tuple[str, ...]:
-    """Returns the nodes of a zone, by Kubernetes' label or Longhorn's status.
+def lose_zone(situation: Situation, zone: str) -> Situation:
+    """All nodes of a zone, by Kubernetes' label or Longhorn's status, are gone.
 
     Raises:
         WhatIfError: there is none
     """
-    snapshot = cluster.snapshot
+    snapshot = situation.cluster.snapshot
     by_label = {name for name, node in snapshot.nodes.items() if node.labels.get(ZONE_LABEL) == zone}
     by_status = {name for name, node in snapshot.longhorn_nodes.items() if node.zone == zone}
     if not by_label | by_status:
         raise WhatIfError(f"no node is in the zone {zone}")
-    return tuple(sorted(by_label | by_status))
-
-
-def lose_zone(situation: Situation, zone: str) -> Situation:
-    """All nodes of a zone are gone."""
-    return lose_nodes(situation, nodes_in_zone(situation.cluster, zone))
+    return lose_nodes(situation, tuple(sorted(by_label | by_status)))
 
 
 def lose_disk(situation: Situation, node_name: str, disk_name: str) -> Situation:
@@ -233,38 +228,35 @@ def expand(situation: Situation, key: NamespacedName, size: int) -> Situation:
         raise WhatIfError(f"PersistentVolumeClaim {name} is bound to no Longhorn volume")
     if size < volume.size:
         raise WhatIfError(f"PersistentVolumeClaim {name}: a volume cannot shrink")
-    view = cluster.state.view
-    refusals = _class_refusals(cluster, claim) if size > volume.size else ()
-    refused_by = _RESIZE_PLUGIN
-    if not refusals:
-        # As Longhorn's webhook, which compares the requests.
-        before = replace(volume, size=claim.spec.request or volume.size)
-        answers = check_expansion(view.cluster, before, view.replicas_of(volume.name), size)
-        refusals = tuple(sorted(_refusal_text(cluster, answer) for answer in answers if answer.reason))
-        refused_by = _LONGHORN_WEBHOOK
+    refused_by, refusals = _expansion_refusals(cluster, claim, volume, size)
     if not refusals:
         cluster = _grow(cluster, claim, volume, size)
-    entry = ExpansionOutcome(name, size, not refusals, refusals, refused_by if refusals else "")
+    entry = ExpansionOutcome(name, size, not refusals, refusals, refused_by)
     return replace(situation, cluster=cluster, expansions=(*situation.expansions, entry))
 
 
-def _class_refusals(cluster: PredictedCluster, claim: kube.Claim) -> tuple[str, ...]:
-    """Returns why the API server refuses larger claims of a StorageClass (PersistentVolumeClaimResize)."""
+def _expansion_refusals(
+    cluster: PredictedCluster, claim: kube.Claim, volume: longhorn.Volume, size: int
+) -> tuple[str, tuple[str, ...]]:
+    """Returns which admission refuses a larger claim, "" if none does, and why."""
     # A class that the source lacks refuses none.
     storage_class = cluster.snapshot.storage_classes.get(claim.spec.storage_class or "")
-    if storage_class is None or storage_class.allows_expansion:
-        return ()
-    return (f"StorageClass {storage_class.name} does not set allowVolumeExpansion",)
-
-
-def _refusal_text(cluster: PredictedCluster, answer: ExpansionResult) -> str:
-    numbers = f": {answer.detail}" if answer.detail else ""
-    return f"{answer.reason} ({_disk_name(cluster, answer.disk)}){numbers}"
-
-
-def _disk_name(cluster: PredictedCluster, uuid: str) -> str:
-    node = cluster.state.view.cluster.nodes.get(cluster.state.view.indexes.node_of_disk.get(uuid) or "")
-    return next((f"{node.name}/{disk.name}" for disk in node.disks if disk.uuid == uuid), uuid) if node else uuid
+    if size > volume.size and storage_class is not None and not storage_class.allows_expansion:
+        return _RESIZE_PLUGIN, (f"StorageClass {storage_class.name} does not set allowVolumeExpansion",)
+    view = cluster.state.view
+    # As Longhorn's webhook, which compares the requests.
+    before = replace(volume, size=claim.spec.request or volume.size)
+    answers = check_expansion(view.cluster, before, view.replicas_of(volume.name), size)
+    nodes = view.cluster.nodes.values()
+    places = {disk.uuid: f"{node.name}/{disk.name}" for node in nodes for disk in node.disks if disk.uuid}
+    refusals = tuple(
+        sorted(
+            f"{answer.reason} ({places.get(answer.disk, answer.disk)}){f': {answer.detail}' if answer.detail else ''}"
+            for answer in answers
+            if answer.reason
+        )
+    )
+    return (_LONGHORN_WEBHOOK if refusals else ""), refusals
 
 
 def _grow(cluster: PredictedCluster, claim: kube.Claim, volume: longhorn.Volume, size: int) -> PredictedCluster:

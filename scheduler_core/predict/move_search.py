@@ -19,17 +19,18 @@ from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model import longhorn
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.longhorn import BEST_EFFORT
+from scheduler_core.monitor.capacity_report import LargestVolumes
 from scheduler_core.predict.pod_decision import each_fits
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import choose_first, next_step
-from scheduler_core.predict.rebalance_goals import Goal
-from scheduler_core.predict.replica_moves import (
-    LargestVolumes,
+from scheduler_core.predict.predicted_replicas import (
     ReplicaMove,
     apply_move,
+    choose_first,
     movable_replicas,
+    next_step,
     replica_moves,
 )
+from scheduler_core.predict.rebalance_goals import Goal
 from scheduler_core.predict.situation import Situation
 from scheduler_core.values import replace
 
@@ -63,7 +64,7 @@ class Baseline(Struct, frozen=True):
             cluster,
             options,
             largest,
-            largest.after(cluster.state.view, ()),
+            largest.after(cluster.state.view),
             tuple(compress(keys, each_fits(keys, cluster, options))),
             {name: _finds_place(cluster, name) for name in sorted(_unsettled_volumes(cluster))},
             frozenset(name for name, demand in cluster.state.demand.by_node.items() if demand),

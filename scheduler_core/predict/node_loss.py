@@ -59,8 +59,8 @@ def predict_node_loss(
     # Pods without claims change nothing for volumes or for pods with claims.
     own = lost.cluster.snapshot.pods
     waiting = tuple(key for key in lost.waiting or () if own[key].volumes)
-    lost = replace(lost, pods=tuple(entry for entry in lost.pods if own[entry.key].volumes), waiting=waiting)
-    pods = [entry for entry in lost.pods if cluster.volumes_of(cluster.snapshot.pods[entry.key])]
+    lost = replace(lost, pods={key: pod for key, pod in lost.pods.items() if own[key].volumes}, waiting=waiting)
+    pods = [key for key in lost.pods if cluster.volumes_of(cluster.snapshot.pods[key])]
     problems: list[str] = []
     for choose in orders:
         result = run_order(lost, options, choose)
@@ -71,7 +71,7 @@ def predict_node_loss(
 def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> list[str]:
     """Returns what goes wrong in one order; `before` has the node."""
     cluster = result.cluster
-    moved = {volume.name for entry in lost.pods for volume in before.volumes_of(before.snapshot.pods[entry.key])}
+    moved = {volume.name for key in lost.pods for volume in before.volumes_of(before.snapshot.pods[key])}
     volumes = [(name, cluster.snapshot.volumes.get(name)) for name in sorted(lost.degraded | moved)]
     faulted = {name for name, volume in volumes if volume and not healthy_replicas(cluster, name)}
     return [
@@ -88,14 +88,11 @@ def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) ->
 def _pod_problems(
     before: PredictedCluster, lost: Situation, result: OrderResult, faulted: Collection[str]
 ) -> list[str]:
-    problems: list[str] = []
-    for name, _ in lost.gone_pods:
-        namespace, _, own_name = name.partition("/")
-        if before.volumes_of(before.snapshot.pods[namespace, own_name]):
-            problems.append(f"nothing creates pod {name} again")
-    for entry in lost.pods:
-        problem = pod_problem(entry.key, result)
-        volumes = before.volumes_of(before.snapshot.pods[entry.key])
+    gone = [key for key in lost.gone_pods if before.volumes_of(before.snapshot.pods[key])]
+    problems = [f"nothing creates pod {'/'.join(key)} again" for key in gone]
+    for key in lost.pods:
+        problem = pod_problem(key, result)
+        volumes = before.volumes_of(before.snapshot.pods[key])
         # A pod only waits because its volume is faulted, which is the problem.
         if problem and volumes and not any(volume.name in faulted for volume in volumes):
             problems.append(problem)

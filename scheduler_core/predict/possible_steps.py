@@ -56,14 +56,6 @@ _MAX_COMBINED: Final = 3
 Tags = tuple[str, ...]
 
 
-def _uncordon_steps(cluster: PredictedCluster, name: str) -> list[Step]:
-    kube_node = cluster.snapshot.nodes.get(name)
-    node = cluster.snapshot.longhorn_nodes.get(name)
-    cordoned = kube_node is not None and kube_node.unschedulable
-    cordoned |= node is not None and condition(node.conditions, "Schedulable").reason == CORDONED
-    return [Step(RemedyKind.UNCORDON, name, text=f"uncordon node {name}")] if cordoned else []
-
-
 def _allow_steps(node: longhorn.Node, *, of_disks: bool = False) -> list[Step]:
     """Returns the steps that allow scheduling on a node, or on those of its disks where it is not allowed."""
     kind = RemedyKind.ALLOW_DISK if of_disks else RemedyKind.ALLOW_NODE
@@ -82,7 +74,7 @@ def _tag_steps(cluster: PredictedCluster, candidate: _Candidate, *, of_disks: bo
     selectors = _selectors(cluster, candidate.resolution, select)
     name = candidate.node.name
     return [
-        Step(kind, name, disk, tags=tags, text=f"add {_tag_list(tags)} to {place}")
+        Step(kind, name, disk, tags=tags, text=f"add tag{'s' * (len(tags) > 1)} {', '.join(tags)} to {place}")
         for place, disk, stored in _places(candidate.node, of_disks=of_disks)
         for tags in _tags_to_add(selectors, stored.tags)
     ]
@@ -118,10 +110,6 @@ def _tags_to_add(selectors: Iterable[Sequence[str]], tags: Sequence[str]) -> lis
         for chosen in combinations(sorted(missing), count)
     }
     return sorted(unions, key=lambda union: (len(union), union))
-
-
-def _tag_list(tags: Tags) -> str:
-    return f"{'tag' if len(tags) == 1 else 'tags'} {', '.join(tags)}"
 
 
 class DiskNeeds(Struct, frozen=True):
@@ -169,11 +157,10 @@ class SpaceQuestion(Struct, frozen=True):
         """Returns the step that frees or adds some bytes."""
         place = f"disk {self.node}/{self.disk.name}"
         amount = exact_bytes(size)
-        if self.kind is RemedyKind.LOWER_RESERVE:
-            reserved = self.disk.storage_reserved - size
-            text = f"reserve {amount} less on {place} ({format_bytes(reserved)} instead of {format_bytes(self.disk.storage_reserved)})"
-            return Step(self.kind, self.node, self.disk.name, size, text=text)
+        reserved = self.disk.storage_reserved
+        less = f"{format_bytes(reserved - size)} instead of {format_bytes(reserved)}"
         texts = {
+            RemedyKind.LOWER_RESERVE: f"reserve {amount} less on {place} ({less})",
             RemedyKind.FREE_SCHEDULED: f"free {amount} of what is scheduled on {place}",
             RemedyKind.FREE_AVAILABLE: f"free {amount} of what is written on {place}",
             RemedyKind.GROW_DISK: f"grow {place} by {amount}",
@@ -314,8 +301,8 @@ def _bisect_size(low: int, high: int, suffices: Callable[[int], bool]) -> int:
     return high
 
 
-def spread_steps(cluster: PredictedCluster, of_pod: PodDecision) -> list[Step]:
-    """Returns the steps by which replicas no longer need a node or zone each."""
+def _spread_steps(cluster: PredictedCluster, of_pod: PodDecision) -> list[Step]:
+    # By these steps replicas no longer need a node or zone each.
     decision = of_pod.decision
     if decision is None or Reason.TOO_FEW_NODES not in decision.reasons:
         return []
@@ -332,9 +319,16 @@ def _setting_step(kind: RemedyKind, setting: str) -> Step:
 
 
 def setting_steps(cluster: PredictedCluster, decision: PodDecision) -> list[Step]:
-    """Returns the steps that change settings of nodes and disks, and may help."""
-    names = sorted({*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes})
-    steps = [step for name in names for step in _uncordon_steps(cluster, name)]
+    """Returns the steps that change settings of Longhorn, nodes and disks, and may help."""
+    steps = _spread_steps(cluster, decision)
+    for name in sorted({*cluster.snapshot.nodes, *cluster.snapshot.longhorn_nodes}):
+        kube_node = cluster.snapshot.nodes.get(name)
+        longhorn_node = cluster.snapshot.longhorn_nodes.get(name)
+        conditions = longhorn_node.conditions if longhorn_node is not None else ()
+        if (kube_node is not None and kube_node.unschedulable) or condition(
+            conditions, "Schedulable"
+        ).reason == CORDONED:
+            steps.append(Step(RemedyKind.UNCORDON, name, text=f"uncordon node {name}"))
     for candidate in _candidates(cluster, decision):
         reason = candidate.reason
         if reason is None or reason in _NODE_ALLOWED:

@@ -68,7 +68,7 @@ def predict(before: Situation, after: Situation, results: Sequence[OrderResult])
         disks=_disk_outcomes(before, results),
         volumes=_volume_outcomes(after, results),
         expansions=after.expansions,
-        gone_pods=tuple(pod for pod, _ in after.gone_pods),
+        gone_pods=tuple(map("/".join, after.gone_pods)),
         copied_bytes=(min(copied), max(copied)),
     )
 

@@ -10,10 +10,10 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.csi_driver import SIZE_STEP
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.quantity import MAX_BYTES
+from scheduler_core.monitor.capacity_report import LargestVolumes
 from scheduler_core.predict.pod_decision import PodDecider, each_fits
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose, choose_first
-from scheduler_core.predict.replica_moves import LargestVolumes
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import run_order
 from scheduler_core.values import replace
@@ -46,7 +46,7 @@ class LargestVolumeGoal:
     def __init__(self, cluster: PredictedCluster, storage_class: str, size: int | None) -> None:
         self._largest = LargestVolumes(cluster.state.view)
         self._class = storage_class
-        sizes = self._largest.after(cluster.state.view, ())
+        sizes = self._largest.after(cluster.state.view)
         if storage_class not in sizes:
             raise WhatIfError(f"there is no StorageClass {storage_class} of Longhorn")
         self.before = sizes[storage_class]  # without moves

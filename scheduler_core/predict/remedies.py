@@ -23,11 +23,10 @@ from scheduler_core.predict.possible_steps import (
     replicas_in_the_way,
     setting_steps,
     space_questions,
-    spread_steps,
 )
 from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import replica_moves
 from scheduler_core.predict.remedy import Step, move_step
-from scheduler_core.predict.replica_moves import replica_moves
 from scheduler_core.predict.trials import Trials
 from scheduler_core.values import replace
 
@@ -81,7 +80,7 @@ class _Search(Struct, frozen=True):
 
     def _setting_remedies(self) -> list[Step]:
         cluster = self.trials.cluster
-        steps = dict.fromkeys((*spread_steps(cluster, self.decision), *setting_steps(cluster, self.decision)))
+        steps = dict.fromkeys(setting_steps(cluster, self.decision))
         steps_of_node: dict[str, list[Step]] = {}
         for step in steps:
             steps_of_node.setdefault(step.node, []).append(step)

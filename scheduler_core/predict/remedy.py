@@ -20,7 +20,7 @@ from scheduler_core.predict.predicted_cluster import (
     with_disk,
     with_schedulable_condition,
 )
-from scheduler_core.predict.replica_moves import ReplicaMove
+from scheduler_core.predict.predicted_replicas import ReplicaMove
 from scheduler_core.values import replace
 
 _UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"

@@ -9,7 +9,7 @@ Source: pkg/registry/core/pod/storage/eviction.go, and pkg/controller/disruption
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
@@ -157,14 +157,14 @@ class Situation(Struct, frozen=True, dict=True):
     """The cluster after the changes."""
 
     cluster: PredictedCluster
-    pods: tuple[PodToPlace, ...] = ()  # what is to be placed, without the pods that wait in the snapshot already
-    # Pods of drained nodes that run until their PodDisruptionBudget allows their eviction.
-    evictions: tuple[PodToPlace, ...] = ()
+    # What is to be placed, without the pods that wait in the snapshot already. A pod that is still on the node that it leaves runs there
+    # until its PodDisruptionBudget allows its eviction.
+    pods: Mapping[PodKey, PodToPlace] = {}
     drained: tuple[str, ...] = ()  # nodes that are drained, in order
     lost: frozenset[str] = frozenset()  # nodes that are gone
     # Pods that kubectl drain refuses to delete because nothing creates them again, by node.
     unmanaged: tuple[tuple[str, str], ...] = ()
-    gone_pods: tuple[tuple[str, str], ...] = ()  # pods that nothing creates again, with their lost node
+    gone_pods: tuple[PodKey, ...] = ()  # pods that nothing creates again after their node was lost
     evicted: frozenset[str] = frozenset()  # volumes whose replicas are to move
     degraded: frozenset[str] = frozenset()  # volumes that lost a replica
     expansions: tuple[ExpansionOutcome, ...] = ()  # the result of every expansion
@@ -175,34 +175,26 @@ class Situation(Struct, frozen=True, dict=True):
 
     def all_pods(self) -> tuple[PodToPlace, ...]:
         """Every pod without a node, sorted by name, including those that wait already."""
-        return tuple(entry for entry in self.affected_pods if entry.key not in self._pending_evictions)
+        return tuple(entry for entry in self.affected_pods if not self.cluster.snapshot.pods[entry.key].node_name)
 
     @cached_property
     def affected_pods(self) -> tuple[PodToPlace, ...]:
         """The pods that need a node, now or once they are evicted, sorted by name."""
-        placed = {entry.key for entry in self.pods}
         pods = self.cluster.snapshot.pods
+        own = [
+            entry
+            for key, entry in self.pods.items()
+            if (pod := pods.get(key)) is not None and (not pod.node_name or (pod.live and pod.node_name == entry.left))
+        ]
         candidates = pods.items() if self.waiting is None else ((key, pods.get(key)) for key in self.waiting)
         waiting = [
             PodToPlace(key, Origin.WAITING)
             for key, pod in candidates
-            if key not in placed and pod is not None and pod.live and not pod.node_name
+            if key not in self.pods and pod is not None and pod.live and not pod.node_name
         ]
-        entries = sorted((*self.pods, *self._pending_evictions.values(), *waiting), key=lambda entry: entry.key)
+        entries = sorted((*own, *waiting), key=lambda entry: entry.key)
         before = self._pods_before(entries)
         return tuple(replace(entry, after=before.get(entry.key)) for entry in entries)
-
-    @cached_property
-    def _pending_evictions(self) -> dict[PodKey, PodToPlace]:
-        pods = self.cluster.snapshot.pods
-        entries = ((entry, pods.get(entry.key)) for entry in self.evictions)
-        return {
-            entry.key: entry for entry, pod in entries if pod is not None and pod.live and pod.node_name == entry.left
-        }
-
-    def all_evictions(self) -> tuple[PodToPlace, ...]:
-        """The pods that run until their PodDisruptionBudget allows their eviction, sorted by name."""
-        return tuple(entry for entry in self.affected_pods if entry.key in self._pending_evictions)
 
     @cached_property
     def node_names(self) -> tuple[str, ...]:
@@ -237,34 +229,21 @@ class Situation(Struct, frozen=True, dict=True):
         them.
         """
         cluster = self.cluster
-        moved: list[PodToPlace] = []
-        evictions: list[PodToPlace] = []
-        unmanaged: list[tuple[str, str]] = []
+        entries = dict(self.pods)
         for pod in pods:
+            # Without a controller the pod stays, and is reported. Those that belong to their node stay, such as those of DaemonSets.
+            if not pod.owner or pod.owner in NODE_BOUND_OWNERS:
+                continue
             key = pod.namespaced_name
-            if not pod.owner:
-                # Without a controller the pod stays, and is reported.
-                unmanaged.append((pod.key, pod.node_name))
-            elif pod.owner not in NODE_BOUND_OWNERS:
-                # All others belong to their node and stay, such as those of DaemonSets.
-                entry = PodToPlace(key, Origin.MOVED, pod.node_name)
-                if not lost and not ignores_budgets(pod) and self.budgets.of(key):
-                    # Every order evicts the pod when its budget allows it.
-                    evictions.append(entry)
-                    continue
+            entries[key] = PodToPlace(key, Origin.MOVED, pod.node_name)
+            # Every order evicts the other pods when their budget allows it.
+            if lost or ignores_budgets(pod) or not self.budgets.of(key):
                 cluster = take_away(cluster, pod)
-                moved.append(entry)
-        return replace(
-            self,
-            cluster=cluster,
-            pods=(*self.pods, *moved),
-            evictions=(*self.evictions, *evictions),
-            unmanaged=(*self.unmanaged, *unmanaged),
-        )
+        return replace(self, cluster=cluster, pods=entries)
 
     def with_new_pod(self, pod: kube.Pod) -> Situation:
-        entry = PodToPlace(pod.namespaced_name, Origin.NEW)
-        return replace(self, cluster=self.cluster.with_pod(pod), pods=(*self.pods, entry))
+        key = pod.namespaced_name
+        return replace(self, cluster=self.cluster.with_pod(pod), pods={**self.pods, key: PodToPlace(key, Origin.NEW)})
 
 
 Change = Callable[[Situation], Situation]

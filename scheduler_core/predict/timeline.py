@@ -120,7 +120,7 @@ class Timeline:
         self._waiting: list[PodToPlace] = list(situation.all_pods())
         self._moved: set[PodKey] = {entry.key for entry in self._waiting}
         self._refused: list[PodToPlace] = []
-        self._evictions: list[PodToPlace] = list(situation.all_evictions())
+        self._evictions = [each for each in situation.affected_pods if self.cluster.snapshot.pods[each.key].node_name]
         self._refused_evictions: list[PodToPlace] = []
         self._before: dict[PodKey, PodKey | None] = {entry.key: entry.after for entry in self._evictions}
         self._open_drains: list[str] = list(situation.drained)

@@ -19,9 +19,16 @@ from scheduler_core.predict.cluster_changes import drain, return_node
 from scheduler_core.predict.order_outcomes import longest_wait, pod_problem
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose, choose_first, healthy_replicas, replicas_on_node
+from scheduler_core.predict.predicted_replicas import (
+    Choose,
+    DiskPlace,
+    ReplicaMove,
+    apply_move,
+    choose_first,
+    healthy_replicas,
+    replicas_on_node,
+)
 from scheduler_core.predict.remedy import Step, step_changes
-from scheduler_core.predict.replica_moves import DiskPlace, ReplicaMove, apply_move
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 
@@ -196,7 +203,7 @@ def maintain_node(
     settled = run_order(Situation(returned, parallel=parallel), options, choose)
     return Maintenance(
         cluster=settled.cluster,
-        pods=len(drained.pods) + len(drained.evictions),
+        pods=len(drained.pods),
         copied_bytes=result.copied_bytes + settled.copied_bytes,
         reduced_volumes=len(result.fewer_replicas),
         rebuild_wait=longest_wait(result.waits.values()),
@@ -206,10 +213,11 @@ def maintain_node(
 def _drain_problems(before: PredictedCluster, drained: Situation, result: OrderResult, node: str) -> tuple[str, ...]:
     problems = [*result.blockers.get(node, ())]
     cluster = result.cluster
-    for entry in (*drained.pods, *drained.evictions):
-        problem = pod_problem(entry.key, result)
+    # Those come first that no PodDisruptionBudget keeps on the node.
+    for key in sorted(drained.pods, key=lambda key: drained.cluster.snapshot.pods[key].node_name):
+        problem = pod_problem(key, result)
         # The blockers name the pods that may not be evicted.
-        if problem and cluster.snapshot.pods[entry.key].node_name != node:
+        if problem and cluster.snapshot.pods[key].node_name != node:
             problems.append(problem)
     for name in sorted({replica.volume for replica in replicas_on_node(before, node)}):
         volume = cluster.snapshot.volumes.get(name)

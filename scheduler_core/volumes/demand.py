@@ -11,7 +11,7 @@ and rebuilds after a drain. Nothing here can leak, time out, or be lost by a res
 cannot become a volume, demands nothing: Longhorn cannot place it either.
 
 A volume without a placed replica that needs no local space may get one on any node. Data flow: what is unplaced now, by volume or claim
-(`unplaced_volume`, `unplaced_claim`) → volumes that are newly placed or newly unplaced since the last view → `UnplacedVolumes`. A volume
+(`derive`) → volumes that are newly placed or newly unplaced since the last view → `UnplacedVolumes`. A volume
 counts for `UNPLACED_LIFETIME`, because one that finds no place would otherwise block others without end. No object records since when a
 volume is unplaced, so a new leader counts from when it first sees the volume. A claim and the volume that is provisioned for it are one; the
 volume continues from when the claim began. Cost: O(changes) plus one copy of the list; no change costs nothing.
@@ -48,6 +48,9 @@ from scheduler_core.volumes.resolve import (
     is_in_view,
     is_local,
 )
+
+Subject = str | tuple[str, str]
+"""A Longhorn volume by its name, or an unbound claim by namespace and name."""
 
 
 class DemandSource(IntEnum):
@@ -86,42 +89,36 @@ class _NodeTie(NamedTuple):
     pod: str = ""
 
 
-def unplaced_claim(claim: kube.Claim, view: View) -> PodVolume | None:
-    """Returns an unbound claim's future volume if any node may hold it. None if the volume needs space on its pod's
-    node, or if no live pod with the claim has a node or a selected node. A nomination does not suffice: such a volume
-    counts for a limited time, which begins with its provisioning. The pod's offer counts it until then.
+def derive(subject: Subject, view: View) -> Demand | PodVolume | None:
+    """Returns the demand of a Longhorn volume or of a claim without one; the volume itself if any node may still hold
+    it, because no replica is placed and its pod's node needs no space for it; None if it takes no more space.
     """
-    future = _future_volume(claim, view)
-    if future is None:
+    if isinstance(subject, str):
+        volume = view.volume(subject)
+        if volume is None or volume.deleting:
+            return None
+        return _volume_demand(volume, view) if is_local(volume) else _unplaced_volume(volume, view)
+    claim = view.snapshot.claims.get(subject)
+    future = _future_volume(claim, view) if claim is not None else None
+    if claim is None or future is None:
         return None
-    volume, tie = future
-    return None if volume.local or tie.source is DemandSource.NOMINATION else volume
+    pod_volume, tie = future
+    if pod_volume.local:
+        return Demand(pod_volume, tie.node, tie.source, tie.pod, claim.created)
+    # A nomination does not suffice: such a volume counts for a limited time, which begins with its provisioning. The pod's offer counts it
+    # until then.
+    return None if tie.source is DemandSource.NOMINATION else pod_volume
 
 
-def unplaced_volume(volume: longhorn.Volume, view: View) -> PodVolume | None:
-    """Returns a Longhorn volume that any node may still hold; None if a replica is placed, if the volume needs space on
-    its pod's node, or if it is being deleted.
-    """
+def _unplaced_volume(volume: longhorn.Volume, view: View) -> PodVolume | None:
     replicas = view.replicas_of(volume.name)
     # Longhorn places the shards of a sharded volume before its claim is bound, and the claim counts until then.
-    if volume.deleting or volume.has_shards or is_local(volume) or any(replica.node_id for replica in replicas):
+    if volume.has_shards or any(replica.node_id for replica in replicas):
         return None
     return PodVolume(name=volume.name, claim="", volume=volume, bound=True, local=False, replicas=replicas)
 
 
-def claim_demand(claim: kube.Claim, view: View) -> Demand | None:
-    """Returns the demand of a claim without a Longhorn volume."""
-    future = _future_volume(claim, view)
-    if future is None:
-        return None
-    volume, tie = future
-    return Demand(volume, tie.node, tie.source, tie.pod, claim.created) if volume.local else None
-
-
-def volume_demand(volume: longhorn.Volume, view: View) -> Demand | None:
-    """Returns the demand of an existing Longhorn volume."""
-    if volume.deleting or not is_local(volume):
-        return None
+def _volume_demand(volume: longhorn.Volume, view: View) -> Demand | None:
     replicas = view.replicas_of(volume.name)
     claim = _claim_of(volume, view)
     tie = _node_of(volume, claim, replicas, view)
@@ -223,8 +220,6 @@ def _node_of_pods(claim: kube.Claim, view: View) -> _NodeTie | None:
 
 
 UNPLACED_LIFETIME: Final = timedelta(seconds=30)
-Subject = str | tuple[str, str]
-"""A Longhorn volume by its name, or an unbound claim by namespace and name."""
 
 
 class UnplacedVolume(Struct, frozen=True):
@@ -262,16 +257,16 @@ class UnplacedVolumes:
     all: HashTrieSet[Subject] = field(default_factory=HashTrieSet)
     _claims_by_future_volume: HashTrieMap[str, str] = field(default_factory=HashTrieMap, compare=False)
 
-    def update(self, subjects: Iterable[Subject], view: View) -> UnplacedVolumes:
-        """Returns the unplaced volumes of a later view. Only `subjects` may have changed."""
+    def update(self, changed: Mapping[Subject, PodVolume | None], view: View) -> UnplacedVolumes:
+        """Returns the unplaced volumes of a later view. `changed` are those that may have changed, None if placed or gone."""
         now = view.cluster.now
         unplaced = self.all
         expired = takewhile(lambda entry: now - entry.since >= UNPLACED_LIFETIME, self.counted)
         changes: dict[str, UnplacedVolume | None] = {entry.key: None for entry in expired}
         # Volumes come first: a volume continues its claim, which may end in the same view.
-        for subject in sorted(subjects, key=lambda subject: not isinstance(subject, str)):
-            key = _key(subject)
-            volume = _unplaced_volume(subject, view)
+        for subject in sorted(changed, key=lambda subject: not isinstance(subject, str)):
+            key = subject if isinstance(subject, str) else claim_identity("/".join(subject))
+            volume = changed[subject]
             entry = changes[key] if key in changes else self.by_key.get(key)
             if volume is None:
                 if entry is not None:
@@ -282,7 +277,7 @@ class UnplacedVolumes:
                 if entry.volume != volume:
                     changes[key] = replace(entry, volume=volume)
             elif subject not in unplaced:
-                becomes = _future_volume_name(subject, view)
+                becomes = "" if isinstance(subject, str) else future_volume_name(view.snapshot.claims[subject])
                 if becomes not in unplaced:
                     claim = self._counted_claim_of(key, changes)
                     if claim is not None:
@@ -327,20 +322,3 @@ def replica_count(volume: PodVolume) -> int:
 def claim_identity(claim: str) -> str:
     """Returns the identity of a claim without a volume. The claim is given as ``namespace/name``."""
     return f"{claim} (claim)"
-
-
-def _key(subject: Subject) -> str:
-    return subject if isinstance(subject, str) else claim_identity("/".join(subject))
-
-
-def _future_volume_name(subject: Subject, view: View) -> str:
-    claim = None if isinstance(subject, str) else view.snapshot.claims.get(subject)
-    return "" if claim is None else future_volume_name(claim)
-
-
-def _unplaced_volume(subject: Subject, view: View) -> PodVolume | None:
-    if isinstance(subject, str):
-        volume = view.volume(subject)
-        return None if volume is None else unplaced_volume(volume, view)
-    claim = view.snapshot.claims.get(subject)
-    return None if claim is None else unplaced_claim(claim, view)

@@ -22,7 +22,7 @@ from scheduler_core.longhorn.stages import DISK_PRESSURE
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import condition
 from scheduler_core.values import replace
-from scheduler_core.volumes.demand import Demand, Subject, UnplacedVolumes, claim_demand, volume_demand
+from scheduler_core.volumes.demand import Demand, Subject, UnplacedVolumes, derive
 from scheduler_core.volumes.resolve import PodVolume
 
 _REBUILDING_KINDS: Final = frozenset({"settings", "storage_classes", "engine_images"})
@@ -43,17 +43,14 @@ class DemandIndex:
     def of(cls, view: View, unplaced: UnplacedVolumes = _NO_UNPLACED) -> DemandIndex:
         """Derives all demand of a view. `unplaced` are the unplaced volumes of an earlier view."""
         snapshot = view.snapshot
-        subjects: list[Subject] = [*snapshot.volumes, *snapshot.claims]
-        by_subject: dict[Subject, Demand] = {}
-        for subject in subjects:
-            demand = _derive(subject, view)
-            if demand is not None:
-                by_subject[subject] = demand
+        subjects: set[Subject] = {*snapshot.volumes, *snapshot.claims, *unplaced.all}
+        derived = {subject: derive(subject, view) for subject in subjects}
+        by_subject = {subject: demand for subject, demand in derived.items() if isinstance(demand, Demand)}
         by_node = group_by_key(((demand.node, demand) for demand in by_subject.values()), _BY_AGE)
         return cls(
             by_node=HashTrieMap(by_node),
             _by_subject=HashTrieMap(by_subject),
-            unplaced=unplaced.update({*subjects, *unplaced.all}, view),
+            unplaced=unplaced.update(_unplaced_of(derived), view),
         )
 
     @property
@@ -82,10 +79,11 @@ class DemandIndex:
         # Both views are asked, because a change may end a tie to a volume or begin one.
         affected = _affected_subjects(changes, before) | _affected_subjects(changes, view)
         affected |= _differently_growing_volumes(before, view)
+        derived = {subject: derive(subject, view) for subject in affected}
         changed_nodes: set[str] = set()
-        for subject in affected:
+        for subject, demand in derived.items():
             old = by_subject.get(subject)
-            new = _derive(subject, view)
+            new = demand if isinstance(demand, Demand) else None
             if old == new:
                 continue
             by_subject = by_subject.remove(subject) if new is None else by_subject.insert(subject, new)
@@ -98,17 +96,13 @@ class DemandIndex:
         return DemandIndex(
             by_node=by_node,
             _by_subject=by_subject,
-            unplaced=self.unplaced.update(affected, view),
+            unplaced=self.unplaced.update(_unplaced_of(derived), view),
             changelog=self.changelog.append(frozenset(changed_nodes)),
         )
 
 
-def _derive(subject: Subject, view: View) -> Demand | None:
-    if isinstance(subject, str):
-        volume = view.volume(subject)
-        return None if volume is None else volume_demand(volume, view)
-    claim = view.snapshot.claims.get(subject)
-    return None if claim is None else claim_demand(claim, view)
+def _unplaced_of(derived: Mapping[Subject, Demand | PodVolume | None]) -> dict[Subject, PodVolume | None]:
+    return {subject: volume if isinstance(volume, PodVolume) else None for subject, volume in derived.items()}
 
 
 def _changes_only_space(key: tuple[str, Key], value: object, before: View) -> bool:

@@ -32,7 +32,6 @@ from scheduler_core.longhorn.stages import schedulable_refusal, stays
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import AllocationState
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.longhorn import Node
 from scheduler_core.volumes.resolve import PodVolume, resolve
 
 
@@ -53,16 +52,18 @@ def is_healthy(replica: longhorn.Replica) -> bool:
 def replica_use(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, salvage: bool) -> ReplicaUse:
     """Returns the use of one replica. `salvage`: the volume has no healthy replica."""
     node = cluster.nodes.get(replica.node_id)
-    if node is None or not node.ready or not stays(replica) or not _disk_ready(node, replica.disk_id):
+    if node is None or not node.ready or not stays(replica) or _schedule_rejects(replica, cluster):
         return ReplicaUse.NONE
-    if _schedule_rejects(replica, cluster):
+    if not any(disk.uuid == replica.disk_id and disk.ready for disk in node.disks):
         return ReplicaUse.NONE
     if not replica.failed_at:
         return ReplicaUse.HEALTHY if replica.healthy_at else ReplicaUse.NEW
     if salvage:
         usable = replica.potentially_reusable or replica.healthy_at != ""
     else:
-        usable = _would_reuse(volume.volume, replica, node, cluster)
+        request = ReplicaRequest.for_volume(volume.volume)
+        schedulable = schedulable_refusal(cluster, request, node) is None
+        usable = schedulable and is_reusable(cluster, volume.volume, replica, {node.name: node})
     return ReplicaUse.FAILED if usable else ReplicaUse.NONE
 
 
@@ -71,11 +72,6 @@ def _schedule_rejects(replica: longhorn.Replica, cluster: Cluster) -> bool:
     schedule = cluster.snapshot.disk_schedules.get(replica.disk_id)
     allocation = schedule.status.replicas.get(replica.name) if schedule is not None else None
     return allocation is not None and allocation.state is AllocationState.REJECTED and allocation.size == 0
-
-
-def _would_reuse(volume: longhorn.Volume, replica: longhorn.Replica, node: longhorn.Node, cluster: Cluster) -> bool:
-    schedulable = schedulable_refusal(cluster, ReplicaRequest.for_volume(volume), node) is None
-    return schedulable and is_reusable(cluster, volume, replica, {node.name: node})
 
 
 def replica_uses(volume: PodVolume, cluster: Cluster) -> dict[str, ReplicaUse]:
@@ -99,31 +95,18 @@ def home_nodes(local: Iterable[PodVolume], candidates: Collection[str], cluster:
     """Names of candidates that are every local volume's home. Volumes that need no local space have no home and are
     left out. Without a local volume there is no home.
     """
-    common: frozenset[str] | None = None
-    for volume in local:
-        homes = _home_nodes_of(volume, candidates, cluster)
-        common = homes if common is None else common & homes
-        if not common:
-            return frozenset()
-    return common or frozenset()
+    homes = [_home_nodes_of(volume, candidates, cluster) for volume in local]
+    return frozenset.intersection(*homes) if homes else frozenset()
 
 
 def _home_nodes_of(volume: PodVolume, candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
-    if not volume.replicas:
-        return frozenset()
-    nodes: dict[ReplicaUse, set[str]] = {use: set() for use in ReplicaUse}
-    for name, use in replica_uses(volume, cluster).items():
-        if name in candidates:
-            nodes[use].add(name)
-    if nodes[ReplicaUse.HEALTHY]:
-        return frozenset(nodes[ReplicaUse.HEALTHY])
-    if any(is_healthy(replica) for replica in volume.replicas):
-        return frozenset(nodes[ReplicaUse.NEW])
-    return frozenset(nodes[ReplicaUse.NEW] | nodes[ReplicaUse.FAILED])
-
-
-def _disk_ready(node: longhorn.Node, uuid: str) -> bool:
-    return any(disk.uuid == uuid and disk.ready for disk in node.disks)
+    uses = {name: use for name, use in replica_uses(volume, cluster).items() if name in candidates}
+    healthy = frozenset(name for name, use in uses.items() if use is ReplicaUse.HEALTHY)
+    if healthy:
+        return healthy
+    salvage = not any(is_healthy(replica) for replica in volume.replicas)
+    usable = {ReplicaUse.NEW, ReplicaUse.FAILED} if salvage else {ReplicaUse.NEW}
+    return frozenset(name for name, use in uses.items() if use in usable)
 
 
 PENDING = "Pending"
@@ -134,19 +117,19 @@ def unlisted_volumes(pod: Pod, node: str, view: View, *, require_best_effort: bo
     does not need local space and is left out.
     """
     longhorn_node = view.snapshot.longhorn_nodes.get(node)
+    listed = {name for disk in (longhorn_node.disks if longhorn_node else ()) for name in disk.scheduled_replicas}
     local = resolve(pod, view, require_best_effort=require_best_effort).local
-    return tuple(volume.name for volume in local if longhorn_node is None or not _in_status(volume, longhorn_node))
+    return tuple(
+        volume.name
+        for volume in local
+        if not any(replica.node_id == node and replica.name in listed for replica in volume.replicas)
+    )
 
 
 def decided_pods(view: View) -> tuple[tuple[Pod, str], ...]:
     """Returns the pods that are not bound yet, but have a decided node."""
-    pods = []
-    for pod in view.snapshot.pods.values():
-        if pod.live and not pod.node_name and pod.phase == PENDING and pod.volumes:
-            node = decided_node(pod, view)
-            if node:
-                pods.append((pod, node))
-    return tuple(pods)
+    waiting = (pod for pod in view.snapshot.pods.values() if pod.live and not pod.node_name and pod.phase == PENDING)
+    return tuple((pod, node) for pod in waiting if pod.volumes and (node := decided_node(pod, view)))
 
 
 def decided_node(pod: Pod, view: View) -> str:
@@ -169,8 +152,3 @@ def pods_awaiting_replicas(view: View, *, require_best_effort: bool = True) -> t
         if unlisted:
             pods.append((pod, pod.node_name))
     return tuple(pods)
-
-
-def _in_status(volume: PodVolume, node: Node) -> bool:
-    listed = {name for disk in node.disks for name in disk.scheduled_replicas}
-    return any(replica.node_id == node.name and replica.name in listed for replica in volume.replicas)

@@ -2,8 +2,7 @@
 
 Source: Longhorn's scheduler-extender proposal, Filter step 1. Data flow: `resolve(pod, view)` reads one immutable view and
 returns a `Resolution`: the volumes in claim order, each with its replicas and the nodes where its claim is in use. Volumes of
-other drivers are left out, and named by `skipped_claims`. An object that is named but does not exist is a `MissingObjectError`, never an
-empty list.
+other drivers are left out. An object that is named but does not exist is a `MissingObjectError`, never an empty list.
 
 kube-scheduler does not look for Longhorn's CSI driver on a node (NodeVolumeLimits, unless the CSIDriver sets
 preventPodSchedulingIfMissing and the alpha feature VolumeLimitScaling is on), and so /filter does not either. A pod that is bound to a node
@@ -28,7 +27,6 @@ from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
 from scheduler_core.volumes.data_source import bound_volume, check_source, volume_parameters
 
-_LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
 _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
 
 # Kubernetes reads a limit per node from CSINode, and Longhorn sets none (NodeGetInfo: MaxVolumesPerNode 0). But a v1 volume is attached
@@ -138,36 +136,42 @@ def volume_of_claim(
         MissingObjectError: the PersistentVolume or Longhorn volume it is bound to does not exist
         ResolutionError: it cannot become a volume
     """
-    subject = f"PersistentVolumeClaim {claim.namespace}/{claim.name}"
     persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim) or matched
-    bound = persistent_volume != ""
-    if bound:
-        volume = bound_volume(persistent_volume, subject, view.snapshot)
-    else:
-        volume = _unbound_volume(claim, subject, view, domain)
+    if not persistent_volume:
+        return future_volume(claim, view, domain, require_best_effort=require_best_effort)
+    full = f"{claim.namespace}/{claim.name}"
+    volume = bound_volume(persistent_volume, f"PersistentVolumeClaim {full}", view.snapshot)
     if volume is None:
         return None
-    volume = view.indexes.growing_volumes.get(volume.name) or volume if bound else volume
-    return PodVolume(
-        name=volume.name if bound else claim.name,
-        claim=f"{claim.namespace}/{claim.name}",
-        volume=volume,
-        bound=bound,
-        local=is_local(volume, require_best_effort=require_best_effort),
-        replicas=view.replicas_of(volume.name) if bound else (),
-        persistent_volume=matched,
-    )
+    volume = view.indexes.growing_volumes.get(volume.name) or volume
+    local = is_local(volume, require_best_effort=require_best_effort)
+    replicas = view.replicas_of(volume.name)
+    return PodVolume(volume.name, full, volume, bound=True, local=local, replicas=replicas, persistent_volume=matched)
 
 
-def future_volume(claim: kube.Claim, view: View, domain: TopologyTerm = csi_driver.ANYWHERE) -> PodVolume | None:
+def future_volume(
+    claim: kube.Claim,
+    view: View,
+    domain: TopologyTerm = csi_driver.ANYWHERE,
+    *,
+    require_best_effort: bool = True,
+) -> PodVolume | None:
     """Returns the volume that Longhorn would create, for a pod on a node of `domain`. What the claim is bound to does
     not matter. None if the claim belongs to another driver.
     """
-    volume = _unbound_volume(claim, f"PersistentVolumeClaim {claim.namespace}/{claim.name}", view, domain)
-    if volume is None:
+    storage_class = storage_class_of(claim.spec, view)
+    if storage_class is None or storage_class.provisioner != csi_driver.DRIVER:
         return None
     full = f"{claim.namespace}/{claim.name}"
-    return PodVolume(name=claim.name, claim=full, volume=volume, bound=False, local=is_local(volume))
+    subject = f"PersistentVolumeClaim {full}"
+    snapshot = view.snapshot
+    parameters = volume_parameters(claim, storage_class.parameters, subject, snapshot)
+    known = csi_driver.Provisioning(view.settings, snapshot.backing_images, snapshot.backups, domain)
+    created = csi_driver.volume_for_claim(claim.name, claim.spec, parameters, known, subject=subject)
+    check_source(created, subject, snapshot)
+    volume = csi_driver.shards_as_replicas(created)
+    local = is_local(volume, require_best_effort=require_best_effort)
+    return PodVolume(name=claim.name, claim=full, volume=volume, bound=False, local=local)
 
 
 def future_volume_name(claim: kube.Claim) -> str:
@@ -225,18 +229,6 @@ def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.C
     return claim
 
 
-def _unbound_volume(claim: kube.Claim, subject: str, view: View, domain: TopologyTerm) -> longhorn.Volume | None:
-    storage_class = storage_class_of(claim.spec, view)
-    if storage_class is None or storage_class.provisioner != csi_driver.DRIVER:
-        return None
-    snapshot = view.snapshot
-    parameters = volume_parameters(claim, storage_class.parameters, subject, snapshot)
-    known = csi_driver.Provisioning(view.settings, snapshot.backing_images, snapshot.backups, domain)
-    volume = csi_driver.volume_for_claim(claim.name, claim.spec, parameters, known, subject=subject)
-    check_source(volume, subject, snapshot)
-    return csi_driver.shards_as_replicas(volume)
-
-
 def missing_storage_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
     names = {spec.storage_class for spec in _unbound_specs(pod, view) if spec.storage_class}
     return tuple(sorted(name for name in names if name not in view.snapshot.storage_classes))
@@ -281,7 +273,7 @@ def is_local(volume: longhorn.Volume, *, require_best_effort: bool = True) -> bo
         return False
     if volume.data_locality == longhorn.BEST_EFFORT:
         return require_best_effort
-    return volume.data_locality in _LOCALITIES
+    return volume.data_locality == longhorn.STRICT_LOCAL
 
 
 def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
@@ -295,58 +287,6 @@ def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
         and other.node_name
         and (pod.namespace, pod.name, pod.uid or other.uid) != (other.namespace, other.name, other.uid)
     )
-
-
-class SkippedClaim(Struct, frozen=True):
-    """A claim that the decision leaves out."""
-
-    claim: str  # the claim as ``namespace/name``
-    cause: str  # what it is, as a sentence
-
-
-def skipped_claims(pod: kube.Pod, view: View, resolution: Resolution) -> tuple[SkippedClaim, ...]:
-    """Returns the pod's claims that the decision leaves out, sorted by name. `resolution` has the pod's Longhorn
-    volumes on all nodes.
-    """
-    skipped: dict[str, SkippedClaim] = {}
-    resolved = {volume.claim for volume in resolution.volumes}
-    handles = {volume.volume.name for volume in resolution.volumes if volume.bound}
-    for mount in sorted(pod.volumes, key=lambda mount: mount.claim):
-        claim = view.snapshot.claims.get((pod.namespace, mount.claim))
-        spec = claim.spec if claim is not None else mount.template
-        key = f"{pod.namespace}/{mount.claim}"
-        if spec is None or key in resolved:
-            continue
-        name = spec.volume_name or (view.pre_bound_volume(claim) if claim is not None else "")
-        persistent_volume = view.snapshot.persistent_volumes.get(name)
-        # A Longhorn volume with several claims is listed with the first of them.
-        if (
-            persistent_volume is not None
-            and persistent_volume.handle in handles
-            and persistent_volume.driver == csi_driver.DRIVER
-        ):
-            continue
-        cause = _bound_cause(persistent_volume) if persistent_volume is not None else _unbound_cause(spec, view)
-        skipped[key] = SkippedClaim(key, cause)
-    return tuple(skipped.values())
-
-
-def _bound_cause(volume: kube.PersistentVolume) -> str:
-    driver = f"driver {volume.driver}" if volume.driver else "no CSI driver"
-    return f"PersistentVolume {volume.name} is of {driver}"
-
-
-def _unbound_cause(spec: kube.ClaimSpec, view: View) -> str:
-    storage_class = storage_class_of(spec, view)
-    if storage_class is None and spec.storage_class:
-        return f"StorageClass {spec.storage_class} does not exist"
-    if storage_class is None and spec.storage_class is None:
-        return "the claim names no StorageClass, and none is the default"
-    if storage_class is None:
-        return "the claim waits for an existing PersistentVolume without StorageClass"
-    if storage_class.provisioner != csi_driver.DRIVER:
-        return f"StorageClass {storage_class.name} is of provisioner {storage_class.provisioner}"
-    return "the claim will be bound to an existing PersistentVolume of another driver"
 
 
 NO_DRIVER: Final = "Longhorn's CSI driver is not registered on the node"

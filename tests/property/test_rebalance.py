@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.generic import PodKey
-from scheduler_core.monitor.capacity_report import CapacityReport
+from scheduler_core.monitor.capacity_report import CapacityReport, LargestVolumes
 from scheduler_core.predict.cluster_additions import scale
 from scheduler_core.predict.move_search import Baseline, Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose, next_step
+from scheduler_core.predict.predicted_replicas import Choose, ReplicaMove, apply_move, next_step
 from scheduler_core.predict.rebalance_goals import LargestVolumeGoal, WaitingPodsGoal
-from scheduler_core.predict.replica_moves import LargestVolumes, ReplicaMove, apply_move
 from scheduler_core.predict.situation import Situation
 from scheduler_core.values import replace
 from tests.builders import GI

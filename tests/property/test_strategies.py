@@ -55,31 +55,6 @@ def _bytes_by_disk(result: StrategyRun) -> dict[str, int]:
 
 @few
 @given(worlds(), names)
-def test_every_pod_is_placed_or_waits(world: World, name: StrategyName) -> None:
-    """A pod that waits has no node, or is stuck, or was refused."""
-    result = play_strategy(world.start, name, world.seed, world.pace)
-    waiting = {entry.key for entry in world.start.all_pods()} - {*result.end.nodes}
-    assert waiting == {*result.end.refusals}
-    assert result.placed + len(waiting) + len(result.end.stuck) == len(world.start.all_pods())
-    assert sum(result.reasons.values()) == len(waiting)
-
-
-@few
-@given(worlds(), names)
-def test_the_same_seed_gives_the_same_run(world: World, name: StrategyName) -> None:
-    """Nodes, counts and reasons, in the same order."""
-    first, second = (play_strategy(world.start, name, world.seed, world.pace) for _ in range(2))
-    assert list(first.end.nodes.items()) == list(second.end.nodes.items())
-    assert (first.last_placement, first.misplaced, first.overbooked, first.reasons) == (
-        second.last_placement,
-        second.misplaced,
-        second.overbooked,
-        second.reasons,
-    )
-
-
-@few
-@given(worlds(), names)
 def test_the_counts_are_those_of_the_objects(world: World, name: StrategyName) -> None:
     """Placed pods, stuck pods and overbooked disks are counted again. The objects in the end are counted."""
     result = play_strategy(world.start, name, world.seed, world.pace)
@@ -156,15 +131,6 @@ def test_the_guard_does_no_wrong_on_any_status(world: World) -> None:
     """Nothing is overbooked, misplaced or stuck. That is so though every node with a packing is offered."""
     result = play_strategy(world.start, StrategyName.GUARDED, world.seed, world.pace)
     assert (result.overbooked, result.misplaced, result.end.stuck) == ({}, frozenset(), {})
-
-
-@few
-@given(worlds())
-def test_without_an_extender_every_pod_gets_a_node(world: World) -> None:
-    """kube-scheduler refuses none, at the first attempt."""
-    result = play_strategy(world.start, StrategyName.NONE, world.seed, world.pace)
-    assert len(result.end.nodes) == len(world.start.all_pods())
-    assert not result.reasons
 
 
 @few

@@ -8,7 +8,6 @@ from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.predict.predicted_cluster import WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
 from tests.builders import Object, disk, kube_node, longhorn_node
@@ -72,29 +71,16 @@ def _disk(uuid: str, name: str, size: int) -> longhorn.Disk:
     )
 
 
-def add_pods(situation: Situation, sizes: Sequence[Sequence[int]], storage_class: str | None = None) -> Situation:
-    """Adds pods, each with new volumes of these sizes in bytes. `storage_class` is the name of their class; None for the cluster's default
-    class, or else the first of Longhorn's by name.
-    """
-    name = storage_class or _longhorn_class(situation)
+def add_pods(situation: Situation, sizes: Sequence[Sequence[int]]) -> Situation:
+    """Adds pods, each with new volumes of these sizes in bytes."""
     digits = len(str(len(sizes)))
     for number, of_pod in enumerate(sizes, start=1):
-        situation = situation.with_new_pod(_pod(f"pod-{number:0{digits}}", of_pod, name))
+        situation = situation.with_new_pod(_pod(f"pod-{number:0{digits}}", of_pod))
     return situation
 
 
-def _longhorn_class(situation: Situation) -> str:
-    classes = situation.cluster.snapshot.storage_classes.values()
-    usable = [entry for entry in classes if entry.provisioner == DRIVER and entry.waits_for_consumer]
-    if not usable:
-        raise WhatIfError(
-            "there is no StorageClass of Longhorn with volumeBindingMode: WaitForFirstConsumer for generated pods"
-        )
-    return min(usable, key=lambda entry: (not entry.is_default, entry.name)).name
-
-
-def _pod(name: str, sizes: Sequence[int], storage_class: str) -> kube.Pod:
-    templates = [kube.ClaimSpec(storage_class, size, ("ReadWriteOnce",)) for size in sizes]
+def _pod(name: str, sizes: Sequence[int]) -> kube.Pod:
+    templates = [kube.ClaimSpec(STORAGE_CLASS, size, ("ReadWriteOnce",)) for size in sizes]
     mounts = tuple(
         kube.ClaimVolume(f"data-{number}", f"data-{number}-{name}", template)
         for number, template in enumerate(templates, start=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_core.monitor.node_rows import NodeRow, RowOrder, disk_rows, node_rows, sort_disks, sort_nodes
+from scheduler_core.monitor.node_rows import NodeRow, RowOrder, node_rows, sort_disks, sort_nodes
 from scheduler_core.monitor.report import placement_problems
 from tests import builders as make
 from tests.builders import Object
@@ -41,8 +41,8 @@ def test_nodes_come_in_the_order_of_a_number(order: RowOrder, names: str) -> Non
 
 @pytest.mark.parametrize(("order", "names"), [*ORDERS.items(), (RowOrder.FREE, "ecdab")])
 def test_disks_come_in_the_order_of_a_number(order: RowOrder, names: str) -> None:
-    disks = disk_rows(one_disk_each())
-    assert "".join(disk.usage.disk for disk in sort_disks(reversed(disks), order)) == names
+    disks = sort_disks(reversed(one_disk_each()), order)
+    assert "".join(disk.usage.disk for disk in disks) == names
     assert {disk.zone for disk in disks} == {"z"}
 
 
@@ -55,7 +55,7 @@ def test_promised_bytes_are_an_order_of_their_own() -> None:
 def test_disks_of_one_node_are_ordered_by_name_at_last() -> None:
     (row,) = rows(make.longhorn_node("n", {name: make.disk(10) for name in "cab"}))
     for order in RowOrder:
-        assert [disk.usage.disk for disk in sort_disks(disk_rows([row]), order)] == ["a", "b", "c"]
+        assert [disk.usage.disk for disk in sort_disks([row], order)] == ["a", "b", "c"]
 
 
 def test_a_bound_pod_without_its_volume_is_reported_at_once() -> None:

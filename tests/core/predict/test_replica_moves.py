@@ -8,7 +8,7 @@ import pytest
 from scheduler_core.convert.kubectl import replica_move_commands
 from scheduler_core.model import longhorn
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
-from scheduler_core.predict.replica_moves import DiskPlace, apply_move, replica_moves
+from scheduler_core.predict.predicted_replicas import DiskPlace, apply_move
 from tests.builders import GI, LONGHORN, Object, disk, longhorn_node, setting, volume
 from tests.worlds.predicted_clusters import every_move, gibibytes, node, replica_name, running, situation
 
@@ -57,12 +57,6 @@ def test_a_replica_moves_to_another_node() -> None:
     assert disks["b"].storage_available <= gibibytes(70)
     assert [each.node_id for each in after.state.view.replicas_of(move.volume)] == ["b"]
     assert after.snapshot.volumes == cluster.snapshot.volumes
-
-
-def test_where_longhorn_decides_by_chance_every_disk_is_a_target() -> None:
-    cluster = cluster_of(one_replica(), node("c"))
-    (move,) = every_move(cluster)
-    assert move.targets == (DiskPlace("b", "disk-1"), DiskPlace("c", "disk-1"))
 
 
 def test_the_old_replica_counts_while_longhorn_chooses() -> None:
@@ -134,12 +128,6 @@ def test_a_move_that_auto_balance_would_undo_is_not_offered() -> None:
     assert replicas == {"db-0-a", "db-0-b"}
     balanced = cluster_of(nodes, pod, setting("replica-auto-balance", "least-effort"))
     assert {move.replica for move in every_move(balanced)} == {"db-0-b"}
-
-
-def test_only_the_named_volumes_are_looked_at() -> None:
-    cluster = cluster_of(one_replica())
-    assert list(replica_moves(cluster, "vol-other")) == []
-    assert len(list(replica_moves(cluster, "vol-data-db-0"))) == 1
 
 
 def test_a_move_to_a_disk_that_does_not_exist_is_refused() -> None:

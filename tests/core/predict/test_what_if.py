@@ -53,11 +53,8 @@ def test_a_drained_pod_moves_with_its_replica() -> None:
         ("b", 0, gibibytes(30)),
     ]
     assert result.copied_bytes == (gibibytes(30), gibibytes(30))
-    assert result.succeeds
-
-
-def test_the_data_moves_with_the_replica() -> None:
-    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
+    # A local replica is rebuilt without a wait.
+    assert (result.succeeds, result.rebuild_wait) == (True, 0)
     (end,) = play(after(cluster, partial(drain, nodes=("a",))), 1)
     nodes = end.cluster.state.view.cluster.nodes
     available = {name: nodes[name].disks[0].storage_available for name in nodes}
@@ -112,40 +109,26 @@ def test_the_drain_policy_decides_about_the_last_replica(policy: str, finishes: 
     assert result.copied_bytes[0] == (gibibytes(30) if moved else 0)
 
 
-def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_later() -> None:
-    listed = {"db-0-a": 30.0}
-    cluster = situation(
-        node("a", listed=listed),
-        node("b", listed={"db-0-b": 30.0}),
-        node("c"),
-        running("db-0", "b", replicas=["a", "b"], locality="disabled"),
-    )
-    result = prediction(cluster, partial(drain, nodes=("a",)))
-    assert result.drains[0].outcome is Certainty.ALWAYS
-    assert [(entry.least_healthy, entry.incomplete, entry.rebuild_after_seconds) for entry in result.volumes] == [
-        (1, 0, 601)
-    ]
-    assert [(entry.node, entry.most) for entry in result.disks] == [("c", gibibytes(30))]
-
-
 @pytest.mark.parametrize(
     ("settings", "seconds"),
     [
+        pytest.param([], 601, id="by default"),
         pytest.param([setting("replica-replenishment-wait-interval", "30")], 31, id="as set"),
         pytest.param([setting("replica-replenishment-wait-interval", "0")], 0, id="no wait"),
     ],
 )
-def test_a_rebuild_begins_when_the_wait_has_run_out(settings: list[Object], seconds: int) -> None:
+def test_a_second_replica_lets_the_drain_finish_and_is_rebuilt_when_the_wait_has_run_out(
+    settings: list[Object], seconds: int
+) -> None:
     replicas = running("db-0", "b", replicas=["a", "b"], locality="disabled")
     nodes = (node("a", listed={"db-0-a": 30.0}), node("b", listed={"db-0-b": 30.0}), node("c"))
     result = prediction(situation(*nodes, replicas, settings), partial(drain, nodes=("a",)))
-    assert [(entry.incomplete, entry.rebuild_after_seconds) for entry in result.volumes] == [(0, seconds)]
+    assert result.drains[0].outcome is Certainty.ALWAYS
+    assert [(entry.least_healthy, entry.incomplete, entry.rebuild_after_seconds) for entry in result.volumes] == [
+        (1, 0, seconds)
+    ]
     assert result.rebuild_wait == seconds
-
-
-def test_a_local_replica_is_rebuilt_without_a_wait() -> None:
-    cluster = situation(node("a", listed={"db-0-a": 30}), node("b"), running("db-0", "a"))
-    assert prediction(cluster, partial(drain, nodes=("a",))).rebuild_wait == 0
+    assert [(entry.node, entry.most) for entry in result.disks] == [("c", gibibytes(30))]
 
 
 def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
@@ -158,17 +141,6 @@ def test_replicas_that_are_rebuilt_at_once_may_overfill_a_disk() -> None:
     )
     result = prediction(cluster, partial(drain, nodes=("a",)), orders=30)
     assert [(entry.node, entry.least, entry.most) for entry in result.disks] == [("c", gibibytes(30), gibibytes(60))]
-
-
-def test_the_status_of_a_lost_node_stays_as_it_was() -> None:
-    cluster = situation(
-        node("a", listed={"db-0-a": 30.0}),
-        node("b", listed={"db-0-b": 30.0}),
-        node("c"),
-        running("db-0", "b", replicas=["b", "a"], locality="disabled"),
-    )
-    result = prediction(cluster, partial(lose_nodes, nodes=("a",)))
-    assert [(entry.node, entry.least) for entry in result.disks] == [("c", gibibytes(30))]
 
 
 def test_a_pod_whose_volume_is_lost_gets_no_node() -> None:
@@ -273,6 +245,8 @@ def test_lost_replicas_are_rebuilt_after_the_wait() -> None:
     assert result.succeeds
     assert result.copied_bytes == (gibibytes(30), gibibytes(30))
     assert [entry.least_healthy for entry in result.volumes] == [1]
+    # The status of the lost node stays as it was.
+    assert [(entry.node, entry.least) for entry in result.disks] == [("c", gibibytes(30))]
 
 
 def test_a_detached_volume_that_lost_a_replica_is_incomplete() -> None:
