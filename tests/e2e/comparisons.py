@@ -4,21 +4,18 @@
 
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from rich.table import Table
-
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.settings import GuardMode
 from scheduler_core.errors import CoreError
-from tests.e2e import burst, plan
-from tests.e2e.burst import Burst
-from tests.e2e.goals import counts, times
-from tests.e2e.plan import Result
+from tests.e2e import plan
+from tests.e2e.bursts import BURST, Burst, Result, columns
+from tests.e2e.report import Options, Part, draw
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 
@@ -72,7 +69,7 @@ def _burst(size: Burst) -> Callable[[Rig, bool], Result]:
         try:
             return size.run(rig, asks=asks, must=asks)
         finally:
-            rig.remove(burst.APP)
+            rig.remove(BURST)
 
     return once
 
@@ -106,7 +103,7 @@ SLOW: Final = Comparison(
 )
 
 
-def run(comparison: Comparison, folder: Path, repetitions: int | None = None) -> Compared:
+def report(comparison: Comparison, folder: Path, options: Options) -> Part:
     """Runs every way of a comparison, on as few rigs as possible. Pods that do not request the extender share a rig
     with those that are offered capacity.
     """
@@ -125,9 +122,21 @@ def run(comparison: Comparison, folder: Path, repetitions: int | None = None) ->
         ) as rig:
             comparison.prepare(rig)
             for way in ways:
-                compared.results[way] = _repeat(comparison, rig, way, repetitions or comparison.repetitions, compared)
+                repetitions = options.repetitions or comparison.repetitions
+                compared.results[way] = _repeat(comparison, rig, way, repetitions, compared)
     compared.failures += _unexpected_results(comparison, compared)
-    return compared
+    rows = [
+        {
+            "pods": compared.name,
+            "extender": way.value,
+            "runs": len(results),
+            **columns(results),
+            "times without": compared.ratio(way, Way.NONE),
+            "times capacity": compared.ratio(way, Way.CAPACITY) if way not in {Way.NONE, Way.CAPACITY} else "",
+        }
+        for way, results in sorted(compared.results.items(), key=lambda entry: _ALL.index(entry[0]))
+    ]
+    return Part(compared.failures, asdict(compared), [draw(rows)])
 
 
 def _configuration(folder: Path, reservation: str) -> Path:
@@ -173,34 +182,3 @@ def _unexpected_results(comparison: Comparison, compared: Compared) -> list[str]
             f"{comparison.name}: {capacity:.1f} s instead of {without:.1f} s, more than {comparison.longest:g} times"
         )
     return problems
-
-
-def table(compared: Iterable[Compared]) -> Table:
-    """All comparisons as a table for people."""
-    drawn = Table(
-        "pods",
-        "extender",
-        "runs",
-        "s to ready: median (min-max)",
-        "times without",
-        "times capacity",
-        "misplaced",
-        "mended",
-        "overbooked disks",
-        "stuck",
-    )
-    for entry in compared:
-        for way in Way:
-            results = entry.results.get(way)
-            if results is None:
-                continue
-            drawn.add_row(
-                entry.name,
-                way.value,
-                str(len(results)),
-                times(results),
-                entry.ratio(way, Way.NONE),
-                entry.ratio(way, Way.CAPACITY) if way not in {Way.NONE, Way.CAPACITY} else "",
-                *counts(results),
-            )
-    return drawn

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from app.kube.resources import (
     DISK_SCHEDULES,
@@ -20,6 +20,7 @@ from app.kube.resources import (
 from devcluster.process import Process
 from tests.builders import GI, Object
 from tests.e2e.disk_schedule import Longhorn
+from tests.e2e.repeated import Repeated
 
 WRITERS: Final = 8
 # How late the naive writers' node status is. Longhorn's own may be later by far.
@@ -28,31 +29,22 @@ _LAG_SECONDS: Final = 0.5
 _PATIENCE_SECONDS: Final = 30.0
 
 
-class Killer:
+class Killer(Repeated):
     """Kills processes at random moments and restarts them, while entered. It kills at most `most` times."""
 
     def __init__(
         self, processes: Sequence[Process], seed: int, pause: tuple[float, float] = (0.5, 1.5), most: int = 20
     ) -> None:
+        chance = random.Random(seed)  # noqa: S311 # a seed makes it repeatable
+        super().__init__(self._kill, lambda: chance.uniform(*pause))
         self.killed = 0
         self._processes = processes
-        self._random = random.Random(seed)  # noqa: S311 # a seed makes it repeatable
-        self._pause = pause
+        self._chance = chance
         self._most = most
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._kill, name="killer")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
 
     def _kill(self) -> None:
-        while self.killed < self._most and not self._end.wait(self._random.uniform(*self._pause)):
-            process = self._random.choice(self._processes)
+        if self.killed < self._most:
+            process = self._chance.choice(self._processes)
             process.kill()
             process.start(wait=False)
             self.killed += 1
@@ -131,7 +123,7 @@ def growth(longhorn: Longhorn) -> dict[str, tuple[set[int], str]]:
     return {
         name: (
             sizes.get(name, set()),
-            str(longhorn.condition(LONGHORN_VOLUMES, name, "DiskAllocation").get("reason", "")),
+            longhorn.reason(name),
         )
         for name in longhorn.items(LONGHORN_VOLUMES)
     }
@@ -153,27 +145,13 @@ def remove_everything(longhorn: Longhorn) -> None:
     )
 
 
-class NodeStatusWriter:
+class NodeStatusWriter(Repeated):
     """Writes periodically what is on each disk, as Longhorn's node controller does. It runs while entered."""
 
     def __init__(self, longhorn: Longhorn) -> None:
+        super().__init__(self.write, lambda: _LAG_SECONDS)
         self._longhorn = longhorn
         self._writing = threading.Lock()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="node status")
-
-    def __enter__(self) -> Self:
-        self.write()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._end.wait(_LAG_SECONDS):
-            self.write()
 
     def write(self) -> None:
         with self._writing:

@@ -22,15 +22,13 @@ from app.kube.resources import (
 from devcluster.api import Api
 from devcluster.programs import NAMESPACE
 from scheduler_core.model.verdict import Reason
-from tests.e2e.objects import HOSTNAME, Object
+from tests.builders import GI, storage_class
+from tests.e2e.objects import HOSTNAME, Object, asking_pod, claim_of, longhorn_volume, name_of, retained_volume
 from tests.e2e.statements import (
     DISK,
-    DRIVER,
     ELSEWHERE,
-    GI,
     LONG_AGO,
     Facts,
-    claim_of,
     conditions,
     create_backing_image,
     create_earlier_pod,
@@ -44,13 +42,10 @@ from tests.e2e.statements import (
     disk_spec,
     disk_status,
     has_backing_image,
-    longhorn_volume,
     managers_of,
     move_replica,
     node_conditions,
     node_spec,
-    persistent_volume,
-    pod_of,
     promised,
     ready_condition,
     replica,
@@ -106,29 +101,23 @@ class Situation:
 
     def objects(self, api: Api) -> Iterator[tuple[Resource, str, Object]]:
         """What exists before the pod, with its namespace."""
-        parameters = {"numberOfReplicas": "1", "dataLocality": "best-effort", **self.parameters}
-        storage_class = {
-            "metadata": {"name": self.name},
-            "provisioner": DRIVER,
-            "volumeBindingMode": "WaitForFirstConsumer",
-            "parameters": {key: value.format(name=self.name) for key, value in parameters.items()},
-        }
-        yield STORAGE_CLASSES, "", storage_class
+        parameters = {key: value.format(name=self.name) for key, value in self.parameters.items()}
+        raw = storage_class(self.name)
+        yield STORAGE_CLASSES, "", {**raw, "parameters": {**raw["parameters"], **parameters}}
+        bound = {"volumeName": self.name} if self.volume is not None else {}
         for number, size in enumerate(self.sizes):
-            claim = claim_of(self.name, number, size)
-            if self.volume is not None:
-                claim["spec"]["volumeName"] = self.name
-            yield CLAIMS, "default", claim
+            labels = {"situation": self.name}
+            yield CLAIMS, "default", claim_of(f"{self.name}-{number}", size, self.name, labels, **bound)
         if self.volume is not None:
-            yield PERSISTENT_VOLUMES, "", persistent_volume(self.name, self.name)
-            yield LONGHORN_VOLUMES, NAMESPACE, longhorn_volume(self.name, self.volume)
+            yield PERSISTENT_VOLUMES, "", retained_volume(self.name, "100Gi", self.name)
+            yield LONGHORN_VOLUMES, NAMESPACE, longhorn_volume(self.name, **self.volume)
         if self.replica_on:
             node = self.name if self.replica_on == "own" else self.replica_on
             yield LONGHORN_REPLICAS, NAMESPACE, replica(api, self.name, node)
 
     def pod(self) -> Object:
         claims = [f"{self.name}-{number}" for number in range(len(self.sizes))]
-        return pod_of(self.name, claims, {"group": self.name} if self.twin else {HOSTNAME: self.name})
+        return asking_pod(self.name, claims, {"group": self.name} if self.twin else {HOSTNAME: self.name})
 
 
 _TAG: Final = {"nodeSelector": "{name}"}
@@ -147,7 +136,7 @@ SITUATIONS: Final = (
     ),
     Situation(
         Reason.NOT_A_LONGHORN_NODE,
-        lambda facts: facts.name not in {raw["metadata"]["name"] for raw in facts.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]},
+        lambda facts: facts.name not in map(name_of, facts.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]),
         delete_node, create_node,
     ),
     Situation(

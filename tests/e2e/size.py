@@ -11,24 +11,24 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from app.kube.resources import CLAIMS, PODS
+from app.kube.resources import CLAIMS, NODES, PODS
 from app.schemas.state import MAX_LISTED
 from devcluster.build import CONTROLLER_MANAGER, KWOK, SCHEDULER
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.settings import GuardMode
 from tests.e2e import load
-from tests.e2e.journal import FilterCall, Journal, Offer
+from tests.e2e.journal import FilterCall, Journal, Offer, quantiles
 from tests.e2e.leader_monitor import LeaderMonitor
-from tests.e2e.objects import Object
+from tests.e2e.objects import RUNNING, Object, name_of, node_of, runs
 from tests.e2e.observer import Observer, state_line
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.report import Figures, Options, Part
+from tests.e2e.rig import CANDIDATES, Rig
 
-NODES: Final = 100
-RUNNING: Final = "Running"
+_NODES: Final = 100
 _SLOW: Final = {
     "provision_seconds": [0.5, 8],
     # Long enough for many pods to be bound and not placed at once, even where only two pods a second are bound.
@@ -70,33 +70,25 @@ class Size:
         return min(50, self.pods // 12)
 
 
-@dataclass
-class Outcome:
-    """The result of a run: figures to print, and problems."""
-
-    problems: list[str] = field(default_factory=list)
-    figures: list[tuple[str, str]] = field(default_factory=list)
-
-    def text(self) -> str:
-        return "\n".join(f"{name}: {value}" for name, value in self.figures)
+def report(folder: Path, options: Options) -> Part:
+    size = Size(pods=options.pods, seed=options.seed, packing=options.packing, placement_guard=options.guard)
+    outcome = run(folder, size)
+    return Part(outcome.problems, asdict(outcome), [outcome.text()])
 
 
-def run(folder: Path, size: Size) -> Outcome:
+def run(folder: Path, size: Size) -> Figures:
     """Runs everything on a rig of its own."""
-    outcome = Outcome()
-    arguments = ["--packing", size.packing]
-    simulator = {**_SLOW, "seed": size.seed}
+    outcome = Figures()
     started = time.monotonic()
     with Rig(
         folder,
         candidates=2,
-        config=RECOMMENDED_MANAGED,
-        simulator=simulator,
-        more_arguments=arguments,
+        simulator={**_SLOW, "seed": size.seed},
+        more_arguments=["--packing", size.packing],
         placement_guard=size.placement_guard,
     ) as rig:
         rig.create(*load.storage_classes())
-        rig.add_nodes(load.GROUP, load.nodes(NODES, size.pods, size.seed))
+        rig.add_nodes(load.GROUP, load.nodes(_NODES, size.pods, size.seed))
         with Observer(rig.cluster.kubeconfig) as observer, LeaderMonitor(rig) as monitor:
             scenario = _Scenario(rig, observer, size, outcome)
             scenario.run()
@@ -110,7 +102,7 @@ def run(folder: Path, size: Size) -> Outcome:
 class _Scenario:
     """One run on a started rig."""
 
-    def __init__(self, rig: Rig, observer: Observer, size: Size, outcome: Outcome) -> None:
+    def __init__(self, rig: Rig, observer: Observer, size: Size, outcome: Figures) -> None:
         self._rig = rig
         self._observer = observer
         self._size = size
@@ -140,7 +132,7 @@ class _Scenario:
         self._note("misplaced replicas, mended ones included", misplacements)
         self._note("volumes without a replica beside their pod", len(status["misplaced"]))
         pods = self._pods()
-        stuck = [_name(pod) for pod in pods if pod["spec"].get("nodeName") and not _runs(pod)]
+        stuck = [name_of(pod) for pod in pods if node_of(pod) and not runs(pod)]
         self._note("bound pods that never ran", len(stuck))
         if self._size.packing is Packing.ORDER_SAFE:
             self._require(
@@ -150,8 +142,8 @@ class _Scenario:
                 status["misplaced"] == [], f"volumes without a replica beside their pod: {status['misplaced']}"
             )
             self._require(stuck == [], f"bound pods that never ran: {stuck} {status['stuck'][:3]}")
-        pending = [pod for pod in pods if not pod["spec"].get("nodeName")]
-        self._note("pods that run", sum(map(_runs, pods)))
+        pending = [pod for pod in pods if not node_of(pod)]
+        self._note("pods that run", sum(map(runs, pods)))
         self._note("pods left without a node", len(pending))
         self._note("overbooked disks, by Longhorn's own race", len(status["overbooked"]))
         self._check_pending(pending)
@@ -162,19 +154,16 @@ class _Scenario:
         self._note(f"{wave.pods} pods created, after", self._clock())
 
     def _kill_leader(self) -> None:
-        leader = self._leader()
+        leader = self._rig.wait_for_leader()
         reached = self._wait_until_in_flight()
         self._rig.cluster.processes[leader].kill()
         killed = time.monotonic()
-        self._rig.until("another candidate answers", self._rig.leader, _SUCCESSOR_SECONDS)
+        self._rig.wait_for_leader(_SUCCESSOR_SECONDS)
         silence = time.monotonic() - killed
         self._compare_demands()
         self._rig.start_candidate(leader)
         self._note("leader killed with pods unbound / bound without replica", f"{reached[0]} / {reached[1]}")
         self._note("next one answered after", f"{silence:.1f} s")
-
-    def _leader(self) -> str:
-        return self._rig.until("a candidate answers", self._rig.leader)
 
     def _wait_until_in_flight(self) -> tuple[int, int]:
         """Returns once enough pods of each kind are decided and not placed."""
@@ -200,7 +189,7 @@ class _Scenario:
                 process.resume()
 
     def _same_demands(self) -> bool:
-        state = self._rig.request(self._leader(), "/state")[1]["service"]
+        state = self._rig.service()
         listed = self._observer.listed_demands()
         reported = {state_line(entry) for entry in state["demands"]}
         all_reported = len(reported) == min(len(listed), MAX_LISTED) and state["demandCount"] == len(listed)
@@ -217,7 +206,7 @@ class _Scenario:
 
     def _taint_fullest_nodes(self) -> list[str]:
         """Taints the nodes with the most pods, before they are drained. Pods on their way there still arrive."""
-        counts = Counter(pod["spec"].get("nodeName", "") for pod in self._pods())
+        counts = Counter(map(node_of, self._pods()))
         del counts[""]
         fullest = sorted(counts, key=lambda node: (-counts[node], node))[: self._size.drained]
         self._rig.cluster.kubectl("taint", "nodes", *fullest, "drain=soon:NoSchedule")
@@ -242,7 +231,7 @@ class _Scenario:
         ]
 
     def _pods(self) -> list[Object]:
-        return self._rig.items("/api/v1/namespaces/default/pods")
+        return self._rig.items(PODS.path("default"))
 
     def _settle(self) -> None:
         last: tuple[int, int, int, int] | None = None
@@ -267,21 +256,21 @@ class _Scenario:
         return len(self._observer.chosen_not_bound())
 
     def _check_pending(self, pending: Sequence[Object]) -> None:
-        leader = self._leader()
-        names = [node["metadata"]["name"] for node in self._rig.items("/api/v1/nodes")]
+        leader = self._rig.wait_for_leader()
+        names = list(map(name_of, self._rig.items(NODES.path())))
         for pod in pending:
             status, answer = self._rig.request(leader, "/explain", {"Pod": pod, "NodeNames": names})
             safe = [name for name, node in answer["nodes"].items() if node["order_safe"]] if status == 200 else [answer]
-            self._require(not safe, f"{_name(pod)} is pending, and would be safe on {safe[:5]}")
+            self._require(not safe, f"{name_of(pod)} is pending, and would be safe on {safe[:5]}")
 
     def _check_log(self) -> None:
-        journal = Journal(self._rig.cluster.logs, ("extender-1", "extender-2"))
+        journal = Journal(self._rig.cluster.logs, CANDIDATES)
         first = journal.first_calls()
         times = sorted(call.milliseconds for call in journal.calls)
         self._note("pods asked about / questions", f"{len(first)} / {len(journal.calls)}")
         self._note("first question had a node", sum(1 for call in first.values() if call.fits))
         self._note("longest wait for others", f"{journal.longest_wait():.1f} s")
-        self._note("ms per question: median / p99 / most", _quantiles(times))
+        self._note("ms per question: median / p99 / most", quantiles(times))
         self._outcome.problems += [str(problem) for problem in _find_offer_faults(journal)]
 
     def _require(self, holds: bool, problem: str) -> None:
@@ -314,15 +303,3 @@ def _is_outstanding(offer: Offer, call: FilterCall) -> bool:
     """Whether another pod's offer may have been outstanding at a call. The call is logged a moment after its decision."""
     end = min(offer.end, offer.start + _OFFER_LIFE)
     return offer.uid != call.uid and offer.start <= call.at <= end + _LATE
-
-
-def _quantiles(times: Sequence[float]) -> str:
-    return f"{times[len(times) // 2]:.1f} / {times[len(times) * 99 // 100]:.1f} / {times[-1]:.1f}" if times else "none"
-
-
-def _runs(pod: Any) -> bool:
-    return bool(pod["status"].get("phase") == RUNNING)
-
-
-def _name(raw: Object) -> str:
-    return str(raw["metadata"]["name"])

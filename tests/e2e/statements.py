@@ -19,14 +19,13 @@ from devcluster.api import Api
 from devcluster.programs import NAMESPACE
 from scheduler_core.model.quantity import parse_bytes
 from simulator.images import ENGINE_IMAGE
-from tests.e2e.objects import HOSTNAME, PAUSE, RESOURCE, Object
+from tests import builders
+from tests.e2e.objects import HOSTNAME, Object, asking_pod, claim_of, longhorn_volume, name_of, selected_node
 
-DRIVER: Final = "driver.longhorn.io"
 # A node with room, on which nothing is spoilt.
 ELSEWHERE: Final = "elsewhere"
 DISK: Final = "disk-1"
 LONG_AGO: Final = "2026-01-01T00:00:00Z"
-GI: Final = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,88 +76,13 @@ class Facts:
 
     def tagged(self, tag: str) -> list[str]:
         nodes = self.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]
-        return [node["metadata"]["name"] for node in nodes if tag in (node["spec"].get("tags") or ())]
-
-
-def claim_of(situation: str, number: int, size: str) -> Object:
-    """A claim of the situation's class."""
-    return {
-        "metadata": {"name": f"{situation}-{number}", "namespace": "default", "labels": {"situation": situation}},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": situation,
-            "resources": {"requests": {"storage": size}},
-        },
-    }
-
-
-def pod_of(name: str, claims: Sequence[str], selector: Mapping[str, str]) -> Object:
-    """A pod that asks the extender."""
-    resources = {"requests": {RESOURCE: "1"}, "limits": {RESOURCE: "1"}}
-    volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
-    spec = {
-        "terminationGracePeriodSeconds": 0,
-        "nodeSelector": dict(selector),
-        "containers": [{"name": "db", "image": PAUSE, "resources": resources}],
-        "volumes": volumes,
-    }
-    return {"apiVersion": "v1", "kind": PODS.kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
-
-
-def persistent_volume(name: str, storage_class: str) -> Object:
-    """A PersistentVolume of 100Gi for the Longhorn volume of its name."""
-    spec = {
-        "capacity": {"storage": "100Gi"},
-        "accessModes": ["ReadWriteOnce"],
-        "persistentVolumeReclaimPolicy": "Retain",
-        "storageClassName": storage_class,
-        "csi": {"driver": DRIVER, "volumeHandle": name},
-    }
-    return {"metadata": {"name": name}, "spec": spec}
-
-
-def longhorn_volume(name: str, changes: Mapping[str, Any]) -> Object:
-    """A detached Longhorn volume of 100Gi."""
-    spec = {
-        "size": str(100 * GI),
-        "numberOfReplicas": 1,
-        "dataEngine": "v1",
-        "dataLocality": "best-effort",
-        "accessMode": "rwo",
-        "image": ENGINE_IMAGE,
-        "frontend": "blockdev",
-        "nodeID": "",
-        **changes,
-    }
-    metadata = {"name": name, "namespace": NAMESPACE}
-    return {
-        "apiVersion": LONGHORN_VOLUMES.api_version,
-        "kind": LONGHORN_VOLUMES.kind,
-        "metadata": metadata,
-        "spec": spec,
-    }
+        return [name_of(node) for node in nodes if tag in (node["spec"].get("tags") or ())]
 
 
 def replica(api: Api, volume: str, node: str) -> Object:
     """A healthy replica of a volume of 100Gi."""
-    spec = {
-        "volumeName": volume,
-        "volumeSize": str(100 * GI),
-        "nodeID": node,
-        "diskID": disk_of(api, node),
-        "dataEngine": "v1",
-        "image": ENGINE_IMAGE,
-        "active": True,
-        "healthyAt": LONG_AGO,
-        "failedAt": "",
-    }
-    metadata = {"name": f"{volume}-r", "namespace": NAMESPACE, "labels": {"longhornvolume": volume}}
-    return {
-        "apiVersion": LONGHORN_REPLICAS.api_version,
-        "kind": LONGHORN_REPLICAS.kind,
-        "metadata": metadata,
-        "spec": spec,
-    }
+    raw = builders.replica(f"{volume}-r", volume, node, image=ENGINE_IMAGE, diskID=disk_of(api, node))
+    return {**raw, "metadata": {**raw["metadata"], "labels": {"longhornvolume": volume}}}
 
 
 def disk_of(api: Api, node: str) -> str:
@@ -200,7 +124,7 @@ def set_manager_state(state: str) -> Callable[[Facts], None]:
 
     def change(facts: Facts) -> None:
         for raw in managers_of(facts):
-            facts.patch(LONGHORN_INSTANCE_MANAGERS, {"status": {"currentState": state}}, raw["metadata"]["name"])
+            facts.patch(LONGHORN_INSTANCE_MANAGERS, {"status": {"currentState": state}}, name_of(raw))
 
     return change
 
@@ -233,7 +157,7 @@ def delete_volume(facts: Facts) -> None:
 
 def create_volume_again(facts: Facts) -> None:
     facts.patch(LONGHORN_VOLUMES, {"metadata": {"finalizers": None}})
-    facts.api.create(LONGHORN_VOLUMES.path(NAMESPACE), longhorn_volume(facts.name, {}))
+    facts.api.create(LONGHORN_VOLUMES.path(NAMESPACE), longhorn_volume(facts.name))
 
 
 def create_backing_image(facts: Facts) -> None:
@@ -245,11 +169,11 @@ def create_backing_image(facts: Facts) -> None:
 
 def has_backing_image(facts: Facts) -> bool:
     images = facts.api.get(LONGHORN_BACKING_IMAGES.path(NAMESPACE))["items"]
-    return facts.name in {raw["metadata"]["name"] for raw in images}
+    return facts.name in map(name_of, images)
 
 
 def create_user(facts: Facts) -> None:
-    pod = pod_of(f"{facts.name}-user", [f"{facts.name}-0"], {})
+    pod = asking_pod(f"{facts.name}-user", [f"{facts.name}-0"], {})
     pod["spec"]["nodeName"] = ELSEWHERE
     facts.api.create(PODS.path("default"), pod)
 
@@ -260,10 +184,9 @@ def delete_user(facts: Facts) -> None:
 
 def create_earlier_pod(facts: Facts) -> None:
     """Creates a pod, for which kube-scheduler chooses the node."""
-    claim = claim_of(facts.name, 9, "100Gi")
-    claim["metadata"]["labels"]["situation"] = "earlier"
-    facts.api.create(CLAIMS.path("default"), claim)
-    facts.api.create(PODS.path("default"), pod_of(f"{facts.name}-9", [f"{facts.name}-9"], {HOSTNAME: facts.name}))
+    name = f"{facts.name}-9"
+    facts.api.create(CLAIMS.path("default"), claim_of(name, "100Gi", facts.name, {"situation": "earlier"}))
+    facts.api.create(PODS.path("default"), asking_pod(name, [name], {HOSTNAME: facts.name}))
 
 
 def delete_earlier_pod(facts: Facts) -> None:
@@ -274,8 +197,8 @@ def delete_earlier_pod(facts: Facts) -> None:
 def promised(facts: Facts) -> int:
     """What the claim of the earlier pod takes on the node that kube-scheduler has chosen for it."""
     claim = facts.get(CLAIMS, f"{facts.name}-9", "default")
-    chosen = (claim["metadata"].get("annotations") or {}).get("volume.kubernetes.io/selected-node")
-    return parse_bytes(claim["spec"]["resources"]["requests"]["storage"]) if chosen == facts.name else 0
+    chosen = selected_node(claim) == facts.name
+    return parse_bytes(claim["spec"]["resources"]["requests"]["storage"]) if chosen else 0
 
 
 def move_replica(facts: Facts) -> None:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.e2e.burst import APP, EXACT, PODS, Burst, names_by_uid
+from tests.e2e.bursts import BURST, EXACT, Burst
 from tests.e2e.journal import Journal
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.objects import name_of
+from tests.e2e.rig import Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -16,13 +17,13 @@ def test_every_pod_of_a_fitting_burst_gets_a_node_at_its_first_request(
     """There is room for exactly these pods, and all of them run. No pod is refused because of what others may take, and
     each runs on the node of its volumes.
     """
-    with Rig(tmp_path_factory.mktemp("burst"), config=RECOMMENDED_MANAGED) as rig:
+    with Rig(tmp_path_factory.mktemp("burst")) as rig:
         burst = Burst(disk=EXACT)
         burst.add_nodes(rig)
         result = burst.run(rig, asks=True, must=True)
         first = Journal(rig.cluster.logs, rig.candidates).first_calls()
-        names = names_by_uid(rig.pods(APP))
-    assert len(names) == PODS
+        names = {pod["metadata"]["uid"]: name_of(pod) for pod in rig.pods(BURST)}
+    assert len(names) == burst.pods
     assert [name for uid, name in names.items() if uid not in first] == [], "every pod has a request"
     assert {names[uid]: call.reasons for uid, call in first.items() if not call.fits} == {}
-    assert (result.misplaced, result.mended, result.overbooked, result.stuck) == ([], 0, [], [])
+    assert result.wrong == {}

@@ -2,13 +2,16 @@
 
 import pytest
 
+from devcluster.stack import FAST_LEASE
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.values import replace
+from tests.control_plane import ControlPlane
 from tests.e2e import disk_schedule_burst
-from tests.e2e.burst import APP, EXACT, SIZE, Burst
+from tests.e2e.bursts import BURST, EXACT, SIZE, Burst, Result
 from tests.e2e.disk_schedule_burst import WITH, WITHOUT
-from tests.e2e.plan import Result
+from tests.e2e.disk_schedule_load import disk_states
+from tests.e2e.disk_schedule_rounds import pods_round
 
 FINE = Result(100.0, {}, [], 0, [], [])
 
@@ -40,9 +43,24 @@ def test_report_fails_if_schedules_cost_too_much_or_do_not_help(result: Result, 
 def test_every_pod_of_a_fitting_burst_runs_with_disk_schedules(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Extender and DiskSchedules count the same bytes once, so there is room for exactly these pods."""
     burst = Burst(pods=40, nodes=4, disk=EXACT)
-    with disk_schedule_burst.rig_with_schedules(tmp_path_factory.mktemp("burst")) as rig:
+    with disk_schedule_burst.rig_with_schedules(tmp_path_factory.mktemp("burst")) as (rig, _):
         burst.add_nodes(rig)
         result = burst.run(rig, asks=True, must=True)
-        rig.remove(APP)
+        rig.remove(BURST)
     assert set(result.per_node.values()) == {10}
-    assert (result.misplaced, result.mended, result.overbooked, result.stuck) == ([], 0, [], [])
+    assert result.wrong == {}
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_pods_get_their_volumes_through_disk_schedules(
+    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The whole stack runs, and a controller is killed meanwhile."""
+    folder = tmp_path_factory.mktemp("pods")
+    with disk_schedule_burst.rig_with_schedules(folder, control_plane) as (rig, longhorn):
+        longhorn.start("second", *FAST_LEASE)
+        longhorn.wait_ready()
+        rig.add_nodes("db", {f"db-{number}": ["400Gi"] for number in range(1, 5)})
+        pods_round(rig, longhorn, longhorn.processes[0])
+        assert [uuid for uuid, disk in disk_states(longhorn).items() if disk.granted] == [], "all pods are removed"

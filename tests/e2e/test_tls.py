@@ -14,7 +14,6 @@ import pytest
 
 from app.extender.lifecycle import NAME
 from app.kube.resources import ENDPOINT_SLICES
-from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request, is_filtered
 from devcluster.pki import CertificateAuthority, CertificatePair
 from devcluster.process import http_ok
@@ -47,7 +46,7 @@ class World:
         server, client: the files of both, which the kubelet or an administrator replaces
     """
 
-    def __init__(self, folder: Path, cluster: DevCluster) -> None:
+    def __init__(self, folder: Path, control_plane: ControlPlane) -> None:
         self.folder = folder
         self.authority = CertificateAuthority.create(folder / "authority", "extender")
         self.callers = CertificateAuthority.create(folder / "callers", "callers")
@@ -60,7 +59,7 @@ class World:
         assert CLIENT_FOLDER in text
         config.write_text(text.replace(CLIENT_FOLDER, str(self.client.folder)))
         self.config = config
-        self.rig = Rig(folder, candidates=0, config=config, running=cluster)
+        self.rig = Rig(folder, control_plane, candidates=0, config=config)
         self.host = primary_address()
         self.port = 0
         self.probes = ""
@@ -129,12 +128,11 @@ class World:
 @pytest.fixture(scope="module")
 def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Two idle nodes, of which one has room."""
-    with control_plane.borrow() as cluster:
-        running = World(tmp_path_factory.mktemp("tls"), cluster)
-        with running.rig:
-            running.rig.add_nodes(GROUP, {FITTING: ["200Gi"], "small": ["50Gi"]})
-            running.start()
-            yield running
+    running = World(tmp_path_factory.mktemp("tls"), control_plane)
+    with running.rig:
+        running.rig.add_nodes(GROUP, {FITTING: ["200Gi"], "small": ["50Gi"]})
+        running.start()
+        yield running
 
 
 @pytest.mark.smoke
@@ -184,17 +182,11 @@ def test_without_its_certificate_kube_scheduler_gets_no_answer(world: World) -> 
     try:
         # kube-scheduler may see the pod before its claim, and says that first.
         error = re.compile(r"https://\S+: (EOF|.*connection reset by peer)")
-        rig.until("the error", lambda: error.search(scheduling_problem(rig, "refused")))
+        rig.until("the error", lambda: error.search(rig.scheduling_problem("refused")))
     finally:
         rig.use_config(world.config)
     rig.until("the pod runs", lambda: rig.ready("refused", 1))
     rig.remove("refused")
-
-
-def scheduling_problem(rig: Rig, app: str) -> str:
-    """Why kube-scheduler has not placed an app's pods."""
-    conditions = [entry for raw in rig.pods(app) for entry in raw["status"].get("conditions", [])]
-    return " ".join(entry.get("message", "") for entry in conditions if entry["type"] == "PodScheduled")
 
 
 def test_handshakes_that_never_end_hold_up_no_pod(world: World) -> None:
