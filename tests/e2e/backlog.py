@@ -4,21 +4,19 @@ kube-scheduler decides in memory and writes 50 requests a second by default, so 
 exact room for three quarters of the pods, which are asked about within seconds. The others are asked about later, some of them while
 the writes are behind: kube-scheduler writes a refusal before it looks at the next pod.
 
-What happened is counted from the API's objects, and from watches of pods and replicas. None of the deciding code takes part: a pod is
-misplaced if a replica of its volume ever was on a node other than the pod's, or if none is there in the end.
+What happened is counted from the API's objects, from watches, and by the simulator. None of the deciding code takes part.
 """
 
 import itertools
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, PODS
+from app.kube.resources import PODS
 from devcluster.build import SCHEDULER
-from devcluster.programs import NAMESPACE
 from tests.e2e.bursts import is_decided
 from tests.e2e.journal import Journal, events, quantiles
 from tests.e2e.object_watch import ObjectWatch
@@ -69,7 +67,6 @@ class _Record:
         self.pods: dict[str, Object] = {}
         self.decision_times: dict[str, float] = {}
         self.binding_times: dict[str, float] = {}
-        self.replica_nodes = defaultdict[str, set[str]](set)
         self.changed = time.time()
 
     def note_pod(self, kind: str, pod: Object, at: float) -> None:
@@ -86,11 +83,6 @@ class _Record:
             self.binding_times.setdefault(uid, at)
         if before is None or _state(before) != _state(pod):
             self.changed = at
-
-    def note_replica(self, _: str, replica: Object, __: float) -> None:
-        node = replica["spec"].get("nodeID")
-        if node:
-            self.replica_nodes[replica["spec"]["volumeName"]].add(node)
 
 
 def report(folder: Path, _options: Options) -> Part:
@@ -109,12 +101,11 @@ def run(folder: Path, backlog: Backlog) -> Figures:
         record = _Record()
         with (
             ObjectWatch(rig.cluster, PODS.path("default"), record.note_pod),
-            ObjectWatch(rig.cluster, LONGHORN_REPLICAS.path(NAMESPACE), record.note_replica),
             PlacementAudit(rig) as audit,
         ):
             started = _create(rig, backlog.pods)
             _wait_for_rest(record, backlog)
-            _check(rig, record, slots, audit.overbooked, outcome)
+            _check(rig, slots, audit, outcome)
         outcome.figures.append(
             ("all that fit were bound after", f"{max(record.binding_times.values()) - started:.0f} s")
         )
@@ -146,7 +137,7 @@ def _wait_for_rest(record: _Record, backlog: Backlog) -> None:
         time.sleep(1)
 
 
-def _check(rig: Rig, record: _Record, slots: Mapping[str, int], overbooked: list[str], outcome: Figures) -> None:
+def _check(rig: Rig, slots: Mapping[str, int], audit: PlacementAudit, outcome: Figures) -> None:
     pods = rig.pods(APP)
     bound = [pod for pod in pods if node_of(pod)]
     per_node = Counter(map(node_of, bound))
@@ -154,10 +145,11 @@ def _check(rig: Rig, record: _Record, slots: Mapping[str, int], overbooked: list
     free = sum(max(0, count - per_node[node]) for node, count in slots.items())
     waiting = min(free, len(pods) - len(bound))
     stuck = [name_of(pod) for pod in bound if not runs(pod)]
-    misplaced = misplaced_pods(pods, rig.items(CLAIMS.path("default")), record.replica_nodes)
+    misplaced = rig.misplaced_pods(APP)
+    overbooked = audit.overbooked
     outcome.figures += [
         ("pods / room for / bound", f"{len(pods)} / {sum(slots.values())} / {len(bound)}"),
-        ("misplaced, mended ones included", str(len(misplaced))),
+        ("misplaced, mended ones included", str(max(len(misplaced), audit.misplacements))),
         ("nodes with more pods than room", str(len(crowded))),
         ("overbooked disks", str(len(overbooked))),
         ("bound pods that do not run", str(len(stuck))),
@@ -165,6 +157,7 @@ def _check(rig: Rig, record: _Record, slots: Mapping[str, int], overbooked: list
     ]
     problems = {
         "misplaced": misplaced,
+        "mended": audit.misplacements,
         "more pods than room": crowded,
         "overbooked disks": overbooked,
         "stuck": stuck,
@@ -173,24 +166,6 @@ def _check(rig: Rig, record: _Record, slots: Mapping[str, int], overbooked: list
     outcome.problems += [
         f"{len(pods)} pods in flight, {name}: {str(value)[:500]}" for name, value in problems.items() if value
     ]
-
-
-def misplaced_pods(
-    pods: Sequence[Object], claims: Sequence[Object], replica_nodes: Mapping[str, set[str]]
-) -> list[str]:
-    """Pods with a volume whose replicas were on another node, or on none."""
-    volumes = {name_of(claim): claim["spec"].get("volumeName", "") for claim in claims}
-    names = []
-    for pod in pods:
-        node = pod["spec"].get("nodeName")
-        mounted = [
-            volumes.get(volume["persistentVolumeClaim"]["claimName"], "")
-            for volume in pod["spec"]["volumes"]
-            if "persistentVolumeClaim" in volume
-        ]
-        if node and any(replica_nodes.get(volume) != {node} for volume in mounted):
-            names.append(name_of(pod))
-    return sorted(names)
 
 
 def _note_lags(rig: Rig, record: _Record, outcome: Figures) -> None:

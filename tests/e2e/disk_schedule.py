@@ -10,8 +10,9 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,7 +20,7 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from app.disk_schedule.lifecycle import LEASE
-from app.kube.client import KubeClient
+from app.kube.client import ApiError, KubeClient
 from app.kube.resources import (
     DISK_SCHEDULES,
     LEASES,
@@ -38,12 +39,12 @@ from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
 from devcluster.polling import wait_until
 from devcluster.process import Process
-from devcluster.stack import ROOT
+from devcluster.stack import FAST_LEASE, ROOT
 from tests import builders
 from tests.builders import GI, Object
 from tests.e2e.objects import condition_of, name_of
 from tests.e2e.permissions import Call, account_calls, granted_calls
-from tests.e2e.rig import read_metric
+from tests.e2e.rig import Rig, read_metric
 from tests.worlds.service import EXTENDER
 
 ACCOUNT: Final = "longhorn-disk-schedule"
@@ -278,16 +279,25 @@ class Longhorn:
     def _is_empty(self, kind: Resource) -> bool:
         return not self.items(kind)
 
+    def find(self, resource: Resource, name: str) -> Object:
+        """An object, {} if there is none."""
+        try:
+            return self.get(resource, name)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return {}
+
     def exists(self, resource: Resource, name: str) -> bool:
-        return name in self.items(resource)
+        return self.find(resource, name) != {}
 
     def status(self, uuid: str) -> Object:
         """The status of a DiskSchedule, {} without one."""
-        return dict(self.items(DISK_SCHEDULES).get(uuid, {}).get("status") or {})
+        return dict(self.find(DISK_SCHEDULES, uuid).get("status") or {})
 
     def condition(self, resource: Resource, name: str, kind: str) -> Object:
         """A condition of an object, {} without one."""
-        return condition_of(self.items(resource).get(name, {}), kind)
+        return condition_of(self.find(resource, name), kind)
 
     def schedulable(self, uuid: str) -> Object:
         """The condition Schedulable of a DiskSchedule, {} without one."""
@@ -327,6 +337,19 @@ class Longhorn:
                 f"{status.get('storageScheduled', 0) // GI}Gi of {status.get('storageAvailable', 0) // GI}Gi"
             )
         return "; ".join(parts)
+
+
+@contextmanager
+def started_controllers(rig: Rig) -> Iterator[Longhorn]:
+    """A controller that places the replicas of a rig whose simulator leaves that to DiskSchedules."""
+    rig.cluster.apply(CRD)
+    rig.cluster.apply(MANIFESTS)
+    longhorn = Longhorn(rig.cluster, rig.cluster.service_account_kubeconfig(LONGHORN, ACCOUNT), LONGHORN)
+    longhorn.wait_working(longhorn.start("controllers", *FAST_LEASE))
+    try:
+        yield longhorn
+    finally:
+        longhorn.stop()
 
 
 def replica(name: str, volume: str, size: float, node: str = "", *, healthy: bool = False) -> Object:

@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from app.kube.resources import LEASES, PODS
+from devcluster.polling import wait_until
 from devcluster.process import http_ok
 from devcluster.programs import LOOPBACK, NAMESPACE, SERVICE, primary_address
 from devcluster.stack import ROOT, Stack, StackOptions
 from tests.control_plane import ControlPlane
 from tests.e2e.rig import RECOMMENDED_MANAGED
-from tests.worlds.simulator_cluster import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 SERVICES: Final = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
@@ -68,14 +68,14 @@ def test_two_services_place_the_example_and_one_takes_over(stack: Stack) -> None
     """kube-scheduler reaches the leader, and its successor after a kill. Both run under the extender's account."""
     for name in NAMES:
         start_service(stack, name)
-    until("a leader", lambda: leader(stack).startswith(NAMES))
+    wait_until("a leader", lambda: leader(stack).startswith(NAMES))
     first = next(name for name in NAMES if leader(stack).startswith(name))
     stack.cluster.apply(ROOT / "examples/dev/statefulset.yaml")
-    until("all pods to have a node", lambda: placed_pods(stack) == PODS_OF_EXAMPLE)
+    wait_until("all pods to have a node", lambda: placed_pods(stack) == PODS_OF_EXAMPLE)
     stack.cluster.processes[first].kill()
     (second,) = set(NAMES) - {first}
-    until("the successor", lambda: leader(stack).startswith(second))
+    wait_until("the successor", lambda: leader(stack).startswith(second))
     patch = json.dumps({"spec": {"replicas": PODS_OF_EXAMPLE + 2}})
     stack.cluster.kubectl("patch", "statefulset", "shop", "--patch", patch)
-    until("two more pods to have a node", lambda: placed_pods(stack) == PODS_OF_EXAMPLE + 2)
+    wait_until("two more pods to have a node", lambda: placed_pods(stack) == PODS_OF_EXAMPLE + 2)
     assert leader(stack).startswith(second), "they were placed by the successor"

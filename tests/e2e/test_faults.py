@@ -37,7 +37,8 @@ CATCHING_UP = 4.0
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Two candidates, the nodes of goal 1, and nodes for a burst that outruns kube-scheduler's client."""
     folder = tmp_path_factory.mktemp("faults")
-    with Rig(folder, candidates=2, config=PROPOSAL, extra_args=NODES_STAY_READY) as started:
+    simulator = hand_over.FAST_ATTACHER
+    with Rig(folder, candidates=2, config=PROPOSAL, simulator=simulator, extra_args=NODES_STAY_READY) as started:
         plan.goal_1_nodes(started)
         hand_over.SHORT.add_nodes(started)
         yield started

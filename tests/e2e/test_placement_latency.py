@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from tests.e2e.placement_latency import PlacementLatency
 
 WEBHOOK = {"mutation.webhook.admission.k8s.io/round_0_index_0": "{}"}
@@ -29,29 +27,9 @@ def test_only_updates_of_replicas_count() -> None:
         event("500000", {}, verb="create"),
         event("500000", {}, verb="patch"),
     ]
-    assert PlacementLatency.of(events) == PlacementLatency((15.0,), (9.0,))
-
-
-@pytest.mark.parametrize(
-    ("latency", "text"),
-    [
-        (PlacementLatency((), (1.0,)), "none of 1 updates of replicas was reviewed"),
-        (
-            PlacementLatency((20.0,), ()),
-            "1 reviewed placements took 20.0 ms at the API server (median; 99 % at most 20.0), 0 other updates of replicas",
-        ),
-        (
-            PlacementLatency((20.0, 15.0, 16.0), (9.0, 8.0)),
-            (
-                "3 reviewed placements took 16.0 ms at the API server (median; 99 % at most 20.0), "
-                "2 other updates of replicas 8.5 ms"
-            ),
-        ),
-    ],
-)
-def test_medians_are_compared(latency: PlacementLatency, text: str) -> None:
-    """Where every update was reviewed there is nothing to compare with."""
-    assert str(latency) == text
+    latency = PlacementLatency.of(events)
+    assert latency == PlacementLatency((15.0,), (9.0,))
+    assert str(latency).endswith("1 other updates of replicas 9.0 ms")
 
 
 def test_webhook_calls_within_the_budget_are_counted_by_the_api_server() -> None:
@@ -65,6 +43,7 @@ def test_webhook_calls_within_the_budget_are_counted_by_the_api_server() -> None
         f'{name}_bucket{{{labels},type="validating",le="+Inf"}} 9\n'
     )
     latency = PlacementLatency.of([event("015000", WEBHOOK)], metrics, [9.0, 4.0, 5.0])
-    assert str(latency).endswith(
-        "; 3 of 4 webhook calls took at most 25 ms; the extender's part 5.0 ms (99 % at most 9.0)"
+    assert str(latency) == (
+        "1 reviewed placements took 15.0 ms at the API server (median; 99 % at most 15.0), 0 other updates of replicas; "
+        "3 of 4 webhook calls took at most 25 ms; the extender's part 5.0 ms (99 % at most 9.0)"
     )

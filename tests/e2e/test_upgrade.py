@@ -49,7 +49,8 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
     settings = folder / "serve.yaml"
     settings.write_text("packing: auto\nstale-after: 60\nscheduler-extender-pod-scheduling-timeout: 5\n")
     options = ("--config", str(settings))
-    with Rig(folder, control_plane, candidates=2, more_arguments=options) as started:
+    simulator = hand_over.FAST_ATTACHER
+    with Rig(folder, control_plane, candidates=2, simulator=simulator, more_arguments=options) as started:
         LOAD.add_nodes(started)
         yield started
 
