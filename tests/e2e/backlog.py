@@ -1,4 +1,4 @@
-"""More pods in flight than kube-scheduler can write about, for the report and `test_backlog.py`.
+"""More pods in flight than kube-scheduler can write about, for the report and `test_campaigns.py`.
 
 kube-scheduler decides in memory and writes 50 requests a second by default, so it gets more than a minute behind. Unequal nodes have
 exact room for three quarters of the pods, which are asked about within seconds. The others are asked about later, some of them while

@@ -24,8 +24,8 @@ from devcluster.process import Process
 from tests import builders
 from tests.builders import GI, Object
 from tests.e2e.disk_schedule import Longhorn, image
-from tests.e2e.disk_schedule_load import disk_states, placeable_replicas
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
+from tests.e2e.disk_schedule_rounds import disk_states, placeable_replicas
 from tests.e2e.objects import condition_of
 
 NODES: Final = tuple(f"n{number}" for number in range(1, 5))

@@ -1,32 +1,215 @@
-"""Bursts on 100 nodes with three dead leaders, for `test_size.py` and the report.
+"""Bursts on 100 nodes with three dead leaders, for `test_campaigns.py` and the report.
 
     wave 1, everything mixed → the leader is killed → wave 2, while some pods are deleted → killed → nodes are drained, wave 3 → killed
     → what can run runs → what is left pending has no node that is safe
 
 Each kill waits until enough pods are in both states in which only the cluster's objects know of a decision: a node chosen and
 claims not bound, and bound with local volumes that have no replica yet.
+
+A wave has StatefulSets and loose pods. The first wave finds an empty cluster and mixes everything: also pods that do not request the
+extender, and volumes whose replicas Longhorn may place anywhere. Later waves fill the cluster, and have only pods with local volumes
+that request the extender: with little room left, any other pod can take the room between a decision and the replica, and no
+extender could prevent that.
 """
 
 import math
+import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final, Self
 
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from app.kube.client import KubeClient
+from app.kube.cluster_cache import ClusterCache, as_snapshot, read_cluster
+from app.kube.reflector import Timing
 from app.kube.resources import CLAIMS, NODES, PODS
 from app.schemas.state import MAX_LISTED
 from devcluster.build import CONTROLLER_MANAGER, KWOK, SCHEDULER
+from devcluster.programs import NAMESPACE
+from devcluster.stack import Disk
+from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.settings import GuardMode
-from tests.e2e import load
+from scheduler_core.volumes.demand import Demand, DemandSource
+from scheduler_core.volumes.demand_index import DemandIndex
+from tests.builders import storage_class
 from tests.e2e.journal import FilterCall, Journal, Offer, quantiles
 from tests.e2e.leader_monitor import LeaderMonitor
-from tests.e2e.objects import RUNNING, Object, name_of, node_of, runs
-from tests.e2e.observer import Observer, state_line
+from tests.e2e.objects import LOCAL, RUNNING, Object, Volume, Workload, name_of, node_of, runs
 from tests.e2e.report import Figures, Options, Part
 from tests.e2e.rig import CANDIDATES, Rig
+
+_GROUP: Final = "size"
+_ANYWHERE: Final = "longhorn-anywhere"
+_ANYWHERE_AT_ONCE: Final = "longhorn-anywhere-at-once"
+
+_SIZES: Final = ("4Gi", "8Gi", "16Gi", "24Gi")
+# For volumes of any place or of pods that do not request the extender: far less than is free on any node during the first wave.
+_MIXED_SIZE: Final = "4Gi"
+# The shares of a node's disks, and the Gi on each node: on 70 of 100 nodes not enough for 1,000 pods.
+_LAYOUTS: Final[Sequence[Sequence[float]]] = ((1,), (0.5, 0.5), (0.25, 0.25, 0.25, 0.25), (0.75, 0.25))
+_ROOM: Final = 400
+# One gibibyte is free: less than any volume needs.
+_FULL: Final[Sequence[Disk]] = ({"size": "400Gi", "reserved": "399Gi"},)
+_FULL_SHARE: Final = 0.3
+_REPORT_PODS: Final = 1000
+_SET_SHARE: Final = 0.4
+_SET_REPLICAS: Final = 20
+_BYPASS_SHARE: Final = 0.08
+_ANYWHERE_SHARE: Final = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class _Wave:
+    """Objects to create at once, and the number of their pods. `loose` has the apps of the loose pods that request the extender."""
+
+    objects: Sequence[Object]
+    pods: int
+    loose: Sequence[str]
+
+
+def _disks(count: int, pods: int, seed: int) -> dict[str, Sequence[Disk]]:
+    """Nodes with their disks, in total too small for that many pods. For 1,000 pods, 30 % of them are too full for any
+    volume. For fewer pods it is more nodes, not less room on each: otherwise the first wave would fill nodes, and
+    volumes of any place take the room of others there.
+    """
+    rng = random.Random(seed)  # noqa: S311 # chance in a test
+    names = [f"size-{number:03d}" for number in range(1, count + 1)]
+    roomy = min(count, round(count * (1 - _FULL_SHARE) * pods / _REPORT_PODS))
+    full = set(rng.sample(names, count - roomy))
+    layouts = {name: [f"{round(_ROOM * share)}Gi" for share in rng.choice(_LAYOUTS)] for name in names}
+    return {name: _FULL if name in full else layouts[name] for name in names}
+
+
+def _storage_classes() -> list[Object]:
+    """Two classes like Longhorn's own, without data locality. One waits for its first consumer, the other does not."""
+    modes = ((_ANYWHERE, "WaitForFirstConsumer"), (_ANYWHERE_AT_ONCE, "Immediate"))
+    return [
+        storage_class(name, binding=mode, numberOfReplicas="2", dataLocality="disabled", staleReplicaTimeout="30")
+        for name, mode in modes
+    ]
+
+
+def _wave(number: int, pods: int, seed: int, *, mixed: bool) -> _Wave:
+    """One wave of some pods. `mixed` adds pods that do not request the extender, and volumes without locality."""
+    rng = random.Random(f"{seed}/{number}")  # noqa: S311 # chance in a test
+    replicas = max(1, min(_SET_REPLICAS, round(pods * _SET_SHARE)))
+    sets = [
+        Workload(app=f"wave-{number}-set-{index}", group=_GROUP, volumes=_volumes(rng, mixed=mixed))
+        for index in range(round(pods * _SET_SHARE) // replicas)
+    ]
+    loose = list(_loose(rng, number, pods - len(sets) * replicas, mixed=mixed))
+    objects: list[Object] = [entry for workload in loose for entry in workload.loose()]
+    # StatefulSets create their pods while the loose ones are being created.
+    objects[:0] = [workload.statefulset(replicas) for workload in sets]
+    asking = [workload.app for workload in loose if workload.asks]
+    return _Wave(objects, len(sets) * replicas + len(loose), asking)
+
+
+def _loose(rng: random.Random, number: int, count: int, *, mixed: bool) -> Iterator[Workload]:
+    for index in range(count):
+        asks = not (mixed and rng.random() < _BYPASS_SHARE / (1 - _SET_SHARE))
+        yield Workload(
+            app=f"wave-{number}-loose-{index:03d}",
+            group=_GROUP,
+            volumes=_volumes(rng, mixed=mixed, asks=asks),
+            asks=asks,
+        )
+
+
+def _volumes(rng: random.Random, *, mixed: bool, asks: bool = True) -> list[Volume]:
+    volumes = []
+    for _ in range(rng.randint(1, 4)):
+        anywhere = mixed and rng.random() < _ANYWHERE_SHARE
+        storage_class = rng.choice((_ANYWHERE, _ANYWHERE_AT_ONCE)) if anywhere else LOCAL
+        volumes.append(Volume(_MIXED_SIZE if anywhere or not asks else rng.choice(_SIZES), storage_class))
+    return volumes
+
+
+Line = tuple[str, str, str, str, str, int, str]
+
+
+class Observer:
+    """Watches a cluster on an event loop of its own, while entered."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._kubeconfig = kubeconfig
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._portal: BlockingPortal = stack.enter_context(start_blocking_portal(name="observer"))
+            self._client = self._portal.call(KubeClient.connect, str(self._kubeconfig))
+            stack.callback(self._portal.call, self._client.close)
+            timing = Timing(monotonic, random.uniform)
+            self._cache = ClusterCache(self._client, NAMESPACE, timing, _now, stale_after=600)
+            watching: Future[None] = self._portal.start_task_soon(self._cache.run)
+            stack.callback(watching.cancel)
+            self._portal.call(self._cache.wait_for_sync)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def view(self) -> View:
+        return self._portal.call(self._cache.state).view
+
+    def demands(self) -> tuple[Demand, ...]:
+        return self._portal.call(self._cache.state).demand.all
+
+    def chosen_not_bound(self) -> set[str]:
+        """Pods with a chosen node that are not bound yet. Their claims are being provisioned."""
+        selected = {demand.pod for demand in self.demands() if demand.source is DemandSource.SELECTED_NODE}
+        nominated = {
+            pod.key
+            for pod in self.view().snapshot.pods.values()
+            if pod.live and pod.nominated_node and not pod.node_name and not pod.unschedulable
+        }
+        return selected | nominated
+
+    def bound_without_replicas(self) -> set[str]:
+        """Bound pods with a local volume without a replica on their node."""
+        return {demand.pod for demand in self.demands() if demand.source is DemandSource.POD}
+
+    def listed_demands(self) -> set[Line]:
+        """The demand derived from a new list of everything, without any watch. `longhorn-extender snapshot` lists in the same way."""
+        return self._portal.call(self._list_demands)
+
+    async def _list_demands(self) -> set[Line]:
+        objects = await read_cluster(self._client, NAMESPACE, _ignore, _ignore)
+        view = View.of(as_snapshot(objects), _now())
+        return {line(demand) for demand in DemandIndex.of(view).all}
+
+
+def line(demand: Demand) -> Line:
+    volume = demand.volume
+    source = demand.source.name.lower()
+    return (volume.name, volume.claim, demand.node, source, demand.pod, volume.volume.size, demand.since)
+
+
+def state_line(entry: dict[str, Any]) -> Line:
+    return tuple(entry[key] for key in ("volume", "claim", "node", "source", "pod", "size", "since"))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _ignore(_: str) -> None:
+    return None
+
 
 _NODES: Final = 100
 _SLOW: Final = {
@@ -87,8 +270,8 @@ def run(folder: Path, size: Size) -> Figures:
         more_arguments=["--packing", size.packing],
         placement_guard=size.placement_guard,
     ) as rig:
-        rig.create(*load.storage_classes())
-        rig.add_nodes(load.GROUP, load.nodes(_NODES, size.pods, size.seed))
+        rig.create(*_storage_classes())
+        rig.add_nodes(_GROUP, _disks(_NODES, size.pods, size.seed))
         with Observer(rig.cluster.kubeconfig) as observer, LeaderMonitor(rig) as monitor:
             scenario = _Scenario(rig, observer, size, outcome)
             scenario.run()
@@ -112,7 +295,7 @@ class _Scenario:
     def run(self) -> None:
         """Creates, kills, deletes and drains; returns when the cluster is at rest."""
         waves = [
-            load.wave(number, round(self._size.pods * share), self._size.seed, mixed=number == 1)
+            _wave(number, round(self._size.pods * share), self._size.seed, mixed=number == 1)
             for number, share in enumerate((0.4, 0.3, 0.3), start=1)
         ]
         self._create(waves[0])
@@ -149,7 +332,7 @@ class _Scenario:
         self._check_pending(pending)
         self._check_log()
 
-    def _create(self, wave: load.Wave) -> None:
+    def _create(self, wave: _Wave) -> None:
         self._rig.post(wave.objects)
         self._note(f"{wave.pods} pods created, after", self._clock())
 
@@ -198,7 +381,7 @@ class _Scenario:
             self._note("demands that were the same after the take-over", len(listed))
         return same
 
-    def _delete_some(self, wave: load.Wave) -> None:
+    def _delete_some(self, wave: _Wave) -> None:
         deleted = wave.loose[::5]
         for kind in (PODS, CLAIMS):
             self._rig.delete_all(kind, f"app in ({','.join(deleted)})")

@@ -39,9 +39,8 @@ from tests.e2e.disk_schedule import (
     run_command,
 )
 from tests.e2e.disk_schedule_examples import BAD, EXAMPLE, UUID, example_node
-from tests.e2e.disk_schedule_load import disk_states
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
-from tests.e2e.disk_schedule_rounds import DISKS, expansion_round, image_round, naive_rounds, replica_round
+from tests.e2e.disk_schedule_rounds import DISKS, disk_states, expansion_round, image_round, naive_rounds, replica_round
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

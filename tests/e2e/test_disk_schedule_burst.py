@@ -8,8 +8,7 @@ from scheduler_core.model.quantity import parse_bytes
 from tests.control_plane import ControlPlane
 from tests.e2e.bursts import BURST, EXACT, SIZE, Burst
 from tests.e2e.disk_schedule import started_controllers
-from tests.e2e.disk_schedule_load import disk_states
-from tests.e2e.disk_schedule_rounds import pods_round
+from tests.e2e.disk_schedule_rounds import disk_states, pods_round
 from tests.e2e.rig import Rig
 
 SIMULATOR = {"disk_schedules": True}

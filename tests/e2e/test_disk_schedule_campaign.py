@@ -18,8 +18,8 @@ from tests import builders
 from tests.builders import GI
 from tests.e2e.disk_schedule import Longhorn, image, replica
 from tests.e2e.disk_schedule_campaign import NODES, Campaign
-from tests.e2e.disk_schedule_load import remove_everything
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
+from tests.e2e.disk_schedule_rounds import remove_everything
 
 pytestmark = [pytest.mark.e2e, pytest.mark.campaign, pytest.mark.timeout(300)]
 

@@ -28,8 +28,7 @@ from scheduler_core.model.verdict import Reason
 from tests.control_plane import ControlPlane
 from tests.e2e.objects import HOSTNAME, asking_pod, claim_of, name_of, node_of, scheduling_message, selected_node
 from tests.e2e.rig import RECOMMENDED_MANAGED, run_extender
-from tests.e2e.situations import BAD_SETTING, SITUATIONS, Situation
-from tests.e2e.statements import ELSEWHERE, Facts
+from tests.e2e.situations import BAD_SETTING, ELSEWHERE, SITUATIONS, Facts, Situation
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 MOST_VOLUMES = 4094
