@@ -45,6 +45,7 @@ from tests.builders import GI, Object
 from tests.e2e.objects import condition_of, name_of
 from tests.e2e.permissions import Call, account_calls, granted_calls
 from tests.e2e.rig import Rig, read_metric
+from tests.worlds.engines import engine_image, instance_manager
 from tests.worlds.service import EXTENDER
 
 ACCOUNT: Final = "longhorn-disk-schedule"
@@ -195,8 +196,8 @@ class Longhorn:
                 builders.longhorn_node(name, {"disk-1": builders.disk(maximum, available=size)})
                 for name, size in available.items()
             ),
-            *(_manager(name) for name in available),
-            _engine_image(available),
+            *map(instance_manager, available),
+            {**engine_image(available), "metadata": {"name": f"engine-{min(available)}"}},
         )
 
     def set_available(self, node: str, size: float) -> None:
@@ -366,26 +367,6 @@ def image(name: str, size: float, copies: int = 1, disks: Iterable[str] = ()) ->
         "metadata": {"name": name, "finalizers": ["longhorn.io"]},
         "spec": {"dataEngine": "v1", "minNumberOfCopies": copies, "diskFileSpecMap": files},
         "status": {"realSize": int(size * GI), "diskFileStatusMap": {}},
-    }
-
-
-def _manager(node: str) -> Object:
-    return {
-        "apiVersion": builders.LONGHORN,
-        "kind": "InstanceManager",
-        "metadata": {"name": f"manager-{node}"},
-        "spec": {"nodeID": node, "dataEngine": "v1", "image": "manager"},
-        "status": {"currentState": "running"},
-    }
-
-
-def _engine_image(nodes: Iterable[str]) -> Object:
-    return {
-        "apiVersion": builders.LONGHORN,
-        "kind": "EngineImage",
-        "metadata": {"name": f"engine-{min(nodes)}"},
-        "spec": {"image": ""},
-        "status": {"state": "deployed", "nodeDeploymentMap": dict.fromkeys(nodes, True)},
     }
 
 
