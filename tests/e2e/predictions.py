@@ -84,6 +84,7 @@ class Change:
 
 
 def report(folder: Path, options: Options) -> Part:
+    """Compares every seed, one after the other on one rig."""
     agreement = Agreement()
     with Rig(folder, simulator=_SIMULATOR) as rig:
         parameters = {"two-local": "best-effort", "two-apart": "disabled"}

@@ -66,6 +66,7 @@ class Tally:
 
 
 def report(_folder: Path, options: Options) -> Part:
+    """Runs every burst in every way."""
     seeds = range(1, (options.repetitions or _CLUSTERS) + 1)
     tallies = run(seeds)
     caption = (
