@@ -5,7 +5,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-GI = 1024**3
+from tests import builders as make
+
+GI = make.GI
 RECORDED = Path(__file__).parents[1] / "golden" / "recorded"
 
 
@@ -15,15 +17,7 @@ def name_of(index: int) -> str:
 
 def snapshot(nodes: int, *, half: bool) -> dict[str, Any]:
     """A cluster of nodes with two disks each, no two nodes alike. With `half` every other node is too full for the pod."""
-    items: list[dict[str, Any]] = [
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "StorageClass",
-            "metadata": {"name": "longhorn"},
-            "provisioner": "driver.longhorn.io",
-            "parameters": {"numberOfReplicas": "1", "dataLocality": "best-effort"},
-        }
-    ]
+    items = [make.storage_class()]
     for index in range(nodes):
         full = half and index % 2 == 1
         free = (10 * GI, 20 * GI) if full else (150 * GI, 90 * GI)
@@ -43,36 +37,11 @@ def tight_snapshot(nodes: int, sizes: list[int], disks: int = 8) -> dict[str, An
 
 
 def _node(name: str, free: list[int]) -> dict[str, Any]:
-    good = [{"type": "Ready", "status": "True"}, {"type": "Schedulable", "status": "True"}]
-    disks = {f"disk-{index}": size for index, size in enumerate(free)}
-    return {
-        "apiVersion": "longhorn.io/v1beta2",
-        "kind": "Node",
-        "metadata": {"name": name, "namespace": "longhorn-system"},
-        "spec": {
-            "allowScheduling": True,
-            "disks": {
-                disk: {"allowScheduling": True, "diskType": "filesystem", "path": "/var/lib/longhorn/", "tags": []}
-                for disk in disks
-            },
-        },
-        "status": {
-            "conditions": good,
-            "diskStatus": {
-                disk: {
-                    "diskUUID": f"{name}-{disk}",
-                    "storageMaximum": 400 * GI,
-                    "storageAvailable": 380 * GI,
-                    "storageScheduled": 400 * GI - size,
-                    "scheduledReplica": {},
-                    "conditions": good,
-                    "diskType": "filesystem",
-                    "filesystemType": "ext4",
-                }
-                for disk, size in disks.items()
-            },
-        },
+    """A node with disks of 400 Gi, of which so many bytes are free."""
+    disks = {
+        f"disk-{index}": make.disk(400, scheduled=400 - size / GI, available=380) for index, size in enumerate(free)
     }
+    return make.longhorn_node(name, disks)
 
 
 def pod(name: str, sizes: list[int]) -> dict[str, Any]:
@@ -80,18 +49,7 @@ def pod(name: str, sizes: list[int]) -> dict[str, Any]:
     raw: dict[str, Any] = json.loads((RECORDED / "filter-node-names.json").read_bytes())["Pod"]
     raw["metadata"]["name"] = name
     raw["spec"]["volumes"] = [
-        {
-            "name": f"data-{index}",
-            "ephemeral": {
-                "volumeClaimTemplate": {
-                    "spec": {
-                        "storageClassName": "longhorn",
-                        "accessModes": ["ReadWriteOnce"],
-                        "resources": {"requests": {"storage": str(size)}},
-                    }
-                }
-            },
-        }
+        {"name": f"data-{index}", "ephemeral": {"volumeClaimTemplate": {"spec": make.ephemeral_spec(size / GI)}}}
         for index, size in enumerate(sizes)
     ]
     return raw

@@ -8,12 +8,9 @@ that no earlier request had, while ten readers load the status page.
 
 import asyncio
 import gc
-import json
-import sys
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
-from statistics import median, quantiles
+from collections.abc import Awaitable, Callable
+from itertools import count
+from statistics import median
 from time import perf_counter
 from typing import Final
 
@@ -22,7 +19,7 @@ import uvloop
 
 from app.runtime.decision_thread import DecisionThread
 from tests.bench import cluster
-from tests.bench.http import TWO, connect, new_requirements, run_extender
+from tests.bench.http import TWO, connect, new_requirements, p99, run_extender
 from tests.bench.longest_turn import Leader, crowded_leader
 from tests.bench.status_page import VIEWS, read_views, snapshot_with_waiting_pods
 
@@ -35,24 +32,20 @@ _SECONDS_OF_DRAINS: Final = 5.0
 Gaps = dict[str, list[float]]
 
 
-def run(sizes: tuple[int, ...] = SIZES) -> str:
+def run() -> str:
     """Measures everything and returns the table."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    rows = [f"{'':<40}" + "".join(f"{f'{nodes} nodes':>24}" for nodes in sizes)]
-    rows += [f"{'ms':<40}" + f"{'p99':>12}{'worst':>12}" * len(sizes)]
-    results = [uvloop.run(_measure_leader(nodes)) for nodes in sizes]
+    rows = [f"{'':<40}" + "".join(f"{f'{nodes} nodes':>24}" for nodes in SIZES)]
+    rows += [f"{'ms':<40}" + f"{'p99':>12}{'worst':>12}" * len(SIZES)]
+    results = [uvloop.run(_measure_leader(nodes)) for nodes in SIZES]
     for name in results[0]:
-        cells = ((_p99(result[name]), max(result[name])) for result in results)
+        cells = ((p99(result[name]), max(result[name])) for result in results)
         rows.append(f"{name:<40}" + "".join(f"{value * 1e3:>12.1f}" for pair in cells for value in pair))
-    times = [_measure_filter(nodes) for nodes in sizes]
-    pairs = ((median(each), _p99(each)) for each in times)
-    rows.append(f"{'':<40}" + f"{'p50':>12}{'p99':>12}" * len(sizes))
+    times = [_measure_filter(nodes) for nodes in SIZES]
+    pairs = ((median(each), p99(each)) for each in times)
+    rows.append(f"{'':<40}" + f"{'p50':>12}{'p99':>12}" * len(SIZES))
     rows.append(f"{'/filter, ten readers':<40}" + "".join(f"{value * 1e3:>12.2f}" for pair in pairs for value in pair))
     return "\n".join(["", *rows])
-
-
-def _p99(values: list[float]) -> float:
-    return quantiles(values, n=100, method="inclusive")[98]
 
 
 async def _measure_leader(nodes: int) -> Gaps:
@@ -109,24 +102,10 @@ async def _wait(thread: DecisionThread) -> float:
 
 
 def _measure_filter(nodes: int) -> list[float]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "snapshot.json"
-        file.write_text(json.dumps(snapshot_with_waiting_pods(nodes)))
-        with run_extender(file) as port:
-            call = connect(port, "/filter")
-            bodies = _bodies(nodes)
-            call(next(bodies))
-            # Ten readers, each of whom loads a view every ten seconds.
-            with read_views(port, VIEWS, 1):
-                return [call(next(bodies)) for _ in range(FILTERS)]
-
-
-def _bodies(nodes: int) -> Iterator[bytes]:
-    turn = 0
-    while True:
-        yield new_requirements(TWO, turn, nodes)
-        turn += 1
-
-
-if __name__ == "__main__":
-    print(run(tuple(map(int, sys.argv[1:])) or SIZES))
+    turns = count()
+    with run_extender(snapshot_with_waiting_pods(nodes)) as (port, _):
+        call = connect(port, "/filter")
+        call(new_requirements(TWO, next(turns), nodes))
+        # Ten readers, each of whom loads a view every ten seconds.
+        with read_views(port, VIEWS, 1):
+            return [call(new_requirements(TWO, next(turns), nodes)) for _ in range(FILTERS)]

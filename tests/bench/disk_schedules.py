@@ -1,12 +1,10 @@
 """The DiskSchedule controllers on a real API server: contention, a foreign writer, and a large cluster.
 
-`python -m tests.bench disk-schedules [--section burst|foreign|large|extender] [--scale 1.0]` prints one row per figure, with its goal.
+`python -m tests.bench disk-schedules [--section burst|foreign|large] [--scale 1.0]` prints one row per figure, with its goal.
 """
 
 import json
-import os
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,60 +15,39 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, Resource
 from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
-from devcluster.process import Process
 from scheduler_core.convert.disk_schedule import with_status
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, DiskScheduleStatus
 from scheduler_core.model.kube import Condition
 from tests import builders
+from tests.bench.http import cpu_seconds, resident_mb
 from tests.builders import GI, Object
-from tests.e2e import disk_schedule_burst
 from tests.e2e.disk_schedule import ACCOUNT, LONGHORN, Longhorn, install, replica
+from tests.e2e.objects import condition_of
+from tests.e2e.repeated import Repeated
 
 _WRITES: Final = ("create", "update", "patch", "delete", "get", "list")
 _POSTING: Final = 16
 
 
 def main(
-    section: Annotated[
-        list[str] | None, typer.Option(help="burst, foreign, large, extender; all if none is given")
-    ] = None,
+    section: Annotated[list[str] | None, typer.Option(help="burst, foreign, large; all if none is given")] = None,
     scale: Annotated[float, typer.Option(help="size of the large cluster: 1 is 1,000 disks and 10,000 volumes")] = 1.0,
 ) -> None:
     """Measures the DiskSchedule controllers and prints a table."""
     print("| measured | goal | value |\n|---|---|---|", flush=True)
-    chosen = set(section or ("burst", "foreign", "large", "extender"))
-    if chosen & _SECTIONS.keys():
-        with tempfile.TemporaryDirectory() as folder, DevCluster(Path(folder), ClusterOptions(audit=True)) as cluster:
-            account = install(cluster)
-            for name in _SECTIONS.keys() & chosen:
-                longhorn = Longhorn(cluster, account)
-                _print(_SECTIONS[name](longhorn, scale))
-                longhorn.stop()
-    if "extender" in chosen:
-        with tempfile.TemporaryDirectory() as folder:
-            _print(_with_extender(Path(folder)))
+    with tempfile.TemporaryDirectory() as folder, DevCluster(Path(folder), ClusterOptions(audit=True)) as cluster:
+        account = install(cluster)
+        for name in section or _SECTIONS:
+            longhorn = Longhorn(cluster, account)
+            for measured, goal, value in _SECTIONS[name](longhorn, scale):
+                print(f"| {measured} | {goal} | {value} |", flush=True)
+            longhorn.stop()
 
 
 Rows = Iterator[tuple[str, str, str]]
-
-
-def _print(rows: Rows) -> None:
-    for measured, goal, value in rows:
-        print(f"| {measured} | {goal} | {value} |", flush=True)
-
-
-def _with_extender(folder: Path) -> Rows:
-    """The report's burst of 200 pods that exactly fits, without DiskSchedules and with them."""
-    results = disk_schedule_burst.run(folder, 1)
-    [without] = results[disk_schedule_burst.WITHOUT]
-    [with_schedules] = results[disk_schedule_burst.WITH]
-    yield "200 pods that exactly fit, without DiskSchedules: seconds", "", f"{without.seconds:.1f}"
-    times = f"{with_schedules.seconds:.1f} ({disk_schedule_burst.ratio(results):.2f} times)"
-    yield "the same with DiskSchedules", f"≤ {disk_schedule_burst.MAX_RATIO:g} times", times
 
 
 def _calls(longhorn: Longhorn) -> Counter[tuple[str, str, int]]:
@@ -88,20 +65,10 @@ def _calls(longhorn: Longhorn) -> Counter[tuple[str, str, int]]:
 
 def _placed(longhorn: Longhorn, prefix: str) -> int:
     return sum(
-        any(each["type"] == "DiskAllocation" and each["status"] == "True" for each in _conditions(raw))
+        condition_of(raw, "DiskAllocation").get("status") == "True"
         for name, raw in longhorn.items(LONGHORN_VOLUMES).items()
         if name.startswith(prefix)
     )
-
-
-def _conditions(raw: Object) -> list[Object]:
-    return list((raw.get("status") or {}).get("conditions") or [])
-
-
-def _cpu_seconds(process: Process) -> float:
-    """The processor time that a process has used."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _burst(longhorn: Longhorn, _scale: float) -> Rows:
@@ -119,11 +86,8 @@ def _burst(longhorn: Longhorn, _scale: float) -> Rows:
     updates = sum(count for (verb, kind, _), count in calls.items() if (verb, kind) == ("update", "diskschedules"))
     conflicts = calls["update", "diskschedules", 409]
     yield "burst of 500 over 50 disks: seconds", "", f"{seconds:.1f}"
-    yield (
-        "burst: conflicts of all PUTs of DiskSchedules",
-        "≤ 0.05",
-        f"{conflicts / updates:.3f} ({conflicts}/{updates})",
-    )
+    ratio = f"{conflicts / updates:.3f} ({conflicts}/{updates})"
+    yield "burst: conflicts of all PUTs of DiskSchedules", "≤ 0.05", ratio
     yield "burst: calls per allocation", "≤ 6", f"{sum(calls.values()) / 500:.2f}"
 
 
@@ -133,25 +97,20 @@ def _foreign_writer(longhorn: Longhorn, _scale: float) -> Rows:
     longhorn.start("one", "--no-leader-elect")
     longhorn.wait_ready()
     longhorn.until("the disk is there", lambda: longhorn.schedulable("n1-disk-1").get("status") == "True")
-    end = threading.Event()
     written: list[float] = []
 
     def write() -> None:
-        while not end.wait(max(0.0, 0.05 - (time.monotonic() - written[-1])) if written else 0):
-            written.append(time.monotonic())
-            body = {"metadata": {"annotations": {"example.com/count": str(len(written))}}}
-            longhorn.patch(DISK_SCHEDULES, "n1-disk-1", body)
+        written.append(time.monotonic())
+        body = {"metadata": {"annotations": {"example.com/count": str(len(written))}}}
+        longhorn.patch(DISK_SCHEDULES, "n1-disk-1", body)
 
-    thread = threading.Thread(target=write)
-    thread.start()
     longest = 0.0
-    for number in range(10):
-        began = time.monotonic()
-        longhorn.add_volumes([f"v{number}"], 10)
-        longhorn.wait_allocated(f"v{number}")
-        longest = max(longest, time.monotonic() - began)
-    end.set()
-    thread.join()
+    with Repeated(write, lambda: max(0.0, 0.05 - (time.monotonic() - written[-1])) if written else 0.0):
+        for number in range(10):
+            began = time.monotonic()
+            longhorn.add_volumes([f"v{number}"], 10)
+            longhorn.wait_allocated(f"v{number}")
+            longest = max(longest, time.monotonic() - began)
     rate = len(written) / (written[-1] - written[0])
     yield f"foreign writer at {rate:.0f}/s: longest allocation of ten, in seconds", "≤ 2", f"{longest:.2f}"
 
@@ -180,18 +139,17 @@ def _large(longhorn: Longhorn, scale: float) -> Rows:
     )
     longhorn.until("the sweep is over", lambda: longhorn.metric(process, depth) == 0, 600)
     yield "large: the sweep is over after seconds", "", f"{time.monotonic() - began:.1f}"
-    before = _cpu_seconds(process)
+    before = cpu_seconds(process.pid)
     longhorn.add_volumes([f"new-{number}" for number in range(200)], 10)
     for number in range(200):
         longhorn.until("it is allocated", partial(_is_allocated, longhorn, f"new-{number}"), 300)
-    used = (_cpu_seconds(process) - before) / 200
+    used = (cpu_seconds(process.pid) - before) / 200
     yield "large: processor time per placed replica, in ms", "≤ 5", f"{used * 1000:.1f}"
-    memory = [line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
-    yield "large: memory", "", " ".join(memory[0].split()[1:])
+    yield "large: memory", "", f"{resident_mb(process.pid):.0f} MB"
 
 
 def _is_allocated(longhorn: Longhorn, volume: str) -> bool:
-    return longhorn.condition(LONGHORN_VOLUMES, volume, "DiskAllocation").get("status") == "True"
+    return longhorn.allocation(volume).get("status") == "True"
 
 
 def _create_settled(longhorn: Longhorn, disks: int, volumes: int) -> None:
@@ -204,14 +162,7 @@ def _create_settled(longhorn: Longhorn, disks: int, volumes: int) -> None:
             name = f"s{number:05}-r{side}"
             by_disk[node][name] = 10 * GI
             replicas.append(replica(name, f"s{number:05}", 10, node, healthy=True))
-    condition = {
-        "type": "DiskAllocation",
-        "status": "True",
-        "reason": "",
-        "message": "",
-        "lastProbeTime": "",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }
+    condition = {**builders.condition("DiskAllocation"), "lastTransitionTime": "2026-01-01T00:00:00Z"}
     settled = [
         {**builders.volume(f"s{number:05}", 10, locality="disabled"), "status": {"conditions": [condition]}}
         for number in range(volumes)
@@ -240,29 +191,19 @@ def _settled_schedule(node: str, requests: dict[str, int], available: int) -> Ob
 
 
 def _create(longhorn: Longhorn, resource: Resource, objects: list[Any]) -> None:
+    """Creates objects; a call that a busy API server did not answer is repeated."""
+
     def create(raw: Object) -> None:
         path = resource.path(longhorn.namespace)
         body = {**raw, "metadata": {**raw["metadata"], "namespace": longhorn.namespace}}
-        _retry(lambda: longhorn.cluster.api.create(path, body))
+        longhorn.until("the object is created", lambda: longhorn.cluster.api.create(path, body))
         if "status" in raw and resource is not LONGHORN_REPLICAS:
-            status_path = resource.path(longhorn.namespace, raw["metadata"]["name"], "status")
-            _retry(lambda: longhorn.cluster.api.patch(status_path, {"status": raw["status"]}))
+            path = resource.path(longhorn.namespace, raw["metadata"]["name"], "status")
+            longhorn.until("its status", lambda: longhorn.cluster.api.patch(path, {"status": raw["status"]}))
 
     with ThreadPoolExecutor(_POSTING) as pool:
         for _ in pool.map(create, objects):
             pass  # an error is raised here
-
-
-def _retry(call: Any) -> None:
-    """Repeats a call that a busy API server did not answer."""
-    for _ in range(5):
-        try:
-            call()
-        except ApiError as error:
-            if not error.unreachable:
-                raise
-            continue
-        return
 
 
 _SECTIONS: Final[dict[str, Callable[[Longhorn, float], Rows]]] = {

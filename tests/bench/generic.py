@@ -10,12 +10,11 @@ import json
 import random
 import resource
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -60,8 +59,8 @@ def _measure_decisions() -> Iterator[str]:
         if len(decision.feasible) != NODES:
             raise RuntimeError("the pod does not fit everywhere: this measures something else")
     yield f"{f'default policy, {NODES} nodes, {NODES * PODS_A_NODE} pods':<46}{'p50 ms':>10}{'p99 ms':>10}{'budget':>10}"
-    yield f"{'a decision':<46}{median(decision_times) * 1e3:>10.1f}{_p99(decision_times) * 1e3:>10.1f}{BUDGET_MS:>10}"
-    yield f"{'the next state, with the pod bound':<46}{median(binding_times) * 1e3:>10.2f}{_p99(binding_times) * 1e3:>10.2f}"
+    yield f"{'a decision':<46}{median(decision_times) * 1e3:>10.1f}{http.p99(decision_times) * 1e3:>10.1f}{BUDGET_MS:>10}"
+    yield f"{'the next state, with the pod bound':<46}{median(binding_times) * 1e3:>10.2f}{http.p99(binding_times) * 1e3:>10.2f}"
 
 
 def _state() -> GenericClusterState:
@@ -94,8 +93,7 @@ def _measure_what_if() -> Iterator[str]:
 
 def _what_if_seconds(file: Path, options: list[str]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    program = str(Path(sys.executable).with_name("longhorn-extender"))
-    command = [program, "schedule", "--snapshot", str(file), "-o", "json", *options]
+    command = [http.PROGRAM, "schedule", "--snapshot", str(file), "-o", "json", *options]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -124,48 +122,27 @@ def _measure_prioritize() -> Iterator[str]:
     yield f"{'over HTTP, names':<46}" + "".join(
         f"{head:>14}" for head in ("/filter p50", "/prioritize", "p99", "x", "CPU ms")
     )
-    with tempfile.TemporaryDirectory() as folder:
-        for nodes in NAMES:
-            file = Path(folder) / f"snapshot-{nodes}.json"
-            file.write_text(json.dumps(cluster.snapshot(nodes, half=False)))
-            with http.run_extender_process(file) as (port, pid):
-                yield from _measure_calls(port, pid, nodes)
+    for nodes in NAMES:
+        with http.run_extender(cluster.snapshot(nodes, half=False)) as (port, pid):
+            yield from _measure_calls(port, pid, nodes)
 
 
 def _measure_calls(port: int, pid: int, nodes: int) -> Iterator[str]:
     call_filter = http.connect(port, "/filter")
     call_prioritize = http.connect(port, "/prioritize")
-    repeated = cluster.names_body(cluster.pod("bench-0", http.TWO), nodes)
-    call_filter(repeated)
-    call_prioritize(repeated)
-    cases: list[tuple[str, Callable[[int], bytes]]] = [
-        ("two volumes, seen before", lambda _: repeated),
-        ("two volumes, new", lambda turn: http.new_requirements(http.TWO, turn + 1, nodes)),
-        ("six volumes, new", lambda turn: http.new_requirements(http.SIX, turn, nodes)),
-    ]
-    for label, body_of in cases:
-        bodies = [body_of(turn) for turn in range(REQUESTS)]
-        pairs = [(call_filter(body), call_prioritize(body)) for body in bodies]
+    for label, bodies in http.name_cases(call_filter, nodes, 2 * REQUESTS):
+        pairs = [(call_filter(body), call_prioritize(body)) for body in bodies[:REQUESTS]]
         filtering = [first for first, _ in pairs]
         scoring = [second for _, second in pairs]
-        bodies = [body_of(REQUESTS + turn) for turn in range(REQUESTS)]
         used = http.cpu_seconds(pid)
-        for body in bodies:
+        for body in bodies[REQUESTS:]:
             call_prioritize(body)
         used = http.cpu_seconds(pid) - used
         cells = (
             median(filtering) * 1e3,
             median(scoring) * 1e3,
-            _p99(scoring) * 1e3,
+            http.p99(scoring) * 1e3,
             median(scoring) / median(filtering),
-            used / len(bodies) * 1e3,
+            used / REQUESTS * 1e3,
         )
         yield f"{f'{nodes} nodes, {label}':<46}" + "".join(f"{cell:>14.2f}" for cell in cells)
-
-
-def _p99(times: list[float]) -> float:
-    return quantiles(times, n=100, method="inclusive")[98]
-
-
-if __name__ == "__main__":
-    print(run())

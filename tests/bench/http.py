@@ -13,14 +13,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 
 from tests.bench import cluster
+from tests.e2e.repeated import Repeated
 
 HERE = Path(__file__).parent
 GI = cluster.GI
@@ -28,6 +28,7 @@ TWO = [100 * GI, 50 * GI]
 SIX = [60 * GI, 40 * GI, 30 * GI, 20 * GI, 10 * GI, 5 * GI]
 FULL_REPEATS = {10: 300, 100: 150, 1000: 60, 5000: 24}
 NAMES_REPEATS = 300
+PROGRAM = str(Path(sys.executable).with_name("longhorn-extender"))
 WARM_UP = 3
 
 
@@ -36,8 +37,8 @@ def run() -> str:
     rows: list[str] = []
     with tempfile.TemporaryDirectory() as folder, _run_nothing() as nothing, _run_go(Path(folder)) as go:
         for nodes in (10, 100, 1000, 5000):
-            rows += _measure_size(nodes, Path(folder), nothing, go)
-        heavy = list(_measure_hard_requests(Path(folder)))
+            rows += _measure_size(nodes, nothing, go)
+        heavy = list(_measure_hard_requests())
     return "\n".join(["", _line("request", "p50 ms", "p99 ms", "nothing", "x", "Go", "x"), *rows, "", *heavy])
 
 
@@ -46,11 +47,9 @@ def _line(*cells: str) -> str:
     return f"{label:<46}" + "".join(f"{figure:>10}" for figure in figures)
 
 
-def _measure_size(nodes: int, folder: Path, nothing: int, go: int | None) -> Iterator[str]:
+def _measure_size(nodes: int, nothing: int, go: int | None) -> Iterator[str]:
     for half in (False, True):
-        file = folder / f"snapshot-{nodes}-{half}.json"
-        file.write_text(json.dumps(cluster.snapshot(nodes, half=half)))
-        with run_extender(file) as port:
+        with run_extender(cluster.snapshot(nodes, half=half)) as (port, _):
             yield from _measure_full_nodes(nodes, port, nothing, go, half=half)
             if not half:
                 yield from _measure_names(nodes, port, nothing)
@@ -80,29 +79,28 @@ def _compare(targets: list[tuple[int, str]], body: bytes, repeats: int) -> list[
 def _measure_names(nodes: int, port: int, nothing: int) -> Iterator[str]:
     call_filter = connect(port, "/filter")
     call_nothing = connect(nothing, "/nothing")
-    repeated = cluster.names_body(cluster.pod("bench-0", TWO), nodes)
-    call_filter(repeated)
-    cases: list[tuple[str, Callable[[int], bytes]]] = [
-        ("two volumes, seen before", lambda _: repeated),
-        ("two volumes, new", lambda turn: new_requirements(TWO, turn, nodes)),
-        ("six volumes, new", lambda turn: new_requirements(SIX, turn, nodes)),
-    ]
-    for label, body_of in cases:
-        bodies = [body_of(turn) for turn in range(NAMES_REPEATS)]
+    for label, bodies in name_cases(call_filter, nodes, NAMES_REPEATS):
         extender = [call_filter(body) for body in bodies]
         route = [call_nothing(body) for body in bodies]
         yield _row(f"{nodes} names, {label}", extender, route, [])
 
 
-def _measure_hard_requests(folder: Path) -> Iterator[str]:
+def name_cases(call: Callable[[bytes], float], nodes: int, count: int) -> Iterator[tuple[str, list[bytes]]]:
+    """So many requests about names: with requirements that an earlier call had, and with new ones."""
+    repeated = cluster.names_body(cluster.pod("bench-0", TWO), nodes)
+    call(repeated)
+    yield "two volumes, seen before", [repeated] * count
+    yield "two volumes, new", [new_requirements(TWO, turn + 1, nodes) for turn in range(count)]
+    yield "six volumes, new", [new_requirements(SIX, turn, nodes) for turn in range(count)]
+
+
+def _measure_hard_requests() -> Iterator[str]:
     """Measures pods of 24 claims on 1,000 nodes where they barely fit. /healthz is called all the time."""
     chance = random.Random(7)  # noqa: S311 # repeatable, not secret
     yield f"{'24 volumes, 1000 tight nodes: each a new demand':<46}{'p50 ms':>10}{'max ms':>10}{'/healthz max ms':>18}"
     for disks in (8, 12):
         sizes = [chance.randrange(250, 460) * GI for _ in range(24)]
-        file = folder / f"tight-{disks}.json"
-        file.write_text(json.dumps(cluster.tight_snapshot(1000, sizes, disks)))
-        with run_extender(file) as port, _health_times(port) as health:
+        with run_extender(cluster.tight_snapshot(1000, sizes, disks)) as (port, _), _health_times(port) as health:
             call_filter = connect(port, "/filter")
             call_filter(cluster.names_body(cluster.pod("bench-0", TWO), 1000))
             times = []
@@ -117,23 +115,16 @@ def _measure_hard_requests(folder: Path) -> Iterator[str]:
 def _health_times(port: int) -> Iterator[list[float]]:
     """Provides the times of repeated calls of /healthz during the block."""
     times: list[float] = []
-    ended = threading.Event()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
-    def call_repeatedly() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        while not ended.wait(0.002):
-            started = time.perf_counter()
-            connection.request("GET", "/healthz")
-            connection.getresponse().read()
-            times.append(time.perf_counter() - started)
+    def call() -> None:
+        started = time.perf_counter()
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        times.append(time.perf_counter() - started)
 
-    thread = threading.Thread(target=call_repeatedly, name="healthz", daemon=True)
-    thread.start()
-    try:
+    with Repeated(call, lambda: 0.002):
         yield times
-    finally:
-        ended.set()
-        thread.join()
 
 
 def new_requirements(sizes: list[int], turn: int, nodes: int) -> bytes:
@@ -143,13 +134,13 @@ def new_requirements(sizes: list[int], turn: int, nodes: int) -> bytes:
 
 def _row(label: str, extender: list[float], route: list[float], go_extender: list[float]) -> str:
     own = median(extender)
-    cells = [label, f"{own * 1e3:.2f}", f"{_p99(extender) * 1e3:.2f}", f"{median(route) * 1e3:.2f}"]
+    cells = [label, f"{own * 1e3:.2f}", f"{p99(extender) * 1e3:.2f}", f"{median(route) * 1e3:.2f}"]
     cells.append(f"{own / median(route):.2f}")
     cells += [f"{median(go_extender) * 1e3:.2f}", f"{own / median(go_extender):.3f}"] if go_extender else ["-", "-"]
     return _line(*cells)
 
 
-def _p99(times: list[float]) -> float:
+def p99(times: Sequence[float]) -> float:
     return quantiles(times, n=100, method="inclusive")[98]
 
 
@@ -173,21 +164,24 @@ def connect(port: int, path: str) -> Callable[[bytes], float]:
 
 
 @contextmanager
-def run_extender(snapshot: Path) -> Iterator[int]:
-    """Runs the extender on a snapshot file; provides its port. Other pods are left out: the benchmarks `offers` and
-    `live` measure what they cost.
+def run_extender(
+    snapshot: Mapping[str, object], program: Sequence[str] = (PROGRAM,), flags: Sequence[str] = ("--alone",)
+) -> Iterator[tuple[int, int]]:
+    """Runs the extender on a snapshot; provides its port and its process id. By default other pods are left out: the
+    benchmarks `offers` and `live` measure what they cost.
     """
-    with run_extender_process(snapshot) as (port, _):
-        yield port
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "snapshot.json"
+        file.write_text(json.dumps(snapshot))
+        command = [*program, "serve", *flags, "--snapshot", str(file), "--log-level", "info"]
+        with run_server(command, "--port") as process:
+            yield process
 
 
-@contextmanager
-def run_extender_process(snapshot: Path) -> Iterator[tuple[int, int]]:
-    """Runs the extender as `run_extender`; provides its port and its process id."""
-    program = str(Path(sys.executable).with_name("longhorn-extender"))
-    command = [program, "serve", "--alone", "--snapshot", str(snapshot)]
-    with run_server([*command, "--log-level", "info"], "--port") as (port, pid):
-        yield port, pid
+def resident_mb(pid: int, key: str = "VmRSS") -> float:
+    """The memory of a process in MB: VmRSS now, VmHWM at most since the last reset."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition(f"{key}:")[2].split()[0]) / 1024
 
 
 def cpu_seconds(pid: int) -> float:
@@ -245,7 +239,3 @@ def wait_until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
         except OSError:
             time.sleep(0.1)
     raise RuntimeError(f"{process.args!r} does not listen on {port}")
-
-
-if __name__ == "__main__":
-    print(run())

@@ -9,6 +9,7 @@ grow with the cluster.
 import asyncio
 import gc
 import json
+import os
 import random
 import subprocess
 import sys
@@ -30,11 +31,11 @@ from app.kube.client import KubeClient
 from app.kube.cluster_cache import WATCHED, ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
-from scheduler_core.convert.kube import POD
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.kube import Pod
+from tests import builders as make
 from tests.bench import cluster
-from tests.bench.http import find_free_port, wait_until_listening
+from tests.bench.http import find_free_port, resident_mb, wait_until_listening
 from tests.bench.live_cluster import STORAGE, Objects, uid
 
 GI = cluster.GI
@@ -109,12 +110,6 @@ async def _watch(request: web.Request, expired: asyncio.Event) -> web.StreamResp
     return response
 
 
-def _process_memory(key: str) -> float:
-    """MB of this process: VmRSS now, VmHWM at most since the last reset."""
-    text = Path("/proc/self/status").read_text()
-    return int(text.partition(f"{key}:")[2].split()[0]) / 1024
-
-
 def _reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
@@ -129,9 +124,9 @@ async def measure(nodes: int, port: int) -> dict[str, float]:
         results["seconds until synced"] = time.perf_counter() - started
         await asyncio.sleep(1)
         gc.collect()
-        results["MB at rest"] = _process_memory("VmRSS")
+        results["MB at rest"] = resident_mb(os.getpid())
         await _measure_requests(cache, nodes, results)
-        results["MB after questions of six kinds"] = _process_memory("VmRSS")
+        results["MB after questions of six kinds"] = resident_mb(os.getpid())
         _measure_events(cache, nodes, results)
         await _measure_relist(cache, client, nodes, results)
         return results
@@ -158,12 +153,9 @@ async def _running_cache(port: int) -> AsyncIterator[tuple[ClusterCache, KubeCli
         await client.close()
 
 
-def _new_pod(kind: int, turn: int = 0) -> Pod:
-    spec = {"storageClassName": f"storage-{kind}", "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": f"{5 + turn}Gi"}}}  # fmt: skip
-    volume = {"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
-    raw = {"metadata": {"name": f"new-{kind}", "namespace": "default", "uid": "u"}, "spec": {"volumes": [volume]}}
-    return POD.read(raw)
+def _new_pod(kind: int) -> Pod:
+    ephemeral = {"data": make.ephemeral_spec(5, f"storage-{kind}")}
+    return make.as_pod(make.pod(name=f"new-{kind}", uid="u", ephemeral=ephemeral))
 
 
 async def _measure_requests(cache: ClusterCache, nodes: int, results: dict[str, float]) -> None:
@@ -234,16 +226,16 @@ async def _measure_relist(cache: ClusterCache, client: KubeClient, nodes: int, r
     lists = {name: status.lists for name, status in cache.statuses.items()}
     gc.collect()
     _reset_peak()
-    results["MB at rest with it"] = _process_memory("VmRSS")
+    results["MB at rest with it"] = resident_mb(os.getpid())
     started = time.perf_counter()
     await client.get("/expire")
     while any(status.lists == lists[name] for name, status in cache.statuses.items()):
         await asyncio.sleep(0.01)
         cache.state()
     results["seconds for a relist of everything"] = time.perf_counter() - started
-    results["MB at the peak of it"] = _process_memory("VmHWM")
+    results["MB at the peak of it"] = resident_mb(os.getpid(), "VmHWM")
     gc.collect()
-    results["MB afterwards"] = _process_memory("VmRSS")
+    results["MB afterwards"] = resident_mb(os.getpid())
     if len(request.candidates) != nodes:
         raise RuntimeError("the request was not read")
 

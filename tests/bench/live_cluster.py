@@ -1,6 +1,6 @@
 """The objects of a large cluster, about as large as real ones. The benchmark of the live caches uses them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +58,8 @@ class Objects:
         return 4 * self.nodes
 
     def of(self, field: str) -> Iterator[Object]:
-        """All objects of a field of the snapshot; the cluster has no DiskSchedules."""
-        if field == "disk_schedules":
-            return iter(())
-        count, make = {
+        """All objects of a field of the snapshot; of some kinds the cluster has none."""
+        counts: dict[str, tuple[int, Callable[[int], Object]]] = {
             "nodes": (self.nodes, self.node),
             "pods": (20 * self.nodes, self.pod),
             "claims": (self.volumes, self.claim),
@@ -75,7 +73,8 @@ class Objects:
             "engine_images": (1, self.engine_image),
             "instance_managers": (self.nodes, self.instance_manager),
             "backing_images": (5, self.backing_image),
-        }[field]
+        }
+        count, make = counts.get(field, (0, self.node))
         return map(make, range(count))
 
     def node_name(self, index: int) -> str:
@@ -198,11 +197,8 @@ class Objects:
             "image": "longhornio/longhorn-instance-manager:v1.9.0",
         }
         status = {"currentState": "running", "instanceReplicas": instances}
-        return {
-            "metadata": meta(f"instance-manager-{index:032x}", LONGHORN_NAMESPACE, index),
-            "spec": spec,
-            "status": status,
-        }
+        metadata = meta(f"instance-manager-{index:032x}", LONGHORN_NAMESPACE, index)
+        return {"metadata": metadata, "spec": spec, "status": status}
 
     def backing_image(self, index: int) -> Object:
         """A backing image without volumes."""

@@ -9,7 +9,6 @@ demand. *new*: sizes that no earlier request had. *warm*: the same request again
 import asyncio
 import gc
 import json
-import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, thread_time
@@ -214,18 +213,18 @@ def _calls(leader: Leader) -> Iterator[tuple[str, Callable[[int], _Call]]]:
     yield "webhook", leader.placement
 
 
-def run(sizes: tuple[int, ...] = SIZES) -> str:
+def run() -> str:
     """Measures every entry point and returns the table, in ms."""
     # A review that fails is answered, too; its turn would be that of the traceback.
     structlog.configure(processors=[_raise_failure], logger_factory=structlog.ReturnLoggerFactory())
     # What is imported at the first call is no turn of it.
     collector = _Collector()
     uvloop.run(_measure(10, collector))
-    results = [uvloop.run(_measure(nodes, collector)) for nodes in sizes]
+    results = [uvloop.run(_measure(nodes, collector)) for nodes in SIZES]
     head = f"{f'longest turn, ms (budget {BUDGET * 1e3:.0f})':<32}" + "".join(
-        f"{f'{nodes} nodes':>30}" for nodes in sizes
+        f"{f'{nodes} nodes':>30}" for nodes in SIZES
     )
-    columns = " " * 32 + "".join(f"{'cold':>10}{'new':>10}{'warm':>10}" for _ in sizes)
+    columns = " " * 32 + "".join(f"{'cold':>10}{'new':>10}{'warm':>10}" for _ in SIZES)
     rows = (
         f"{name:<32}" + "".join(f"{seconds * 1e3:>10.1f}" for times in results for seconds in times[name])
         for name in results[0]
@@ -278,7 +277,3 @@ async def _measure(nodes: int, collector: _Collector) -> dict[str, tuple[float, 
             task.cancel()
         gc.unfreeze()
     return results
-
-
-if __name__ == "__main__":
-    print(run(tuple(map(int, sys.argv[1:])) or SIZES))

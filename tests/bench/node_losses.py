@@ -4,14 +4,10 @@ Each node has two pods with volumes of two replicas each. The budgets: a tenth o
 a hundred requests. The first hundred nodes are to be known within two minutes.
 """
 
-import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 from urllib.request import urlopen
 
@@ -19,7 +15,7 @@ from app.extender.capacity import FIRST_NODES
 from app.runtime.probes import PREFIX
 from tests import builders as make
 from tests.bench import cluster
-from tests.bench.http import TWO, connect, cpu_seconds, new_requirements, run_server
+from tests.bench.http import PROGRAM, TWO, connect, cpu_seconds, new_requirements, p99, run_extender
 
 NODES = 1000
 PODS_PER_NODE = 2
@@ -41,20 +37,17 @@ main()
 
 def run() -> str:
     """Measures an extender without and with the predictions, and returns the table."""
-    program = str(Path(sys.executable).with_name("longhorn-extender"))
-    cases = {"without predictions": [sys.executable, "-c", _WITHOUT], "with predictions": [program]}
+    cases = {"without predictions": [sys.executable, "-c", _WITHOUT], "with predictions": [PROGRAM]}
+    snapshot = _snapshot()
     rows = [
         f"{f'node losses: {NODES} nodes':<32}{'CPU, idle':>12}{f'/filter, one each {PAUSE} s':>30}{'/filter, in a burst':>30}",
         f"{'':<32}{'':>12}{'p50 ms':>15}{'p99 ms':>15}{'p50 ms':>15}{'p99 ms':>15}",
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "snapshot.json"
-        file.write_text(json.dumps(_snapshot()))
-        for label, command in cases.items():
-            with _extender(command, file) as (port, pid):
-                rows.append(f"{label:<32}" + "".join(_measure(port, pid)))
-        with _extender([program], file) as (port, _):
-            rows.append(f"first {FIRST_NODES} nodes predicted after {_seconds_to_first_nodes(port):.0f} s")
+    for label, command in cases.items():
+        with run_extender(snapshot, command, flags=()) as (port, pid):
+            rows.append(f"{label:<32}" + "".join(_measure(port, pid)))
+    with run_extender(snapshot, flags=()) as (port, _):
+        rows.append(f"first {FIRST_NODES} nodes predicted after {_seconds_to_first_nodes(port):.0f} s")
     return "\n".join(["", *rows])
 
 
@@ -81,12 +74,6 @@ def _running_pod(name: str, node: str, other: str) -> list[make.Object]:
     return [pod, claim, make.persistent_volume(name, uid=f"uid-{name}"), volume, *replicas]
 
 
-@contextmanager
-def _extender(command: list[str], snapshot: Path) -> Iterator[tuple[int, int]]:
-    with run_server([*command, "serve", "--snapshot", str(snapshot), "--log-level", "info"], "--port") as process:
-        yield process
-
-
 def _seconds_to_first_nodes(port: int) -> float:
     began = time.monotonic()
     series = f"\n{PREFIX}_node_safe_to_lose{{"
@@ -111,5 +98,4 @@ def _measure(port: int, pid: int) -> Iterator[str]:
             times.append(call(new_requirements(TWO, turn, NODES)))
             turn += 1
             time.sleep(pause)
-        p99 = quantiles(times, n=100, method="inclusive")[98]
-        yield f"{median(times) * 1e3:>15.2f}{p99 * 1e3:>15.2f}"
+        yield f"{median(times) * 1e3:>15.2f}{p99(times) * 1e3:>15.2f}"

@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
-from statistics import median, quantiles
+from statistics import median
 
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.snapshot_kinds import Key
@@ -24,6 +24,7 @@ from scheduler_core.offers.outstanding_offer import Event, ObservedPod, Offered,
 from scheduler_core.values import replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import resolve
+from tests.bench.http import p99
 from tests.bench.offers_cluster import NOW, PendingObjects, make_ledger, make_view, new_pod, read
 
 # Nodes, demands, offers and as many unplaced volumes.
@@ -54,8 +55,7 @@ def run() -> str:
 def _cells(name: str, times: list[float], first: float) -> str:
     """Formats times in the unit that the row's name ends with."""
     unit = 1e3 if name.endswith("ms") else 1e6
-    p99 = quantiles(times, n=100, method="inclusive")[98]
-    return f"{median(times) * unit:>11.1f}{p99 * unit:>11.1f}{median(times) / first:>8.1f}"
+    return f"{median(times) * unit:>11.1f}{p99(times) * unit:>11.1f}{median(times) / first:>8.1f}"
 
 
 def _summary(results: list[Times]) -> str:
@@ -217,7 +217,3 @@ def _measure_ledger(leader: Leader) -> Times:
         "ledger: an offer decided, us": _time(lambda: leader.step_ledger(next(decisions)), EVENTS),
         "ledger: time passed, us": _time(lambda: leader.step_ledger(Tick()), EVENTS),
     }
-
-
-if __name__ == "__main__":
-    print(run())

@@ -9,7 +9,6 @@ from rpds import HashTrieMap
 
 from scheduler_core.cluster.update import build_view
 from scheduler_core.cluster.view import View
-from scheduler_core.convert.kube import POD
 from scheduler_core.convert.snapshot_kinds import KINDS, Key
 from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
 from scheduler_core.model.kube import Pod
@@ -18,6 +17,7 @@ from scheduler_core.offers.ledger import Ledger, offer_width, step
 from scheduler_core.offers.outstanding_offer import ObservedPod, Offered
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import resolve
+from tests import builders as make
 from tests.bench import cluster
 from tests.bench.live_cluster import Object, Objects, meta, uid
 
@@ -80,13 +80,8 @@ class PendingObjects(Objects):
         csi = {"driver": "driver.longhorn.io", "volumeHandle": handle}
         yield "persistent_volumes", {"metadata": meta(handle, index=index), "spec": {"csi": csi, "claimRef": reference}}
         volume = self.volume(index)
-        tags = ["ssd"] if _kind(number) else []
-        volume["spec"] |= {
-            "size": str(size or _size(number)),
-            "numberOfReplicas": 1,
-            "diskSelector": tags,
-            "nodeID": "",
-        }
+        volume["spec"] |= {"size": str(size or _size(number)), "numberOfReplicas": 1, "nodeID": ""}
+        volume["spec"]["diskSelector"] = ["ssd"] if _kind(number) else []
         volume["status"] = {"state": "detached"}
         yield "volumes", volume
         yield "pods", self._pod(number, self.node_of(number))
@@ -108,14 +103,7 @@ class PendingObjects(Objects):
     def unplaced_volume(self, number: int) -> Object:
         """A volume that needs no local space and has no replica yet."""
         volume = self.volume(_FIRST_UNPLACED + number)
-        spec = {
-            "size": str(_size(number)),
-            "numberOfReplicas": 1,
-            "dataLocality": "disabled",
-            "diskSelector": [],
-            "nodeID": "",
-        }
-        volume["spec"] |= spec
+        volume["spec"] |= {"size": str(_size(number)), "numberOfReplicas": 1, "dataLocality": "disabled", "nodeID": ""}
         volume["status"] = {"state": "detached"}
         return volume
 
@@ -156,7 +144,7 @@ def make_view(objects: PendingObjects, demands: int, spare_claims: int, unplaced
         by_field.setdefault(field, {})[key] = value
 
     for field in BY_FIELD:
-        for index, raw in enumerate(objects.of(field) if field in _LIVE else ()):
+        for index, raw in enumerate(objects.of(field)):
             if field != "pods" or index % 5 == 0:  # as the caches: no pod without a claim
                 add(field, raw)
     for number in range(demands):
@@ -174,28 +162,10 @@ def make_view(objects: PendingObjects, demands: int, spare_claims: int, unplaced
     return build_view(Snapshot(**maps), NOW, 1)
 
 
-_LIVE = frozenset(
-    {
-        "nodes", "pods", "claims", "persistent_volumes", "storage_classes", "volume_attachments", "longhorn_nodes", "volumes",
-        "replicas", "settings", "engine_images", "instance_managers", "backing_images",
-    }
-)  # fmt: skip
-
-
 def new_pod(name: str, sizes: tuple[int, ...] = (10, 5)) -> Pod:
     """A pod with an ephemeral volume of each size in GiB."""
-    template = {"accessModes": ["ReadWriteOnce"], "storageClassName": "storage-0"}
-    volumes = [
-        {
-            "name": f"data-{index}",
-            "ephemeral": {
-                "volumeClaimTemplate": {"spec": {**template, "resources": {"requests": {"storage": f"{size}Gi"}}}}
-            },
-        }
-        for index, size in enumerate(sizes)
-    ]
-    raw = {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, "spec": {"volumes": volumes}}
-    return POD.read(raw)
+    ephemeral = {f"data-{index}": make.ephemeral_spec(size, "storage-0") for index, size in enumerate(sizes)}
+    return make.as_pod(make.pod(name=name, uid=f"uid-{name}", ephemeral=ephemeral))
 
 
 def make_ledger(view: View, demand: DemandIndex, offers: int) -> Ledger:

@@ -112,7 +112,3 @@ def _possible_disks(size: int, free: tuple[int, ...]) -> list[int]:
 
 def _after_placing(free: tuple[int, ...], disk: int, size: int) -> tuple[int, ...]:
     return tuple(disk_free - size * (index == disk) for index, disk_free in enumerate(free))
-
-
-if __name__ == "__main__":
-    print(run())

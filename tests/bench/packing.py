@@ -1,7 +1,7 @@
 """The cost of packing and order safety: `python -m tests.bench packing`.
 
-Also how often they give up, by family: the recorded corpus, then seeded instances of the same families and of larger ones, then order
-safety on tight nodes, then whole requests of 5,000 different nodes. Times are for information; nothing here passes or fails by them.
+Also how often they give up, by family: the recorded corpus, then seeded instances of larger ones, then order safety on tight nodes, then
+whole requests of 5,000 different nodes. Times are for information; nothing here passes or fails by them.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scheduler_core.packing.budget import Budget, PackingAnswer
-from scheduler_core.packing.feasible import assign, fits, fits_many
+from scheduler_core.packing.feasible import fits, fits_many
 from scheduler_core.packing.items import NO_OPTIONAL_ITEMS, Items, OptionalItems
 from scheduler_core.packing.order_safe import Safety, order_safe, order_safe_many
 
@@ -46,7 +46,7 @@ def run() -> str:
         _line(family, [_pack(instance) for instance in instances]) for family, instances in sorted(_corpus().items())
     ]
     lines.append(_heading(f"packing: generated, {GENERATED} each (answers checked where known)"))
-    for name, make in {**FAMILIES, **LARGER}.items():
+    for name, make in LARGER.items():
         rng = random.Random(name)  # noqa: S311 -- seeded instances, no secrets
         lines.append(_line(name, [_pack(make(rng)) for _ in range(GENERATED)]))
     lines.append(_heading("order safety: tight nodes on which a packing exists"))
@@ -90,106 +90,15 @@ def _pack(instance: Instance) -> Row:
     answer = fits(Items(instance.sizes), instance.free, instance.allowed, Budget())
     elapsed = (time.perf_counter() - started) * 1_000
     wrong = answer is (PackingAnswer.NO if instance.expected else PackingAnswer.YES) and instance.expected is not None
-    if answer is PackingAnswer.YES:
-        plan = assign(Items(instance.sizes), instance.free, instance.allowed, Budget())
-        wrong = wrong or isinstance(plan, PackingAnswer) or not _is_valid(instance, plan)
     return Row(answer, wrong, elapsed)
 
 
-def _is_valid(instance: Instance, plan: tuple[int, ...]) -> bool:
-    free = list(instance.free)
-    for volume, disk in enumerate(plan):
-        free[disk] -= instance.sizes[volume]
-        if instance.allowed is not None and not instance.allowed[volume] >> disk & 1:
-            return False
-    return min(free) >= 0
-
-
-def _equal_bins(rng: random.Random, *, over: bool) -> Instance:
-    sizes: list[int] = []
-    while len(sizes) < 24:
-        first = rng.randint(250, 470)
-        second = rng.randint(250, 470)
-        if 250 <= 1_000 - first - second <= 500:
-            sizes += [first, second, 1_000 - first - second]
-    free = [1_000] * 8
-    if over:
-        sizes[0] += 1
-        free[-1] += 2
-    rng.shuffle(sizes)
-    return Instance(tuple(free), tuple(sizes), None, None if over else True)
-
-
-def _with_known_packing(
-    rng: random.Random, disks: int, ranges: list[tuple[int, int]], slack: int, *, fits: bool
-) -> Instance:
-    """Fills each disk to the last byte with one volume of each range. `slack` adds bytes to one disk, and half of the
-    times a byte to one volume.
-    """
-    contents = [[rng.randint(*limits) for limits in ranges] for _ in range(disks)]
-    free = [sum(disk) for disk in contents]
+def _without_slack(rng: random.Random, disks: int, volumes: int) -> Instance:
+    """Fills each disk to the last byte with so many volumes."""
+    contents = [[rng.randint(100, 400) for _ in range(volumes)] for _ in range(disks)]
     sizes = [size for disk in contents for size in disk]
-    if slack:
-        free[rng.randrange(disks)] += slack
-        if rng.random() < 0.5:
-            sizes[rng.randrange(len(sizes))] += 1
     rng.shuffle(sizes)
-    return Instance(tuple(free), tuple(sizes), None, fits or None)
-
-
-def _multiples(rng: random.Random, unit: int) -> Instance:
-    disks = rng.randint(6, 12)
-    volumes_per_disk = rng.choice([2, 3])
-    count = min(24, disks * volumes_per_disk) // disks
-    contents = [[unit * rng.randint(20, 60) for _ in range(count)] for _ in range(disks)]
-    free = [sum(disk) + rng.randrange(unit) + rng.choice([0, 0, 0, unit, -unit]) for disk in contents]
-    return Instance(tuple(free), tuple(size for disk in contents for size in disk), None, None)
-
-
-def _equal_sizes(rng: random.Random) -> Instance:
-    size = rng.randint(60, 90)
-    return Instance(tuple(rng.randint(150, 225) for _ in range(12)), (size,) * 24, None, None)
-
-
-def _near_equal(rng: random.Random) -> Instance:
-    free = tuple(rng.randint(198, 204) for _ in range(12))
-    return Instance(free, tuple(rng.randint(96, 104) for _ in range(24)), None, None)
-
-
-def _powers_of_two(rng: random.Random) -> Instance:
-    disks = rng.randint(5, 10)
-    sizes = tuple(2 ** rng.randint(0, 6) for _ in range(24))
-    free = [max(1, sum(sizes) // disks + rng.randint(-8, 8)) for _ in range(disks)]
-    free[0] += max(0, sum(sizes) - sum(free)) + rng.randint(0, 10)
-    return Instance(tuple(free), sizes, None, None)
-
-
-def _random_tight(rng: random.Random) -> Instance:
-    disks = rng.randint(2, 12)
-    free = tuple(rng.randint(100, 400) for _ in range(disks))
-    weights = [rng.randint(20, 120) for _ in range(min(24, rng.randint(2 * disks, 6 * disks)))]
-    scale = sum(free) / sum(weights) * rng.choice([0.8, 0.9, 0.95, 0.99, 1.0])
-    sizes = tuple(max(1, int(weight * scale)) for weight in weights)
-    allowed = None
-    if rng.random() < 0.4:
-        allowed = tuple(sum(1 << d for d in rng.sample(range(disks), rng.randint(1, disks))) for _ in sizes)
-    return Instance(free, sizes, allowed, None)
-
-
-def _tags(rng: random.Random) -> Instance:
-    disks = rng.randint(8, 12)
-    free = [0] * disks
-    sizes = []
-    allowed = []
-    for _ in range(rng.randint(16, 24)):
-        size = rng.randint(20, 90)
-        chosen = rng.randrange(disks)
-        free[chosen] += size
-        sizes.append(size)
-        allowed.append(1 << chosen | sum({1 << disk for disk in rng.choices(range(disks), k=3)} - {1 << chosen}))
-    if over := rng.random() < 0.3:
-        sizes[0] += 1
-    return Instance(tuple(free), tuple(sizes), tuple(allowed), None if over else True)
+    return Instance(tuple(sum(disk) for disk in contents), tuple(sizes), None, expected=True)
 
 
 def _several_pods(rng: random.Random, *, odd: bool) -> Instance:
@@ -216,24 +125,9 @@ def _several_pods_without_slack(rng: random.Random) -> Instance:
 
 
 Maker = Callable[[random.Random], Instance]
-FAMILIES: dict[str, Maker] = {
-    "equal-bins-triplets": lambda rng: _equal_bins(rng, over=False),
-    "equal-bins-one-over": lambda rng: _equal_bins(rng, over=True),
-    "equal-sizes": _equal_sizes,
-    "multiples-of-2": lambda rng: _multiples(rng, 2),
-    "multiples-of-3": lambda rng: _multiples(rng, 3),
-    "multiples-of-7": lambda rng: _multiples(rng, 7),
-    "near-equal": _near_equal,
-    "pairs-no-slack": lambda rng: _with_known_packing(rng, 12, [(240, 500), (400, 740)], 0, fits=True),
-    "pairs-one-over": lambda rng: _with_known_packing(rng, 12, [(240, 500), (400, 740)], 1, fits=False),
-    "powers-of-two": _powers_of_two,
-    "random-tight": _random_tight,
-    "tags": _tags,
-    "triplets-no-slack": lambda rng: _with_known_packing(rng, 8, [(150, 350), (150, 400), (160, 600)], 0, fits=True),
-}
 LARGER: dict[str, Maker] = {
-    "four per disk, no slack": lambda rng: _with_known_packing(rng, 6, [(100, 400)] * 4, 0, fits=True),
-    "six per disk, no slack": lambda rng: _with_known_packing(rng, 4, [(100, 400)] * 6, 0, fits=True),
+    "four per disk, no slack": lambda rng: _without_slack(rng, 6, 4),
+    "six per disk, no slack": lambda rng: _without_slack(rng, 4, 6),
     "joint, 30-60 volumes of common sizes": lambda rng: _several_pods(rng, odd=False),
     "joint, 30-60 volumes of common sizes, no slack": _several_pods_without_slack,
     "joint, 30-60 volumes all different": lambda rng: _several_pods(rng, odd=True),
@@ -364,7 +258,3 @@ def _measure_requests() -> Iterator[str]:
                 f"  {count} volumes, {disks} disks, {answers.count(PackingAnswer.YES)} nodes fit".ljust(48)
                 + f"{(packed - started) * 1_000:>8.1f}{(done - packed) * 1_000:>12.1f}{budget.gave_up:>9}"
             )
-
-
-if __name__ == "__main__":
-    print(run())

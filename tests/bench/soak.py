@@ -6,14 +6,10 @@ whole nodes; every verb is called. Goal: after the first 2,000 calls resident me
 
 import json
 import random
-import re
-import tempfile
-import urllib.request
-from pathlib import Path
 from typing import Any, Final
 
 from tests.bench import cluster
-from tests.bench.http import connect, run_extender
+from tests.bench.http import connect, resident_mb, run_extender
 
 NODES: Final = 1000
 CALLS: Final = 20_000
@@ -26,19 +22,16 @@ def run() -> str:
     """Sends the calls and returns a table of resident memory."""
     chance = random.Random(16)  # noqa: S311 # repeatable, not secret
     rows = [f"{'soak: calls':<46}{'MB':>10}{'growth':>10}"]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "snapshot.json"
-        file.write_text(json.dumps(cluster.snapshot(NODES, half=True)))
-        with run_extender(file) as port:
-            verbs = {path: connect(port, path) for path in ("/filter", "/prioritize", "/preempt", "/explain")}
-            reference = 0
-            for number in range(1, CALLS + 1):
-                path, body = _request(chance, number)
-                verbs[path](body)
-                if number % WARM_UP == 0:
-                    size = _resident_bytes(port)
-                    reference = reference or size
-                    rows.append(f"{number:<46}{size / 1e6:>10.1f}{size / reference - 1:>10.1%}")
+    with run_extender(cluster.snapshot(NODES, half=True)) as (port, pid):
+        verbs = {path: connect(port, path) for path in ("/filter", "/prioritize", "/preempt", "/explain")}
+        reference = 0.0
+        for number in range(1, CALLS + 1):
+            path, body = _request(chance, number)
+            verbs[path](body)
+            if number % WARM_UP == 0:
+                size = resident_mb(pid)
+                reference = reference or size
+                rows.append(f"{number:<46}{size:>10.1f}{size / reference - 1:>10.1%}")
     return "\n".join(["", *rows])
 
 
@@ -64,12 +57,3 @@ def _names(chance: random.Random) -> list[str]:
 
 def _encode(body: Any) -> bytes:
     return json.dumps(body).encode()
-
-
-def _resident_bytes(port: int) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
-        text = response.read().decode()
-    match = re.search(r"^process_resident_memory_bytes (\S+)$", text, re.M)
-    if match is None:
-        raise RuntimeError("/metrics does not say how much memory the process has")
-    return int(float(match[1]))

@@ -3,19 +3,17 @@ and readers do not delay /filter.
 """
 
 import http.client
-import json
-import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from statistics import median, quantiles
+from contextlib import contextmanager, nullcontext
+from itertools import cycle
+from statistics import median
 from typing import Any
 
 from tests import builders as make
 from tests.bench import cluster
-from tests.bench.http import TWO, connect, cpu_seconds, new_requirements, run_extender_process
+from tests.bench.http import TWO, connect, cpu_seconds, new_requirements, p99, run_extender
+from tests.e2e.repeated import Repeated
 
 NODES = 1000
 WAITING = 60
@@ -35,16 +33,11 @@ FILTERS = 1000
 
 def run() -> str:
     """Measures everything and returns the tables."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "snapshot.json"
-        file.write_text(json.dumps(snapshot_with_waiting_pods(NODES)))
-        with run_extender_process(file) as (port, pid):
-            rows = [
-                f"{f'{NODES} nodes, {WAITING} waiting pods':<46}{'kB':>10}{'first ms':>10}{'p50 ms':>10}{'CPU ms':>10}"
-            ]
-            rows += [_measure_view(view, port, pid) for view in VIEWS]
-            rows += ["", f"{'/filter of 1,000 names, two volumes, new':<46}{'p50 ms':>10}{'p99 ms':>10}"]
-            rows += _measure_filter(port)
+    with run_extender(snapshot_with_waiting_pods(NODES)) as (port, pid):
+        rows = [f"{f'{NODES} nodes, {WAITING} waiting pods':<46}{'kB':>10}{'first ms':>10}{'p50 ms':>10}{'CPU ms':>10}"]
+        rows += [_measure_view(view, port, pid) for view in VIEWS]
+        rows += ["", f"{'/filter of 1,000 names, two volumes, new':<46}{'p50 ms':>10}{'p99 ms':>10}"]
+        rows += _measure_filter(port)
     return "\n".join(["", *rows])
 
 
@@ -92,8 +85,7 @@ def _measure_filter(port: int) -> Iterator[str]:
     for turn, (label, views, pause) in enumerate(cases):
         with read_views(port, views, pause) as loaded:
             times = [call(new_requirements(TWO, turn * FILTERS + number, NODES)) for number in range(FILTERS)]
-        p99 = quantiles(times, n=100, method="inclusive")[98]
-        yield f"{label:<46}{median(times) * 1e3:>10.2f}{p99 * 1e3:>10.2f}" + (
+        yield f"{label:<46}{median(times) * 1e3:>10.2f}{p99(times) * 1e3:>10.2f}" + (
             f"   {len(loaded)} views" if views else ""
         )
 
@@ -102,17 +94,6 @@ def _measure_filter(port: int) -> Iterator[str]:
 def read_views(port: int, views: tuple[str, ...], pause: float) -> Iterator[list[float]]:
     """Loads views during the block, with a pause of seconds after each. Provides their times."""
     times: list[float] = []
-    ended = threading.Event()
-
-    def read() -> None:
-        while views and not ended.is_set():
-            times.append(_view(port, views[len(times) % len(views)])[1])
-            ended.wait(pause)
-
-    thread = threading.Thread(target=read, name="reader", daemon=True)
-    thread.start()
-    try:
+    paths = cycle(views)
+    with Repeated(lambda: times.append(_view(port, next(paths))[1]), lambda: pause) if views else nullcontext():
         yield times
-    finally:
-        ended.set()
-        thread.join()

@@ -7,29 +7,26 @@ although it fits, by brute force over the objects.
 """
 
 import random
-import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rich.table import Table
-
-from app.kube.resources import CLAIMS, CONFIG_MAPS, LONGHORN_NODES, LONGHORN_REPLICAS, PODS
+from app.kube.resources import LONGHORN_NODES
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
 from scheduler_core.decide.extender_settings import GUARD_OTHER_NODES
 from tests.builders import storage_class
 from tests.e2e import harsh_burst, plan
+from tests.e2e.bursts import Outcome, settled_burst
 from tests.e2e.harsh_burst import STRICT
 from tests.e2e.journal import Journal
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
-from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.placement_latency import PlacementLatency
-from tests.e2e.pod_states import PodState, wait_until_quiet
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.report import Options, Part, draw, spread
+from tests.e2e.rig import Rig
 
 APP: Final = "mix"
 _TWO: Final = "mix-two"
@@ -42,6 +39,7 @@ _REPLICAS: Final = {LOCAL: 1, STRICT: 1, _TAGGED: 1, _TWO: 2, _THREE: 3}
 _NODES: Final = 6
 _DISK_SIZES: Final = (60, 80, 100, 120)
 _SHARE: Final = 0.8
+_BURSTS: Final = 10
 _TAKEN: Final = 'longhorn_scheduler_extender_placement_guard_placements_total{outcome="promised-space-taken"}'
 
 
@@ -65,7 +63,7 @@ class Run:
         return bool(elsewhere or self.stuck or self.overbooked or self.waits)
 
 
-def run(folder: Path, repetitions: int) -> tuple[list[Run], PlacementLatency]:
+def report(folder: Path, options: Options) -> Part:
     """Runs so many bursts of each part on one rig, and measures how long the API server took for placements."""
     parts: dict[str, Callable[[Rig, int], Run]] = {
         "goal 2": _goal_2,
@@ -74,17 +72,20 @@ def run(folder: Path, repetitions: int) -> tuple[list[Run], PlacementLatency]:
         "mix, other nodes": partial(_mix, other_nodes=True),
     }
     runs: list[Run] = []
-    with Rig(folder, config=RECOMMENDED_MANAGED, audit=True) as rig:
+    with Rig(folder, audit=True) as rig:
         plan.goal_2_nodes(rig)
         for name, part in parts.items():
             if name == "mix":
                 # Other nodes have no disk for some of them, and would report no capacity.
                 rig.create(*_classes())
-            for seed in range(1, repetitions + 1):
+            for seed in range(1, (options.repetitions or _BURSTS) + 1):
                 runs.append(part(rig, seed))
                 print(f"as installed: {runs[-1]}", file=sys.stderr)
         reviews = Journal(rig.cluster.logs, rig.candidates).reviews
-        return runs, PlacementLatency.of(rig.cluster.audit_events(), rig.cluster.api.text("/metrics"), reviews)
+        latency = PlacementLatency.of(rig.cluster.audit_events(), rig.cluster.api.text("/metrics"), reviews)
+    wrong = [f"as installed: {each}" for each in runs if each.wrong]
+    rows = [_row(name, [each for each in runs if each.part == name]) for name in parts]
+    return Part(wrong, [asdict(each) for each in runs], [draw(rows, str(latency))])
 
 
 def _goal_2(rig: Rig, _seed: int) -> Run:
@@ -109,8 +110,7 @@ def _classes() -> list[Object]:
 
 
 def _mix(rig: Rig, seed: int, *, other_nodes: bool) -> Run:
-    path = CONFIG_MAPS.path(NAMESPACE, "longhorn-scheduler-extender")
-    rig.cluster.api.patch(path, {"data": {GUARD_OTHER_NODES: str(other_nodes).lower()}})
+    rig.change_settings({GUARD_OTHER_NODES: str(other_nodes).lower()})
     chance = random.Random(seed)  # noqa: S311 # repeatable, not secret
     group = f"{APP}-{seed}"
     disks = {
@@ -135,27 +135,21 @@ def _mix(rig: Rig, seed: int, *, other_nodes: bool) -> Run:
         for entry in Workload(app=APP, group=group, volumes=volumes).loose(number)
     ]
     rig.add_nodes(group, disks)
-    rig.post(entry for entry in objects if entry["kind"] == CLAIMS.kind)
-    try:
-        leader = rig.until("a candidate answers", rig.leader)
-        taken = rig.metric(leader, _TAKEN)
-        with PlacementAudit(rig) as audit:
-            rig.post(entry for entry in objects if entry["kind"] == PODS.kind)
-            settled = wait_until_quiet(rig, APP, audit.started)
-            waiting = [name for name, state in settled.states.items() if state is PodState.WAITING]
-            return Run(
-                "mix, other nodes" if other_nodes else "mix",
-                len(settled.bound.intersection(rig.misplaced_pods(APP, placed=True)) & _local_pods(pods)),
-                audit.misplacements,
-                settled.count(PodState.BOUND),
-                len(audit.overbooked),
-                sum(_fits_somewhere(rig, list(disks), pods[int(name.rpartition("-")[2])]) for name in waiting),
-                settled.seconds_until_ready,
-                int(rig.metric(leader, _TAKEN) - taken),
-            )
-    finally:
-        rig.remove(APP)
-        rig.remove_nodes(*disks)
+    leader = rig.wait_for_leader()
+    taken = rig.metric(leader, _TAKEN)
+    with settled_burst(rig, APP, objects, disks) as (audit, settled):
+        outcome = Outcome.of(rig, APP, seed, audit, settled)
+        elsewhere = settled.bound.intersection(rig.misplaced_pods(APP, placed=True))
+        return Run(
+            "mix, other nodes" if other_nodes else "mix",
+            len(elsewhere & _local_pods(pods)),
+            outcome.mended,
+            outcome.stuck,
+            outcome.disks,
+            sum(_fits_somewhere(rig, list(disks), pods[int(name.rpartition("-")[2])]) for name in settled.waiting),
+            outcome.seconds,
+            int(rig.metric(leader, _TAKEN) - taken),
+        )
 
 
 def _local_pods(pods: Sequence[Sequence[Volume]]) -> set[str]:
@@ -168,10 +162,7 @@ def _local_pods(pods: Sequence[Sequence[Volume]]) -> set[str]:
 
 def _fits_somewhere(rig: Rig, nodes: Sequence[str], volumes: Sequence[Volume]) -> bool:
     """Whether a node has disks for one replica of each of a pod's local volumes; tries every way."""
-    used: dict[str, int] = {}
-    for raw in rig.items(LONGHORN_REPLICAS.path(NAMESPACE)):
-        disk = raw["spec"].get("diskID", "")
-        used[disk] = used.get(disk, 0) + int(raw["spec"]["volumeSize"])
+    used = rig.replica_bytes()
     local = [each for each in volumes if each.storage_class != _THREE]
     wanted = [(int(each.size.removesuffix("Gi")) * _GIBIBYTE, each.storage_class == _TAGGED) for each in local]
     for name in nodes:
@@ -201,29 +192,15 @@ def fit(wanted: Sequence[tuple[int, bool]], free: Sequence[tuple[int, bool]]) ->
     )
 
 
-def table(runs: Iterable[Run], latency: PlacementLatency) -> Table:
-    """The runs as a table for people."""
-    columns = (
-        "as installed",
-        "bursts",
-        "misplaced",
-        "mended",
-        "stuck",
-        "overbooked disks",
-        "wait although they fit",
-        "promised space taken",
-        "all run (s)",
-    )
-    drawn = Table(*columns, caption=str(latency))
-    by_part: dict[str, list[Run]] = {}
-    for each in runs:
-        by_part.setdefault(each.part, []).append(each)
-    for part, own in by_part.items():
-        counts = [
-            sum(getattr(each, field) for each in own)
-            for field in ("misplaced", "mended", "stuck", "overbooked", "waits", "taken")
-        ]
-        seconds = [each.seconds for each in own if each.seconds is not None]
-        took = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})" if seconds else "never"
-        drawn.add_row(part, str(len(own)), *map(str, counts), took)
-    return drawn
+def _row(part: str, runs: Sequence[Run]) -> dict[str, object]:
+    return {
+        "as installed": part,
+        "bursts": len(runs),
+        "misplaced": sum(each.misplaced for each in runs),
+        "mended": sum(each.mended for each in runs),
+        "stuck": sum(each.stuck for each in runs),
+        "overbooked disks": sum(each.overbooked for each in runs),
+        "wait although they fit": sum(each.waits for each in runs),
+        "promised space taken": sum(each.taken for each in runs),
+        "all run (s)": spread(each.seconds for each in runs),
+    }

@@ -1,33 +1,32 @@
-"""More pods in flight than kube-scheduler can write about, for the report and `test_backlog.py`.
+"""More pods in flight than kube-scheduler can write about, for the report and `test_campaigns.py`.
 
 kube-scheduler decides in memory and writes 50 requests a second by default, so it gets more than a minute behind. Unequal nodes have
 exact room for three quarters of the pods, which are asked about within seconds. The others are asked about later, some of them while
 the writes are behind: kube-scheduler writes a refusal before it looks at the next pod.
 
-What happened is counted from the API's objects, and from watches of pods and replicas. None of the deciding code takes part: a pod is
-misplaced if a replica of its volume ever was on a node other than the pod's, or if none is there in the end.
+What happened is counted from the API's objects, from watches, and by the simulator. None of the deciding code takes part.
 """
 
 import itertools
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, PODS
+from app.kube.resources import PODS
 from devcluster.build import SCHEDULER
-from devcluster.programs import NAMESPACE
-from tests.e2e.journal import Journal, events
+from tests.e2e.bursts import is_decided
+from tests.e2e.journal import Journal, events, quantiles
 from tests.e2e.object_watch import ObjectWatch
-from tests.e2e.objects import Object, Volume, Workload
+from tests.e2e.objects import Object, Volume, Workload, name_of, node_of, runs
 from tests.e2e.placement_audit import PlacementAudit
-from tests.e2e.pod_states import is_decided
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
-from tests.e2e.size import RUNNING, Outcome
+from tests.e2e.report import Figures, Options, Part
+from tests.e2e.rig import Rig
 
 APP: Final = "backlog"
+_SIZES: Final = (1500, 3000)  # of the bursts of the report
 _GIBIBYTES: Final = 10
 # kube-scheduler writes a nomination, then each claim, then the binding: more claims make the decision visible later.
 _VOLUMES: Final = (Volume("5Gi"), Volume("5Gi"))
@@ -68,7 +67,6 @@ class _Record:
         self.pods: dict[str, Object] = {}
         self.decision_times: dict[str, float] = {}
         self.binding_times: dict[str, float] = {}
-        self.replica_nodes = defaultdict[str, set[str]](set)
         self.changed = time.time()
 
     def note_pod(self, kind: str, pod: Object, at: float) -> None:
@@ -76,7 +74,7 @@ class _Record:
         if kind == "DELETED":
             self.pods.pop(uid, None)
             return
-        node = pod["spec"].get("nodeName", "")
+        node = node_of(pod)
         before = self.pods.get(uid)
         self.pods[uid] = pod
         if node or pod["status"].get("nominatedNodeName"):
@@ -86,27 +84,28 @@ class _Record:
         if before is None or _state(before) != _state(pod):
             self.changed = at
 
-    def note_replica(self, _: str, replica: Object, __: float) -> None:
-        node = replica["spec"].get("nodeID")
-        if node:
-            self.replica_nodes[replica["spec"]["volumeName"]].add(node)
+
+def report(folder: Path, _options: Options) -> Part:
+    outcomes = {pods: run(folder / str(pods), Backlog(pods)) for pods in _SIZES}
+    problems = [problem for outcome in outcomes.values() for problem in outcome.problems]
+    content = {pods: asdict(outcome) for pods, outcome in outcomes.items()}
+    return Part(problems, content, [outcome.text() for outcome in outcomes.values()])
 
 
-def run(folder: Path, backlog: Backlog) -> Outcome:
+def run(folder: Path, backlog: Backlog) -> Figures:
     """Runs one burst on a rig of its own."""
-    outcome = Outcome()
+    outcome = Figures()
     slots = backlog.slots()
-    with Rig(folder, config=RECOMMENDED_MANAGED, simulator=_SIMULATOR) as rig:
+    with Rig(folder, simulator=_SIMULATOR) as rig:
         rig.add_nodes(APP, {name: [f"{count * _GIBIBYTES}Gi"] for name, count in slots.items()})
         record = _Record()
         with (
             ObjectWatch(rig.cluster, PODS.path("default"), record.note_pod),
-            ObjectWatch(rig.cluster, LONGHORN_REPLICAS.path(NAMESPACE), record.note_replica),
             PlacementAudit(rig) as audit,
         ):
             started = _create(rig, backlog.pods)
             _wait_for_rest(record, backlog)
-            _check(rig, record, slots, audit.overbooked, outcome)
+            _check(rig, slots, audit, outcome)
         outcome.figures.append(
             ("all that fit were bound after", f"{max(record.binding_times.values()) - started:.0f} s")
         )
@@ -138,18 +137,19 @@ def _wait_for_rest(record: _Record, backlog: Backlog) -> None:
         time.sleep(1)
 
 
-def _check(rig: Rig, record: _Record, slots: Mapping[str, int], overbooked: list[str], outcome: Outcome) -> None:
+def _check(rig: Rig, slots: Mapping[str, int], audit: PlacementAudit, outcome: Figures) -> None:
     pods = rig.pods(APP)
-    bound = [pod for pod in pods if pod["spec"].get("nodeName")]
-    per_node = Counter(pod["spec"]["nodeName"] for pod in bound)
+    bound = [pod for pod in pods if node_of(pod)]
+    per_node = Counter(map(node_of, bound))
     crowded = {node: count for node, count in per_node.items() if count > slots[node]}
     free = sum(max(0, count - per_node[node]) for node, count in slots.items())
     waiting = min(free, len(pods) - len(bound))
-    stuck = [_name(pod) for pod in bound if pod["status"].get("phase") != RUNNING]
-    misplaced = misplaced_pods(pods, rig.items(CLAIMS.path("default")), record.replica_nodes)
+    stuck = [name_of(pod) for pod in bound if not runs(pod)]
+    misplaced = rig.misplaced_pods(APP)
+    overbooked = audit.overbooked
     outcome.figures += [
         ("pods / room for / bound", f"{len(pods)} / {sum(slots.values())} / {len(bound)}"),
-        ("misplaced, mended ones included", str(len(misplaced))),
+        ("misplaced, mended ones included", str(max(len(misplaced), audit.misplacements))),
         ("nodes with more pods than room", str(len(crowded))),
         ("overbooked disks", str(len(overbooked))),
         ("bound pods that do not run", str(len(stuck))),
@@ -157,6 +157,7 @@ def _check(rig: Rig, record: _Record, slots: Mapping[str, int], overbooked: list
     ]
     problems = {
         "misplaced": misplaced,
+        "mended": audit.misplacements,
         "more pods than room": crowded,
         "overbooked disks": overbooked,
         "stuck": stuck,
@@ -167,25 +168,7 @@ def _check(rig: Rig, record: _Record, slots: Mapping[str, int], overbooked: list
     ]
 
 
-def misplaced_pods(
-    pods: Sequence[Object], claims: Sequence[Object], replica_nodes: Mapping[str, set[str]]
-) -> list[str]:
-    """Pods with a volume whose replicas were on another node, or on none."""
-    volumes = {_name(claim): claim["spec"].get("volumeName", "") for claim in claims}
-    names = []
-    for pod in pods:
-        node = pod["spec"].get("nodeName")
-        mounted = [
-            volumes.get(volume["persistentVolumeClaim"]["claimName"], "")
-            for volume in pod["spec"]["volumes"]
-            if "persistentVolumeClaim" in volume
-        ]
-        if node and any(replica_nodes.get(volume) != {node} for volume in mounted):
-            names.append(_name(pod))
-    return sorted(names)
-
-
-def _note_lags(rig: Rig, record: _Record, outcome: Outcome) -> None:
+def _note_lags(rig: Rig, record: _Record, outcome: Figures) -> None:
     """Notes how far kube-scheduler's writes were behind its questions."""
     ended = events(rig.cluster.logs, rig.candidates, "offer")
     journal = Journal(rig.cluster.logs, rig.candidates)
@@ -206,16 +189,9 @@ def _note_lags(rig: Rig, record: _Record, outcome: Outcome) -> None:
         ("first question had a node", f"{sum(1 for call in first.values() if call.fits)} of {len(first)}"),
         ("questions", str(len(journal.calls))),
         ("offers that expired", str(sum(1 for entry in ended if entry["became"] == "expired"))),
-        (
-            "ms per question: median / p99 / most",
-            f"{times[len(times) // 2]:.1f} / {times[len(times) * 99 // 100]:.1f} / {times[-1]:.1f}",
-        ),
+        ("ms per question: median / p99 / most", quantiles(times)),
     ]
 
 
 def _state(pod: Object) -> tuple[str, str, str]:
-    return (pod["spec"].get("nodeName", ""), pod["status"].get("nominatedNodeName", ""), pod["status"].get("phase", ""))
-
-
-def _name(raw: Object) -> str:
-    return str(raw["metadata"]["name"])
+    return (node_of(pod), pod["status"].get("nominatedNodeName", ""), pod["status"].get("phase", ""))

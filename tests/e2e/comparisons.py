@@ -4,32 +4,32 @@
 
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from rich.table import Table
-
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.errors import CoreError
-from tests.e2e import burst, plan
-from tests.e2e.burst import Burst
-from tests.e2e.goals import counts, times
-from tests.e2e.plan import Result
+from tests.e2e import plan
+from tests.e2e.bursts import BURST, EXACT, Burst, Result, columns
+from tests.e2e.disk_schedule import started_controllers
+from tests.e2e.report import Options, Part, draw
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 
 class Way(StrEnum):
-    """How pods are placed. Only order-safe nodes are offered, except in the last two ways, which have the extender's defaults."""
+    """How pods are placed. Only order-safe nodes are offered, except in the last three ways, which have the extender's defaults."""
 
     NONE = "without"
     NODE = "node"
     CAPACITY = "capacity"
     AUTO = "capacity, packing auto"
     GUARDED = "capacity, packing auto, placement guard"
+    SCHEDULES = "as installed, with DiskSchedules"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,10 @@ class Comparison:
     # The ways with an extender that must misplace nothing.
     expected: Sequence[Way] = (Way.NODE, Way.CAPACITY, Way.GUARDED)
     wrong: Sequence[Way] = ()  # the ways that must misplace something
-    longest: float = 1.15  # how many times as long as without an extender `reservation: capacity` may take
+    unbooked: Sequence[Way] = (Way.GUARDED,)  # of those expected, the ways that must overbook no disk
+    # How many times as long as the first way the second one may take.
+    timed: tuple[Way, Way] = (Way.NONE, Way.CAPACITY)
+    longest: float = 1.15
 
 
 @dataclass
@@ -72,20 +75,22 @@ def _burst(size: Burst) -> Callable[[Rig, bool], Result]:
         try:
             return size.run(rig, asks=asks, must=asks)
         finally:
-            rig.remove(burst.APP)
+            rig.remove(BURST)
 
     return once
 
 
 _HUNDRED: Final = Burst(pods=100, nodes=10)
 _TWO_HUNDRED: Final = Burst()
-_ALL: Final = tuple(Way)
+_EXACT: Final = Burst(disk=EXACT)
+_ALL: Final = tuple(way for way in Way if way is not Way.SCHEDULES)
 # Which ways share a rig, the reservation it is given, which nodes with room it offers, and the mode of the placement guard.
 _RIGS: Final = (
     ((Way.NODE,), "node", Packing.ORDER_SAFE, GuardMode.OFF),
     ((Way.NONE, Way.CAPACITY), "capacity", Packing.ORDER_SAFE, GuardMode.OFF),
     ((Way.AUTO,), "capacity", Packing.AUTO, GuardMode.OFF),
     ((Way.GUARDED,), "capacity", Packing.AUTO, GuardMode.ENFORCE),
+    ((Way.SCHEDULES,), "capacity", Packing.AUTO, GuardMode.ENFORCE),
 )
 GOAL_1: Final = Comparison(
     "goal 1: 16 pods on 4 nodes", 10, _ALL, plan.goal_1_nodes, lambda rig, asks: plan.goal_1(rig, asks=asks)
@@ -105,8 +110,22 @@ SLOW: Final = Comparison(
     wrong=(Way.NODE,),
 )
 
+# Without DiskSchedules the simulator places replicas as Longhorn does; with them their controllers do, and a replica starts only when its
+# bytes are granted.
+SCHEDULES: Final = Comparison(
+    "200 pods that exactly fit",
+    1,
+    (Way.GUARDED, Way.SCHEDULES),
+    _EXACT.add_nodes,
+    _burst(_EXACT),
+    expected=(Way.GUARDED, Way.SCHEDULES),
+    unbooked=(Way.SCHEDULES,),
+    timed=(Way.GUARDED, Way.SCHEDULES),
+    longest=1.25,
+)
 
-def run(comparison: Comparison, folder: Path, repetitions: int | None = None) -> Compared:
+
+def report(comparison: Comparison, folder: Path, options: Options) -> Part:
     """Runs every way of a comparison, on as few rigs as possible. Pods that do not request the extender share a rig
     with those that are offered capacity.
     """
@@ -115,19 +134,35 @@ def run(comparison: Comparison, folder: Path, repetitions: int | None = None) ->
         ways = [way for way in comparison.ways if way in sharing]
         if not ways:
             continue
-        with Rig(
-            folder / f"{reservation}-{packing}-{placement_guard}",
-            config=_configuration(folder, reservation),
-            reservation=reservation,
-            simulator=comparison.simulator,
-            more_arguments=("--packing", packing),
-            placement_guard=placement_guard,
-        ) as rig:
+        with ExitStack() as stack:
+            rig = stack.enter_context(
+                Rig(
+                    folder / ways[0],
+                    config=_configuration(folder, reservation),
+                    reservation=reservation,
+                    simulator={**comparison.simulator, "disk_schedules": Way.SCHEDULES in ways},
+                    more_arguments=("--packing", packing),
+                    placement_guard=placement_guard,
+                )
+            )
+            if Way.SCHEDULES in ways:
+                stack.enter_context(started_controllers(rig))
             comparison.prepare(rig)
             for way in ways:
-                compared.results[way] = _repeat(comparison, rig, way, repetitions or comparison.repetitions, compared)
+                repetitions = options.repetitions or comparison.repetitions
+                compared.results[way] = _repeat(comparison, rig, way, repetitions, compared)
     compared.failures += _unexpected_results(comparison, compared)
-    return compared
+    rows = [
+        {
+            "pods": compared.name,
+            "extender": way.value,
+            "runs": len(results),
+            **columns(results),
+            **{f"times {to.value}": compared.ratio(way, to) for to in comparison.timed},
+        }
+        for way, results in sorted(compared.results.items(), key=lambda entry: list(Way).index(entry[0]))
+    ]
+    return Part(compared.failures, asdict(compared), [draw(rows)])
 
 
 def _configuration(folder: Path, reservation: str) -> Path:
@@ -160,47 +195,15 @@ def _unexpected_results(comparison: Comparison, compared: Compared) -> list[str]
     problems = []
     for way, results in compared.results.items():
         wrong = sum(len(result.misplaced) + result.mended + len(result.stuck) for result in results)
-        if way is Way.GUARDED:
+        if way in comparison.unbooked:
             wrong += sum(len(result.overbooked) for result in results)
         if way in comparison.expected and wrong:
             problems.append(f"{comparison.name}, {way}: {wrong} misplaced, overbooked or stuck")
         elif way in comparison.wrong and not wrong:
             problems.append(f"{comparison.name}, {way}: nothing went wrong, which this comparison is there to show")
-    without = compared.median(Way.NONE)
-    capacity = compared.median(Way.CAPACITY)
-    if without and capacity and capacity > comparison.longest * without:
+    first, second = map(compared.median, comparison.timed)
+    if first and second and second > comparison.longest * first:
         problems.append(
-            f"{comparison.name}: {capacity:.1f} s instead of {without:.1f} s, more than {comparison.longest:g} times"
+            f"{comparison.name}: {second:.1f} s instead of {first:.1f} s, more than {comparison.longest:g} times"
         )
     return problems
-
-
-def table(compared: Iterable[Compared]) -> Table:
-    """All comparisons as a table for people."""
-    drawn = Table(
-        "pods",
-        "extender",
-        "runs",
-        "s to ready: median (min-max)",
-        "times without",
-        "times capacity",
-        "misplaced",
-        "mended",
-        "overbooked disks",
-        "stuck",
-    )
-    for entry in compared:
-        for way in Way:
-            results = entry.results.get(way)
-            if results is None:
-                continue
-            drawn.add_row(
-                entry.name,
-                way.value,
-                str(len(results)),
-                times(results),
-                entry.ratio(way, Way.NONE),
-                entry.ratio(way, Way.CAPACITY) if way not in {Way.NONE, Way.CAPACITY} else "",
-                *counts(results),
-            )
-    return drawn

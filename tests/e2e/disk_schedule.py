@@ -10,9 +10,9 @@ import json
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -39,10 +39,14 @@ from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
 from devcluster.polling import wait_until
 from devcluster.process import Process
-from devcluster.stack import ROOT
+from devcluster.stack import FAST_LEASE, ROOT
 from tests import builders
 from tests.builders import GI, Object
+from tests.e2e.objects import condition_of, name_of
 from tests.e2e.permissions import Call, account_calls, granted_calls
+from tests.e2e.rig import Rig, read_metric
+from tests.worlds.engines import engine_image, instance_manager
+from tests.worlds.service import EXTENDER
 
 ACCOUNT: Final = "longhorn-disk-schedule"
 LONGHORN: Final = "longhorn-system"
@@ -109,32 +113,29 @@ class Longhorn:
 
     def wait_served(self) -> None:
         """Waits until the API server lists every kind. It refuses to list a new one until its cache is filled."""
-
-        def is_served(resource: Resource) -> bool:
-            try:
-                self.items(resource)
-            except ApiError as error:
-                if not error.unreachable:
-                    raise
-                return False
-            return True
-
         for resource in (DISK_SCHEDULES, *_KINDS.values()):
-            self.until(f"the {resource.plural} are served", partial(is_served, resource))
+            self.until(f"the {resource.plural} are served", partial(self._is_served, resource))
+
+    def _is_served(self, resource: Resource) -> bool:
+        self.items(resource)
+        return True
+
+    @property
+    def command(self) -> list[str]:
+        """The command line of a controller in this namespace, without a port."""
+        options = ("--kubeconfig", str(self.account), "--longhorn-namespace", self.namespace)
+        return [EXTENDER, "disk-schedule", *options]
+
+    def refusal_to_start(self, *arguments: str) -> tuple[int, str]:
+        """The exit code of a process that ends at once, and what it says."""
+        argv = [*self.command, "--port", "0", *arguments]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
 
     def start(self, name: str, *arguments: str) -> Process:
         """Starts one more process, without waiting for it."""
         port = self.cluster.free_port()
-        program = Path(sys.executable).with_name("longhorn-extender")
-        argv = [
-            str(program),
-            "disk-schedule",
-            "--kubeconfig",
-            str(self.account),
-            "--longhorn-namespace",
-            self.namespace,
-        ]
-        argv += ["--port", str(port), "--identity", name, *arguments]
+        argv = [*self.command, "--port", str(port), "--identity", name, *arguments]
         process = self.cluster.spawn(f"{self.namespace}-{name}", argv)
         self.processes.append(process)
         self.ports[process.name] = port
@@ -161,16 +162,14 @@ class Longhorn:
 
     def get_path(self, process: Process, path: str) -> tuple[int, Any]:
         """Sends a GET to a process; returns status and answer."""
-        return http_request(f"http://127.0.0.1:{self.ports[process.name]}{path}", None, 15)
+        return http_request(f"{self._url(process)}{path}", None, 15)
 
     def metric(self, process: Process, name: str) -> float:
         """The value of a metric of a process; `name` includes the labels."""
-        [value] = [
-            line.split()[-1]
-            for line in str(self.get_path(process, "/metrics")[1]).splitlines()
-            if line.startswith(f"{name} ")
-        ]
-        return float(value)
+        return read_metric(self._url(process), name)
+
+    def _url(self, process: Process) -> str:
+        return f"http://127.0.0.1:{self.ports[process.name]}"
 
     def stop(self) -> None:
         for process in self.processes:
@@ -197,8 +196,8 @@ class Longhorn:
                 builders.longhorn_node(name, {"disk-1": builders.disk(maximum, available=size)})
                 for name, size in available.items()
             ),
-            *(_manager(name) for name in available),
-            _engine_image(available),
+            *map(instance_manager, available),
+            {**engine_image(available), "metadata": {"name": f"engine-{min(available)}"}},
         )
 
     def set_available(self, node: str, size: float) -> None:
@@ -240,8 +239,7 @@ class Longhorn:
         return json.dumps({kind.kind: self.items(kind) for kind in kinds}, sort_keys=True)
 
     def items(self, resource: Resource) -> dict[str, Object]:
-        items = self.cluster.api.get(resource.path(self.namespace))["items"]
-        return {entry["metadata"]["name"]: entry for entry in items}
+        return {name_of(entry): entry for entry in self.cluster.api.get(resource.path(self.namespace))["items"]}
 
     def get(self, resource: Resource, name: str) -> Object:
         return dict(self.cluster.api.get(resource.path(self.namespace, name)))
@@ -268,58 +266,63 @@ class Longhorn:
         """Deletes all objects of a kind with as few calls as possible. A busy API server gives up after a while; the
         next call deletes the remaining ones.
         """
+        path = resource.path(self.namespace)
+        self.until(f"the {resource.plural} are deleted", lambda: self.cluster.api.delete(path))
 
-        def try_delete() -> bool:
-            try:
-                self.cluster.api.delete(resource.path(self.namespace))
-            except ApiError as error:
-                if not error.unreachable:
-                    raise
-                return False
-            return True
+    def erase(self, *kinds: Resource) -> None:
+        """Deletes all objects of some kinds although no controller runs that would remove their finalizers."""
+        for kind in kinds:
+            for name in self.items(kind):
+                self.patch(kind, name, {"metadata": {"finalizers": None}})
+            self.delete_all(kind)
+            self.until("all is gone", partial(self._is_empty, kind))
 
-        self.until(f"the {resource.plural} are deleted", try_delete)
+    def _is_empty(self, kind: Resource) -> bool:
+        return not self.items(kind)
 
-    def exists(self, resource: Resource, name: str) -> bool:
-        """Whether an object exists."""
+    def find(self, resource: Resource, name: str) -> Object:
+        """An object, {} if there is none."""
         try:
-            self.get(resource, name)
+            return self.get(resource, name)
         except ApiError as error:
             if not error.not_found:
                 raise
-            return False
-        return True
+            return {}
+
+    def exists(self, resource: Resource, name: str) -> bool:
+        return self.find(resource, name) != {}
 
     def status(self, uuid: str) -> Object:
         """The status of a DiskSchedule, {} without one."""
-        if not self.exists(DISK_SCHEDULES, uuid):
-            return {}
-        return dict(self.get(DISK_SCHEDULES, uuid).get("status") or {})
+        return dict(self.find(DISK_SCHEDULES, uuid).get("status") or {})
 
     def condition(self, resource: Resource, name: str, kind: str) -> Object:
         """A condition of an object, {} without one."""
-        conditions = (self.get(resource, name).get("status") or {}).get("conditions") or []
-        return next((dict(entry) for entry in conditions if entry["type"] == kind), {})
+        return condition_of(self.find(resource, name), kind)
 
     def schedulable(self, uuid: str) -> Object:
         """The condition Schedulable of a DiskSchedule, {} without one."""
-        return self.condition(DISK_SCHEDULES, uuid, "Schedulable") if self.exists(DISK_SCHEDULES, uuid) else {}
+        return self.condition(DISK_SCHEDULES, uuid, "Schedulable")
 
     def refusals(self, node: str) -> list[str]:
         """The reasons why a node's disks grant nothing, "" for those that do."""
         uuids = [uuid for uuid, raw in self.items(DISK_SCHEDULES).items() if raw["spec"]["nodeID"] == node]
         return [self.schedulable(uuid).get("reason", "") for uuid in uuids]
 
+    def allocation(self, volume: str) -> Object:
+        """The condition DiskAllocation of a volume, {} without one."""
+        return self.condition(LONGHORN_VOLUMES, volume, "DiskAllocation")
+
     def reason(self, volume: str) -> str:
-        return str(self.condition(LONGHORN_VOLUMES, volume, "DiskAllocation").get("reason", ""))
+        return str(self.allocation(volume).get("reason", ""))
 
-    def wait_allocated(self, volume: str) -> None:
-        """Waits until all replicas of a volume have their size granted."""
+    def wait_allocated(self, *volumes: str) -> None:
+        """Waits until all replicas of some volumes have their size granted."""
+        for volume in volumes:
+            self.until(f"{volume} is allocated", partial(self._is_allocated, volume))
 
-        def is_allocated() -> bool:
-            return self.condition(LONGHORN_VOLUMES, volume, "DiskAllocation").get("status") == "True"
-
-        self.until(f"{volume} is allocated", is_allocated)
+    def _is_allocated(self, volume: str) -> bool:
+        return self.allocation(volume).get("status") == "True"
 
     def until(self, what: str, done: Callable[[], _Value], seconds: float = 60) -> _Value:
         """Waits until `done` returns something true; returns that."""
@@ -337,6 +340,19 @@ class Longhorn:
         return "; ".join(parts)
 
 
+@contextmanager
+def started_controllers(rig: Rig) -> Iterator[Longhorn]:
+    """A controller that places the replicas of a rig whose simulator leaves that to DiskSchedules."""
+    rig.cluster.apply(CRD)
+    rig.cluster.apply(MANIFESTS)
+    longhorn = Longhorn(rig.cluster, rig.cluster.service_account_kubeconfig(LONGHORN, ACCOUNT), LONGHORN)
+    longhorn.wait_working(longhorn.start("controllers", *FAST_LEASE))
+    try:
+        yield longhorn
+    finally:
+        longhorn.stop()
+
+
 def replica(name: str, volume: str, size: float, node: str = "", *, healthy: bool = False) -> Object:
     raw = builders.replica(name, volume, node, size=size, healthy=healthy)
     return {**raw, "metadata": {**raw["metadata"], "labels": {"longhornvolume": volume}, "finalizers": ["longhorn.io"]}}
@@ -351,26 +367,6 @@ def image(name: str, size: float, copies: int = 1, disks: Iterable[str] = ()) ->
         "metadata": {"name": name, "finalizers": ["longhorn.io"]},
         "spec": {"dataEngine": "v1", "minNumberOfCopies": copies, "diskFileSpecMap": files},
         "status": {"realSize": int(size * GI), "diskFileStatusMap": {}},
-    }
-
-
-def _manager(node: str) -> Object:
-    return {
-        "apiVersion": builders.LONGHORN,
-        "kind": "InstanceManager",
-        "metadata": {"name": f"manager-{node}"},
-        "spec": {"nodeID": node, "dataEngine": "v1", "image": "manager"},
-        "status": {"currentState": "running"},
-    }
-
-
-def _engine_image(nodes: Iterable[str]) -> Object:
-    return {
-        "apiVersion": builders.LONGHORN,
-        "kind": "EngineImage",
-        "metadata": {"name": f"engine-{min(nodes)}"},
-        "spec": {"image": ""},
-        "status": {"state": "deployed", "nodeDeploymentMap": dict.fromkeys(nodes, True)},
     }
 
 

@@ -24,8 +24,9 @@ from devcluster.process import Process
 from tests import builders
 from tests.builders import GI, Object
 from tests.e2e.disk_schedule import Longhorn, image
-from tests.e2e.disk_schedule_load import disk_states, placeable_replicas
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
+from tests.e2e.disk_schedule_rounds import disk_states, placeable_replicas
+from tests.e2e.objects import condition_of
 
 NODES: Final = tuple(f"n{number}" for number in range(1, 5))
 _REST_SECONDS: Final = 150.0
@@ -275,7 +276,7 @@ class Campaign:
         placeable = set(placeable_replicas(self._longhorn))
         for name, raw in self._items(LONGHORN_VOLUMES).items():
             own = [each for each in replicas.values() if each["spec"]["volumeName"] == name]
-            condition = _condition(raw)
+            condition = condition_of(raw, "DiskAllocation")
             if condition.get("status") == "True":
                 found += _lies(name, raw, own, schedules)
             elif not _is_true_reason(condition, raw, own, (images, schedules, placeable)):
@@ -305,11 +306,6 @@ class Campaign:
     def _resume(self, process: Process) -> None:
         if self._paused.pop(process, None) is not None:
             process.resume()
-
-
-def _condition(volume: Object) -> Object:
-    conditions = (volume.get("status") or {}).get("conditions") or []
-    return next((dict(each) for each in conditions if each["type"] == "DiskAllocation"), {})
 
 
 def _lies(name: str, volume: Object, replicas: list[Object], schedules: dict[str, Object]) -> list[str]:

@@ -46,7 +46,7 @@ class _ReplicaHistory(Informer[Replica]):
 
 
 class DiskScheduleMonitor:
-    """Watches one namespace, while entered."""
+    """Watches one namespace, while entered; at the end nothing must have been wrong."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         self.forged: set[str] = set()  # the resourceVersions of statuses and requests that a test has written itself
@@ -83,9 +83,11 @@ class DiskScheduleMonitor:
         assert self._listed.wait(_START_SECONDS), "the monitor sees nothing"
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._end.set()
         self._thread.join()
+        if kind is None:
+            assert (self.faults, self.relists) == ([], 1), "or versions may have been missed"
 
     async def _watch(self) -> None:
         client = await KubeClient.connect(str(self._kubeconfig))

@@ -4,21 +4,21 @@ The plan is the proposal's. Goals 1 and 2 run ten times, goal 3 three times each
 proposal's configuration), half names (the recommended one); kube-scheduler has its default client limits throughout.
 """
 
-import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
 from rich.table import Table
 
-from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.errors import CoreError
 from scheduler_core.values import replace
 from tests.e2e import plan
-from tests.e2e.plan import Result
+from tests.e2e.bursts import Result, columns
+from tests.e2e.report import Options, Part, draw
 from tests.e2e.rig import PROPOSAL, RECOMMENDED_MANAGED, Rig
 
 FORMS: Final = (PROPOSAL, RECOMMENDED_MANAGED)
@@ -51,7 +51,7 @@ def _restart(rig: Rig, asks: bool) -> Result:  # one shape for all goals
 
 
 def _is_even(result: Result) -> bool:
-    return list(result.per_node.values()) == [4, 4, 4, 4]
+    return result.per_node == plan.EVEN
 
 
 GOALS: Final = (
@@ -64,32 +64,20 @@ GOALS: Final = (
 )
 
 
-def run(
-    folder: Path,
-    repetitions: int | None,
-    report: Callable[[list[Row]], None],
-    placement_guard: GuardMode = GuardMode.OFF,
-) -> list[Row]:
-    """Runs every goal with and without the extender.
-
-    Args:
-        folder: the folder of the cluster
-        repetitions: instead of the plan's ten and three
-        report: receives the rows so far after each goal
-        placement_guard: its mode
-    """
+def report(folder: Path, options: Options) -> Part:
+    """Runs every goal with and without the extender; the rows so far are written after each goal."""
     rows: list[Row] = []
-    with Rig(folder, placement_guard=placement_guard) as rig:
+    with Rig(folder, config=PROPOSAL, placement_guard=options.guard) as rig:
         for prepare in (plan.goal_1_nodes, plan.goal_2_nodes, plan.goal_3_nodes):
             prepare(rig)
         for goal in GOALS:
             for asks in (True, False):
-                rows += [_run_goal(rig, goal, repetitions or goal.repetitions, asks=asks)]
-                report(rows)
-    return rows
+                rows += [_run_goal(rig, goal, options.repetitions or goal.repetitions, asks=asks)]
+                options.write([asdict(row) for row in rows])
+    return Part(_failures(rows), [asdict(row) for row in rows], [_table(rows)])
 
 
-def failures(rows: Iterable[Row]) -> list[str]:
+def _failures(rows: Iterable[Row]) -> list[str]:
     """Results that differ from the plan. It is also a failure if nothing went wrong without the extender."""
     rows = list(rows)
     problems = [f"goal {row.goal}: {failure}" for row in rows for failure in row.failures]
@@ -121,47 +109,21 @@ def _run_goal(rig: Rig, goal: Goal, repetitions: int, *, asks: bool) -> Row:
     return row
 
 
-def table(rows: Iterable[Row]) -> Table:
-    """All rows as a table for people."""
-    drawn = Table(
-        "goal",
-        "extender",
-        "runs",
-        "pods per node (times)",
-        "misplaced",
-        "mended",
-        "overbooked disks",
-        "stuck",
-        "s to ready: median (min-max)",
+def _table(rows: Iterable[Row]) -> Table:
+    return draw(
+        {
+            "goal": row.goal,
+            "extender": "yes" if row.extender else "no",
+            "runs": len(row.results),
+            "pods per node (times)": "; ".join(f"{shape} ({count})" for shape, count in sorted(_shapes(row).items())),
+            **columns(row.results),
+        }
+        for row in rows
     )
-    for row in rows:
-        spread: dict[str, int] = {}
-        for result in row.results:
-            shape = " ".join(f"{node.rpartition('-')[2]}:{count}" for node, count in result.per_node.items())
-            spread[shape] = spread.get(shape, 0) + 1
-        drawn.add_row(
-            row.goal,
-            "yes" if row.extender else "no",
-            str(len(row.results)),
-            "; ".join(f"{shape} ({count})" for shape, count in sorted(spread.items())),
-            *counts(row.results),
-            times(row.results),
-        )
-    return drawn
 
 
-def counts(results: Iterable[Result]) -> list[str]:
-    """The numbers of misplaced pods, mended replicas, overbooked disks and stuck pods."""
-    results = list(results)
-    return [
-        str(sum(len(result.misplaced) for result in results)),
-        str(sum(result.mended for result in results)),
-        str(sum(len(result.overbooked) for result in results)),
-        str(sum(len(result.stuck) for result in results)),
-    ]
-
-
-def times(results: Iterable[Result]) -> str:
-    """The median and the range of the seconds until every pod ran."""
-    seconds = [result.seconds for result in results if result.seconds is not None]
-    return f"{statistics.median(seconds):.1f} ({min(seconds):.1f}-{max(seconds):.1f})" if seconds else "never"
+def _shapes(row: Row) -> Counter[str]:
+    return Counter(
+        " ".join(f"{node.rpartition('-')[2]}:{count}" for node, count in result.per_node.items())
+        for result in row.results
+    )

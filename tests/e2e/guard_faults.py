@@ -4,35 +4,33 @@ What goes wrong is counted from API objects and watches alone (`placement_audit.
 """
 
 import sys
-import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.table import Table
-
-from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, MUTATING_WEBHOOKS, PODS, SECRETS
+from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS, SECRETS
 from devcluster.pki import CertificateAuthority
 from devcluster.programs import NAMESPACE
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from scheduler_core.model.longhorn import REVIEWED
-from tests.e2e.harsh_burst import APP, HarshBurst, Outcome, outcome_of
+from tests.e2e.bursts import Outcome, settled_burst
+from tests.e2e.harsh_burst import APP, HarshBurst, is_wrong
 from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import Object
-from tests.e2e.placement_audit import PlacementAudit
-from tests.e2e.pod_states import wait_until_quiet
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.repeated import Repeated
+from tests.e2e.report import Options, Part, draw
+from tests.e2e.rig import Rig
 
 Fault = Callable[[Rig, str], AbstractContextManager[None]]
 # The pods of a burst are decided about before the first volume is placed, as in a cluster with slow disks.
 SIMULATOR: Final = {"provision_seconds": [4.0, 5.0], "schedule_retry": 5, "strict_local_retry": 5, "resync_period": 5}
 _WEBHOOK: Final = MUTATING_WEBHOOKS.path(name=PLACEMENT_GUARD.name)
 _SECRET: Final = SECRETS.path(NAMESPACE, PLACEMENT_GUARD.name)
+_BURSTS: Final = 10
 
 
 @contextmanager
@@ -69,7 +67,7 @@ def _stalled(seconds: float) -> Fault:
             time.sleep(seconds)
             process.resume()
 
-        with repeat(stall, seconds=1 - seconds):
+        with Repeated(stall, lambda: 1 - seconds):
             yield
 
     return stalled
@@ -91,7 +89,7 @@ def distrusted(rig: Rig, leader: str) -> Iterator[None]:
             webhook["clientConfig"]["caBundle"] = bundle
         rig.cluster.api.patch(_WEBHOOK, {"webhooks": webhooks})
 
-    with repeat(distrust, seconds=0.2):
+    with Repeated(distrust, lambda: 0.2):
         yield
 
 
@@ -126,24 +124,6 @@ def api_server_restarted(rig: Rig, leader: str) -> Iterator[None]:
     del leader
     rig.cluster.processes["kube-apiserver"].restart()
     yield
-
-
-@contextmanager
-def repeat(action: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Repeats an action in another thread, so many seconds after its last end."""
-    ended = threading.Event()
-
-    def run_repeatedly() -> None:
-        while not ended.wait(seconds):
-            action()
-
-    with ThreadPoolExecutor(1) as pool:
-        repetition = pool.submit(run_repeatedly)
-        try:
-            yield
-        finally:
-            ended.set()
-            repetition.result()
 
 
 FAULTS: Final[dict[str, Fault]] = {
@@ -183,18 +163,17 @@ class _Placements:
             self.reviewed.setdefault(raw["metadata"]["name"], annotations.get(REVIEWED) == place)
 
 
-def run(folder: Path, repetitions: int, faults: Sequence[str] = tuple(FAULTS)) -> list[FaultyBurst]:
+def report(folder: Path, options: Options) -> Part:
     """Runs so many bursts with each fault, as installed."""
     bursts: list[FaultyBurst] = []
-    with Rig(folder, candidates=2, config=RECOMMENDED_MANAGED, simulator=SIMULATOR) as rig:
-        for fault in faults:
-            for seed in range(1, repetitions + 1):
+    with Rig(folder, candidates=2, simulator=SIMULATOR) as rig:
+        for fault in FAULTS:
+            for seed in range(1, (options.repetitions or _BURSTS) + 1):
                 bursts.append(_run_once(rig, fault, seed))
                 print(f"guard faults: {bursts[-1]}", file=sys.stderr)
-                for name in ("extender-1", "extender-2"):
-                    if name not in rig.candidates:
-                        rig.start_candidate(name)
-    return bursts
+                rig.restore_candidates()
+    rows = [_row(fault, [each for each in bursts if each.fault == fault]) for fault in FAULTS]
+    return Part([], [asdict(each) for each in bursts], [draw(rows)])
 
 
 def wait_until_callable(rig: Rig) -> str:
@@ -202,67 +181,49 @@ def wait_until_callable(rig: Rig) -> str:
 
     def callable_leader() -> str:
         leader = rig.leader()
-        states = [rig.request(name, "/state") for name in rig.candidates]
-        published = [code == 200 and answer["service"]["placementGuard"]["published"] for code, answer in states]
+        published = [rig.service(name)["placementGuard"]["published"] for name in rig.candidates]
         return leader if leader and all(published) else ""
 
     return rig.until("the guard can be called", callable_leader)
+
+
+def placed_replicas(rig: Rig) -> int:
+    return sum(bool(raw["spec"].get("diskID")) for raw in rig.longhorn(LONGHORN_REPLICAS))
 
 
 def _run_once(rig: Rig, fault: str, seed: int) -> FaultyBurst:
     leader = wait_until_callable(rig)
     burst = HarshBurst.of(seed)
     burst.add_nodes(rig)
-    objects = burst.objects()
-    replicas = LONGHORN_REPLICAS.path(NAMESPACE)
-    before = len(rig.items(replicas))
-    rig.post(entry for entry in objects if entry["kind"] == CLAIMS.kind)
+    before = placed_replicas(rig)
+
+    @contextmanager
+    def break_guard() -> Iterator[None]:
+        rig.until("the moment of the fault", lambda: placed_replicas(rig) - before >= 3)
+        with FAULTS[fault](rig, leader):
+            yield
+
     placements = _Placements()
-    try:
-        with PlacementAudit(rig) as audit, ObjectWatch(rig.cluster, replicas, placements.note):
-            rig.post(entry for entry in objects if entry["kind"] == PODS.kind)
-
-            def some_are_placed() -> bool:
-                return sum(bool(raw["spec"].get("diskID")) for raw in rig.items(replicas)) - before >= 3
-
-            rig.until("the moment of the fault", some_are_placed)
-            with FAULTS[fault](rig, leader):
-                settled = wait_until_quiet(rig, APP, audit.started)
-            outcome = outcome_of(rig, seed, audit, settled)
-    finally:
-        rig.remove(APP)
-        rig.remove_nodes(*burst.nodes)
+    with (
+        ObjectWatch(rig.cluster, LONGHORN_REPLICAS.path(NAMESPACE), placements.note),
+        settled_burst(rig, APP, burst.objects(), burst.nodes, break_guard) as (audit, settled),
+    ):
+        outcome = Outcome.of(rig, APP, seed, audit, settled)
     reviewed = placements.reviewed.values()
     return FaultyBurst(fault, outcome, len(reviewed), len(reviewed) - sum(reviewed))
 
 
-def table(bursts: Sequence[FaultyBurst]) -> Table:
-    """The faults as a table for people."""
-    columns = (
-        "fault",
-        "bursts",
-        "wrong",
-        "Gi overbooked",
-        "misplaced",
-        "mended",
-        "stuck",
-        "waiting",
-        "placements",
-        "unreviewed",
-    )
-    drawn = Table(*columns)
-    for fault in dict.fromkeys(each.fault for each in bursts):
-        own = [each for each in bursts if each.fault == fault]
-        outcomes = [each.outcome for each in own]
-        counts = (
-            sum(each.misplaced for each in outcomes),
-            sum(each.mended for each in outcomes),
-            sum(each.stuck for each in outcomes),
-            sum(each.waiting for each in outcomes),
-            sum(each.placements for each in own),
-            sum(each.unreviewed for each in own),
-        )
-        wrong = sum(each.wrong for each in outcomes)
-        over = sum(each.overbooked for each in outcomes)
-        drawn.add_row(fault, str(len(own)), str(wrong), f"{over:g}", *map(str, counts))
-    return drawn
+def _row(fault: str, bursts: Sequence[FaultyBurst]) -> dict[str, object]:
+    outcomes = [each.outcome for each in bursts]
+    return {
+        "fault": fault,
+        "bursts": len(bursts),
+        "wrong": sum(map(is_wrong, outcomes)),
+        "Gi overbooked": f"{sum(each.overbooked for each in outcomes):g}",
+        "misplaced": sum(each.misplaced for each in outcomes),
+        "mended": sum(each.mended for each in outcomes),
+        "stuck": sum(each.stuck for each in outcomes),
+        "waiting": sum(each.waiting for each in outcomes),
+        "placements": sum(each.placements for each in bursts),
+        "unreviewed": sum(each.unreviewed for each in bursts),
+    }

@@ -9,27 +9,24 @@ import sys
 import threading
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
-
-from rich.table import Table
+from typing import Final
 
 from app.extender.offer_store import CONFIG_MAP, KEY
 from app.kube.resources import CONFIG_MAPS
 from devcluster.build import SCHEDULER
-from devcluster.http_check import http_request, is_filtered
 from devcluster.programs import NAMESPACE
 from scheduler_core.errors import CoreError
 from scheduler_core.offers.handover_record import decode_record
-from tests.e2e.goals import counts, times
-from tests.e2e.leader_monitor import PROBE, LeaderMonitor
+from tests.e2e.bursts import Result, columns, split, wait_for_result
+from tests.e2e.leader_monitor import LeaderMonitor, ServiceMonitor
 from tests.e2e.objects import Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
-from tests.e2e.plan import Result, wait_for_result
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.report import Options, Part, draw
+from tests.e2e.rig import Rig
 
 GROUP: Final = "handover"
 MAX_SILENCE: Final = 2.0
@@ -42,10 +39,12 @@ _SETTLE_SECONDS: Final = 300.0
 _OFFERS_SECONDS: Final = 240.0
 # The extender's own periods: an API server that is busy with 400 pods may take seconds for a call.
 _DEFAULT_LEASE: Final = ("--lease-duration", "15", "--renew-deadline", "10", "--retry-period", "2")
+# With ten workers, attaching 120 volumes is what takes longest.
+FAST_ATTACHER: Final = {"attach_workers": 10_000}
 # So that Longhorn is not what takes longest with 400 pods.
-_FAST: Final = {"workers": 16, "status_period": 5, "capacity_period": 10, "attach_workers": 10_000}
+_FAST: Final = {"workers": 16, "status_period": 5, "capacity_period": 10, **FAST_ATTACHER}
 _POLL: Final = 0.02
-_READY_SECONDS: Final = 60.0
+_REPETITIONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +70,13 @@ class Load:
         """Creates all pods, those with volumes last, while kube-scheduler stands still. So it finds all of them at once."""
         workload = Workload(app=GROUP, group=GROUP, volumes=[Volume(f"{_SIZE_GI}Gi")] * self.claims)
         others = Workload(app=_OTHERS, group=_OTHERS, volumes=(), asks=False)
-        objects = [entry for number in range(self.pods) for entry in workload.loose(number)]
-        rig.post(entry for entry in objects if entry["kind"] != "Pod")
+        claims, pods = split(entry for number in range(self.pods) for entry in workload.loose(number))
+        rig.post(claims)
         scheduler = rig.cluster.processes[SCHEDULER]
         scheduler.pause()
         try:
             rig.post(others.loose(number)[-1] for number in range(self.others))
-            rig.post(entry for entry in objects if entry["kind"] == "Pod")
+            rig.post(pods)
         finally:
             scheduler.resume()
 
@@ -107,33 +106,6 @@ class HandOver:
         """How many pods and volumes are not where they should be."""
         result = self.result
         return len(result.misplaced) + result.mended + len(result.stuck) + (not self.full) + self.two_leaders
-
-
-class ServiceMonitor:
-    """Asks the address that kube-scheduler has, while entered."""
-
-    def __init__(self, rig: Rig) -> None:
-        self.longest_gap = 0.0  # the longest time without an answer, in seconds
-        self._url = f"http://{rig.address}/filter"
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        answered = time.monotonic()
-        while not self._end.wait(0.05):
-            if is_filtered(*http_request(self._url, PROBE, 1)):
-                now = time.monotonic()
-                self.longest_gap = max(self.longest_gap, now - answered)
-                answered = now
-        self.longest_gap = max(self.longest_gap, time.monotonic() - answered)
 
 
 def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOver:
@@ -195,7 +167,7 @@ def update_candidates(rig: Rig, *, offers: int, env: Mapping[str, str] | None = 
     names = [name for name in itertools.islice(numbers, 2 * len(former)) if name not in former]
     for name, old in zip(names, former, strict=False):
         rig.start_candidate(name, env)
-        rig.until(f"{name} is ready", partial(_is_ready, rig, name), _READY_SECONDS)
+        rig.until(f"{name} is ready", partial(_is_ready, rig, name))
         if rig.leader() == old:
             count = _count_offers(rig, old)
             counts.append(count)
@@ -225,8 +197,7 @@ def _count_offers(rig: Rig, leader: str) -> int:
 
 
 def remove(rig: Rig) -> None:
-    rig.remove(GROUP)
-    rig.remove(_OTHERS)
+    rig.remove(GROUP, _OTHERS)
 
 
 @dataclass(frozen=True)
@@ -254,15 +225,23 @@ class Row:
     failures: list[str] = field(default_factory=list)
 
 
-def run_all(folder: Path, repetitions: int) -> Iterator[Row]:
-    """Yields the outcomes of each ending, on one rig."""
-    with Rig(folder, candidates=2, config=RECOMMENDED_MANAGED, simulator=_FAST, more_arguments=_DEFAULT_LEASE) as rig:
+def report(folder: Path, options: Options) -> Part:
+    """Runs each ending on one rig; what has ended is written before the next one begins."""
+    rows: list[Row] = []
+    repetitions = options.repetitions or _REPETITIONS
+    with Rig(folder, candidates=2, simulator=_FAST, more_arguments=_DEFAULT_LEASE) as rig:
         BURST.add_nodes(rig)
         for ending in ENDINGS:
-            row = Row(ending)
+            rows.append(Row(ending))
             for number in range(repetitions):
-                print(f"{ending.name}, {number + 1} of {repetitions}: {_repeat(rig, row)}", file=sys.stderr)
-            yield row
+                print(f"{ending.name}, {number + 1} of {repetitions}: {_repeat(rig, rows[-1])}", file=sys.stderr)
+            options.write(_content(rows))
+    failures = [failure for row in rows for failure in row.failures]
+    return Part(failures, _content(rows), [draw(map(_columns, rows))])
+
+
+def _content(rows: Sequence[Row]) -> list[object]:
+    return [asdict(outcome) for row in rows for outcome in row.outcomes]
 
 
 def _repeat(rig: Rig, row: Row) -> str:
@@ -274,10 +253,7 @@ def _repeat(rig: Rig, row: Row) -> str:
         return row.failures[-1]
     finally:
         remove(rig)
-        for number in (1, 2):
-            if len(rig.candidates) < 2 and f"extender-{number}" not in rig.candidates:
-                rig.start_candidate(f"extender-{number}")
-        rig.until("a candidate answers", rig.leader)
+        rig.restore_candidates()
     row.outcomes.append(outcome)
     if outcome.wrong:
         row.failures.append(f"{row.ending.name}: {outcome}")
@@ -289,29 +265,14 @@ def _repeat(rig: Rig, row: Row) -> str:
     )
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """All endings as a table for people."""
-    drawn = Table(
-        "ending",
-        "runs",
-        "open offers of the ending leaders",
-        "misplaced",
-        "mended",
-        "overbooked disks",
-        "stuck",
-        "s without an answer: longest",
-        "s the Service led nowhere: longest",
-        "s to ready: median (min-max)",
-    )
-    for row in rows:
-        results = [outcome.result for outcome in row.outcomes]
-        drawn.add_row(
-            row.ending.name,
-            str(len(results)),
-            ", ".join(str(count) for outcome in row.outcomes for count in outcome.open_offers),
-            *counts(results),
-            f"{max((outcome.longest_silence for outcome in row.outcomes), default=0):.2f}",
-            f"{max((outcome.longest_service_gap for outcome in row.outcomes), default=0):.2f}",
-            times(results),
-        )
-    return drawn
+def _columns(row: Row) -> dict[str, object]:
+    return {
+        "ending": row.ending.name,
+        "runs": len(row.outcomes),
+        "open offers of the ending leaders": ", ".join(
+            str(count) for outcome in row.outcomes for count in outcome.open_offers
+        ),
+        **columns([outcome.result for outcome in row.outcomes]),
+        "s without an answer: longest": f"{max((each.longest_silence for each in row.outcomes), default=0):.2f}",
+        "s the Service led nowhere: longest": f"{max((each.longest_service_gap for each in row.outcomes), default=0):.2f}",
+    }

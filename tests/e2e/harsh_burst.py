@@ -10,24 +10,21 @@ What happened is counted from API objects and watches alone (`placement_audit.py
 
 import random
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from rich.table import Table
-
-from app.kube.resources import CLAIMS, PODS
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.extender_settings import GuardMode
 from scheduler_core.longhorn.placement import DiskCandidate, possible_choices
 from scheduler_core.model import longhorn
 from scheduler_core.values import replace
+from tests.e2e.bursts import Outcome, settled_burst
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
-from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.placement_latency import PlacementLatency
-from tests.e2e.pod_states import PodState, Settled, wait_until_quiet
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.report import Options, Part, draw
+from tests.e2e.rig import Rig
 
 APP: Final = "harsh"
 STRICT: Final = "longhorn-strict"
@@ -43,7 +40,7 @@ _STEP: Final = 5
 _PARTS: Final = (1, 2)
 _CLAIMS_PER_POD: Final = (3, 4)
 _ORDERS: Final = 200
-_GIBIBYTE: Final = 2**30
+_BURSTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,89 +128,56 @@ class HarshBurst:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What happened in one burst."""
-
-    seed: int
-    overbooked: float  # Gi that were too many on disks, each disk at its worst
-    misplaced: int  # bound pods with a local volume whose replicas are on other nodes
-    mended: int  # replicas placed elsewhere than where their volume was, also if a local one was created later
-    stuck: int  # bound pods that did not come to run
-    waiting: int  # pods that got no node
-    seconds: float | None  # until every pod ran, None if not every pod did
-
-    @property
-    def wrong(self) -> bool:
-        """Whether anything but running pods with local volumes came out."""
-        return bool(self.overbooked or self.misplaced or self.mended or self.stuck or self.waiting)
-
-
-def run(folder: Path, seeds: Sequence[int], guards: Sequence[GuardMode]) -> dict[GuardMode, list[Outcome]]:
-    """Runs every burst with each mode of the placement guard; returns the outcomes by mode."""
+def report(folder: Path, options: Options) -> Part:
+    """Runs every burst without the placement guard and, if it is on, with it."""
     outcomes: dict[GuardMode, list[Outcome]] = {}
-    for guard in guards:
+    for guard in dict.fromkeys((WITHOUT, options.guard)):
         arguments = ("--packing", Packing.EXACT)
-        way = folder / guard
-        with Rig(way, config=RECOMMENDED_MANAGED, more_arguments=arguments, audit=True, placement_guard=guard) as rig:
-            for seed in seeds:
-                outcome = run_once(rig, seed)
-                outcomes.setdefault(guard, []).append(outcome)
-                print(f"harsh burst, guard {guard}: {outcome}", file=sys.stderr)
+        with Rig(folder / guard, more_arguments=arguments, audit=True, placement_guard=guard) as rig:
+            for seed in range(1, (options.repetitions or _BURSTS) + 1):
+                outcomes.setdefault(guard, []).append(run_once(rig, seed))
+                print(f"harsh burst, guard {guard}: {outcomes[guard][-1]}", file=sys.stderr)
             latency = PlacementLatency.of(rig.cluster.audit_events(), rig.cluster.api.text("/metrics"))
             print(f"harsh burst, guard {guard}: {latency}", file=sys.stderr)
-    return outcomes
+    rows = [
+        {
+            "harsh burst": f"guard: {guard}",
+            "seed": each.seed,
+            "Gi overbooked": f"{each.overbooked:g}",
+            "pods misplaced": each.misplaced,
+            "mended": each.mended,
+            "stuck": each.stuck,
+            "waiting": each.waiting,
+            "all ready (s)": "never" if each.seconds is None else f"{each.seconds:.1f}",
+        }
+        for guard, runs in outcomes.items()
+        for each in runs
+    ]
+    content = {guard: [asdict(each) for each in runs] for guard, runs in outcomes.items()}
+    return Part(failures(outcomes), content, [draw(rows)])
 
 
 def run_once(rig: Rig, seed: int) -> Outcome:
     """Runs one burst on nodes of its own, which are removed with it."""
     burst = HarshBurst.of(seed)
     burst.add_nodes(rig)
-    objects = burst.objects()
-    rig.post(entry for entry in objects if entry["kind"] == CLAIMS.kind)
-    try:
-        with PlacementAudit(rig) as audit:
-            rig.post(entry for entry in objects if entry["kind"] == PODS.kind)
-            return outcome_of(rig, seed, audit, wait_until_quiet(rig, APP, audit.started))
-    finally:
-        rig.remove(APP)
-        rig.remove_nodes(*burst.nodes)
+    with settled_burst(rig, APP, burst.objects(), burst.nodes) as (audit, settled):
+        return Outcome.of(rig, APP, seed, audit, settled)
 
 
-def outcome_of(rig: Rig, seed: int, audit: PlacementAudit, settled: Settled) -> Outcome:
-    """What happened in a burst that has come to rest."""
-    return Outcome(
-        seed,
-        audit.bytes_overbooked / _GIBIBYTE,
-        len(settled.bound.intersection(rig.misplaced_pods(APP, placed=True))),
-        audit.misplacements,
-        settled.count(PodState.BOUND),
-        settled.count(PodState.WAITING),
-        settled.seconds_until_ready,
-    )
+def is_wrong(outcome: Outcome) -> bool:
+    """Whether anything but running pods with local volumes came out: every node has an exact packing of its pods."""
+    return outcome.faulty or outcome.waiting > 0
 
 
-def failures(outcomes: dict[GuardMode, list[Outcome]]) -> list[str]:
+def failures(outcomes: Mapping[GuardMode, Sequence[Outcome]]) -> list[str]:
     """What happened against expectation: something wrong with the guard, or nothing wrong without it."""
     texts = [
         f"harsh burst, guard {guard}: {each}"
         for guard, runs in outcomes.items()
         for each in runs
-        if guard is not WITHOUT and each.wrong
+        if guard is not WITHOUT and is_wrong(each)
     ]
-    if WITHOUT in outcomes and not any(each.wrong for each in outcomes[WITHOUT]):
+    if WITHOUT in outcomes and not any(map(is_wrong, outcomes[WITHOUT])):
         texts.append("harsh burst: nothing went wrong without the guard")
     return texts
-
-
-def table(outcomes: dict[GuardMode, list[Outcome]]) -> Table:
-    """The outcomes as a table for people."""
-    drawn = Table(
-        "harsh burst", "seed", "Gi overbooked", "pods misplaced", "mended", "stuck", "waiting", "all ready (s)"
-    )
-    for guard, runs in outcomes.items():
-        for each in runs:
-            counts = (each.misplaced, each.mended, each.stuck, each.waiting)
-            ready = "never" if each.seconds is None else f"{each.seconds:.1f}"
-            drawn.add_row(f"guard: {guard}", str(each.seed), f"{each.overbooked:g}", *map(str, counts), ready)
-    return drawn

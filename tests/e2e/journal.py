@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -116,3 +116,8 @@ def _offers(lines: Iterable[Mapping[str, Any]]) -> Iterator[Offer]:
 
 def _seconds(entry: Mapping[str, Any]) -> float:
     return datetime.fromisoformat(entry["timestamp"]).timestamp()
+
+
+def quantiles(times: Sequence[float]) -> str:
+    """The median, the 99th percentile and the most of sorted milliseconds."""
+    return f"{times[len(times) // 2]:.1f} / {times[len(times) * 99 // 100]:.1f} / {times[-1]:.1f}" if times else "none"

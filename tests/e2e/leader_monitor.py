@@ -1,48 +1,40 @@
-"""Monitors the candidates: two that answer at once are two leaders."""
+"""Monitors the candidates: two that answer at once are two leaders. And the Service, which leads to one that answers."""
 
 import http.client
 import json
-import threading
 import time
-from typing import Final, Self
+from typing import Final
 from urllib.parse import urlsplit
 
-from devcluster.http_check import is_filtered
+from devcluster.http_check import http_request, is_filtered
+from tests.e2e.repeated import Repeated
 from tests.e2e.rig import Rig
 
 PROBE: Final = {"Pod": {"metadata": {"name": "monitor"}}, "NodeNames": []}
 _QUESTION: Final = json.dumps(PROBE)
 _HEADERS: Final = {"Content-Type": "application/json"}
 _TIMEOUT: Final = 0.5
+_PAUSE: Final = 0.05
 
 
-class LeaderMonitor:
+class LeaderMonitor(Repeated):
     """Asks every candidate repeatedly whether it answers, while entered."""
 
     def __init__(self, rig: Rig) -> None:
+        super().__init__(
+            lambda: self._note(time.monotonic(), list(filter(self._answers, rig.candidates))), lambda: _PAUSE
+        )
         # Times at which several candidates answered, and their names.
         self.double_answers: list[tuple[float, list[str]]] = []
         self.silent_since: float | None = None  # since when no candidate answers, None if one does
         self.longest_silence = 0.0  # the longest time in which no candidate answered, in seconds
         self._rig = rig
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
         self._connections: dict[str, http.client.HTTPConnection] = {}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
+        super().__exit__()
         for connection in self._connections.values():
             connection.close()
-        self._note(time.monotonic(), [])
-
-    def _watch(self) -> None:
-        while not self._end.wait(0.05):
-            self._note(time.monotonic(), [name for name in self._rig.candidates if self._answers(name)])
 
     def _answers(self, name: str) -> bool:
         # Connections are kept: a new one for each of forty questions a second costs more than the answers.
@@ -69,3 +61,25 @@ class LeaderMonitor:
             self.silent_since = None
         elif not answering and self.silent_since is None:
             self.silent_since = now
+
+
+class ServiceMonitor(Repeated):
+    """Asks the address that kube-scheduler has, while entered."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(self._ask, lambda: _PAUSE)
+        self.longest_gap = 0.0  # the longest time without an answer, in seconds
+        self._url = f"http://{rig.address}/filter"
+        self._answered = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._note(time.monotonic())
+
+    def _ask(self) -> None:
+        if is_filtered(*http_request(self._url, PROBE, 1)):
+            self._note(time.monotonic())
+
+    def _note(self, now: float) -> None:
+        self.longest_gap = max(self.longest_gap, now - self._answered)
+        self._answered = now

@@ -1,15 +1,92 @@
-"""The Kubernetes objects that tests create: pods with claims, loose or of StatefulSets."""
+"""The Kubernetes objects that tests create, and what they read of objects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-Object = dict[str, Any]
+from simulator.images import ENGINE_IMAGE
+from tests import builders
+
+Object = builders.Object
 
 PAUSE: Final = "registry.k8s.io/pause:3.10"  # named only: nothing is pulled here
 RESOURCE: Final = "longhorn.io/scheduler-extender"
 HOSTNAME: Final = "kubernetes.io/hostname"
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 LOCAL: Final = "longhorn-local"
+RUNNING: Final = "Running"
+
+
+def name_of(raw: Object) -> str:
+    return str(raw["metadata"]["name"])
+
+
+def node_of(pod: Object) -> str:
+    return str(pod["spec"].get("nodeName") or "")
+
+
+def runs(pod: Object) -> bool:
+    return bool(pod["status"].get("phase") == RUNNING)
+
+
+def condition_of(raw: Object, kind: str) -> Object:
+    """An object's condition of a kind, {} without one."""
+    conditions = (raw.get("status") or {}).get("conditions") or ()
+    return next((dict(entry) for entry in conditions if entry["type"] == kind), {})
+
+
+def scheduling_message(pod: Object) -> str:
+    """Why kube-scheduler has found no node for a pod, "" if it has not said so."""
+    return str(condition_of(pod, "PodScheduled").get("message", ""))
+
+
+def selected_node(claim: Object) -> str:
+    """The node that kube-scheduler has chosen for a claim, "" for none."""
+    return str((claim["metadata"].get("annotations") or {}).get(SELECTED_NODE, ""))
+
+
+def claim_of(name: str, size: str, storage_class: str, labels: Mapping[str, str] | None = None, **spec: Any) -> Object:
+    """A claim; further spec fields by their API names."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": "default", "labels": dict(labels or {})},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": storage_class,
+            "resources": {"requests": {"storage": size}},
+            **spec,
+        },
+    }
+
+
+def asking_pod(name: str, claims: Sequence[str], selector: Mapping[str, str]) -> Object:
+    """A pod that requests the extender and mounts claims."""
+    spec = {
+        "terminationGracePeriodSeconds": 0,
+        "nodeSelector": dict(selector),
+        "containers": [{"name": "db", "image": PAUSE, "resources": _resources(asks=True)}],
+        "volumes": [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def _resources(*, asks: bool) -> Object:
+    amounts = {RESOURCE: "1"} if asks else {}
+    return {"requests": dict(amounts), "limits": dict(amounts)}
+
+
+def longhorn_volume(name: str, size: float = 100, **spec: Any) -> Object:
+    """A detached Longhorn volume of some Gi that was never attached."""
+    fields = {"image": ENGINE_IMAGE, "frontend": "blockdev", "nodeID": "", "nodeSelector": [], "diskSelector": []}
+    return builders.volume(name, size, **{**fields, **spec})
+
+
+def retained_volume(name: str, size: str, storage_class: str, **spec: Any) -> Object:
+    """A PersistentVolume of the Longhorn volume of its name."""
+    csi = {"driver": "driver.longhorn.io", "volumeHandle": name}
+    fields = {"persistentVolumeReclaimPolicy": "Retain", "csi": csi, **spec}
+    return builders.available_volume(name, size, storage_class=storage_class, **fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +116,12 @@ class Workload:
 
     def pod_spec(self) -> Object:
         """A pod's spec without its volumes."""
-        resources = {RESOURCE: "1"} if self.asks else {}
         mounts = [{"name": name, "mountPath": f"/{name}"} for name in self._claims()]
         spec: Object = {
             "terminationGracePeriodSeconds": 0,
             "nodeSelector": {"group": self.group, **({HOSTNAME: self.only} if self.only else {})},
             "containers": [
-                {
-                    "name": "db",
-                    "image": PAUSE,
-                    "resources": {"requests": resources, "limits": resources},
-                    "volumeMounts": mounts,
-                }
+                {"name": "db", "image": PAUSE, "resources": _resources(asks=self.asks), "volumeMounts": mounts}
             ],
         }
         return {**spec, "nodeName": self.node} if self.node else spec
@@ -58,16 +129,8 @@ class Workload:
     def _claims(self) -> list[str]:
         return [f"data-{index}" for index in range(len(self.volumes))]
 
-    def claim(self, name: str, volume: Volume) -> Object:
-        """A claim for a volume."""
-        return {
-            "metadata": {"name": name, "labels": self._labels},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": volume.storage_class,
-                "resources": {"requests": {"storage": volume.size}},
-            },
-        }
+    def _claim(self, name: str, volume: Volume) -> Object:
+        return claim_of(name, volume.size, volume.storage_class, self._labels)
 
     def loose(self, number: int = 0) -> list[Object]:
         """The claims of a pod without a controller, and the pod."""
@@ -75,10 +138,7 @@ class Workload:
         names = {name: f"{name}-{pod}" for name in self._claims()}
         volumes = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for name, claim in names.items()]
         return [
-            *(
-                {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **self.claim(names[name], volume)}
-                for name, volume in zip(names, self.volumes, strict=True)
-            ),
+            *(self._claim(names[name], volume) for name, volume in zip(names, self.volumes, strict=True)),
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
@@ -100,7 +160,7 @@ class Workload:
                 "selector": {"matchLabels": {"app": self.app}},
                 "template": {"metadata": {"labels": self._labels}, "spec": self.pod_spec()},
                 "volumeClaimTemplates": [
-                    self.claim(name, volume) for name, volume in zip(self._claims(), self.volumes, strict=True)
+                    self._claim(name, volume) for name, volume in zip(self._claims(), self.volumes, strict=True)
                 ],
             },
         }

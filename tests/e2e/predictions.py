@@ -7,22 +7,19 @@ prediction. Seeds follow each other, because volumes with several replicas may b
 
 import json
 import random
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from app.kube.client import ApiError
-from app.kube.resources import CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, NODES
-from devcluster.programs import NAMESPACE
-from devcluster.stack import disk_statuses
-from tests.builders import storage_class
-from tests.e2e.objects import LOCAL, Object, Volume, Workload
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
-from tests.worlds.service import EXTENDER
+from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, LONGHORN_VOLUMES, NODES
+from tests.builders import GI, storage_class
+from tests.e2e.objects import LOCAL, Object, Volume, Workload, name_of, node_of, runs
+from tests.e2e.report import Options, Part
+from tests.e2e.rig import Rig, run_extender
 
 # Where many replicas are placed at once, fifty orders miss some distributions: of 12 large clusters two went as only 1,000 orders predict.
 ORDERS: Final = 1_000
@@ -41,7 +38,8 @@ _CLASSES: Final = (LOCAL, "two-local", "two-apart")
 _APPS: Final = ("one", "two")
 # Each four seeds have each verb once; of eight seeds the last four have large clusters.
 _VERBS: Final = 4
-_GI: Final = 1024**3
+# Each fourth one has the same verb.
+_CLUSTERS: Final = 32
 
 
 @dataclass
@@ -85,20 +83,15 @@ class Change:
     make: Callable[[], None]  # makes it
 
 
-def run(folder: Path, seeds: Iterable[int]) -> Agreement:
-    """Compares every seed on a rig of its own."""
+def report(folder: Path, options: Options) -> Part:
+    """Compares every seed, one after the other on one rig."""
     agreement = Agreement()
-    with Rig(folder, config=RECOMMENDED_MANAGED, simulator=_SIMULATOR) as rig:
-        prepare(rig)
-        for seed in seeds:
+    with Rig(folder, simulator=_SIMULATOR) as rig:
+        parameters = {"two-local": "best-effort", "two-apart": "disabled"}
+        rig.create(*(_storage_class(name, locality) for name, locality in parameters.items()))
+        for seed in range(1, (options.repetitions or _CLUSTERS) + 1):
             compare(rig, seed, folder, agreement)
-    return agreement
-
-
-def prepare(rig: Rig) -> None:
-    """Adds the StorageClasses of the random clusters."""
-    parameters = {"two-local": "best-effort", "two-apart": "disabled"}
-    rig.create(*(_storage_class(name, locality) for name, locality in parameters.items()))
+    return Part(agreement.wrong, asdict(agreement), [agreement.text()])
 
 
 def _storage_class(name: str, locality: str) -> Object:
@@ -113,8 +106,10 @@ def compare(rig: Rig, seed: int, folder: Path, agreement: Agreement) -> None:
         cluster.rest()
         before = cluster.observe()
         change = cluster.choose_change()
-        file = take_snapshot(rig, folder / f"seed-{seed}.yaml")
-        prediction = predict(file, change.arguments)
+        file = str(folder / f"seed-{seed}.yaml")
+        run_extender(rig.cluster, "snapshot", "--file", file, quiet=False)
+        options = ("--snapshot", file, "--orders", str(ORDERS), "-o", "json")
+        prediction = json.loads(run_extender(None, "what-if", *change.arguments, *options, quiet=False))
         change.make()
         cluster.rest()
         name = f"seed {seed}, {' '.join(change.arguments)}"
@@ -122,22 +117,9 @@ def compare(rig: Rig, seed: int, folder: Path, agreement: Agreement) -> None:
         problems = cluster.compare(name, prediction, before, agreement)
         if problems:
             agreement.wrong += problems
-            take_snapshot(rig, folder / f"seed-{seed}-after.yaml")
+            run_extender(rig.cluster, "snapshot", "--file", str(folder / f"seed-{seed}-after.yaml"), quiet=False)
     finally:
         cluster.remove()
-
-
-def take_snapshot(rig: Rig, file: Path) -> Path:
-    command = [EXTENDER, "snapshot", "--kubeconfig", str(rig.cluster.kubeconfig), "--file", str(file)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return file
-
-
-def predict(snapshot: Path, arguments: Sequence[str]) -> Any:
-    command = [EXTENDER, "what-if", "--snapshot", str(snapshot), *arguments, "--orders", str(ORDERS), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode in (0, 1), done.stderr
-    return json.loads(done.stdout)
 
 
 @dataclass(frozen=True)
@@ -189,22 +171,15 @@ class RandomCluster:
     def remove(self) -> None:
         """Deletes everything that belongs to the seed."""
         self._rig.remove(*self._apps)
-        nodes = {raw["metadata"]["name"] for raw in self._rig.items(NODES.path())}
-        self._rig.remove_nodes(*sorted(nodes & set(self._nodes)))
-        for name in sorted(set(self._nodes) - nodes):
-            _delete_longhorn_node(self._rig, name)
+        self._rig.remove_nodes(*self._nodes)
 
     def observe(self) -> Observation:
         """Returns where pods and replicas are."""
         pods = [pod for app in self._apps for pod in self._rig.pods(app)]
         return Observation(
-            nodes={pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in pods},
-            running=frozenset(pod["metadata"]["name"] for pod in pods if _runs(pod)),
-            disks={
-                (node["metadata"]["name"], name): disk.get("storageScheduled", 0)
-                for node in self._rig.items(LONGHORN_NODES.path(NAMESPACE))
-                for name, disk in disk_statuses(node).items()
-            },
+            nodes={name_of(pod): node_of(pod) for pod in pods},
+            running=frozenset(name_of(pod) for pod in pods if runs(pod) and "deletionTimestamp" not in pod["metadata"]),
+            disks=self._rig.scheduled_bytes(),
             replicas=frozenset(
                 (
                     raw["spec"]["volumeName"],
@@ -212,7 +187,7 @@ class RandomCluster:
                     raw["spec"].get("diskID", ""),
                     bool(raw["spec"].get("failedAt")),
                 )
-                for raw in self._rig.items(LONGHORN_REPLICAS.path(NAMESPACE))
+                for raw in self._rig.longhorn(LONGHORN_REPLICAS)
             ),
         )
 
@@ -230,11 +205,8 @@ class RandomCluster:
                 last = now
 
     def _fingerprint(self) -> object:
-        volumes = {raw["metadata"]["name"]: _volume_state(raw) for raw in self._volumes()}
+        volumes = {name_of(raw): _volume_state(raw) for raw in self._rig.longhorn(LONGHORN_VOLUMES)}
         return self.observe(), volumes
-
-    def _volumes(self) -> list[Object]:
-        return self._rig.items(LONGHORN_VOLUMES.path(NAMESPACE))
 
     def choose_change(self) -> Change:
         changes = (self._drain, self._lose, self._scale, self._expand)
@@ -257,7 +229,7 @@ class RandomCluster:
 
     def _holds_up(self, node: str) -> bool:
         """Whether Longhorn's budget would hold up the drain. It does if a volume is attached there, or has its last healthy replica there."""
-        attached = {raw["spec"].get("nodeID") for raw in self._volumes()}
+        attached = {raw["spec"].get("nodeID") for raw in self._rig.longhorn(LONGHORN_VOLUMES)}
         replicas = self.observe().replicas
         healthy = [(volume, place) for volume, place, _, failed in replicas if place and not failed]
         here = {volume for volume, place in healthy if place == node}
@@ -271,8 +243,8 @@ class RandomCluster:
             self._rig.cluster.api.delete(NODES.path(name=node))
             # What Kubernetes' pod garbage collector does within a minute.
             for pod in [pod for app in self._apps for pod in self._rig.pods(app)]:
-                if pod["spec"].get("nodeName") == node:
-                    self._rig.cluster.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
+                if node_of(pod) == node:
+                    self._rig.cluster.kubectl("delete", "pod", name_of(pod), "--force", "--grace-period=0")
 
         return Change("lose", ["--lose", node], make)
 
@@ -286,10 +258,10 @@ class RandomCluster:
         return Change("scale", ["--scale", f"sts/{app}={count}"], make)
 
     def _expand(self) -> Change:
-        claims = [raw for app in self._apps for raw in self._rig.items(_selection_path(CLAIMS.path("default"), app))]
+        claims = [raw for app in self._apps for raw in self._rig.claims(app)]
         bound = [raw for raw in claims if raw["spec"].get("volumeName")]
-        claim = self._random.choice(sorted(bound, key=lambda raw: str(raw["metadata"]["name"])))
-        name = claim["metadata"]["name"]
+        claim = self._random.choice(sorted(bound, key=name_of))
+        name = name_of(claim)
         size = f"{self._random.randrange(140, 400, 10)}Gi"
 
         def make() -> None:
@@ -328,7 +300,7 @@ class RandomCluster:
             least, most = predicted.get(disk, (same, same))
             if not least <= size <= most:
                 problems.append(
-                    f"{name}: {'/'.join(disk)} has {size / _GI:g}Gi, predicted: {least / _GI:g} to {most / _GI:g}"
+                    f"{name}: {'/'.join(disk)} has {size / GI:g}Gi, predicted: {least / GI:g} to {most / GI:g}"
                 )
         for entry in prediction["drains"]:
             agreement.drains += 1
@@ -344,29 +316,10 @@ def _is_predicted(entry: Any, node: str, *, runs: bool) -> bool:
     return not node or node in entry["nodes"]
 
 
-def _runs(pod: Object) -> bool:
-    return pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
-
-
 def _volume_state(volume: Object) -> tuple[str, str, str]:
     status = volume.get("status") or {}
     return volume["spec"].get("nodeID", ""), status.get("state", ""), status.get("robustness", "")
 
 
-def _selection_path(path: str, app: str) -> str:
-    return f"{path}?labelSelector=app%3D{app}"
-
-
 def _annotate(rig: Rig, node: str, annotations: dict[str, str | None]) -> None:
     rig.cluster.api.patch(NODES.path(name=node), {"metadata": {"annotations": annotations}})
-
-
-def _delete_longhorn_node(rig: Rig, name: str) -> None:
-    def is_gone() -> bool:
-        try:
-            rig.cluster.api.delete(LONGHORN_NODES.path(NAMESPACE, name))
-        except ApiError as error:
-            return error.not_found
-        return False
-
-    rig.until(f"the Longhorn node {name} is gone", is_gone)

@@ -1,4 +1,4 @@
-"""Preemption for CPU where one node of four has Longhorn room, for the report and `test_preemption.py`."""
+"""Preemption for CPU where one node of four has Longhorn room, for the report and `test_scenarios.py`."""
 
 import time
 from dataclasses import dataclass
@@ -66,8 +66,7 @@ def run(rig: Rig) -> Preemption:
     finally:
         for node in rig.nodes_of("victim").values():
             _let_end(rig, node)
-        for app in ("urgent", "late", "victim"):
-            rig.remove(app)
+        rig.remove("urgent", "late", "victim")
 
 
 def _victim(node: str) -> Object:

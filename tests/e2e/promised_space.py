@@ -13,25 +13,23 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.table import Table
-
-from app.kube.resources import CLAIMS, CONFIG_MAPS, LONGHORN_NODES, LONGHORN_REPLICAS, NODES, PERSISTENT_VOLUMES
+from app.kube.resources import CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, NODES, PERSISTENT_VOLUMES
 from devcluster.programs import NAMESPACE
 from devcluster.stack import disk_statuses
 from scheduler_core.decide.extender_settings import GUARD_OTHER_NODES
 from simulator.objects import DISKS
 from tests.e2e.as_installed import fit
+from tests.e2e.bursts import settled_burst
 from tests.e2e.object_watch import ObjectWatch
-from tests.e2e.objects import Object, Volume, Workload
-from tests.e2e.placement_audit import PlacementAudit
-from tests.e2e.pod_states import wait_until_quiet
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.objects import Object, Volume, Workload, name_of, selected_node
+from tests.e2e.report import Options, Part, draw
+from tests.e2e.rig import Rig
 
 APP: Final = "promised"
 CHANGES: Final = ("off", "full", "evict", "cordon")
@@ -41,7 +39,7 @@ _PODS: Final = 20
 _NODE_SIZE: Final = 400
 _POD_SIZE: Final = 100
 _GIBIBYTE: Final = 2**30
-_SELECTED: Final = "volume.kubernetes.io/selected-node"
+_BURSTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class _Objects:
 
     def note(self, kind: str, raw: Object, _at: float) -> None:
         with self._lock:
-            name = raw["metadata"]["name"]
+            name = name_of(raw)
             objects = self._kinds.setdefault(raw["kind"], {})
             if kind == "DELETED":
                 objects.pop(name, None)
@@ -98,8 +96,7 @@ class _Objects:
         }
         homes: dict[str, str] = {}
         for name, raw in self._kinds.get("PersistentVolumeClaim", {}).items():
-            node = (raw["metadata"].get("annotations") or {}).get(_SELECTED, "")
-            homes[volumes.get(name, f"pvc-{raw['metadata']['uid']}")] = node
+            homes[volumes.get(name, f"pvc-{raw['metadata']['uid']}")] = selected_node(raw)
         return homes
 
     def _load(self) -> dict[str, int]:
@@ -146,18 +143,23 @@ class _Objects:
         return False
 
 
-def run(folder: Path, repetitions: int) -> list[Round]:
+def report(folder: Path, options: Options) -> Part:
     """Runs so many bursts with each change, with steering to other nodes and without."""
     rounds: list[Round] = []
-    with Rig(folder, config=RECOMMENDED_MANAGED, simulator=SIMULATOR) as rig:
+    rows = []
+    with Rig(folder, simulator=SIMULATOR) as rig:
         for other_nodes in (False, True):
-            path = CONFIG_MAPS.path(NAMESPACE, "longhorn-scheduler-extender")
-            rig.cluster.api.patch(path, {"data": {GUARD_OTHER_NODES: str(other_nodes).lower()}})
+            rig.change_settings({GUARD_OTHER_NODES: str(other_nodes).lower()})
             for change in CHANGES:
-                for seed in range(1, repetitions + 1):
-                    rounds.append(_run_once(rig, change, seed, other_nodes=other_nodes))
-                    print(f"promised space: {rounds[-1]}", file=sys.stderr)
-    return rounds
+                own = []
+                for seed in range(1, (options.repetitions or _BURSTS) + 1):
+                    own.append(_run_once(rig, change, seed, other_nodes=other_nodes))
+                    print(f"promised space: {own[-1]}", file=sys.stderr)
+                rounds += own
+                rows.append(_row(change, "yes" if other_nodes else "no", own))
+    avoidable = sum(each.avoidable for each in rounds if each.other_nodes)
+    wrong = [f"promised space: {avoidable} times it was taken though another place was free"] if avoidable else []
+    return Part(wrong, [asdict(each) for each in rounds], [draw(rows)])
 
 
 def _run_once(rig: Rig, change: str, seed: int, *, other_nodes: bool) -> Round:
@@ -169,23 +171,22 @@ def _run_once(rig: Rig, change: str, seed: int, *, other_nodes: bool) -> Round:
     objects = [entry for number in range(_PODS) for entry in _pod(group, number, chance)]
     changed = chance.choice(list(disks))
     watched = _Objects(rig.over_provisioning(), changed)
-    try:
-        with ExitStack() as stack:
-            for resource, namespace in (
-                (LONGHORN_NODES, NAMESPACE), (LONGHORN_REPLICAS, NAMESPACE), (PERSISTENT_VOLUMES, ""), (CLAIMS, "default"),
-            ):  # fmt: skip
-                stack.enter_context(ObjectWatch(rig.cluster, resource.path(namespace), watched.note))
-            audit = stack.enter_context(PlacementAudit(rig))
-            rig.post(objects)
-            time.sleep(chance.uniform(0.2, 1.5))
-            _change(rig, change, changed, disks[changed])
-            wait_until_quiet(rig, APP, audit.started)
-            over = audit.bytes_overbooked / _GIBIBYTE
-    finally:
-        rig.remove(APP)
-        rig.remove_nodes(*disks)
-    avoidable = sum(watched.overfull) + sum(watched.displaced)
-    return Round(change, other_nodes, len(watched.overfull), len(watched.displaced), avoidable, over)
+
+    @contextmanager
+    def close_disk() -> Iterator[None]:
+        time.sleep(chance.uniform(0.2, 1.5))
+        _change(rig, change, changed, disks[changed])
+        yield
+
+    with ExitStack() as stack:
+        for resource, namespace in (
+            (LONGHORN_NODES, NAMESPACE), (LONGHORN_REPLICAS, NAMESPACE), (PERSISTENT_VOLUMES, ""), (CLAIMS, "default"),
+        ):  # fmt: skip
+            stack.enter_context(ObjectWatch(rig.cluster, resource.path(namespace), watched.note))
+        audit, _ = stack.enter_context(settled_burst(rig, APP, objects, disks, close_disk))
+        over = audit.bytes_overbooked / _GIBIBYTE
+        avoidable = sum(watched.overfull) + sum(watched.displaced)
+        return Round(change, other_nodes, len(watched.overfull), len(watched.displaced), avoidable, over)
 
 
 def _pod(group: str, number: int, chance: random.Random) -> list[Object]:
@@ -208,18 +209,13 @@ def _change(rig: Rig, change: str, node: str, disks: Sequence[str]) -> None:
         rig.cluster.api.patch(path, {"spec": {"disks": {name: closed}}})
 
 
-def table(rounds: Sequence[Round]) -> Table:
-    """The rounds as a table for people."""
-    columns = ("a disk in a burst", "other nodes", "rounds", "overfull", "Gi over", "displaced elsewhere", "avoidable")
-    drawn = Table(*columns)
-    for change, other_nodes in dict.fromkeys((each.change, each.other_nodes) for each in rounds):
-        own = [each for each in rounds if (each.change, each.other_nodes) == (change, other_nodes)]
-        counts = (
-            len(own),
-            sum(each.overfull for each in own),
-            f"{sum(each.over for each in own):g}",
-            sum(each.displaced for each in own),
-            sum(each.avoidable for each in own),
-        )
-        drawn.add_row(change, "yes" if other_nodes else "no", *map(str, counts))
-    return drawn
+def _row(change: str, other_nodes: str, rounds: Sequence[Round]) -> dict[str, object]:
+    return {
+        "a disk in a burst": change,
+        "other nodes": other_nodes,
+        "rounds": len(rounds),
+        "overfull": sum(each.overfull for each in rounds),
+        "Gi over": f"{sum(each.over for each in rounds):g}",
+        "displaced elsewhere": sum(each.displaced for each in rounds),
+        "avoidable": sum(each.avoidable for each in rounds),
+    }

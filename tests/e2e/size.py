@@ -1,34 +1,217 @@
-"""Bursts on 100 nodes with three dead leaders, for `test_size.py` and the report.
+"""Bursts on 100 nodes with three dead leaders, for `test_campaigns.py` and the report.
 
     wave 1, everything mixed → the leader is killed → wave 2, while some pods are deleted → killed → nodes are drained, wave 3 → killed
     → what can run runs → what is left pending has no node that is safe
 
 Each kill waits until enough pods are in both states in which only the cluster's objects know of a decision: a node chosen and
 claims not bound, and bound with local volumes that have no replica yet.
+
+A wave has StatefulSets and loose pods. The first wave finds an empty cluster and mixes everything: also pods that do not request the
+extender, and volumes whose replicas Longhorn may place anywhere. Later waves fill the cluster, and have only pods with local volumes
+that request the extender: with little room left, any other pod can take the room between a decision and the replica, and no
+extender could prevent that.
 """
 
 import math
+import random
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final, Self
 
-from app.kube.resources import CLAIMS, PODS
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from app.kube.client import KubeClient
+from app.kube.cluster_cache import ClusterCache, as_snapshot, read_cluster
+from app.kube.reflector import Timing
+from app.kube.resources import CLAIMS, NODES, PODS
 from app.schemas.state import MAX_LISTED
 from devcluster.build import CONTROLLER_MANAGER, KWOK, SCHEDULER
+from devcluster.programs import NAMESPACE
+from devcluster.stack import Disk
+from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.extender_settings import GuardMode
-from tests.e2e import load
-from tests.e2e.journal import FilterCall, Journal, Offer
+from scheduler_core.volumes.demand import Demand, DemandSource
+from scheduler_core.volumes.demand_index import DemandIndex
+from tests.builders import storage_class
+from tests.e2e.journal import FilterCall, Journal, Offer, quantiles
 from tests.e2e.leader_monitor import LeaderMonitor
-from tests.e2e.objects import Object
-from tests.e2e.observer import Observer, state_line
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.objects import LOCAL, RUNNING, Object, Volume, Workload, name_of, node_of, runs
+from tests.e2e.report import Figures, Options, Part
+from tests.e2e.rig import CANDIDATES, Rig
 
-NODES: Final = 100
-RUNNING: Final = "Running"
+_GROUP: Final = "size"
+_ANYWHERE: Final = "longhorn-anywhere"
+_ANYWHERE_AT_ONCE: Final = "longhorn-anywhere-at-once"
+
+_SIZES: Final = ("4Gi", "8Gi", "16Gi", "24Gi")
+# For volumes of any place or of pods that do not request the extender: far less than is free on any node during the first wave.
+_MIXED_SIZE: Final = "4Gi"
+# The shares of a node's disks, and the Gi on each node: on 70 of 100 nodes not enough for 1,000 pods.
+_LAYOUTS: Final[Sequence[Sequence[float]]] = ((1,), (0.5, 0.5), (0.25, 0.25, 0.25, 0.25), (0.75, 0.25))
+_ROOM: Final = 400
+# One gibibyte is free: less than any volume needs.
+_FULL: Final[Sequence[Disk]] = ({"size": "400Gi", "reserved": "399Gi"},)
+_FULL_SHARE: Final = 0.3
+_REPORT_PODS: Final = 1000
+_SET_SHARE: Final = 0.4
+_SET_REPLICAS: Final = 20
+_BYPASS_SHARE: Final = 0.08
+_ANYWHERE_SHARE: Final = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class _Wave:
+    """Objects to create at once, and the number of their pods. `loose` has the apps of the loose pods that request the extender."""
+
+    objects: Sequence[Object]
+    pods: int
+    loose: Sequence[str]
+
+
+def _disks(count: int, pods: int, seed: int) -> dict[str, Sequence[Disk]]:
+    """Nodes with their disks, in total too small for that many pods. For 1,000 pods, 30 % of them are too full for any
+    volume. For fewer pods it is more nodes, not less room on each: otherwise the first wave would fill nodes, and
+    volumes of any place take the room of others there.
+    """
+    rng = random.Random(seed)  # noqa: S311 # chance in a test
+    names = [f"size-{number:03d}" for number in range(1, count + 1)]
+    roomy = min(count, round(count * (1 - _FULL_SHARE) * pods / _REPORT_PODS))
+    full = set(rng.sample(names, count - roomy))
+    layouts = {name: [f"{round(_ROOM * share)}Gi" for share in rng.choice(_LAYOUTS)] for name in names}
+    return {name: _FULL if name in full else layouts[name] for name in names}
+
+
+def _storage_classes() -> list[Object]:
+    """Two classes like Longhorn's own, without data locality. One waits for its first consumer, the other does not."""
+    modes = ((_ANYWHERE, "WaitForFirstConsumer"), (_ANYWHERE_AT_ONCE, "Immediate"))
+    return [
+        storage_class(name, binding=mode, numberOfReplicas="2", dataLocality="disabled", staleReplicaTimeout="30")
+        for name, mode in modes
+    ]
+
+
+def _wave(number: int, pods: int, seed: int, *, mixed: bool) -> _Wave:
+    """One wave of some pods. `mixed` adds pods that do not request the extender, and volumes without locality."""
+    rng = random.Random(f"{seed}/{number}")  # noqa: S311 # chance in a test
+    replicas = max(1, min(_SET_REPLICAS, round(pods * _SET_SHARE)))
+    sets = [
+        Workload(app=f"wave-{number}-set-{index}", group=_GROUP, volumes=_volumes(rng, mixed=mixed))
+        for index in range(round(pods * _SET_SHARE) // replicas)
+    ]
+    loose = list(_loose(rng, number, pods - len(sets) * replicas, mixed=mixed))
+    objects: list[Object] = [entry for workload in loose for entry in workload.loose()]
+    # StatefulSets create their pods while the loose ones are being created.
+    objects[:0] = [workload.statefulset(replicas) for workload in sets]
+    asking = [workload.app for workload in loose if workload.asks]
+    return _Wave(objects, len(sets) * replicas + len(loose), asking)
+
+
+def _loose(rng: random.Random, number: int, count: int, *, mixed: bool) -> Iterator[Workload]:
+    for index in range(count):
+        asks = not (mixed and rng.random() < _BYPASS_SHARE / (1 - _SET_SHARE))
+        yield Workload(
+            app=f"wave-{number}-loose-{index:03d}",
+            group=_GROUP,
+            volumes=_volumes(rng, mixed=mixed, asks=asks),
+            asks=asks,
+        )
+
+
+def _volumes(rng: random.Random, *, mixed: bool, asks: bool = True) -> list[Volume]:
+    volumes = []
+    for _ in range(rng.randint(1, 4)):
+        anywhere = mixed and rng.random() < _ANYWHERE_SHARE
+        storage_class = rng.choice((_ANYWHERE, _ANYWHERE_AT_ONCE)) if anywhere else LOCAL
+        volumes.append(Volume(_MIXED_SIZE if anywhere or not asks else rng.choice(_SIZES), storage_class))
+    return volumes
+
+
+Line = tuple[str, str, str, str, str, int, str]
+
+
+class Observer:
+    """Watches a cluster on an event loop of its own, while entered."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._kubeconfig = kubeconfig
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._portal: BlockingPortal = stack.enter_context(start_blocking_portal(name="observer"))
+            self._client = self._portal.call(KubeClient.connect, str(self._kubeconfig))
+            stack.callback(self._portal.call, self._client.close)
+            timing = Timing(monotonic, random.uniform)
+            self._cache = ClusterCache(self._client, NAMESPACE, timing, _now, stale_after=600)
+            watching: Future[None] = self._portal.start_task_soon(self._cache.run)
+            stack.callback(watching.cancel)
+            self._portal.call(self._cache.wait_for_sync)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def view(self) -> View:
+        return self._portal.call(self._cache.state).view
+
+    def demands(self) -> tuple[Demand, ...]:
+        return self._portal.call(self._cache.state).demand.all
+
+    def chosen_not_bound(self) -> set[str]:
+        """Pods with a chosen node that are not bound yet. Their claims are being provisioned."""
+        selected = {demand.pod for demand in self.demands() if demand.source is DemandSource.SELECTED_NODE}
+        nominated = {
+            pod.key
+            for pod in self.view().snapshot.pods.values()
+            if pod.live and pod.nominated_node and not pod.node_name and not pod.unschedulable
+        }
+        return selected | nominated
+
+    def bound_without_replicas(self) -> set[str]:
+        """Bound pods with a local volume without a replica on their node."""
+        return {demand.pod for demand in self.demands() if demand.source is DemandSource.POD}
+
+    def listed_demands(self) -> set[Line]:
+        """The demand derived from a new list of everything, without any watch. `longhorn-extender snapshot` lists in the same way."""
+        return self._portal.call(self._list_demands)
+
+    async def _list_demands(self) -> set[Line]:
+        objects = await read_cluster(self._client, NAMESPACE, _ignore, _ignore)
+        view = View.of(as_snapshot(objects), _now())
+        return {line(demand) for demand in DemandIndex.of(view).all}
+
+
+def line(demand: Demand) -> Line:
+    volume = demand.volume
+    source = demand.source.name.lower()
+    return (volume.name, volume.claim, demand.node, source, demand.pod, volume.volume.size, demand.since)
+
+
+def state_line(entry: dict[str, Any]) -> Line:
+    return tuple(entry[key] for key in ("volume", "claim", "node", "source", "pod", "size", "since"))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _ignore(_: str) -> None:
+    return None
+
+
+_NODES: Final = 100
 _SLOW: Final = {
     "provision_seconds": [0.5, 8],
     # Long enough for many pods to be bound and not placed at once, even where only two pods a second are bound.
@@ -70,33 +253,25 @@ class Size:
         return min(50, self.pods // 12)
 
 
-@dataclass
-class Outcome:
-    """The result of a run: figures to print, and problems."""
-
-    problems: list[str] = field(default_factory=list)
-    figures: list[tuple[str, str]] = field(default_factory=list)
-
-    def text(self) -> str:
-        return "\n".join(f"{name}: {value}" for name, value in self.figures)
+def report(folder: Path, options: Options) -> Part:
+    size = Size(pods=options.pods, seed=options.seed, packing=options.packing, placement_guard=options.guard)
+    outcome = run(folder, size)
+    return Part(outcome.problems, asdict(outcome), [outcome.text()])
 
 
-def run(folder: Path, size: Size) -> Outcome:
+def run(folder: Path, size: Size) -> Figures:
     """Runs everything on a rig of its own."""
-    outcome = Outcome()
-    arguments = ["--packing", size.packing]
-    simulator = {**_SLOW, "seed": size.seed}
+    outcome = Figures()
     started = time.monotonic()
     with Rig(
         folder,
         candidates=2,
-        config=RECOMMENDED_MANAGED,
-        simulator=simulator,
-        more_arguments=arguments,
+        simulator={**_SLOW, "seed": size.seed},
+        more_arguments=["--packing", size.packing],
         placement_guard=size.placement_guard,
     ) as rig:
-        rig.create(*load.storage_classes())
-        rig.add_nodes(load.GROUP, load.nodes(NODES, size.pods, size.seed))
+        rig.create(*_storage_classes())
+        rig.add_nodes(_GROUP, _disks(_NODES, size.pods, size.seed))
         with Observer(rig.cluster.kubeconfig) as observer, LeaderMonitor(rig) as monitor:
             scenario = _Scenario(rig, observer, size, outcome)
             scenario.run()
@@ -110,7 +285,7 @@ def run(folder: Path, size: Size) -> Outcome:
 class _Scenario:
     """One run on a started rig."""
 
-    def __init__(self, rig: Rig, observer: Observer, size: Size, outcome: Outcome) -> None:
+    def __init__(self, rig: Rig, observer: Observer, size: Size, outcome: Figures) -> None:
         self._rig = rig
         self._observer = observer
         self._size = size
@@ -120,7 +295,7 @@ class _Scenario:
     def run(self) -> None:
         """Creates, kills, deletes and drains; returns when the cluster is at rest."""
         waves = [
-            load.wave(number, round(self._size.pods * share), self._size.seed, mixed=number == 1)
+            _wave(number, round(self._size.pods * share), self._size.seed, mixed=number == 1)
             for number, share in enumerate((0.4, 0.3, 0.3), start=1)
         ]
         self._create(waves[0])
@@ -140,7 +315,7 @@ class _Scenario:
         self._note("misplaced replicas, mended ones included", misplacements)
         self._note("volumes without a replica beside their pod", len(status["misplaced"]))
         pods = self._pods()
-        stuck = [_name(pod) for pod in pods if pod["spec"].get("nodeName") and not _runs(pod)]
+        stuck = [name_of(pod) for pod in pods if node_of(pod) and not runs(pod)]
         self._note("bound pods that never ran", len(stuck))
         if self._size.packing is Packing.ORDER_SAFE:
             self._require(
@@ -150,31 +325,28 @@ class _Scenario:
                 status["misplaced"] == [], f"volumes without a replica beside their pod: {status['misplaced']}"
             )
             self._require(stuck == [], f"bound pods that never ran: {stuck} {status['stuck'][:3]}")
-        pending = [pod for pod in pods if not pod["spec"].get("nodeName")]
-        self._note("pods that run", sum(map(_runs, pods)))
+        pending = [pod for pod in pods if not node_of(pod)]
+        self._note("pods that run", sum(map(runs, pods)))
         self._note("pods left without a node", len(pending))
         self._note("overbooked disks, by Longhorn's own race", len(status["overbooked"]))
         self._check_pending(pending)
         self._check_log()
 
-    def _create(self, wave: load.Wave) -> None:
+    def _create(self, wave: _Wave) -> None:
         self._rig.post(wave.objects)
         self._note(f"{wave.pods} pods created, after", self._clock())
 
     def _kill_leader(self) -> None:
-        leader = self._leader()
+        leader = self._rig.wait_for_leader()
         reached = self._wait_until_in_flight()
         self._rig.cluster.processes[leader].kill()
         killed = time.monotonic()
-        self._rig.until("another candidate answers", self._rig.leader, _SUCCESSOR_SECONDS)
+        self._rig.wait_for_leader(_SUCCESSOR_SECONDS)
         silence = time.monotonic() - killed
         self._compare_demands()
         self._rig.start_candidate(leader)
         self._note("leader killed with pods unbound / bound without replica", f"{reached[0]} / {reached[1]}")
         self._note("next one answered after", f"{silence:.1f} s")
-
-    def _leader(self) -> str:
-        return self._rig.until("a candidate answers", self._rig.leader)
 
     def _wait_until_in_flight(self) -> tuple[int, int]:
         """Returns once enough pods of each kind are decided and not placed."""
@@ -200,7 +372,7 @@ class _Scenario:
                 process.resume()
 
     def _same_demands(self) -> bool:
-        state = self._rig.request(self._leader(), "/state")[1]["service"]
+        state = self._rig.service()
         listed = self._observer.listed_demands()
         reported = {state_line(entry) for entry in state["demands"]}
         all_reported = len(reported) == min(len(listed), MAX_LISTED) and state["demandCount"] == len(listed)
@@ -209,7 +381,7 @@ class _Scenario:
             self._note("demands that were the same after the take-over", len(listed))
         return same
 
-    def _delete_some(self, wave: load.Wave) -> None:
+    def _delete_some(self, wave: _Wave) -> None:
         deleted = wave.loose[::5]
         for kind in (PODS, CLAIMS):
             self._rig.delete_all(kind, f"app in ({','.join(deleted)})")
@@ -217,7 +389,7 @@ class _Scenario:
 
     def _taint_fullest_nodes(self) -> list[str]:
         """Taints the nodes with the most pods, before they are drained. Pods on their way there still arrive."""
-        counts = Counter(pod["spec"].get("nodeName", "") for pod in self._pods())
+        counts = Counter(map(node_of, self._pods()))
         del counts[""]
         fullest = sorted(counts, key=lambda node: (-counts[node], node))[: self._size.drained]
         self._rig.cluster.kubectl("taint", "nodes", *fullest, "drain=soon:NoSchedule")
@@ -242,7 +414,7 @@ class _Scenario:
         ]
 
     def _pods(self) -> list[Object]:
-        return self._rig.items("/api/v1/namespaces/default/pods")
+        return self._rig.items(PODS.path("default"))
 
     def _settle(self) -> None:
         last: tuple[int, int, int, int] | None = None
@@ -267,21 +439,21 @@ class _Scenario:
         return len(self._observer.chosen_not_bound())
 
     def _check_pending(self, pending: Sequence[Object]) -> None:
-        leader = self._leader()
-        names = [node["metadata"]["name"] for node in self._rig.items("/api/v1/nodes")]
+        leader = self._rig.wait_for_leader()
+        names = list(map(name_of, self._rig.items(NODES.path())))
         for pod in pending:
             status, answer = self._rig.request(leader, "/explain", {"Pod": pod, "NodeNames": names})
             safe = [name for name, node in answer["nodes"].items() if node["order_safe"]] if status == 200 else [answer]
-            self._require(not safe, f"{_name(pod)} is pending, and would be safe on {safe[:5]}")
+            self._require(not safe, f"{name_of(pod)} is pending, and would be safe on {safe[:5]}")
 
     def _check_log(self) -> None:
-        journal = Journal(self._rig.cluster.logs, ("extender-1", "extender-2"))
+        journal = Journal(self._rig.cluster.logs, CANDIDATES)
         first = journal.first_calls()
         times = sorted(call.milliseconds for call in journal.calls)
         self._note("pods asked about / questions", f"{len(first)} / {len(journal.calls)}")
         self._note("first question had a node", sum(1 for call in first.values() if call.fits))
         self._note("longest wait for others", f"{journal.longest_wait():.1f} s")
-        self._note("ms per question: median / p99 / most", _quantiles(times))
+        self._note("ms per question: median / p99 / most", quantiles(times))
         self._outcome.problems += [str(problem) for problem in _find_offer_faults(journal)]
 
     def _require(self, holds: bool, problem: str) -> None:
@@ -314,15 +486,3 @@ def _is_outstanding(offer: Offer, call: FilterCall) -> bool:
     """Whether another pod's offer may have been outstanding at a call. The call is logged a moment after its decision."""
     end = min(offer.end, offer.start + _OFFER_LIFE)
     return offer.uid != call.uid and offer.start <= call.at <= end + _LATE
-
-
-def _quantiles(times: Sequence[float]) -> str:
-    return f"{times[len(times) // 2]:.1f} / {times[len(times) * 99 // 100]:.1f} / {times[-1]:.1f}" if times else "none"
-
-
-def _runs(pod: Any) -> bool:
-    return bool(pod["status"].get("phase") == RUNNING)
-
-
-def _name(raw: Object) -> str:
-    return str(raw["metadata"]["name"])

@@ -8,22 +8,34 @@ with those that were really bound. Seeds have classes of their own, so that they
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS
 from scheduler_core.model.verdict import Reason
-from simulator.images import ENGINE_IMAGE
-from tests.e2e.objects import HOSTNAME, PAUSE, RESOURCE, Object
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.builders import storage_class
+from tests.e2e.objects import (
+    HOSTNAME,
+    Object,
+    asking_pod,
+    claim_of,
+    condition_of,
+    longhorn_volume,
+    name_of,
+    node_of,
+    retained_volume,
+)
+from tests.e2e.report import Options, Part
+from tests.e2e.rig import Rig
 
 GROUP: Final = "static"
 NODES: Final = tuple(f"{GROUP}-{number}" for number in range(1, 4))
 _LONGHORN: Final = "driver.longhorn.io"
 _FOREIGN: Final = "nfs.csi.k8s.io"
+_SEEDS: Final = 40
 _PODS: Final = 4
 _AT_ONCE: Final = 5
 _DECISION_SECONDS: Final = 120.0
@@ -68,9 +80,10 @@ class Bindings:
         )
 
 
-def run(folder: Path, seeds: Sequence[int]) -> Bindings:
-    with Rig(folder, config=RECOMMENDED_MANAGED) as rig:
-        return compare(rig, seeds)
+def report(folder: Path, options: Options) -> Part:
+    with Rig(folder) as rig:
+        bindings = compare(rig, range(1, (options.repetitions or _SEEDS) + 1))
+    return Part(bindings.wrong, asdict(bindings), [bindings.text()])
 
 
 def compare(rig: Rig, seeds: Iterable[int]) -> Bindings:
@@ -83,29 +96,6 @@ def compare(rig: Rig, seeds: Iterable[int]) -> Bindings:
         for entry in pool.map(_Cluster.run, clusters):
             bindings.add(entry)
     return bindings
-
-
-def longhorn_volume(name: str, size: str, locality: str) -> Object:
-    """A detached Longhorn volume of some Gi that was never attached."""
-    spec = {
-        "size": str(int(size.removesuffix("Gi")) * 1024**3),
-        "numberOfReplicas": 1,
-        "dataEngine": "v1",
-        "dataLocality": locality,
-        "accessMode": "rwo",
-        "image": ENGINE_IMAGE,
-        "nodeSelector": [],
-        "diskSelector": [],
-        "frontend": "blockdev",
-        "nodeID": "",
-    }
-    metadata = {"name": name, "namespace": LONGHORN_NAMESPACE}
-    return {
-        "apiVersion": LONGHORN_VOLUMES.api_version,
-        "kind": LONGHORN_VOLUMES.kind,
-        "metadata": metadata,
-        "spec": spec,
-    }
 
 
 class _Cluster:
@@ -122,10 +112,8 @@ class _Cluster:
 
     def storage_classes(self) -> list[Object]:
         """A class that Longhorn provisions, and one without a provisioner."""
-        return [
-            self._storage_class("longhorn", _LONGHORN),
-            self._storage_class("static", "kubernetes.io/no-provisioner"),
-        ]
+        provisioners = {"longhorn": _LONGHORN, "static": "kubernetes.io/no-provisioner"}
+        return [storage_class(f"{self._prefix}-{kind}", provisioner=each) for kind, each in provisioners.items()]
 
     def run(self) -> Bindings:
         for number in range(self._random.randint(4, 9)):
@@ -134,16 +122,6 @@ class _Cluster:
         for number in range(_PODS):
             self._compare_pod(f"{self._prefix}-pod-{number}")
         return self._bindings
-
-    def _storage_class(self, kind: str, provisioner: str) -> Object:
-        return {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "StorageClass",
-            "metadata": {"name": f"{self._prefix}-{kind}"},
-            "provisioner": provisioner,
-            "volumeBindingMode": "WaitForFirstConsumer",
-            "parameters": {"numberOfReplicas": "1", "dataLocality": "best-effort"} if provisioner == _LONGHORN else {},
-        }
 
     def _class(self) -> str:
         return f"{self._prefix}-{self._random.choice(['longhorn', 'longhorn', 'static'])}"
@@ -155,14 +133,12 @@ class _Cluster:
         self._sizes[name] = size
         if driver == _LONGHORN:
             locality = self._random.choice(["best-effort", "best-effort", "disabled"])
-            self._api.create(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE), longhorn_volume(name, size, locality))
+            volume = longhorn_volume(name, int(size.removesuffix("Gi")), dataLocality=locality)
+            self._api.create(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE), volume)
+        modes = self._random.choice([["ReadWriteOnce"], ["ReadWriteOnce"], ["ReadWriteOnce", "ReadWriteMany"]])
+        storage_class = self._class()
         spec: Object = {
-            "capacity": {"storage": size},
-            "accessModes": self._random.choice(
-                [["ReadWriteOnce"], ["ReadWriteOnce"], ["ReadWriteOnce", "ReadWriteMany"]]
-            ),
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": self._class(),
+            "accessModes": modes,
             "volumeMode": self._random.choice(["Filesystem"] * 5 + ["Block"]),
             "csi": {"driver": driver, "volumeHandle": name},
         }
@@ -173,17 +149,16 @@ class _Cluster:
             values = self._random.sample(NODES, self._random.randint(1, 2))
             terms = [{"matchExpressions": [{"key": HOSTNAME, "values": values, **requirement}]}]
             spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
-        metadata = {"name": name, "labels": self._random.choice([{}, {}, {"tier": "gold"}])}
-        body = {"apiVersion": "v1", "kind": PERSISTENT_VOLUMES.kind, "metadata": metadata, "spec": spec}
-        self._api.create(PERSISTENT_VOLUMES.path(), body)
+        labels = self._random.choice([{}, {}, {"tier": "gold"}])
+        self._api.create(PERSISTENT_VOLUMES.path(), retained_volume(name, size, storage_class, labels=labels, **spec))
 
     def _are_volumes_available(self) -> bool:
-        own = [raw for raw in self._rig.items(PERSISTENT_VOLUMES.path()) if raw["metadata"]["name"] in self._drivers]
+        own = [raw for raw in self._rig.items(PERSISTENT_VOLUMES.path()) if name_of(raw) in self._drivers]
         return all(raw.get("status", {}).get("phase") == "Available" for raw in own)
 
     def _compare_pod(self, name: str) -> None:
         claims = [self._claim(f"{name}-{index}") for index in range(self._random.randint(1, 3))]
-        pod = _pod(name, [claim["metadata"]["name"] for claim in claims])
+        pod = asking_pod(name, list(map(name_of, claims)), {"group": GROUP})
         for claim in claims:
             self._api.create(CLAIMS.path("default"), claim)
         explained = self._explain(pod)
@@ -191,26 +166,23 @@ class _Cluster:
         node = self._wait_for_node(name)
         if not node:
             for raw in (pod, *claims):
-                self._api.delete((PODS if raw is pod else CLAIMS).path("default", raw["metadata"]["name"]))
+                self._api.delete((PODS if raw is pod else CLAIMS).path("default", name_of(raw)))
             return
         for claim in claims:
-            self._compare_claim(claim["metadata"]["name"], node, explained)
+            self._compare_claim(name_of(claim), node, explained)
 
     def _claim(self, name: str) -> Object:
-        spec: Object = {
-            "accessModes": self._random.choice([["ReadWriteOnce"]] * 4 + [["ReadWriteMany"]]),
-            "storageClassName": self._class(),
-            "volumeMode": self._random.choice(["Filesystem"] * 7 + ["Block"]),
-            "resources": {"requests": {"storage": f"{self._random.choice([1, 1, 2, 3])}Gi"}},
-        }
+        spec: Object = {"accessModes": self._random.choice([["ReadWriteOnce"]] * 4 + [["ReadWriteMany"]])}
+        storage_class = self._class()
+        spec["volumeMode"] = self._random.choice(["Filesystem"] * 7 + ["Block"])
+        size = f"{self._random.choice([1, 1, 2, 3])}Gi"
         if self._random.random() < 0.15:
             spec["selector"] = {"matchLabels": {"tier": "gold"}}
-        metadata = {"name": name, "namespace": "default"}
-        return {"apiVersion": "v1", "kind": CLAIMS.kind, "metadata": metadata, "spec": spec}
+        return claim_of(name, size, storage_class, **spec)
 
     def _explain(self, pod: Object) -> Object:
         """Returns the explanation, once two in a row are equal: the extender has then seen what was created."""
-        leader = self._rig.until("a candidate answers", self._rig.leader)
+        leader = self._rig.wait_for_leader()
         earlier: Object = {}
         while True:
             code, answer = self._rig.request(leader, "/explain", {"pod": pod, "nodenames": list(NODES)})
@@ -226,14 +198,13 @@ class _Cluster:
         refused_since: float | None = None
         while time.monotonic() < deadline:
             raw = self._api.get(PODS.path("default", name))
-            node = raw["spec"].get("nodeName", "")
-            if node:
-                return str(node)
-            message = _refusal(raw)
-            if message and self._is_unclaimed(name):
+            if node := node_of(raw):
+                return node
+            refusal = condition_of(raw, "PodScheduled")
+            if refusal.get("status") == "False" and self._is_unclaimed(name):
                 refused_since = refused_since or time.monotonic()
                 if time.monotonic() - refused_since > _REFUSED_SECONDS:
-                    reason = _reason(message)
+                    reason = _reason(str(refusal.get("message", "")))
                     self._bindings.refused[reason] = self._bindings.refused.get(reason, 0) + 1
                     return ""
             time.sleep(_POLL)
@@ -268,26 +239,6 @@ class _Cluster:
             self._bindings.matched += 1
         else:
             self._bindings.among_equals += 1
-
-
-def _pod(name: str, claims: Sequence[str]) -> Object:
-    resources = {"requests": {RESOURCE: "1"}, "limits": {RESOURCE: "1"}}
-    volumes: list[Any] = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
-    spec = {
-        "terminationGracePeriodSeconds": 0,
-        "nodeSelector": {"group": GROUP},
-        "containers": [{"name": "db", "image": PAUSE, "resources": resources}],
-        "volumes": volumes,
-    }
-    return {"apiVersion": "v1", "kind": PODS.kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
-
-
-def _refusal(pod: Object) -> str:
-    """The message of the pod's condition PodScheduled, "" unless it is False."""
-    for condition in pod["status"].get("conditions", []):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return str(condition.get("message", ""))
-    return ""
 
 
 def _reason(message: str) -> str:

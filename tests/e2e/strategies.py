@@ -4,7 +4,7 @@ This part is computed, without a cluster; docs/strategies.md says how, and has i
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from scheduler_core.model import generic
 from scheduler_core.model.quantity import format_bytes, format_count
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
+from tests.e2e.report import Options, Part, draw
 from tests.worlds.generated_cluster import add_pods, draw_cluster, draw_volume_sizes
 from tests.worlds.strategies import Spread, StrategyComparison, compare_strategies
 
@@ -45,12 +46,15 @@ class Generated:
         return add_pods(Situation(predicted_cluster(ClusterSource(snapshot, objects))), sizes)
 
 
-CLUSTERS: Final = (Generated(6, 30, 90), Generated(10, 60, 90))
+_ARRIVALS: Final = 5  # random orders in which pods arrive at each strategy
+_CLUSTERS: Final = (Generated(6, 30, 90), Generated(10, 60, 90))
 
 
-def run(orders: int, clusters: Iterable[Generated] = CLUSTERS) -> list[StrategyComparison]:
+def report(_folder: Path, options: Options) -> Part:
     """Computes the burst of the proposal's first goal, and generated ones."""
-    return [compare(situation, orders) for situation in (goal_1(), *(entry.situation() for entry in clusters))]
+    situations = (goal_1(), *(entry.situation() for entry in _CLUSTERS))
+    compared = [compare(situation, options.repetitions or _ARRIVALS) for situation in situations]
+    return Part(failures(compared), [asdict(each) for each in compared], list(map(table, compared)))
 
 
 def goal_1() -> Situation:
@@ -93,21 +97,20 @@ def failures(comparisons: Iterable[StrategyComparison]) -> list[str]:
 def table(comparison: StrategyComparison) -> Table:
     """The figures for people: the median of all orders, with the least and the most."""
     size = f"{format_count(comparison.pods, 'pod')} on {format_count(comparison.nodes, 'node')}"
-    drawn = Table(
-        size,
-        "placed",
-        "waiting",
-        "stuck",
-        "misplaced",
-        "overbooked",
-        "by",
-        "last placed at step",
-        caption=f"{format_count(comparison.orders, 'order')}: median (least to most)",
+    rows = (
+        {
+            size: entry.name,
+            "placed": _text(entry.placed),
+            "waiting": _text(entry.waiting),
+            "stuck": _text(entry.stuck),
+            "misplaced": _text(entry.misplaced),
+            "overbooked": _text(entry.overbooked),
+            "by": format_bytes(entry.overbooked_bytes.median),
+            "last placed at step": _text(entry.last_placement),
+        }
+        for entry in comparison.strategies
     )
-    for entry in comparison.strategies:
-        spreads = map(_text, (entry.placed, entry.waiting, entry.stuck, entry.misplaced, entry.overbooked))
-        drawn.add_row(entry.name, *spreads, format_bytes(entry.overbooked_bytes.median), _text(entry.last_placement))
-    return drawn
+    return draw(rows, f"{format_count(comparison.orders, 'order')}: median (least to most)")
 
 
 def _text(spread: Spread) -> str:

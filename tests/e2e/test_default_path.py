@@ -16,7 +16,7 @@ from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.scheduler_config import DEFAULT
 from tests.e2e.objects import PAUSE, Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.rig import CANDIDATES, RECOMMENDED_MANAGED, Rig
 from tests.manifests.ask_policy import (
     ASK,
     OVERLAYS,
@@ -55,7 +55,15 @@ def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     plain.write_text(DEFAULT)
     extra = {API_SERVER: api_server_arguments()}
     longhorn = {"storage_capacity": False}
-    with Rig(folder, candidates=0, config=plain, simulator=longhorn, more_arguments=LEASE, extra_args=extra) as running:
+    with Rig(
+        folder,
+        candidates=0,
+        config=plain,
+        simulator=longhorn,
+        more_arguments=LEASE,
+        extra_args=extra,
+        free_lease=False,
+    ) as running:
         running.add_nodes(GROUP, {ROOMY: ["1000Gi"], **{f"small-{number}": ["150Gi"] for number in range(3)}})
         running.load(ROOMY, 0.6)  # so kube-scheduler prefers the others
         mend_longhorn(running.cluster)
@@ -80,10 +88,10 @@ def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Ite
     cluster.kubectl("apply", "-k", str(folder))
     # In other clusters the kubelets start these.
     cluster.service_account_kubeconfig(NAMESPACE, SERVICE)
-    for name in ("extender-1", "extender-2"):
+    for name in CANDIDATES:
         rig.start_candidate(name)
         show_as_pod(cluster, name, rig.url(name), rig.guard_port(name), ROOMY)
-    rig.until("a candidate answers", rig.leader)
+    rig.wait_for_leader()
     note("the extender answers")
     file = folder / "kube-scheduler-config.yaml"
     file.write_text(print_scheduler_config(cluster, "kubeadm"))
@@ -92,17 +100,24 @@ def journey(empty_cluster: Rig, tmp_path_factory: pytest.TempPathFactory) -> Ite
     cluster.kubectl("apply", "-k", overlay_for_this_version(ASK))
     rig.until("the policy", lambda: asking_containers(admitted_pod(rig)))
     note("pods with claims ask")
-    _, findings = run_doctor(cluster)
+    findings = doctors_severities(rig)
     note("doctor has looked at everything")
     rig.create(unchanged_workload("first").statefulset(2))
     rig.until("both run", lambda: rig.ready("first", 2))
     note("a StatefulSet without any change runs")
     nodes = set(rig.nodes_of("first").values())
+    assert rig.misplaced_pods("first") == []
     rig.remove("first")
     cluster.kubectl("delete", "-k", overlay_for_this_version(ASK))
-    yield Journey(seconds, {entry["check"]: entry["severity"] for entry in findings}, nodes)
+    yield Journey(seconds, findings, nodes)
     uninstall(rig, folder)
     assert named_objects(rig) == []
+
+
+def doctors_severities(rig: Rig, *arguments: str) -> dict[str, str]:
+    """The severity that doctor finds, by check."""
+    _, findings = run_doctor(rig.cluster, *arguments)
+    return {entry["check"]: entry["severity"] for entry in findings}
 
 
 def uninstall(rig: Rig, folder: Path) -> None:
@@ -213,22 +228,10 @@ def test_as_installed_longhorn_keeps_the_plan_of_goal_2(rig: Rig) -> None:
         rig.until("it runs", lambda: rig.ready("four", 1))
         assert rig.nodes_of("four") == {"four-0": "goal-2-4"}
         assert (audit.bytes_overbooked, audit.misplacements) == (0, 0)
-    _, state = rig.request(rig.leader(), "/state")
-    guard = state["service"]["placementGuard"]
+    guard = rig.service()["placementGuard"]
     assert (guard["mode"], guard["health"], guard["problem"]) == ("enforce", "proven", "")
     rig.remove("four")
     rig.remove_nodes(*nodes)
-
-
-@pytest.mark.smoke
-@pytest.mark.usefixtures("ask_policy")
-def test_a_statefulset_without_any_change_is_placed_by_the_extenders_answer(rig: Rig) -> None:
-    """Only one node fits a pod, and kube-scheduler prefers others."""
-    rig.create(unchanged_workload("asked").statefulset(2))
-    rig.until("both run", lambda: rig.ready("asked", 2))
-    assert set(rig.nodes_of("asked").values()) == {ROOMY}
-    assert rig.misplaced_pods("asked") == []
-    rig.remove("asked")
 
 
 @pytest.mark.usefixtures("ask_policy")
@@ -250,21 +253,14 @@ def test_without_an_extender_pods_with_claims_wait_and_others_run(rig: Rig) -> N
     try:
         rig.create(unchanged_workload("waiting").statefulset(1), plain("running"))
         rig.until("the other pod runs", lambda: rig.ready("running", 1))
-        rig.until("kube-scheduler has asked in vain", lambda: problem(rig, "waiting"))
+        rig.until("kube-scheduler has asked in vain", lambda: rig.scheduling_problem("waiting"))
         assert rig.nodes_of("waiting") == {"waiting-0": ""}
     finally:
         for name in names:
             rig.start_candidate(name)
     rig.until("the pod runs", lambda: rig.ready("waiting", 1), 120)
     assert rig.nodes_of("waiting") == {"waiting-0": ROOMY}
-    for app in ("waiting", "running"):
-        rig.remove(app)
-
-
-def problem(rig: Rig, app: str) -> str:
-    """Why kube-scheduler has not placed an app's pods."""
-    conditions = [entry for raw in rig.pods(app) for entry in raw["status"].get("conditions", [])]
-    return " ".join(entry.get("message", "") for entry in conditions if entry["type"] == "PodScheduled")
+    rig.remove("waiting", "running")
 
 
 @pytest.mark.usefixtures("second_scheduler")
@@ -275,8 +271,7 @@ def test_with_a_second_scheduler_the_same_statefulset_is_placed_as_well(rig: Rig
     assert set(rig.nodes_of("second").values()) == {ROOMY}
     schedulers = {raw["spec"]["schedulerName"] for app in ("second", "own") for raw in rig.pods(app)}
     assert schedulers == {"longhorn-scheduler", "default-scheduler"}
-    for app in ("second", "own"):
-        rig.remove(app)
+    rig.remove("second", "own")
 
 
 @pytest.mark.usefixtures("second_scheduler")
@@ -298,8 +293,6 @@ def test_a_drain_moves_a_pod_of_the_second_scheduler(rig: Rig) -> None:
 @pytest.mark.usefixtures("second_scheduler")
 def test_doctor_probes_the_second_scheduler_that_the_policy_names(rig: Rig) -> None:
     """A new pod with a claim has the second scheduler's name. No flag says so, and the cluster's own kube-scheduler calls no extender."""
-    _, findings = run_doctor(rig.cluster)
-    severities = {entry["check"]: entry["severity"] for entry in findings}
+    severities = doctors_severities(rig)
     assert (severities["registration"], severities["ask-policy"]) == ("ok", "ok")
-    _, own = run_doctor(rig.cluster, "--scheduler-name", "default-scheduler")
-    assert {entry["check"]: entry["severity"] for entry in own}["registration"] == "error"
+    assert doctors_severities(rig, "--scheduler-name", "default-scheduler")["registration"] == "error"

@@ -2,15 +2,16 @@
 
 import pytest
 
+from devcluster.stack import FAST_LEASE
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model.quantity import parse_bytes
-from scheduler_core.values import replace
-from tests.e2e import disk_schedule_burst
-from tests.e2e.burst import APP, EXACT, SIZE, Burst
-from tests.e2e.disk_schedule_burst import WITH, WITHOUT
-from tests.e2e.plan import Result
+from tests.control_plane import ControlPlane
+from tests.e2e.bursts import BURST, EXACT, SIZE, Burst
+from tests.e2e.disk_schedule import started_controllers
+from tests.e2e.disk_schedule_rounds import disk_states, pods_round
+from tests.e2e.rig import Rig
 
-FINE = Result(100.0, {}, [], 0, [], [])
+SIMULATOR = {"disk_schedules": True}
 
 
 @pytest.mark.parametrize(("disk", "pods"), [(EXACT, 10), ("360Gi", 9)], ids=["exact", "rounded down"])
@@ -20,29 +21,30 @@ def test_a_disk_schedule_grants_what_longhorn_reports_as_free(disk: str, pods: i
     assert available // (2 * parse_bytes(SIZE)) == pods
 
 
-@pytest.mark.parametrize(
-    ("result", "count"),
-    [
-        pytest.param(replace(FINE, seconds=125.0), 0, id="fine"),
-        pytest.param(replace(FINE, seconds=126.0), 1, id="too slow"),
-        pytest.param(replace(FINE, misplaced=["pod"]), 1, id="misplaced"),
-        pytest.param(replace(FINE, overbooked=["disk"]), 1, id="overbooked"),
-    ],
-)
-def test_report_fails_if_schedules_cost_too_much_or_do_not_help(result: Result, count: int) -> None:
-    """They may take a quarter more time, and no disk may be overbooked."""
-    assert len(disk_schedule_burst.failures({WITHOUT: [FINE], WITH: [result]})) == count
-
-
 @pytest.mark.campaign
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_every_pod_of_a_fitting_burst_runs_with_disk_schedules(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Extender and DiskSchedules count the same bytes once, so there is room for exactly these pods."""
     burst = Burst(pods=40, nodes=4, disk=EXACT)
-    with disk_schedule_burst.rig_with_schedules(tmp_path_factory.mktemp("burst")) as rig:
+    with Rig(tmp_path_factory.mktemp("burst"), simulator=SIMULATOR) as rig, started_controllers(rig):
         burst.add_nodes(rig)
         result = burst.run(rig, asks=True, must=True)
-        rig.remove(APP)
+        rig.remove(BURST)
     assert set(result.per_node.values()) == {10}
-    assert (result.misplaced, result.mended, result.overbooked, result.stuck) == ([], 0, [], [])
+    assert result.wrong == {}
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_pods_get_their_volumes_through_disk_schedules(
+    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The whole stack runs, and a controller is killed meanwhile."""
+    folder = tmp_path_factory.mktemp("pods")
+    with Rig(folder, control_plane, simulator=SIMULATOR) as rig, started_controllers(rig) as longhorn:
+        longhorn.start("second", *FAST_LEASE)
+        longhorn.wait_ready()
+        rig.add_nodes("db", {f"db-{number}": ["400Gi"] for number in range(1, 5)})
+        pods_round(rig, longhorn, longhorn.processes[0])
+        assert [uuid for uuid, disk in disk_states(longhorn).items() if disk.granted] == [], "all pods are removed"

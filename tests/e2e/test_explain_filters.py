@@ -1,18 +1,16 @@
 """What `explain` says that kube-scheduler filters is what a real kube-scheduler says."""
 
 import json
-import subprocess
-from typing import Any
 
 import pytest
 
 from app.kube.resources import LONGHORN_NODES, NODES, PODS
-from devcluster.dev_cluster import DevCluster
 from devcluster.polling import wait_until
 from devcluster.programs import NAMESPACE, start_simulator
 from simulator.objects import DISKS
 from tests.control_plane import ControlPlane
-from tests.worlds.service import EXTENDER
+from tests.e2e.objects import scheduling_message
+from tests.e2e.rig import run_extender
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 # Parts of kube-scheduler's message by the plugin that refuses a node.
@@ -22,23 +20,6 @@ MESSAGES = {
     "NodeAffinity": "1 node(s) didn't match Pod's node affinity/selector",
     "NodeResourcesFit": "1 Insufficient cpu",
 }
-
-
-def explain(cluster: DevCluster, pod: str) -> Any:
-    command = [EXTENDER, "explain", pod, "-n", "default", "--kubeconfig", str(cluster.kubeconfig), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    return json.loads(done.stdout)
-
-
-def message_about(cluster: DevCluster, pod: str) -> str:
-    """Why kube-scheduler has found no node for a pod."""
-
-    def message() -> str:
-        conditions = cluster.api.get(PODS.path("default", pod))["status"].get("conditions", [])
-        return next((str(entry.get("message", "")) for entry in conditions if entry["type"] == "PodScheduled"), "")
-
-    return wait_until("kube-scheduler's message", message)
 
 
 def test_explain_names_the_plugins_that_refuse_a_waiting_pod(control_plane: ControlPlane) -> None:
@@ -56,8 +37,10 @@ def test_explain_names_the_plugins_that_refuse_a_waiting_pod(control_plane: Cont
         container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "2"}}}
         body = {"metadata": {"name": "waiting"}, "spec": {"nodeSelector": fast, "containers": [container]}}
         cluster.api.create(PODS.path("default"), {"apiVersion": "v1", "kind": "Pod", **body})
-        message = message_about(cluster, "waiting")
-        nodes = explain(cluster, "waiting")["nodes"]
+        path = PODS.path("default", "waiting")
+        message = wait_until("kube-scheduler's message", lambda: scheduling_message(cluster.api.get(path)))
+        explained = run_extender(cluster, "explain", "waiting", "-n", "default", "-o", "json", codes=[1])
+        nodes = json.loads(explained)["nodes"]
     assert {name: entry["kubeScheduler"]["plugin"] for name, entry in nodes.items()} == {
         "cordoned": "NodeUnschedulable",
         "tainted": "TaintToleration",

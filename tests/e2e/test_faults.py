@@ -8,28 +8,27 @@ from typing import Any
 
 import pytest
 
-from app.kube.resources import PERSISTENT_VOLUMES
-from devcluster.build import API_SERVER, ETCD
+from app.kube.resources import ENDPOINT_SLICES, LEASES, PERSISTENT_VOLUMES
+from devcluster.build import API_SERVER, CONTROLLER_MANAGER, ETCD
 from devcluster.programs import NAMESPACE, SERVICE
 from scheduler_core.convert.generic import NUDGE_ANNOTATION
 from tests.e2e import hand_over, plan
-from tests.e2e.leader_monitor import LeaderMonitor
-from tests.e2e.objects import statefulset
+from tests.e2e.bursts import wait_for_result
+from tests.e2e.leader_monitor import PROBE, LeaderMonitor
+from tests.e2e.objects import name_of
 from tests.e2e.placement_audit import PlacementAudit
-from tests.e2e.rig import LEASE_BOUND, Rig
+from tests.e2e.rig import LEASE_BOUND, PROPOSAL, Rig
 from tests.worlds.stopwatch import Stopwatch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 # On a busy machine pods are bound before more of them are offered nodes.
 _OPEN = 15
 
-EVEN = {f"race-{number}": 4 for number in range(1, 5)}
-LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{SERVICE}"
-SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/{SERVICE}"
-CONFIG_MAP = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{SERVICE}"
+LEASE = LEASES.path(NAMESPACE, SERVICE)
+SLICE = ENDPOINT_SLICES.path(NAMESPACE, SERVICE)
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{SERVICE}"
 # After an outage kwok's nodes may be late to renew their Leases. A node that is not ready gets no replica.
-NODES_STAY_READY = {"kube-controller-manager": ["--node-monitor-grace-period=5m"]}
+NODES_STAY_READY = {CONTROLLER_MANAGER: ["--node-monitor-grace-period=5m"]}
 # Once the Lease is free: a retry, a second to catch up, and reading the cluster on two busy cores.
 CATCHING_UP = 4.0
 
@@ -37,7 +36,9 @@ CATCHING_UP = 4.0
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Two candidates, the nodes of goal 1, and nodes for a burst that outruns kube-scheduler's client."""
-    with Rig(tmp_path_factory.mktemp("faults"), candidates=2, extra_args=NODES_STAY_READY) as started:
+    folder = tmp_path_factory.mktemp("faults")
+    simulator = hand_over.FAST_ATTACHER
+    with Rig(folder, candidates=2, config=PROPOSAL, simulator=simulator, extra_args=NODES_STAY_READY) as started:
         plan.goal_1_nodes(started)
         hand_over.SHORT.add_nodes(started)
         yield started
@@ -57,20 +58,7 @@ def restore(rig: Rig) -> Iterator[None]:
     yield
     rig.remove("race")
     hand_over.remove(rig)
-    for number in (1, 2):
-        if f"extender-{number}" not in rig.candidates:
-            rig.start_candidate(f"extender-{number}")
-    rig.until("a candidate answers", rig.leader)
-
-
-def start_burst(rig: Rig) -> None:
-    """Creates goal 1's pods; returns when some, but not all, have a node."""
-    rig.create(statefulset("race", group="race", replicas=16))
-    rig.until("some pods have a node", lambda: sum(map(bool, rig.nodes_of("race").values())) >= 3)
-
-
-def wait_for_leader(rig: Rig) -> str:
-    return rig.until("a candidate answers", rig.leader)
+    rig.restore_candidates()
 
 
 def other_candidate(rig: Rig, leader: str) -> str:
@@ -86,8 +74,8 @@ def start_stopwatch(rig: Rig, *candidates: str) -> Stopwatch:
 def assert_even_placement(rig: Rig) -> None:
     """Every pod runs with its volume, 4 on each node."""
     with PlacementAudit(rig) as audit:
-        result = plan.wait_for_result(rig, "race", 16, audit, must=True)
-    assert (result.per_node, result.misplaced, result.stuck) == (EVEN, [], [])
+        result = wait_for_result(rig, "race", 16, audit, must=True)
+    assert (result.per_node, result.misplaced, result.stuck) == (plan.EVEN, [], [])
     assert rig.misplacements() == 0, "there is none that was mended later either"
     assert late_nudges(rig, "race") == [], "a pod whose volume exists was nudged"
 
@@ -104,18 +92,18 @@ def late_nudges(rig: Rig, app: str) -> list[str]:
         claims = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["spec"]["volumes"]]
         # Times of RFC 3339 to the second are compared as texts.
         if any(nudged[:19] > volumes[claim][:19] for claim in claims if claim in volumes):
-            late.append(pod["metadata"]["name"])
+            late.append(name_of(pod))
     return late
 
 
 @pytest.mark.smoke
 def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig, monitor: LeaderMonitor) -> None:
     """Its successor answers within the Lease's bound, and knows what was reserved."""
-    start_burst(rig)
-    leader = wait_for_leader(rig)
+    plan.start_goal_1(rig)
+    leader = rig.wait_for_leader()
     rig.cluster.processes[leader].kill()
     stopwatch = start_stopwatch(rig, other_candidate(rig, leader))
-    successor = rig.until("another candidate answers", rig.leader)
+    successor = rig.wait_for_leader()
     assert successor != leader
     assert stopwatch.seconds < LEASE_BOUND + CATCHING_UP
     assert_even_placement(rig)
@@ -124,14 +112,14 @@ def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig, monitor: Leader
 @pytest.mark.smoke
 def test_a_terminated_leader_hands_over_within_two_seconds(rig: Rig, monitor: LeaderMonitor) -> None:
     """It records its open offers, then releases the Lease."""
-    start_burst(rig)
-    leader = wait_for_leader(rig)
+    plan.start_goal_1(rig)
+    leader = rig.wait_for_leader()
     ending = rig.cluster.processes[leader]
     stopper = threading.Thread(target=ending.stop)
     stopper.start()
     rig.until("the Lease is released", lambda: not _holder(rig).startswith(leader))
     stopwatch = start_stopwatch(rig, other_candidate(rig, leader))
-    successor = wait_for_leader(rig)
+    successor = rig.wait_for_leader()
     assert successor != leader
     assert stopwatch.seconds < 2
     stopper.join()
@@ -154,7 +142,7 @@ def test_a_killed_leaders_open_offers_are_known(rig: Rig) -> None:
 
 def test_a_resumed_leader_does_not_answer(rig: Rig, monitor: LeaderMonitor) -> None:
     """Its Lease has expired meanwhile by its own clock."""
-    leader = wait_for_leader(rig)
+    leader = rig.wait_for_leader()
     process = rig.cluster.processes[leader]
     process.pause()
     other = other_candidate(rig, leader)
@@ -167,30 +155,30 @@ def test_a_resumed_leader_does_not_answer(rig: Rig, monitor: LeaderMonitor) -> N
 
 def test_a_candidate_with_expired_watches_lists_everything_again(rig: Rig, monitor: LeaderMonitor) -> None:
     """The restarted API server answers its watches with 410."""
-    leader = wait_for_leader(rig)
+    leader = rig.wait_for_leader()
     follower = other_candidate(rig, leader)
     rig.until("the other one has read the cluster", lambda: rig.request(follower, "/readyz")[0] == 200)
     lists = _count_lists(rig, follower)
     rig.cluster.processes[follower].pause()
     for number in range(30):
         rig.cluster.kubectl("annotate", "node", "race-1", f"change={number}", "--overwrite")
-    rig.cluster.processes["kube-apiserver"].restart()
+    rig.cluster.processes[API_SERVER].restart()
     rig.cluster.processes[follower].resume()
     rig.until("it has listed nodes again", lambda: _count_lists(rig, follower) > lists)
     rig.until("it is ready", lambda: rig.request(follower, "/readyz")[0] == 200)
-    assert wait_for_leader(rig) in rig.candidates
+    assert rig.wait_for_leader() in rig.candidates
 
 
 def test_an_api_server_that_is_down_for_30_seconds_only_delays_pods(rig: Rig, monitor: LeaderMonitor) -> None:
     """No candidate answers meanwhile; afterwards the burst continues."""
-    start_burst(rig)
-    server = rig.cluster.processes["kube-apiserver"]
+    plan.start_goal_1(rig)
+    server = rig.cluster.processes[API_SERVER]
     server.kill()
     time.sleep(30)
     assert [name for name in rig.candidates if rig.answers(name)] == []
     server.start()
     stopwatch = start_stopwatch(rig, *rig.candidates)
-    wait_for_leader(rig)
+    rig.wait_for_leader()
     assert stopwatch.seconds < LEASE_BOUND + CATCHING_UP + 5
     assert_even_placement(rig)
 
@@ -198,8 +186,8 @@ def test_an_api_server_that_is_down_for_30_seconds_only_delays_pods(rig: Rig, mo
 @pytest.mark.smoke
 def test_a_restart_of_etcd_only_delays_pods(rig: Rig, monitor: LeaderMonitor) -> None:
     """Watches break or expire, and are listed again where necessary."""
-    start_burst(rig)
-    rig.cluster.processes["etcd"].restart()
+    plan.start_goal_1(rig)
+    rig.cluster.processes[ETCD].restart()
     assert_even_placement(rig)
     assert monitor.longest_silence < LEASE_BOUND + CATCHING_UP
 
@@ -209,45 +197,47 @@ def test_a_stolen_lease_silences_the_leader(rig: Rig, monitor: LeaderMonitor) ->
     spec = {"holderIdentity": "stranger", "leaseDurationSeconds": 3}
     rig.cluster.api.patch(LEASE, {"spec": spec})
     rig.until("no candidate answers", lambda: not rig.leader(), 10)
-    leader = rig.until("a candidate answers again", rig.leader, 3 + LEASE_BOUND + CATCHING_UP)
+    leader = rig.wait_for_leader(3 + LEASE_BOUND + CATCHING_UP)
     assert rig.cluster.api.get(LEASE)["spec"]["holderIdentity"] != "stranger"
     assert rig.answers(leader)
 
 
 def test_a_deleted_endpointslice_is_created_again(rig: Rig) -> None:
-    rig.until("a candidate answers", rig.leader)
-    rig.until("the Service has an endpoint", lambda: rig.cluster.api.get(SLICE).get("endpoints"), 20)
+    rig.wait_for_leader()
+    rig.until("the Service has an endpoint", lambda: _endpoints(rig), 20)
     rig.cluster.api.delete(SLICE)
     rig.until("it has an endpoint again", lambda: _endpoints(rig), 20)
-    assert len(rig.cluster.api.get(SLICE)["endpoints"]) == 1
+    assert len(_endpoints(rig)) == 1
 
 
 @pytest.mark.smoke
 def test_settings_take_effect_without_a_restart(rig: Rig) -> None:
     """A disabled extender does not answer, and has neither Lease nor endpoints. Once enabled, it works as before."""
     rig.until("the Service has an endpoint", lambda: _endpoints(rig))
-    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-enabled": "false"}})
+    rig.change_settings({"scheduler-extender-enabled": "false"})
     rig.until("no candidate answers", lambda: not rig.leader())
     rig.until("the Service has no endpoint", lambda: not _endpoints(rig))
     rig.until("the Lease has no holder", lambda: not _holder(rig))
-    status, answer = rig.request("extender-1", "/filter", {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []})
+    status, answer = rig.request("extender-1", "/filter", PROBE)
     assert status == 503
     assert "scheduler-extender-enabled is false" in answer
     assert rig.request("extender-1", "/healthz")[0] == 200
-    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-enabled": "perhaps"}})
+    rig.change_settings({"scheduler-extender-enabled": "perhaps"})
     for name in rig.candidates:
         state = rig.until(f"{name} has read it", partial(_state_with_refusal, rig, name))
         assert not state["enabled"], "a value that is not a boolean changes nothing"
         assert not rig.answers(name)
-    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-enabled": "true"}})
-    wait_for_leader(rig)
-    assert _service(rig)["enabled"]
-    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-pod-scheduling-timeout": "7"}})
-    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-node-reservation-timeout": "0"}})
-    rig.until("both time-outs count", lambda: _timeouts(rig) == (7, 0))
-    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-pod-scheduling-timeout": "5"}})
-    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-node-reservation-timeout": "5"}})
-    rig.until("both count again", lambda: _timeouts(rig) == (5, 5))
+    rig.change_settings({"scheduler-extender-enabled": "true"})
+    rig.wait_for_leader()
+    assert rig.service()["enabled"]
+    for pod_timeout, node_timeout in ((7, 0), (5, 5)):
+        rig.change_settings(
+            {
+                "scheduler-extender-pod-scheduling-timeout": str(pod_timeout),
+                "scheduler-extender-node-reservation-timeout": str(node_timeout),
+            }
+        )
+        rig.until("both time-outs count", partial(_has_timeouts, rig, pod_timeout, node_timeout))
 
 
 @pytest.mark.smoke
@@ -256,7 +246,7 @@ def test_a_candidate_reports_missing_permissions_and_recovers(rig: Rig) -> None:
     original = rig.cluster.api.get(binding)
     rig.cluster.api.delete(binding)
     rig.until("the API server refuses", lambda: not _may_list_nodes(rig))
-    leader = wait_for_leader(rig)
+    leader = rig.wait_for_leader()
     follower = other_candidate(rig, leader)
     rig.cluster.processes[follower].stop()
     rig.start_candidate(follower)
@@ -267,17 +257,13 @@ def test_a_candidate_reports_missing_permissions_and_recovers(rig: Rig) -> None:
     rig.until("it is ready", lambda: rig.request(follower, "/readyz")[0] == 200)
 
 
-def _endpoints(rig: Rig) -> object:
-    slices = rig.items(SLICE.rpartition("/")[0])
-    return [entry for raw in slices if raw["metadata"]["name"] == SERVICE for entry in raw.get("endpoints") or ()]
-
-
-def _service(rig: Rig) -> Any:
-    return rig.request(wait_for_leader(rig), "/state")[1]["service"]
+def _endpoints(rig: Rig) -> list[object]:
+    slices = rig.items(ENDPOINT_SLICES.path(NAMESPACE))
+    return [entry for raw in slices if name_of(raw) == SERVICE for entry in raw.get("endpoints") or ()]
 
 
 def _state_with_refusal(rig: Rig, name: str) -> Any:
-    state = rig.request(name, "/state")[1]["service"]
+    state = rig.service(name)
     return state if state["refusedSettings"] else None
 
 
@@ -292,9 +278,9 @@ def _may_list_nodes(rig: Rig) -> bool:
     return bool(answer["status"]["allowed"])
 
 
-def _timeouts(rig: Rig) -> tuple[int, int]:
-    service = _service(rig)
-    return service["podSchedulingTimeout"], service["nodeReservationTimeout"]
+def _has_timeouts(rig: Rig, pod_timeout: int, node_timeout: int) -> bool:
+    service = rig.service()
+    return (service["podSchedulingTimeout"], service["nodeReservationTimeout"]) == (pod_timeout, node_timeout)
 
 
 def _count_lists(rig: Rig, name: str) -> float:

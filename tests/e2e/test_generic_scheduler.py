@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 import pytest
 
@@ -21,7 +22,7 @@ from devcluster.process import Process, log_has
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT
 from tests.control_plane import ControlPlane
-from tests.e2e.objects import PAUSE, Object
+from tests.e2e.objects import PAUSE, Object, condition_of, name_of, node_of, runs
 from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -111,8 +112,7 @@ def pods(cluster: DevCluster) -> list[Object]:
 
 
 def bound_nodes(cluster: DevCluster) -> dict[str, str]:
-    nodes = {raw["metadata"]["name"]: raw["spec"].get("nodeName", "") for raw in pods(cluster)}
-    return {name: node for name, node in nodes.items() if node}
+    return {name_of(raw): node_of(raw) for raw in pods(cluster) if node_of(raw)}
 
 
 def remove_pods(cluster: DevCluster) -> None:
@@ -129,21 +129,19 @@ def uid(cluster: DevCluster, name: str) -> str:
     return str(cluster.api.get(PODS.path("default", name))["metadata"]["uid"])
 
 
-def events(cluster: DevCluster, reason: str, uid: str) -> list[Object]:
-    selector = f"involvedObject.uid={uid},reason={reason}".replace("=", "%3D").replace(",", "%2C")
+def events(cluster: DevCluster, reason: str, uid: str = "") -> list[Object]:
+    """The Events with a reason, by default about every pod."""
+    selector = quote(f"reason={reason}" + (f",involvedObject.uid={uid}" if uid else ""))
     return list(cluster.api.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"])
 
 
 def pods_with_event(cluster: DevCluster, reason: str) -> set[str]:
-    selector = f"reason={reason}".replace("=", "%3D")
-    items = cluster.api.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"]
-    return {event["involvedObject"]["uid"] for event in items}
+    return {event["involvedObject"]["uid"] for event in events(cluster, reason)}
 
 
 def condition(cluster: DevCluster, name: str) -> Object:
     """The condition PodScheduled of a pod without its times, {} without one."""
-    conditions = cluster.api.get(PODS.path("default", name))["status"].get("conditions", [])
-    (scheduled,) = [entry for entry in conditions if entry["type"] == "PodScheduled"] or [{}]
+    scheduled = condition_of(cluster.api.get(PODS.path("default", name)), "PodScheduled")
     times = ("lastTransitionTime", "lastProbeTime")
     return {field: value for field, value in scheduled.items() if field not in times}
 
@@ -195,10 +193,10 @@ def test_sixty_pods_of_two_services_stay_in_their_zone_and_spread_over_its_racks
     create_pods(cluster)
     wait_until("every pod has a node", lambda: len(bound_nodes(cluster)) == 2 * EACH)
     assert_spread(bound_nodes(cluster))
-    wait_until("it runs", lambda: all(raw["status"].get("phase") == "Running" for raw in pods(cluster)))
-    uids = [uid(cluster, f"web-{number}") for number in range(EACH)]
-    wait_until("the events", lambda: all(events(cluster, "Scheduled", each) for each in uids))
-    (event,) = events(cluster, "Scheduled", uids[0])
+    wait_until("it runs", lambda: all(map(runs, pods(cluster))))
+    uids = {raw["metadata"]["uid"] for raw in pods(cluster)}
+    wait_until("the events", lambda: uids <= pods_with_event(cluster, "Scheduled"))
+    (event,) = events(cluster, "Scheduled", uid(cluster, "web-0"))
     assert event["message"] == f"Successfully assigned default/web-0 to {bound_nodes(cluster)['web-0']}"
     assert event["source"]["component"] == NAME
     assert http_request(f"{scheduler.url}/readyz") == (200, {"status": "ok", "role": "leader"})
@@ -316,5 +314,5 @@ def test_no_event_of_a_burst_is_lost_and_a_warning_comes_at_once(cluster: DevClu
         cluster.api.create(PODS.path("default"), pod(f"burst-{number}", "burst", containers=containers))
     wait_until("500 pods have a node", lambda: len(bound_nodes(cluster)) == 500)
     scheduler.process.stop()
-    uids = {raw["metadata"]["uid"] for raw in pods(cluster) if raw["metadata"]["name"] != "homeless"}
+    uids = {raw["metadata"]["uid"] for raw in pods(cluster) if name_of(raw) != "homeless"}
     assert uids <= pods_with_event(cluster, "Scheduled")

@@ -14,7 +14,7 @@ from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, ROOT
 from tests.control_plane import ControlPlane
 from tests.e2e.objects import Object, Volume, Workload
-from tests.e2e.rig import Rig
+from tests.e2e.rig import PROPOSAL, Rig
 from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -32,7 +32,8 @@ NODES = 5
 def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Five nodes with one disk each, and a scheduler without an extender."""
     folder = tmp_path_factory.mktemp("generic-longhorn")
-    with control_plane.borrow() as cluster, Rig(folder, candidates=0, running=cluster) as started:
+    with Rig(folder, control_plane, candidates=0, config=PROPOSAL) as started:
+        cluster = started.cluster
         for directory in ("access", "longhorn-rules"):
             cluster.apply(ROOT / "manifests/generic-scheduler" / directory)
         released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}

@@ -1,10 +1,7 @@
 """A cluster whose longhorn-manager owns the DiskSchedules: the controllers keep away, and the extender reads them."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +12,12 @@ from devcluster.stack import FAST_LEASE as FAST
 from devcluster.stack import ROOT
 from tests import builders
 from tests.e2e.disk_schedule import CRD, LONGHORN, MANIFESTS, MIRROR, NO_RESERVE, Longhorn, install
+from tests.e2e.rig import run_extender
 from tests.worlds.disk_schedules import disk_schedule, owned_by_longhorn
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 THEIRS = ROOT / "tests/e2e/longhorns_diskschedules.yaml"
-EXTENDER = Path(sys.executable).with_name("longhorn-extender")
 REFUSAL = (
     "longhorn-manager owns the DiskSchedules here (the CustomResourceDefinition diskschedules.longhorn.io is its own) "
     "and answers them itself"
@@ -54,11 +51,8 @@ def test_longhorns_definition_is_neither_written_to_nor_replaced(longhorn: Longh
     longhorn.until("it says so", lambda: REFUSAL in longhorn.get_path(mirror, "/readyz")[1])
     mirror.stop()
 
-    for arguments in ([], ["--mirror"]):
-        options = ["--kubeconfig", str(longhorn.account), "--longhorn-namespace", LONGHORN, "--port", "0", *arguments]
-        argv = [str(EXTENDER), "disk-schedule", *options]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, done.stderr) == (2, f"longhorn-extender: {REFUSAL}\n")
+    for arguments in ((), ("--mirror",)):
+        assert longhorn.refusal_to_start(*arguments) == (2, f"longhorn-extender: {REFUSAL}\n")
 
     before = definition(cluster)
     assert "AlreadyExists" in cluster.kubectl("create", "-k", str(CRD), check=False)
@@ -83,10 +77,8 @@ def test_the_extender_counts_what_longhorn_granted_and_what_was_requested(longho
     cluster.kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
 
     def answer(size: int) -> Any:
-        options = ["--claim", f"default/data-{size}", "--all-nodes", "--kubeconfig", str(cluster.kubeconfig)]
-        argv = [str(EXTENDER), "explain", *options, "-o", "json"]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-        return json.loads(done.stdout)["nodes"]["n2"]
+        options = ("--claim", f"default/data-{size}", "--all-nodes", "-o", "json")
+        return json.loads(run_extender(cluster, "explain", *options, quiet=False))["nodes"]["n2"]
 
     assert answer(50)["fits"]
     assert answer(51)["detail"] == "data-51 needs 51Gi; disk disk-1 has 50Gi left to schedule"

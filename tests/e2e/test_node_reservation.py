@@ -2,24 +2,19 @@
 Longhorn lists the pod's replicas.
 """
 
-import threading
 from collections.abc import Iterator
-from typing import Any, Self
 
 import pytest
 
-from devcluster.programs import NAMESPACE, SERVICE
 from tests.control_plane import ControlPlane
 from tests.e2e import plan
+from tests.e2e.bursts import READY_SECONDS
 from tests.e2e.leader_monitor import LeaderMonitor
-from tests.e2e.objects import statefulset
-from tests.e2e.rig import Rig
+from tests.e2e.repeated import Repeated
+from tests.e2e.rig import PROPOSAL, Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-EVEN = {f"race-{number}": 4 for number in range(1, 5)}
-CONFIG_MAP = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{SERVICE}"
-TIMEOUT = "scheduler-extender-node-reservation-timeout"
 # A little longer than a node may stay reserved for a deleted pod after a take-over.
 _ADOPTED_SECONDS = 90.0
 
@@ -27,10 +22,8 @@ _ADOPTED_SECONDS = 90.0
 @pytest.fixture(scope="module")
 def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Two candidates that reserve nodes, and the nodes of goal 1."""
-    with (
-        control_plane.borrow() as cluster,
-        Rig(tmp_path_factory.mktemp("node"), candidates=2, reservation="node", running=cluster) as started,
-    ):
+    folder = tmp_path_factory.mktemp("node")
+    with Rig(folder, control_plane, candidates=2, config=PROPOSAL, reservation="node") as started:
         plan.goal_1_nodes(started)
         yield started
 
@@ -38,22 +31,21 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
 def test_a_burst_of_16_pods_puts_4_on_each_node_and_reserves_it(rig: Rig) -> None:
     with ReservationRecorder(rig) as recorder:
         result = plan.goal_1(rig, asks=True)
-    assert (result.per_node, result.misplaced, result.mended, result.overbooked, result.stuck) == (EVEN, [], 0, [], [])
-    assert recorder.nodes == set(EVEN)
+    assert (result.per_node, result.wrong) == (plan.EVEN, {})
+    assert recorder.nodes == plan.EVEN.keys()
 
 
 def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig) -> None:
     """Its successor reserves the nodes of pods whose replicas are not listed yet."""
     before = rig.misplacements()
     with LeaderMonitor(rig) as monitor:
-        rig.create(statefulset("race", group="race", replicas=16))
-        rig.until("some pods have a node", lambda: sum(map(bool, rig.nodes_of("race").values())) >= 3)
-        leader = rig.until("a candidate answers", rig.leader)
+        plan.start_goal_1(rig)
+        leader = rig.wait_for_leader()
         rig.cluster.processes[leader].kill()
         try:
-            assert rig.until("another candidate answers", rig.leader) != leader
-            rig.until("all pods run", lambda: rig.ready("race", 16), plan.READY_SECONDS)
-            assert sorted(rig.nodes_of("race").values()) == sorted(node for node in EVEN for _ in range(4))
+            assert rig.wait_for_leader() != leader
+            rig.until("all pods run", lambda: rig.ready("race", 16), READY_SECONDS)
+            assert sorted(rig.nodes_of("race").values()) == sorted(node for node in plan.EVEN for _ in range(4))
             assert (rig.misplaced_pods("race"), rig.misplacements() - before) == ([], 0)
         finally:
             rig.remove("race")
@@ -65,8 +57,7 @@ def test_a_time_out_of_0_reserves_no_node(rig: Rig) -> None:
     """The setting takes effect without a restart."""
     try:
         _set_timeout(rig, 0)
-        leader = rig.until("a candidate answers", rig.leader)
-        rig.until("nothing is reserved any more", lambda: not _service(rig, leader)["reservedNodes"], _ADOPTED_SECONDS)
+        rig.until("nothing is reserved any more", lambda: not rig.service()["reservedNodes"], _ADOPTED_SECONDS)
         with ReservationRecorder(rig) as recorder:
             plan.goal_1(rig, asks=True)
         assert recorder.nodes == set()
@@ -74,34 +65,19 @@ def test_a_time_out_of_0_reserves_no_node(rig: Rig) -> None:
         _set_timeout(rig, 5)
 
 
-class ReservationRecorder:
+class ReservationRecorder(Repeated):
     """Records the names of all nodes that the leader reserves, while entered."""
 
     def __init__(self, rig: Rig) -> None:
+        super().__init__(self._note, lambda: 0.1)
         self.nodes: set[str] = set()
         self._rig = rig
-        self._leader = rig.until("a candidate answers", rig.leader)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+        self._leader = rig.wait_for_leader()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._end.wait(0.1):
-            self.nodes |= set(_service(self._rig, self._leader)["reservedNodes"])
+    def _note(self) -> None:
+        self.nodes |= set(self._rig.service(self._leader)["reservedNodes"])
 
 
 def _set_timeout(rig: Rig, seconds: int) -> None:
-    rig.cluster.api.patch(CONFIG_MAP, {"data": {TIMEOUT: str(seconds)}})
-    leader = rig.until("a candidate answers", rig.leader)
-    rig.until("the time-out is in force", lambda: _service(rig, leader)["nodeReservationTimeout"] == seconds)
-
-
-def _service(rig: Rig, leader: str) -> Any:
-    return rig.request(leader, "/state")[1]["service"]
+    rig.change_settings({"scheduler-extender-node-reservation-timeout": str(seconds)})
+    rig.until("the time-out is in force", lambda: rig.service()["nodeReservationTimeout"] == seconds)

@@ -1,17 +1,14 @@
 """The extender's roles grant exactly what it uses."""
 
-from typing import Any
-
 import pytest
 
 from app.kube.resources import CLAIMS, ENDPOINT_SLICES, PERSISTENT_VOLUMES
 from devcluster.programs import NAMESPACE, SERVICE
 from devcluster.stack import ROOT
 from tests.control_plane import ControlPlane
-from tests.e2e.objects import statefulset
+from tests.e2e.objects import asking_pod, claim_of, name_of, retained_volume, statefulset
 from tests.e2e.permissions import account_calls, granted_calls
-from tests.e2e.rig import Rig
-from tests.e2e.test_scenarios import unschedulable_pods
+from tests.e2e.rig import PROPOSAL, Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -20,36 +17,10 @@ ROLES = [ROOT / "manifests/access/role.yaml", ROOT / "manifests/access/clusterro
 SLICE = ENDPOINT_SLICES.path(NAMESPACE, SERVICE)
 
 
-def claim(name: str, storage_class: str, volume: str = "") -> dict[str, Any]:
-    """A claim of 1Gi; `volume` is its PersistentVolume."""
-    spec = {
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": storage_class,
-        "resources": {"requests": {"storage": "1Gi"}},
-    }
-    if volume:
-        spec["volumeName"] = volume
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
-
-
-def volume_without_longhorn_volume(name: str, claim_name: str) -> dict[str, Any]:
-    """A PersistentVolume reserved for a claim, without its Longhorn volume."""
-    spec = {
-        "capacity": {"storage": "1Gi"},
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": "static",
-        "claimRef": {"namespace": "default", "name": claim_name},
-        "csi": {"driver": "driver.longhorn.io", "volumeHandle": f"{name}-without-volume"},
-    }
-    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
-
-
 def ask_about(rig: Rig, claim_name: str) -> None:
     """Sends /filter for a pod that does not exist and mounts a claim."""
-    pod = {
-        "metadata": {"namespace": "default", "name": f"mounts-{claim_name}", "uid": f"uid-{claim_name}"},
-        "spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}]},
-    }
+    pod = asking_pod(f"mounts-{claim_name}", [claim_name], {})
+    pod["metadata"]["uid"] = f"uid-{claim_name}"
     status, answer = rig.request(rig.leader(), "/filter", {"Pod": pod, "NodeNames": ["one"]})
     assert status == 200, answer
 
@@ -65,7 +36,7 @@ def publish_a_slice_of_another_address_type(rig: Rig) -> None:
 
     def is_replaced() -> bool:
         # Between deletion and creation there is none.
-        slices = [each for each in rig.items(ENDPOINT_SLICES.path(NAMESPACE)) if each["metadata"]["name"] == SERVICE]
+        slices = [each for each in rig.items(ENDPOINT_SLICES.path(NAMESPACE)) if name_of(each) == SERVICE]
         return bool(slices) and slices[0]["addressType"] != "FQDN"
 
     rig.until("it is replaced", is_replaced, 30)
@@ -76,10 +47,9 @@ def test_the_roles_grant_exactly_the_verbs_that_are_used(
     control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The audit log of a life with every kind of event has exactly these calls."""
-    with (
-        control_plane.borrow() as cluster,
-        Rig(tmp_path_factory.mktemp("permissions"), candidates=2, running=cluster) as rig,
-    ):
+    folder = tmp_path_factory.mktemp("permissions")
+    # The first candidate creates the Lease.
+    with Rig(folder, control_plane, candidates=2, config=PROPOSAL, free_lease=False) as rig:
         rig.cluster.apply(ROOT / "manifests/crd")
         rig.cluster.apply(ROOT / "tests/e2e/volume_sources.yaml")
         rig.use_simulator({"storage_capacity": False, "capacity_period": "none"})
@@ -87,12 +57,17 @@ def test_the_roles_grant_exactly_the_verbs_that_are_used(
         rig.create(statefulset("first", group="one", replicas=1))
         rig.until("the first pod runs", lambda: rig.ready("first", 1))
         rig.create(statefulset("second", group="one", replicas=1))
-        rig.until("the second one is refused", lambda: unschedulable_pods(rig, "second"))
+        rig.until("the second one is refused", lambda: rig.refused_pods("second"))
         rig.remove("first")
         rig.until("the second pod runs after a nudge", lambda: rig.ready("second", 1))
 
-        rig.create(claim("of-no-class", "missing"), claim("of-no-volume", "static", "missing"))
-        rig.create(volume_without_longhorn_volume("kept", "of-no-replica"), claim("of-no-replica", "static", "kept"))
+        rig.create(
+            claim_of("of-no-class", "1Gi", "missing"),
+            claim_of("of-no-volume", "1Gi", "static", volumeName="missing"),
+            claim_of("of-no-replica", "1Gi", "static", volumeName="kept"),
+            # Reserved for a claim, without its Longhorn volume.
+            retained_volume("kept", "1Gi", "static", claimRef={"namespace": "default", "name": "of-no-replica"}),
+        )
         for name in ("missing", "of-no-class", "of-no-volume", "of-no-replica"):
             ask_about(rig, name)
         publish_a_slice_of_another_address_type(rig)

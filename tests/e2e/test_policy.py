@@ -13,7 +13,7 @@ import pytest
 
 from devcluster.stack import ROOT
 from tests.control_plane import ControlPlane
-from tests.e2e.objects import Object, Volume, Workload, statefulset
+from tests.e2e.objects import Object, Volume, Workload, name_of, runs, scheduling_message, statefulset
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 from tests.manifests.load import with_scores
 
@@ -57,10 +57,8 @@ def stack(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     scored = folder / "scored.yaml"
     policy.write_text(json.dumps(POLICY))
     scored.write_text(with_scores(RECOMMENDED_MANAGED))
-    with (
-        control_plane.borrow() as cluster,
-        Rig(folder, candidates=0, config=scored, more_arguments=["--policy", str(policy)], running=cluster) as rig,
-    ):
+    arguments = ("--policy", str(policy))
+    with Rig(folder, control_plane, candidates=0, config=scored, more_arguments=arguments) as rig:
         rig.start_candidate(CANDIDATE)
         rig.until("a call is forbidden", lambda: "forbidden" in str(rig.request(CANDIDATE, "/readyz")))
         unpermitted = rig.request(CANDIDATE, "/readyz")
@@ -80,13 +78,6 @@ def best_scores(rig: Rig, pod: str = "") -> list[int]:
     lines = rig.cluster.processes[CANDIDATE].log_text().splitlines()
     entries = [json.loads(line) for line in lines if line.startswith("{")]
     return [entry["best"] for entry in entries if entry["event"] == "prioritize" and entry["pod"].endswith(pod)]
-
-
-def scheduling_message(rig: Rig, app: str, pod: str) -> str:
-    """The message of kube-scheduler about a waiting pod."""
-    (raw,) = (entry for entry in rig.pods(app) if entry["metadata"]["name"] == pod)
-    conditions = raw["status"].get("conditions", [])
-    return " ".join(entry.get("message", "") for entry in conditions if entry["type"] == "PodScheduled")
 
 
 @pytest.mark.smoke
@@ -112,12 +103,15 @@ def test_the_pods_of_a_service_fill_one_zone_and_no_node_without_one(stack: Poli
     zone = zones[rig.nodes_of("web")["web-0"]]
     rig.create(statefulset("web", group="zones", size="50Gi", replicas=9))
     try:
-        rig.until("its zone is full", lambda: count_running(rig, "web") == 8)
+        rig.until("its zone is full", lambda: sum(map(runs, rig.pods("web"))) == 8)
         (late,) = (pod for pod, node in rig.nodes_of("web").items() if not node)
-        rig.until("the ninth has a reason", lambda: "OneZone" in scheduling_message(rig, "web", late))
-        message = scheduling_message(rig, "web", late)
-        assert "1 RequireZone: a required node label is missing" in message
-        assert "2 OneZone: service affinity does not match" in message
+
+        def message() -> str:
+            return next(scheduling_message(pod) for pod in rig.pods("web") if name_of(pod) == late)
+
+        rig.until("the ninth has a reason", lambda: "OneZone" in message())
+        assert "1 RequireZone: a required node label is missing" in message()
+        assert "2 OneZone: service affinity does not match" in message()
         placed = Counter(node for node in rig.nodes_of("web").values() if node)
         assert placed == {f"{zone}-1": 4, f"{zone}-2": 4}
         assert (rig.misplaced_pods("web"), rig.overbooked_disks()) == ([], [])
@@ -155,10 +149,6 @@ def test_every_pod_of_a_burst_goes_to_a_preferred_node_with_plenty_of_room(stack
         assert set(rig.nodes_of("miner").values()) <= gold
     finally:
         rig.remove("miner")
-
-
-def count_running(rig: Rig, app: str) -> int:
-    return sum(1 for pod in rig.pods(app) if pod["status"].get("phase") == "Running")
 
 
 def test_scores_outweigh_a_free_processor_once_they_are_requested(stack: PolicyStack) -> None:

@@ -6,7 +6,6 @@ the pod's event. It is verified by the raw objects, and by the real kube-schedul
 
 import json
 import shlex
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,11 +26,9 @@ from devcluster.programs import NAMESPACE, SIMULATOR
 from devcluster.stack import Stack, StackOptions
 from scheduler_core.model.verdict import Reason
 from tests.control_plane import ControlPlane
-from tests.e2e.objects import HOSTNAME
-from tests.e2e.rig import RECOMMENDED_MANAGED
-from tests.e2e.situations import BAD_SETTING, SITUATIONS, Situation
-from tests.e2e.statements import ELSEWHERE, Facts, claim_of, pod_of
-from tests.worlds.service import EXTENDER
+from tests.e2e.objects import HOSTNAME, asking_pod, claim_of, name_of, node_of, scheduling_message, selected_node
+from tests.e2e.rig import RECOMMENDED_MANAGED, run_extender
+from tests.e2e.situations import BAD_SETTING, ELSEWHERE, SITUATIONS, Facts, Situation
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 MOST_VOLUMES = 4094
@@ -118,8 +115,7 @@ def explained(stack: Stack, pod: Any, *nodes: str) -> str:
 
 def event_of(stack: Stack, pod: str) -> str:
     """Why kube-scheduler has found no node for a pod, "" if it has said nothing."""
-    conditions = stack.cluster.api.get(PODS.path("default", pod))["status"].get("conditions", [])
-    return next((str(entry.get("message", "")) for entry in conditions if entry["type"] == "PodScheduled"), "")
+    return scheduling_message(stack.cluster.api.get(PODS.path("default", pod)))
 
 
 def chosen_node(stack: Stack, pod: str) -> str:
@@ -131,17 +127,8 @@ def chosen_node(stack: Stack, pod: str) -> str:
         for volume in raw["spec"]["volumes"]
         if "persistentVolumeClaim" in volume
     ]
-    annotations = [api.get(CLAIMS.path("default", claim))["metadata"].get("annotations") or {} for claim in claims]
-    chosen = {entry.get("volume.kubernetes.io/selected-node", "") for entry in annotations}
-    return str(raw["spec"].get("nodeName") or "".join(chosen))
-
-
-def run_command(stack: Stack, *arguments: str) -> str:
-    """What a command prints about the live cluster, as JSON."""
-    command = [EXTENDER, *arguments, "--kubeconfig", str(stack.cluster.kubeconfig), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    return done.stdout
+    chosen = {selected_node(api.get(CLAIMS.path("default", claim))) for claim in claims}
+    return node_of(raw) or "".join(chosen)
 
 
 def mend(stack: Stack, situation: Situation) -> None:
@@ -149,7 +136,7 @@ def mend(stack: Stack, situation: Situation) -> None:
     if not situation.remedy:
         situation.mend(Facts(stack.cluster.api, situation.name))
         return
-    remedies = json.loads(run_command(stack, "remedies", situation.name))["remedies"]
+    remedies = json.loads(run_extender(stack.cluster, "remedies", situation.name, "-o", "json", codes=[1]))["remedies"]
     (step,) = next(each["steps"] for each in remedies if each["kind"] == situation.remedy)
     for line in step["commands"]:
         stack.cluster.kubectl(*shlex.split(line)[1:])
@@ -167,38 +154,36 @@ def test_a_reason_is_true_and_goes_with_its_fact(stack: Stack, situation: Situat
         text = situation.reason.text
         wait_until("the refusal", lambda: text in event_of(stack, pod), 20, explain=lambda: event_of(stack, pod))
     assert situation.is_true(facts)
-    before = {
-        raw["metadata"]["name"]: raw["value"]
-        for raw in stack.cluster.api.get(LONGHORN_SETTINGS.path(NAMESPACE))["items"]
-    }
+    before = settings(stack)
     mend(stack, situation)
     try:
         wait_until("the node", lambda: chosen_node(stack, pod) == node, 20, explain=lambda: event_of(stack, pod))
     finally:
-        for raw in stack.cluster.api.get(LONGHORN_SETTINGS.path(NAMESPACE))["items"]:
-            name = raw["metadata"]["name"]
-            if before.get(name) != raw["value"]:
+        for name, value in settings(stack).items():
+            if before.get(name) != value:
                 stack.cluster.api.patch(LONGHORN_SETTINGS.path(NAMESPACE, name), {"value": before.get(name, "false")})
+
+
+def settings(stack: Stack) -> dict[str, str]:
+    items = stack.cluster.api.get(LONGHORN_SETTINGS.path(NAMESPACE))["items"]
+    return {name_of(raw): raw["value"] for raw in items}
 
 
 def test_kube_scheduler_refuses_the_claims_that_explain_names(stack: Stack) -> None:
     """Before it looks at any node, and in its own words; two of them are mended."""
     api = stack.cluster.api
-    claims = {name: claim_of("room", number, "1Gi") for number, name in enumerate(CLAIM_REFUSALS, start=20)}
-    for name, claim in claims.items():
-        claim["metadata"] |= {"name": name, "labels": {"situation": "claims"}}
-    claims["unbound"]["spec"]["storageClassName"] = "longhorn"
-    claims["classless"]["spec"]["storageClassName"] = "gone"
+    classes = dict.fromkeys(CLAIM_REFUSALS, "room") | {"unbound": "longhorn", "classless": "gone"}
+    claims = {name: claim_of(name, "1Gi", each, {"situation": "claims"}) for name, each in classes.items()}
     claims["deleting"]["metadata"]["finalizers"] = ["example.com/busy"]
     claims["single"]["spec"]["accessModes"] = ["ReadWriteOncePod"]
     for claim in claims.values():
         api.create(CLAIMS.path("default"), claim)
     api.delete(CLAIMS.path("default", "deleting"))
-    user = pod_of("user", ["single"], {})
+    user = asking_pod("user", ["single"], {})
     user["spec"]["nodeName"] = ELSEWHERE
     api.create(PODS.path("default"), user)
     for name in claims:
-        api.create(PODS.path("default"), pod_of(name, [name], {HOSTNAME: ELSEWHERE}))
+        api.create(PODS.path("default"), asking_pod(name, [name], {HOSTNAME: ELSEWHERE}))
     for name in CLAIM_REFUSALS:
         assert_claim_is_refused(stack, name)
     storage_class = api.get(STORAGE_CLASSES.path(name="room"))
@@ -213,15 +198,16 @@ def assert_claim_is_refused(stack: Stack, name: str) -> None:
     wait_until(
         f"{name} to be refused", lambda: words in event_of(stack, name), 20, explain=lambda: event_of(stack, name)
     )
-    refusal = json.loads(run_command(stack, "explain", name, "-n", "default"))["nodes"][ELSEWHERE]["kubeScheduler"]
+    explained = run_extender(stack.cluster, "explain", name, "-n", "default", "-o", "json", codes=[1])
+    refusal = json.loads(explained)["nodes"][ELSEWHERE]["kubeScheduler"]
     assert (refusal["plugin"], text in str(refusal)) == (plugin, True), refusal
 
 
 def test_a_pod_with_more_volumes_than_a_node_can_attach_is_refused(stack: Stack) -> None:
     claims = [f"claim-{number}" for number in range(MOST_VOLUMES + 1)]
     text = Reason.TOO_MANY_VOLUMES.text
-    assert text in explained(stack, pod_of("many", claims, {}), ELSEWHERE)
-    assert text not in explained(stack, pod_of("many", claims[1:], {}), ELSEWHERE)
+    assert text in explained(stack, asking_pod("many", claims, {}), ELSEWHERE)
+    assert text not in explained(stack, asking_pod("many", claims[1:], {}), ELSEWHERE)
 
 
 def test_a_setting_that_cannot_be_read_refuses_every_node(stack: Stack) -> None:

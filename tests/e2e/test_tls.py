@@ -3,18 +3,16 @@
 import http.client
 import json
 import re
-import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from app.extender.lifecycle import NAME
 from app.kube.resources import ENDPOINT_SLICES
-from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request, is_filtered
 from devcluster.pki import CertificateAuthority, CertificatePair
 from devcluster.process import http_ok
@@ -25,7 +23,6 @@ from tests.e2e.leader_monitor import PROBE
 from tests.e2e.objects import Workload
 from tests.e2e.rig import CONFIGS, Rig
 from tests.worlds.service import EXTENDER
-from tests.worlds.stopwatch import Stopwatch
 from tests.worlds.tls import SERVER_HOST, MountedSecret
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -35,7 +32,6 @@ CANDIDATE: Final = "extender-tls"
 # The kubelet's files on a control-plane node.
 CLIENT_FOLDER: Final = "/etc/kubernetes/config/longhorn-scheduler-extender"
 ROUTES: Final = ("/filter", "/prioritize", "/preempt", "/explain", "/state", "/metrics", "/readyz", "/healthz", "/docs")
-STALLED: Final = 600
 
 
 class World:
@@ -47,7 +43,7 @@ class World:
         server, client: the files of both, which the kubelet or an administrator replaces
     """
 
-    def __init__(self, folder: Path, cluster: DevCluster) -> None:
+    def __init__(self, folder: Path, control_plane: ControlPlane) -> None:
         self.folder = folder
         self.authority = CertificateAuthority.create(folder / "authority", "extender")
         self.callers = CertificateAuthority.create(folder / "callers", "callers")
@@ -60,7 +56,7 @@ class World:
         assert CLIENT_FOLDER in text
         config.write_text(text.replace(CLIENT_FOLDER, str(self.client.folder)))
         self.config = config
-        self.rig = Rig(folder, candidates=0, config=config, running=cluster)
+        self.rig = Rig(folder, control_plane, candidates=0, config=config)
         self.host = primary_address()
         self.port = 0
         self.probes = ""
@@ -88,17 +84,17 @@ class World:
         cluster.spawn(CANDIDATE, [EXTENDER, "serve", *arguments], ready=http_ok(f"{self.probes}/healthz"))
         self.rig.until("the extender answers", self.answers)
 
-    def context(self, pair: CertificatePair | None = None, *, authority: CertificateAuthority | None = None) -> Any:
+    def context(self, pair: CertificatePair | None = None) -> ssl.SSLContext:
         """A caller's TLS; without a pair it shows no certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations((authority or self.authority).bundle)
+        context.load_verify_locations(self.authority.bundle)
         if pair is not None:
             context.load_cert_chain(pair.certificate, pair.key)
         return context
 
-    def call(self, context: ssl.SSLContext | None, path: str = "/filter", *, port: int = 0) -> tuple[int, str]:
+    def call(self, context: ssl.SSLContext | None, path: str = "/filter") -> tuple[int, str]:
         """POSTs a request to the port of kube-scheduler, by TLS or without."""
-        connection = http.client.HTTPConnection(self.host, port or self.port, timeout=10)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
         try:
             connection.connect()
             if context is not None:
@@ -129,12 +125,11 @@ class World:
 @pytest.fixture(scope="module")
 def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Two idle nodes, of which one has room."""
-    with control_plane.borrow() as cluster:
-        running = World(tmp_path_factory.mktemp("tls"), cluster)
-        with running.rig:
-            running.rig.add_nodes(GROUP, {FITTING: ["200Gi"], "small": ["50Gi"]})
-            running.start()
-            yield running
+    running = World(tmp_path_factory.mktemp("tls"), control_plane)
+    with running.rig:
+        running.rig.add_nodes(GROUP, {FITTING: ["200Gi"], "small": ["50Gi"]})
+        running.start()
+        yield running
 
 
 @pytest.mark.smoke
@@ -145,19 +140,14 @@ def test_pods_are_placed_by_the_extenders_answer(world: World) -> None:
     assert (port["name"], port["port"]) == ("https", world.port)
 
 
-@pytest.mark.parametrize("path", ROUTES)
-def test_nothing_is_answered_to_a_caller_without_a_certificate(world: World, path: str) -> None:
-    for context in (world.context(), None):
-        with pytest.raises((OSError, http.client.HTTPException)):
-            world.call(context, path)
-
-
-def test_a_certificate_of_another_authority_is_none(world: World) -> None:
-    """Nor is one that the extender's own authority signed, if that does not sign those of callers."""
+def test_nothing_is_answered_to_a_caller_without_a_certificate_of_the_authority(world: World) -> None:
+    """Nor without TLS. A certificate that the extender's own authority signed is none, if that does not sign those of callers."""
     stranger = CertificateAuthority.create(world.folder / "stranger", "callers").client("kube-scheduler")
-    for pair in (stranger, world.authority.client("kube-scheduler")):
-        with pytest.raises((OSError, http.client.HTTPException)):
-            world.call(world.context(pair))
+    pairs = (None, stranger, world.authority.client("kube-scheduler"))
+    for context in (None, *map(world.context, pairs)):
+        for path in ROUTES:
+            with pytest.raises((OSError, http.client.HTTPException)):
+                world.call(context, path)
 
 
 def test_the_port_for_probes_says_whether_the_process_is_well_and_nothing_else(world: World) -> None:
@@ -184,29 +174,11 @@ def test_without_its_certificate_kube_scheduler_gets_no_answer(world: World) -> 
     try:
         # kube-scheduler may see the pod before its claim, and says that first.
         error = re.compile(r"https://\S+: (EOF|.*connection reset by peer)")
-        rig.until("the error", lambda: error.search(scheduling_problem(rig, "refused")))
+        rig.until("the error", lambda: error.search(rig.scheduling_problem("refused")))
     finally:
         rig.use_config(world.config)
     rig.until("the pod runs", lambda: rig.ready("refused", 1))
     rig.remove("refused")
-
-
-def scheduling_problem(rig: Rig, app: str) -> str:
-    """Why kube-scheduler has not placed an app's pods."""
-    conditions = [entry for raw in rig.pods(app) for entry in raw["status"].get("conditions", [])]
-    return " ".join(entry.get("message", "") for entry in conditions if entry["type"] == "PodScheduled")
-
-
-def test_handshakes_that_never_end_hold_up_no_pod(world: World) -> None:
-    """More connections than there may be, from the address that kube-scheduler has, too."""
-    with ExitStack() as stack:
-        for _ in range(STALLED):
-            stack.enter_context(socket.create_connection((world.host, world.port), timeout=10))
-        stopwatch = Stopwatch(world.rig.cluster.processes[CANDIDATE].pid)
-        assert world.answers()
-        # kube-scheduler gives up after 3 s.
-        assert stopwatch.seconds < 3
-        world.place("unhindered")
 
 
 @pytest.mark.smoke

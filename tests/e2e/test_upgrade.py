@@ -15,7 +15,7 @@ from devcluster.stack import ROOT
 from scheduler_core.values import replace
 from tests.control_plane import ControlPlane
 from tests.e2e import hand_over
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.rig import Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 # The newest tag; as long as there is none, this commit stands for the previous version.
@@ -49,10 +49,8 @@ def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
     settings = folder / "serve.yaml"
     settings.write_text("packing: auto\nstale-after: 60\nscheduler-extender-pod-scheduling-timeout: 5\n")
     options = ("--config", str(settings))
-    with (
-        control_plane.borrow() as cluster,
-        Rig(folder, candidates=2, config=RECOMMENDED_MANAGED, more_arguments=options, running=cluster) as started,
-    ):
+    simulator = hand_over.FAST_ATTACHER
+    with Rig(folder, control_plane, candidates=2, simulator=simulator, more_arguments=options) as started:
         LOAD.add_nodes(started)
         yield started
 

@@ -4,7 +4,6 @@ import html
 import json
 import re
 import shlex
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +15,12 @@ import pytest
 from app.kube import resources
 from app.kube.client import ApiError
 from devcluster.programs import NAMESPACE
-from devcluster.stack import disk_statuses
 from scheduler_core.model.quantity import parse_bytes
+from tests import builders
+from tests.builders import GI
 from tests.control_plane import ControlPlane
-from tests.e2e.objects import statefulset
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.objects import condition_of, name_of, node_of, runs, statefulset
+from tests.e2e.rig import Rig, run_extender
 from tests.e2e.waiting_pods import (
     GROUP,
     MOVED,
@@ -33,7 +33,6 @@ from tests.e2e.waiting_pods import (
     small_pod,
     storage_classes,
 )
-from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -44,7 +43,6 @@ SHARDED = "sharded"
 ZONAL = "zonal"
 ZONE = "topology.kubernetes.io/zone"
 CLAIM = "data-0-grown-0"
-GI = 1024**3
 # The nodes of the volumes whose replicas are moved, with a number each.
 FULL_NODES = ((MOVED, 1), (MOVED, 2), (MOVED, 3), (SHIFTED, 1), (SHIFTED, 2))
 
@@ -52,41 +50,21 @@ FULL_NODES = ((MOVED, 1), (MOVED, 2), (MOVED, 3), (SHIFTED, 1), (SHIFTED, 2))
 @pytest.fixture(scope="module")
 def rig(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """One cluster whose three nodes have room for ten volumes of 100Gi. Two of its pods run."""
-    with (
-        control_plane.borrow() as cluster,
-        Rig(tmp_path_factory.mktemp("what-if"), config=RECOMMENDED_MANAGED, running=cluster) as started,
-    ):
+    with Rig(tmp_path_factory.mktemp("what-if"), control_plane) as started:
         started.add_nodes(APP, {"foreseen-1": ["500Gi"], "foreseen-2": ["300Gi"], "foreseen-3": ["200Gi"]})
         started.create(statefulset(APP, group=APP, replicas=2))
         started.until("its pods run", lambda: started.ready(APP, 2), 60)
         yield started
 
 
-def run_command(rig: Rig, *arguments: str) -> str:
-    """What a command prints about the live cluster."""
-    command = [EXTENDER, *arguments, "--kubeconfig", str(rig.cluster.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode in (0, 1), done.stderr) == (True, "")
-    return done.stdout
-
-
 def predict(rig: Rig, *verbs: str) -> Any:
     """The answer of `what-if` about the live cluster."""
-    return json.loads(run_command(rig, "what-if", *verbs, "-o", "json", "--orders", "50"))
+    return json.loads(run_extender(rig.cluster, "what-if", *verbs, "-o", "json", "--orders", "50"))
 
 
 def outcomes(answer: Any, app: str) -> list[str]:
     """What is foreseen for the pods of one app; those of other tests may wait."""
     return [entry["outcome"] for entry in answer["pods"] if entry["pod"].startswith(f"default/{app}-")]
-
-
-def scheduled_bytes(rig: Rig) -> dict[tuple[str, str], int]:
-    """What Longhorn's status says is scheduled on each disk."""
-    return {
-        (node["metadata"]["name"], name): disk.get("storageScheduled", 0)
-        for node in rig.items(resources.LONGHORN_NODES.path(NAMESPACE))
-        for name, disk in disk_statuses(node).items()
-    }
 
 
 def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int], app: str = APP) -> None:
@@ -95,7 +73,7 @@ def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int], a
     for entry in (entry for entry in answer["pods"] if entry["pod"].startswith(f"default/{app}-")):
         node = nodes[entry["pod"].partition("/")[2]]
         assert node in entry["nodes"] if node else entry["outcome"] != "always", entry
-    after = scheduled_bytes(rig)
+    after = rig.scheduled_bytes()
     foreseen = {(entry["node"], entry["disk"]): (entry["least"], entry["most"]) for entry in answer["disks"]}
     for disk, size in after.items():
         least, most = foreseen.get(disk, (before[disk], before[disk]))
@@ -104,24 +82,23 @@ def assert_foreseen(rig: Rig, answer: Any, before: dict[tuple[str, str], int], a
 
 def is_settled(rig: Rig, count: int) -> bool:
     """Whether `count` pods run, and each volume has one local replica. Longhorn's status shows it."""
-    replicas = rig.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")
     return (
-        sum(pod["status"].get("phase") == "Running" for pod in rig.pods(APP)) == count == len(replicas)
+        sum(map(runs, rig.pods(APP))) == count == len(rig.longhorn(resources.LONGHORN_REPLICAS))
         and rig.misplaced_pods(APP) == []
-        and sum(scheduled_bytes(rig).values()) == count * 100 * GI
+        and sum(rig.scheduled_bytes().values()) == count * 100 * GI
     )
 
 
 def test_scaling_up_and_a_drain_go_as_foreseen(rig: Rig) -> None:
     """Eight pods fit, and those of a drained node move. Afterwards no node is left for four more."""
-    before = scheduled_bytes(rig)
+    before = rig.scheduled_bytes()
     scaled = predict(rig, "--scale", f"sts/{APP}=8")
     assert {entry["outcome"] for entry in scaled["pods"]} == {"always"}
     rig.cluster.kubectl("scale", "statefulset", APP, "--replicas=8")
     rig.until("eight pods run", lambda: is_settled(rig, 8), 60)
     assert_foreseen(rig, scaled, before)
 
-    before = scheduled_bytes(rig)
+    before = rig.scheduled_bytes()
     drained = predict(rig, "--drain", "foreseen-3")
     assert [entry["outcome"] for entry in drained["drains"]] == ["always"]
     moved = {entry["pod"].partition("/")[2] for entry in drained["pods"]}
@@ -133,17 +110,8 @@ def test_scaling_up_and_a_drain_go_as_foreseen(rig: Rig) -> None:
     full = predict(rig, "--scale", f"sts/{APP}=10")
     assert [entry["outcome"] for entry in full["pods"]] == ["never", "never"]
     rig.cluster.kubectl("scale", "statefulset", APP, "--replicas=10")
-    rig.until("the new pods are refused", lambda: count_refused(rig) == 2, 30)
-    assert_foreseen(rig, full, scheduled_bytes(rig))
-
-
-def count_refused(rig: Rig, app: str = APP) -> int:
-    """How many pods kube-scheduler has found no node for."""
-    return sum(
-        condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
-        for pod in rig.pods(app)
-        for condition in pod["status"].get("conditions") or ()
-    )
+    rig.until("the new pods are refused", lambda: len(rig.refused_pods(APP)) == 2, 30)
+    assert_foreseen(rig, full, rig.scheduled_bytes())
 
 
 @pytest.mark.smoke
@@ -153,7 +121,7 @@ def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
     rig.create(statefulset("grown", group="grown", replicas=1))
     try:
         rig.until("its pod runs", lambda: rig.ready("grown", 1))
-        rig.until("its volume is counted", lambda: on_node(scheduled_bytes(rig), "grown-1") == [100 * GI])
+        rig.until("its volume is counted", lambda: on_node(rig.scheduled_bytes(), "grown-1") == [100 * GI])
         assert [entry["fits"] for entry in predict(rig, "--expand", f"{CLAIM}=310Gi")["expansions"]] == [False]
         answer = predict(rig, "--expand", f"{CLAIM}=150Gi")
         foreseen = {(entry["node"], entry["disk"]): entry["most"] for entry in answer["disks"]}
@@ -162,7 +130,7 @@ def test_an_expansion_goes_as_foreseen(rig: Rig) -> None:
         rig.cluster.api.patch(resources.CLAIMS.path("default", CLAIM), request)
         rig.until(
             "it has grown",
-            lambda: on_node(scheduled_bytes(rig), "grown-1") == on_node(foreseen, "grown-1") == [150 * GI],
+            lambda: on_node(rig.scheduled_bytes(), "grown-1") == on_node(foreseen, "grown-1") == [150 * GI],
             30,
         )
     finally:
@@ -176,7 +144,7 @@ def sharded_pod(rig: Rig) -> Iterator[None]:
     rig.add_nodes(SHARDED, {f"{SHARDED}-{number}": [disk] for number in range(1, 5)})
     rig.create(sharded_class(), statefulset(SHARDED, group=SHARDED, replicas=1, storage_class=SHARDED, size="60Gi"))
     rig.until("its pod runs", lambda: rig.ready(SHARDED, 1))
-    rig.until("its shards are counted", lambda: count_shards(rig) == 3)
+    rig.until("its shards are counted", lambda: count_parts(rig, SHARDED, 30) == 3)
     try:
         yield
     finally:
@@ -187,46 +155,37 @@ def sharded_pod(rig: Rig) -> Iterator[None]:
 def sharded_class() -> Any:
     """A StorageClass of sharded volumes; its data locality says nothing to Longhorn."""
     layout = {"type": "sharded", "mode": "erasureCoding", "dataChunks": "2", "parityChunks": "1", "stripSizeKB": "64"}
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": SHARDED},
-        "provisioner": "driver.longhorn.io",
-        "volumeBindingMode": "WaitForFirstConsumer",
-        "parameters": {
-            "dataEngine": "v2",
-            "dataLocality": "best-effort",
-            **{f"dataLayout.{key}": value for key, value in layout.items()},
-        },
-    }
+    parameters = {"dataEngine": "v2", "dataLocality": "best-effort"}
+    parameters |= {f"dataLayout.{key}": value for key, value in layout.items()}
+    return {**builders.storage_class(SHARDED), "parameters": parameters}
 
 
-def count_shards(rig: Rig) -> int:
-    """How many shards of 30Gi and their metadata Longhorn's status counts on the v2 disks."""
-    return sum(size // (30 * GI) for (node, _), size in scheduled_bytes(rig).items() if node.startswith(SHARDED))
+def count_parts(rig: Rig, group: str, size: int) -> int:
+    """How many parts of some Gi, with their metadata, Longhorn's status counts on the disks of a group of nodes."""
+    return sum(used // (size * GI) for (node, _), used in rig.scheduled_bytes().items() if node.startswith(group))
 
 
 @pytest.mark.usefixtures("sharded_pod")
 def test_sharded_volumes_go_as_foreseen(rig: Rig) -> None:
     """A second pod runs wherever the first one's shards are, and a third finds room for two shards at most."""
-    before = scheduled_bytes(rig)
+    before = rig.scheduled_bytes()
     second = predict(rig, "--scale", f"sts/{SHARDED}=2")
     assert outcomes(second, SHARDED) == ["always"]
     rig.cluster.kubectl("scale", "statefulset", SHARDED, "--replicas=2")
     rig.until("two pods run", lambda: rig.ready(SHARDED, 2))
-    rig.until("their shards are counted", lambda: count_shards(rig) == 6)
+    rig.until("their shards are counted", lambda: count_parts(rig, SHARDED, 30) == 6)
     assert_foreseen(rig, second, before, SHARDED)
-    on_disks = Counter(shard["spec"]["nodeID"] for shard in rig.items(resources.LONGHORN_SHARDS.path(NAMESPACE)))
+    on_disks = Counter(shard["spec"]["nodeID"] for shard in rig.longhorn(resources.LONGHORN_SHARDS))
     assert (sum(on_disks.values()), max(on_disks.values())) == (6, 2)
 
     third = predict(rig, "--scale", f"sts/{SHARDED}=3")
     assert outcomes(third, SHARDED) == ["never"]
     rig.cluster.kubectl("scale", "statefulset", SHARDED, "--replicas=3")
-    rig.until("the third pod is refused", lambda: count_refused(rig, SHARDED) == 1)
+    rig.until("the third pod is refused", lambda: len(rig.refused_pods(SHARDED)) == 1)
     rig.cluster.kubectl("scale", "statefulset", SHARDED, "--replicas=2")
     rig.cluster.kubectl("delete", "pod", f"{SHARDED}-0")
     rig.until("a pod with an existing volume runs again", lambda: rig.ready(SHARDED, 2))
-    assert count_shards(rig) == 6
+    assert count_parts(rig, SHARDED, 30) == 6
 
 
 @pytest.fixture
@@ -237,13 +196,11 @@ def zonal_pod(rig: Rig) -> Iterator[None]:
         rig.cluster.kubectl("label", "node", f"{ZONAL}-{number}", f"{ZONE}=z{number}")
     setting = resources.LONGHORN_SETTINGS.path(NAMESPACE, "csi-allowed-topology-keys")
     rig.cluster.api.patch(setting, {"value": ZONE})
-    zones = resources.LONGHORN_NODES.path(NAMESPACE)
-    rig.until("Longhorn knows the zones", lambda: {"z1", "z2"} <= {node["status"]["zone"] for node in rig.items(zones)})
-    parameters = {"numberOfReplicas": "1", "dataLocality": "disabled", "volumeTopology": "zonal"}
-    storage_class = {**sharded_class(), "metadata": {"name": ZONAL}, "parameters": parameters}
+    rig.until("Longhorn knows the zones", lambda: {"z1", "z2"} <= set(zones_of(rig).values()))
+    storage_class = builders.storage_class(ZONAL, dataLocality="disabled", volumeTopology="zonal")
     rig.create(storage_class, statefulset(ZONAL, group=ZONAL, replicas=1, storage_class=ZONAL))
     rig.until("its pod runs", lambda: rig.ready(ZONAL, 1))
-    rig.until("its volume is counted", lambda: count_zonal(rig) == 1)
+    rig.until("its volume is counted", lambda: count_parts(rig, ZONAL, 100) == 1)
     try:
         yield
     finally:
@@ -252,9 +209,9 @@ def zonal_pod(rig: Rig) -> Iterator[None]:
         rig.cluster.api.patch(setting, {"value": ""})
 
 
-def count_zonal(rig: Rig) -> int:
-    """How many volumes of 100Gi Longhorn's status counts in the two zones."""
-    return sum(size // (100 * GI) for (node, _), size in scheduled_bytes(rig).items() if node.startswith(ZONAL))
+def zones_of(rig: Rig) -> dict[str, str]:
+    """The zone of each of Longhorn's nodes."""
+    return {name_of(node): node["status"]["zone"] for node in rig.longhorn(resources.LONGHORN_NODES)}
 
 
 @pytest.mark.usefixtures("zonal_pod")
@@ -271,27 +228,25 @@ def test_zonal_volumes_and_their_clones_go_as_foreseen(rig: Rig, tmp_path: Path)
     assert outcomes(foreseen, ZONAL) == ["always"]
     rig.create(clone)
     rig.until("the clone's pod runs", lambda: rig.ready(ZONAL, 2))
-    rig.until("both volumes are counted", lambda: count_zonal(rig) == 2)
-    sources = [volume["spec"].get("dataSource", "") for volume in rig.items(resources.LONGHORN_VOLUMES.path(NAMESPACE))]
+    rig.until("both volumes are counted", lambda: count_parts(rig, ZONAL, 100) == 2)
+    sources = [volume["spec"].get("dataSource", "") for volume in rig.longhorn(resources.LONGHORN_VOLUMES)]
     assert len([source for source in sources if source.startswith("vol://")]) == 1
-    zones = {
-        node["metadata"]["name"]: node["status"]["zone"] for node in rig.items(resources.LONGHORN_NODES.path(NAMESPACE))
-    }
-    for replica in rig.items(resources.LONGHORN_REPLICAS.path(NAMESPACE)):
-        if replica["spec"]["nodeID"] in zones and zones[replica["spec"]["nodeID"]]:
+    zones = zones_of(rig)
+    for replica in rig.longhorn(resources.LONGHORN_REPLICAS):
+        if zone := zones.get(replica["spec"]["nodeID"]):
             volume = rig.cluster.api.get(resources.LONGHORN_VOLUMES.path(NAMESPACE, replica["spec"]["volumeName"]))
-            assert zones[replica["spec"]["nodeID"]] == zones[volume["spec"]["nodeID"]]
+            assert zone == zones[volume["spec"]["nodeID"]]
 
-    before = scheduled_bytes(rig)
+    before = rig.scheduled_bytes()
     scaled = predict(rig, "--scale", f"sts/{ZONAL}=2")
     assert outcomes(scaled, ZONAL) == ["always"]
     rig.cluster.kubectl("scale", "statefulset", ZONAL, "--replicas=2")
     rig.until("three pods run", lambda: rig.ready(ZONAL, 3))
-    rig.until("their volumes are counted", lambda: count_zonal(rig) == 3)
+    rig.until("their volumes are counted", lambda: count_parts(rig, ZONAL, 100) == 3)
     assert_foreseen(rig, scaled, before, ZONAL)
     assert outcomes(predict(rig, "--scale", f"sts/{ZONAL}=3"), ZONAL) == ["never"]
     rig.cluster.kubectl("scale", "statefulset", ZONAL, "--replicas=3")
-    rig.until("the fourth pod is refused", lambda: count_refused(rig, ZONAL) == 1)
+    rig.until("the fourth pod is refused", lambda: len(rig.refused_pods(ZONAL)) == 1)
 
 
 @pytest.fixture
@@ -301,7 +256,7 @@ def budget_pods(rig: Rig) -> Iterator[None]:
     rig.create(statefulset(GUARDED, group=GUARDED, replicas=3), disruption_budget(GUARDED, 1))
     rig.until("its pods run", lambda: rig.ready(GUARDED, 3), 60)
     rig.add_nodes(GUARDED, {"guarded-2": ["400Gi"]})
-    rig.until("their volumes are counted", lambda: on_node(scheduled_bytes(rig), "guarded-1") == [300 * GI], 30)
+    rig.until("their volumes are counted", lambda: on_node(rig.scheduled_bytes(), "guarded-1") == [300 * GI], 30)
     rig.until("the budget is counted", lambda: budget_status(rig) == (1, 3), 30)
     try:
         yield
@@ -336,7 +291,7 @@ def evict(rig: Rig, pod: str) -> ApiError:
 @pytest.mark.timeout(600)
 def test_a_drain_under_a_disruption_budget_goes_as_foreseen(rig: Rig, budget_pods: None) -> None:
     """One pod after the other leaves the node. Then budgets that refuse an eviction are foreseen to hold up the drain."""
-    before = scheduled_bytes(rig)
+    before = rig.scheduled_bytes()
     answer = predict(rig, "--drain", "guarded-1")
     assert [entry["outcome"] for entry in answer["drains"]] == ["always"]
     waiting = [step["waiting"] for step in answer["shownOrder"]["steps"]]
@@ -351,8 +306,8 @@ def test_a_drain_under_a_disruption_budget_goes_as_foreseen(rig: Rig, budget_pod
             running.append(count_running(rig))
         drain.result()
     assert min(running) == 2
-    rig.until("they run elsewhere", lambda: on_node(scheduled_bytes(rig), "guarded-2") == [300 * GI], 60)
-    rig.until("the old replicas are gone", lambda: on_node(scheduled_bytes(rig), "guarded-1") == [0], 60)
+    rig.until("they run elsewhere", lambda: on_node(rig.scheduled_bytes(), "guarded-2") == [300 * GI], 60)
+    rig.until("the old replicas are gone", lambda: on_node(rig.scheduled_bytes(), "guarded-1") == [0], 60)
     assert_foreseen(rig, answer, before, GUARDED)
 
     rig.cluster.kubectl("uncordon", "guarded-1")
@@ -374,11 +329,7 @@ def test_a_drain_under_a_disruption_budget_goes_as_foreseen(rig: Rig, budget_pod
 def count_running(rig: Rig) -> int:
     """How many pods of the app `guarded` are ready and stay."""
     return sum(
-        "deletionTimestamp" not in pod["metadata"]
-        and any(
-            condition["type"] == "Ready" and condition["status"] == "True"
-            for condition in pod["status"].get("conditions") or ()
-        )
+        "deletionTimestamp" not in pod["metadata"] and condition_of(pod, "Ready").get("status") == "True"
         for pod in rig.pods(GUARDED)
     )
 
@@ -413,8 +364,7 @@ def unscheduled(rig: Rig) -> set[str]:
     return {
         pod["metadata"]["labels"]["app"]
         for pod in suite_pods(rig)
-        if not pod["spec"].get("nodeName")
-        and any(entry.get("reason") == "Unschedulable" for entry in pod["status"].get("conditions") or ())
+        if not node_of(pod) and condition_of(pod, "PodScheduled").get("reason") == "Unschedulable"
     }
 
 
@@ -424,7 +374,7 @@ def replica_nodes(rig: Rig, app: str) -> set[str]:
     volume = claim["spec"]["volumeName"]
     return {
         replica["spec"]["nodeID"]
-        for replica in rig.items(resources.LONGHORN_REPLICAS.path(NAMESPACE))
+        for replica in rig.longhorn(resources.LONGHORN_REPLICAS)
         if replica["spec"]["volumeName"] == volume and replica["spec"].get("healthyAt")
     }
 
@@ -460,7 +410,7 @@ def test_printed_changes_make_waiting_pods_run(rig: Rig) -> None:
     refuse_pods(rig)
     present = [each for entry in WAITING_PODS for each in entry.present_objects()]
     rig.create(*present, *movable_volume(MOVED, f"{MOVED}-1"), *movable_volume(SHIFTED, f"{SHIFTED}-1"))
-    rig.until("they run", lambda: all(pod["status"].get("phase") == "Running" for pod in suite_pods(rig)), 60)
+    rig.until("they run", lambda: all(map(runs, suite_pods(rig))), 60)
     rig.until("the moved volume is complete", lambda: len(replica_nodes(rig, f"{MOVED}-has")) == 2)
     (remote,) = replica_nodes(rig, f"{MOVED}-has") - {f"{MOVED}-1"}
     (shifted,) = replica_nodes(rig, f"{SHIFTED}-has")
@@ -470,14 +420,14 @@ def test_printed_changes_make_waiting_pods_run(rig: Rig) -> None:
     rig.until("all are refused", lambda: unscheduled(rig) == apps, 60)
 
     with ThreadPoolExecutor(2) as pool:
-        answers = pool.map(lambda entry: run_command(rig, "remedies", entry.pod, "-o", "json"), entries)
+        answers = pool.map(lambda entry: run_extender(rig.cluster, "remedies", entry.pod, "-o", "json"), entries)
         for entry, answer in zip(entries, answers, strict=True):
             assert entry.name in unscheduled(rig)
             apply_remedy(rig, entry, json.loads(answer))
     rig.until("they run", lambda: unscheduled(rig) == {"shifted"} and all_run(rig, apps - {"shifted"}), 60)
     assert replica_nodes(rig, f"{MOVED}-has") == {f"{MOVED}-{number}" for number in (1, 2, 3)} - {remote}
 
-    plan = run_command(rig, "rebalance", "--goal", "waiting-pods")
+    plan = run_extender(rig.cluster, "rebalance", "--goal", "waiting-pods")
     run_printed(rig, [line for line in plan.splitlines() if line.startswith("kubectl ")])
     rig.until("the last pod runs", lambda: all_run(rig, apps), 60)
     assert replica_nodes(rig, f"{SHIFTED}-has") == {f"{SHIFTED}-1", f"{SHIFTED}-2"} - {shifted}
@@ -529,7 +479,7 @@ def test_the_status_page_shows_what_happens(rig: Rig) -> None:
     rig.until("the list shows the pod", lambda: row.search(page_text(rig, leader, "/pods")))
     assert re.search(rf"{leader}_\w+ answers; ", page_text(rig, leader, "/"))
     pod_path = f"/pods/default/{SHOWN}-0"
-    rig.until("its page shows why", lambda: refusal_of(rig, SHOWN) in page_text(rig, leader, pod_path), 30)
+    rig.until("its page shows why", lambda: refusal_text(rig) in page_text(rig, leader, pod_path), 30)
     pod = page_text(rig, leader, pod_path)
     assert "fits nowhere" in pod
     assert "filter 0 of 1 insufficient Longhorn storage (1)" in pod
@@ -556,11 +506,7 @@ def follower_text(rig: Rig) -> str:
     return "" if "the leader is unknown" in text else text
 
 
-def refusal_of(rig: Rig, app: str) -> str:
-    """What the page of an app's pod shows of kube-scheduler's refusal."""
-
-    def message() -> str:
-        conditions = [entry for pod in rig.pods(app) for entry in pod["status"].get("conditions") or ()]
-        return next((entry["message"] for entry in conditions if entry.get("reason") == "Unschedulable"), "")
-
-    return f"Unschedulable: {' '.join(rig.until('kube-scheduler finds no node', message, 30).split())}"
+def refusal_text(rig: Rig) -> str:
+    """What the page of the pod shows of kube-scheduler's refusal."""
+    message = rig.until("kube-scheduler finds no node", lambda: rig.scheduling_problem(SHOWN), 30)
+    return f"Unschedulable: {' '.join(message.split())}"

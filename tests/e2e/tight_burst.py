@@ -11,19 +11,16 @@ What happened is counted from API objects and watches alone (`placement_audit.py
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from rich.table import Table
-
-from app.kube.resources import CLAIMS, PODS
 from scheduler_core.decide.decision import Packing
 from scheduler_core.decide.extender_settings import GuardMode
+from tests.e2e.bursts import Outcome, settled_burst
 from tests.e2e.objects import Object, Volume, Workload
-from tests.e2e.placement_audit import PlacementAudit
-from tests.e2e.pod_states import PodState, wait_until_quiet
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.report import Options, Part, draw
+from tests.e2e.rig import Rig
 
 APP: Final = "tight"
 _NODES: Final = 8
@@ -31,34 +28,18 @@ _DISKS: Final = 3
 _DISK_SIZES: Final = (60, 80, 100, 120)
 _CLAIM_SIZES: Final = (8, 16, 24, 32, 48)
 _SHARE: Final = 0.9
+_BURSTS: Final = 10  # of some twenty-six pods
 _WITHOUT: Final = "without the extender"
-GUARDED: Final = "as installed"
+_GUARDED: Final = "as installed"
 # What each rig runs: which ways, the packing mode, and the mode of the placement guard.
 _RIGS: Final = (
-    ((GUARDED,), Packing.AUTO, GuardMode.ENFORCE),
+    ((_GUARDED,), Packing.AUTO, GuardMode.ENFORCE),
     ((_WITHOUT, f"--packing {Packing.EXACT}, no guard"), Packing.EXACT, GuardMode.OFF),
     *(((f"--packing {packing}, no guard",), packing, GuardMode.OFF) for packing in (Packing.AUTO, Packing.ORDER_SAFE)),
     ((f"--packing {Packing.STALE_SAFE}, no guard",), Packing.STALE_SAFE, GuardMode.OFF),
 )
 # The ways in which nothing may go wrong.
-PROMISES: Final = (_RIGS[0][0][0], _RIGS[-1][0][0])
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """The outcomes of the pods of one burst."""
-
-    pods: int
-    bound: int  # pods that got a node
-    misplaced: int  # bound pods with a local volume without a replica on their node in the end
-    mended: int  # replicas placed elsewhere than where their volume was, also if a local one was created later
-    overbooked: int  # disks that held more than Longhorn allows, also if a volume left later
-    stuck: int  # bound pods that did not come to run
-
-    @property
-    def wrong(self) -> bool:
-        """Whether a pod or a disk came out wrong."""
-        return bool(self.misplaced or self.mended or self.overbooked or self.stuck)
+_PROMISES: Final = (_RIGS[0][0][0], _RIGS[-1][0][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,72 +72,49 @@ class _Burst:
         ]
 
 
-def run(folder: Path, seeds: Sequence[int]) -> dict[str, list[Tally]]:
-    """Runs every burst in every way; returns the tallies by way, one for each burst."""
-    tallies: dict[str, list[Tally]] = {}
+def report(folder: Path, options: Options) -> Part:
+    """Runs every burst in every way."""
+    outcomes: dict[str, list[Outcome]] = {}
     for ways, packing, guard in _RIGS:
-        arguments = ("--packing", packing)
-        way_folder = folder / f"{packing}-{guard}"
-        with Rig(way_folder, config=RECOMMENDED_MANAGED, more_arguments=arguments, placement_guard=guard) as rig:
-            for seed in seeds:
+        with Rig(folder / f"{packing}-{guard}", more_arguments=("--packing", packing), placement_guard=guard) as rig:
+            for seed in range(1, (options.repetitions or _BURSTS) + 1):
                 burst = _Burst.of(seed)
                 rig.add_nodes(burst.group, burst.nodes)
                 for way in ways:
-                    tally = _run_valid(rig, burst, asks=way != _WITHOUT)
-                    tallies.setdefault(way, []).append(tally)
-                    print(f"tight burst, {way}, seed {seed}: {tally}", file=sys.stderr)
+                    outcome = _run_valid(rig, burst, seed, asks=way != _WITHOUT)
+                    outcomes.setdefault(way, []).append(outcome)
+                    print(f"tight burst, {way}: {outcome}", file=sys.stderr)
                 rig.remove_nodes(*burst.nodes)
-    return tallies
+    wrong = [f"tight burst, {way}: {each}" for way in _PROMISES for each in outcomes[way] if each.faulty]
+    content = {way: [asdict(each) for each in runs] for way, runs in outcomes.items()}
+    return Part(wrong, content, [draw(_row(way, bursts) for way, bursts in outcomes.items())])
 
 
-def _run_valid(rig: Rig, burst: _Burst, *, asks: bool) -> Tally:
+def _run_valid(rig: Rig, burst: _Burst, seed: int, *, asks: bool) -> Outcome:
     try:
-        return _run_once(rig, burst, asks=asks)
+        return _run_once(rig, burst, seed, asks=asks)
     except AssertionError as error:
         print(f"tight burst: not valid, repeated: {error}", file=sys.stderr)
-        return _run_once(rig, burst, asks=asks)
+        return _run_once(rig, burst, seed, asks=asks)
 
 
-def _run_once(rig: Rig, burst: _Burst, *, asks: bool) -> Tally:
-    objects = burst.objects(asks=asks)
-    rig.post(entry for entry in objects if entry["kind"] == CLAIMS.kind)
-    try:
-        with PlacementAudit(rig) as audit:
-            rig.post(entry for entry in objects if entry["kind"] == PODS.kind)
-            settled = wait_until_quiet(rig, APP, audit.started)
-            return Tally(
-                pods=len(settled.states),
-                bound=len(settled.bound),
-                misplaced=len(settled.bound.intersection(rig.misplaced_pods(APP))),
-                mended=audit.misplacements,
-                overbooked=len(audit.overbooked),
-                stuck=settled.count(PodState.BOUND),
-            )
-    finally:
-        rig.remove(APP)
+def _run_once(rig: Rig, burst: _Burst, seed: int, *, asks: bool) -> Outcome:
+    with settled_burst(rig, APP, burst.objects(asks=asks)) as (audit, settled):
+        return Outcome.of(rig, APP, seed, audit, settled, placed=False)
 
 
-def table(tallies: dict[str, list[Tally]]) -> Table:
-    """The tallies as a table for people; per 1,000 bound pods, with the least and the most of one burst."""
-    drawn = Table(
-        "tight burst",
-        "bursts",
-        "pods with a node",
-        "stuck",
-        "misplaced or mended per 1,000",
-        "overbooked disks per 1,000",
-    )
-    for way, bursts in tallies.items():
-        bound = sum(each.bound for each in bursts)
-        drawn.add_row(
-            way,
-            str(len(bursts)),
-            f"{bound} of {sum(each.pods for each in bursts)}",
-            str(sum(each.stuck for each in bursts)),
-            _per_thousand([(max(each.misplaced, each.mended), each.bound) for each in bursts]),
-            _per_thousand([(each.overbooked, each.bound) for each in bursts]),
-        )
-    return drawn
+def _row(way: str, bursts: Sequence[Outcome]) -> dict[str, object]:
+    """The figures of a way; per 1,000 bound pods, with the least and the most of one burst."""
+    return {
+        "tight burst": way,
+        "bursts": len(bursts),
+        "pods with a node": f"{sum(each.bound for each in bursts)} of {sum(each.pods for each in bursts)}",
+        "stuck": sum(each.stuck for each in bursts),
+        "misplaced or mended per 1,000": _per_thousand(
+            [(max(each.misplaced, each.mended), each.bound) for each in bursts]
+        ),
+        "overbooked disks per 1,000": _per_thousand([(each.disks, each.bound) for each in bursts]),
+    }
 
 
 def _per_thousand(counts: Sequence[tuple[int, int]]) -> str:

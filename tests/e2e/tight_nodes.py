@@ -6,15 +6,16 @@ kube-scheduler, Longhorn and the delays.
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Final
 
-from rich.table import Table
-
 from scheduler_core.decide.decision import Packing
+from tests.e2e.report import Options, Part, draw
 from tests.worlds.placement_bursts import BurstOutcome, Way, run_burst
 from tests.worlds.tight_clusters import TightCluster
 
+_CLUSTERS: Final = 100
 EXACT: Final = "exact"
 ORDER_SAFE: Final = "order-safe"
 STALE_SAFE: Final = "stale-safe"
@@ -64,6 +65,19 @@ class Tally:
         return bool(self.misplaced or self.stuck or self.overbooked_disks)
 
 
+def report(_folder: Path, options: Options) -> Part:
+    """Runs every burst in every way."""
+    seeds = range(1, (options.repetitions or _CLUSTERS) + 1)
+    tallies = run(seeds)
+    caption = (
+        f"{len(seeds)} clusters, seeds {seeds[0]} to {seeds[-1]}. Usable: of the {tallies[EXACT].usable_nodes} nodes with an exact packing "
+        f"for the first pod, of which {tallies[EXACT].usable_tight_nodes} are tight: they have at most 40 % more space than it needs. "
+        "Slow watches are up to 1 s behind, otherwise 0.1 s."
+    )
+    rows = [_row(name, tally, tallies[EXACT]) for name, tally in tallies.items()]
+    return Part(failures(tallies), {way: asdict(tally) for way, tally in tallies.items()}, [draw(rows, caption)])
+
+
 def run(seeds: Iterable[int]) -> dict[str, Tally]:
     """Runs every burst in every way; returns the tallies by way."""
     tallies = {name: Tally() for name in WAYS}
@@ -92,25 +106,15 @@ def failures(tallies: dict[str, Tally]) -> list[str]:
     return texts
 
 
-def table(tallies: dict[str, Tally], seeds: range) -> Table:
-    """The tallies as a table for people."""
-    drawn = Table(
-        "tight nodes",
-        "pods placed per cluster",
-        "nodes usable at the first pod",
-        "of these, tight ones",
-        "volumes misplaced",
-        "pods stuck",
-        "disks overbooked",
-        "Gi overbooked",
-        "placements changed",
-        caption=f"{len(seeds)} clusters, seeds {seeds[0]} to {seeds[-1]}. Usable: of the {tallies[EXACT].usable_nodes} nodes with an exact packing "
-        f"for the first pod, of which {tallies[EXACT].usable_tight_nodes} are tight: they have at most 40 % more space than it needs. "
-        "Slow watches are up to 1 s behind, otherwise 0.1 s.",
-    )
-    for name, tally in tallies.items():
-        nodes = f"{tally.usable_nodes / max(1, tallies[EXACT].usable_nodes):.0%}"
-        tight = f"{tally.usable_tight_nodes / max(1, tallies[EXACT].usable_tight_nodes):.0%}"
-        counts = (tally.misplaced, tally.stuck, tally.overbooked_disks, tally.overbooked_gi, tally.changed)
-        drawn.add_row(name, f"{tally.placed / max(1, tally.clusters):.1f}", nodes, tight, *map(str, counts))
-    return drawn
+def _row(way: str, tally: Tally, exact: Tally) -> dict[str, object]:
+    return {
+        "tight nodes": way,
+        "pods placed per cluster": f"{tally.placed / max(1, tally.clusters):.1f}",
+        "nodes usable at the first pod": f"{tally.usable_nodes / max(1, exact.usable_nodes):.0%}",
+        "of these, tight ones": f"{tally.usable_tight_nodes / max(1, exact.usable_tight_nodes):.0%}",
+        "volumes misplaced": tally.misplaced,
+        "pods stuck": tally.stuck,
+        "disks overbooked": tally.overbooked_disks,
+        "Gi overbooked": tally.overbooked_gi,
+        "placements changed": tally.changed,
+    }

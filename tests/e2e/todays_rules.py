@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,13 +27,15 @@ from scheduler_core.convert.generic import NAMESPACE, NODE, SCHEDULED_POD
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, parse_policy
 from scheduler_core.generic.scheduler import find_nodes_that_fit
-from tests.e2e.objects import Object
+from tests.e2e.objects import Object, condition_of
+from tests.e2e.report import Options, Part
 from tests.worlds.scheduling_constraints import NAMESPACES, RUNTIME_CLASS, Generator, RandomCluster, object_of
 
 POLICY: Final = ROOT / "examples" / "policies" / "today.json"
 NODE_COUNT: Final = 10
 PLACED: Final = 30
 PENDING: Final = 60
+_SEEDS: Final = 40
 _SETTLE: Final = 0.5
 _TIMEOUT: Final = 60.0
 _CONFIG: Final = """\
@@ -213,7 +215,9 @@ class World:
 
         def undecided() -> set[_PodName]:
             pods = [pod for namespace in NAMESPACES for pod in self.cluster.api.get(PODS.path(namespace))["items"]]
-            return wanted - {object_of(pod) for pod in pods if _is_decided(pod)}
+            return wanted - {
+                object_of(pod) for pod in pods if condition_of(pod, "PodScheduled").get("status") == "False"
+            }
 
         wait_until("every pod to be decided", lambda: not undecided(), _TIMEOUT)
 
@@ -233,11 +237,6 @@ class World:
             self.cluster.api.delete(f"{PODS.path(namespace)}?gracePeriodSeconds=0")
         for node in objects.nodes:
             self.cluster.api.delete(NODES.path(name=node["metadata"]["name"]))
-
-
-def _is_decided(pod: Object) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any((entry["type"], entry["status"]) == ("PodScheduled", "False") for entry in conditions)
 
 
 def _decide(state: GenericClusterState, raw: Object) -> frozenset[str]:
@@ -266,6 +265,11 @@ def world(folder: Path) -> Iterator[World]:
             yield started
     finally:
         recorder.close()
+
+
+def report(folder: Path, options: Options) -> Part:
+    comparison = run(folder, range(1, (options.repetitions or _SEEDS) + 1))
+    return Part(comparison.wrong, asdict(comparison), [comparison.text()])
 
 
 def run(folder: Path, seeds: Iterable[int], seconds: float = float("inf")) -> Comparison:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import yaml
 
 from app.kube.resources import CAPACITIES, CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, PODS, Resource
 from devcluster.dev_cluster import DevCluster
+from devcluster.polling import wait_until
 from devcluster.process import log_has
 
 Json = dict[str, Any]
@@ -74,13 +74,7 @@ class Rig:
 
 def until(what: str, done: Callable[[], Any], seconds: float = SECONDS) -> Any:
     """Waits until `done` returns a true value; returns that value."""
-    end = time.monotonic() + seconds
-    while True:
-        answer = done()
-        if answer:
-            return answer
-        assert time.monotonic() < end, f"after {seconds:g} s still not: {what}"
-        time.sleep(0.1)
+    return wait_until(what, done, seconds)
 
 
 class Scene:

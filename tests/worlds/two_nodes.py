@@ -4,35 +4,18 @@ from typing import Any, Final
 
 from tests import builders as make
 from tests.builders import Object
+from tests.worlds.engines import engines
 
 NODES: Final = ("a", "b")
 
 
 def two_nodes() -> list[Object]:
     """Two nodes of 100 Gi with engines, and the StorageClass of best-effort volumes."""
-    managers = [
-        {
-            "apiVersion": make.LONGHORN,
-            "kind": "InstanceManager",
-            "metadata": {"name": f"im-{node}", "namespace": "longhorn-system"},
-            "spec": {"nodeID": node, "dataEngine": "v1", "image": ""},
-            "status": {"currentState": "running"},
-        }
-        for node in NODES
-    ]
-    engine = {
-        "apiVersion": make.LONGHORN,
-        "kind": "EngineImage",
-        "metadata": {"name": "ei", "namespace": "longhorn-system"},
-        "spec": {"image": ""},
-        "status": {"state": "deployed", "nodeDeploymentMap": dict.fromkeys(NODES, True)},
-    }
     return [
         make.storage_class("longhorn"),
-        *(make.kube_node(name) for name in NODES),
-        *(make.longhorn_node(name) for name in NODES),
-        *managers,
-        engine,
+        *map(make.kube_node, NODES),
+        *map(make.longhorn_node, NODES),
+        *engines(NODES),
     ]
 
 
