@@ -86,7 +86,9 @@ class SnapshotState:
 
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
 MAX_FETCHES: Final = 8
+# A caller may make up pods without end, and each costs the API server a call.
 MAX_POD_FETCHES: Final = 4
+# One second in all: kube-scheduler gives a request up after three (`httpTimeout`).
 _POD_RECHECK_INTERVAL: Final = 0.05
 _POD_RECHECKS: Final = 20
 _Result = TypeVar("_Result")

@@ -46,6 +46,7 @@ from scheduler_core.packing.budget import give_way
 
 # With more names all are dropped, because most of them must be names of nodes that do not exist.
 _MAX_NAMES: Final = 50_000
+# A request may name 20,000 nodes, and nothing else runs on the event loop meanwhile.
 _NODES_PER_TURN: Final = 256
 
 

@@ -101,6 +101,7 @@ class LiveOptions(Struct, frozen=True):
 
 # How often files are read again. The content is compared, because a Secret's or ConfigMap's files are links whose times say nothing.
 RELOAD_INTERVAL: Final = 2.0
+# A Secret or a ConfigMap cannot be larger; a path may also lead to something without an end.
 MAX_BYTES: Final = 1024**2
 # The outcome of a changed file, as metrics count it.
 LOADED: Final = "loaded"

@@ -48,6 +48,7 @@ Decide = Callable[[InformerObject[DiskSchedule], DiskSchedule], Awaitable[Mappin
 
 # A writer that is faster every time has written this often within one call of ours each.
 _MAX_ATTEMPTS: Final = 12
+# The conflict proves that there is a newer version: a watch that does not show it by then is not connected.
 _WATCH_TIMEOUT: Final = 2.0
 
 

@@ -103,6 +103,7 @@ class NodeLosses:
             await asyncio.sleep(ROUND_INTERVAL)
 
     async def _predict_all(self, snapshot: Snapshot) -> None:
+        # A round may take hours: what is on the fullest nodes is the hardest to place elsewhere, so they come first.
         names = sorted(snapshot.nodes or snapshot.longhorn_nodes, key=lambda name: (-_fullness(snapshot, name), name))
         if len(names) > MAX_NODES:
             names = []

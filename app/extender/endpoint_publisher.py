@@ -31,6 +31,7 @@ live_log = structlog.get_logger("live")
 
 CALL_SECONDS: Final = 5.0
 _TRIES: Final = 6
+# The end of the process must not wait for it: a successor overwrites the address.
 WITHDRAW_TIMEOUT: Final = 1.0
 RETRY_INTERVAL: Final = 2.0
 # The EndpointSlice may be edited or deleted by hand, so one GET checks it at this interval.

@@ -63,6 +63,7 @@ AUTHORITY_VALIDITY: Final = timedelta(days=3650)
 SERVING_VALIDITY: Final = timedelta(days=90)
 # Clocks of nodes differ, and a certificate is used at once.
 CLOCK_SKEW: Final = timedelta(hours=1)
+# For the serving certificate 30 days before its end. The alert two weeks before the end thus means that renewing fails.
 _RENEWED_AFTER: Final = 2 / 3
 # How long API servers may take until they trust a new authority.
 TRUSTED_AFTER: Final = timedelta(seconds=20)

@@ -44,6 +44,7 @@ from scheduler_core.volumes.resolve import Resolution, exceeds_attach_limit, mis
 
 log = structlog.get_logger("nudge")
 
+# Memory is bounded; further pods wait for kube-scheduler's own retries, up to five minutes.
 MAX_REMEMBERED: Final = 5000
 TURN_INTERVAL: Final = 0.25
 # Some space becomes free by time alone, without any event.

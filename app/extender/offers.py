@@ -61,6 +61,7 @@ MAX_WAIT: Final = 0.25
 SETTLE_TIMEOUT: Final = 5.0
 # How long accepted requests may take once the process is to end; those that take longer are refused.
 ANSWER_TIMEOUT: Final = 3.0
+# A record may have 3,000 offers, whose pods are all resolved again; the event loop must go on meanwhile.
 _OFFERS_PER_TURN: Final = 32
 _RECHECK_INTERVAL: Final = 0.1
 _RESTART_INTERVAL: Final = 1.0
@@ -147,6 +148,7 @@ class Offers:
         self._requests += 1
         self._no_request.clear()
         try:
+            # No event would end the offer of a pod that does not exist.
             if not await self._evaluator.has_pod(pod):
                 return await self._evaluator.decide(pod, candidates, self.contenders)
             return await self._decide_in_time(pod, candidates, hung_up, scores)

@@ -41,6 +41,7 @@ from scheduler_core.convert.leadership import SELF_REVIEW, owner_references, wit
 from scheduler_core.errors import CoreError
 
 CALL_TIMEOUT: Final = 10.0
+# As in client-go's pager.
 PAGE_SIZE: Final = 500
 LIST_TIMEOUT: Final = 60.0
 MERGE_PATCH: Final = "application/merge-patch+json"

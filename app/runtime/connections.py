@@ -31,6 +31,7 @@ log = structlog.get_logger("server")
 MAX_CONNECTIONS: Final = 512
 # For the API server's watches, files and libraries.
 RESERVED_FILES: Final = 128
+# However few files a process may open, kube-scheduler and probes must reach it.
 _MIN_CONNECTIONS: Final = 16
 _CHECK_SECONDS: Final = 1.0
 _FILES_CHECK_SECONDS: Final = 5.0

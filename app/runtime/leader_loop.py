@@ -168,6 +168,7 @@ class Program:
             self.log_unsettled()
         self.term = None
         await self.stop()
+        # At once: the successor can begin while this process is still being removed from the Services.
         await asyncio.gather(
             self.hand_over(),
             asyncio.to_thread(self._election.stop, release=release, seconds=RELEASE_TIMEOUT),

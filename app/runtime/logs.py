@@ -145,6 +145,7 @@ def _limit_text(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 
+# A reader of the log that stands still costs this much memory, and then lines, but never a decision.
 MAX_QUEUED_BYTES: Final = 4 * 1024**2
 _MAX_WRITE: Final = 64 * 1024
 # How long the end of the process waits for the last lines.

@@ -41,6 +41,7 @@ from app.runtime.connections import CallerLog, Connections, ServerMetrics, owner
 from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol, ParserTurns
 from app.settings import NO_BROWSER
 
+# Of the 30 s that a pod has to end. The rest is for the record of offers and the release of the Lease.
 SHUTDOWN_SECONDS: Final = 20
 _DATE_SECONDS: Final = 1.0
 

@@ -85,6 +85,7 @@ class Binder:
         # Before anything is read, and all at once: a later attempt sees this one, and two attempts never wait for each other.
         conflicts = {claim: self._register(claim, attempt) for claim in claims}
         try:
+            # Before the pod is bound: a claim whose class waits for its first consumer is not provisioned otherwise.
             for claim, conflict in conflicts.items():
                 await self._select_node(claim, attempt, conflict)
             return await self._bind_pod(pending.pod, node)

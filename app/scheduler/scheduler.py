@@ -239,6 +239,7 @@ class GenericScheduler:
             if result is None or not result.node:
                 self._handle_unschedulable(pending, result.message if result else problem)
                 return
+            # The decision ran in a thread of its own: if its node changed meanwhile, the pod may not fit there any more.
             if self.cache.state().nodes.get(result.node) is before.nodes.get(result.node):
                 self.metrics.decision_seconds.observe(self._clock() - began)
                 self._warn_about_constraints(pending, result.node)

@@ -23,6 +23,7 @@ from scheduler_core.model.generic import PodKey
 from scheduler_core.values import replace
 
 MIN_BACKOFF: Final = 1.0
+# As kube-scheduler's back-off (podMaxBackoffSeconds).
 MAX_BACKOFF_AFTER_CHANGE: Final = 10.0
 MAX_BACKOFF: Final = 60.0
 _BACKOFF: Final = Backoff(MIN_BACKOFF, MAX_BACKOFF)

@@ -150,6 +150,7 @@ class _Builder:
             for disk in nodes[name].disks if name in nodes else ():
                 unlisted = unlisted_replicas(disk, self.indexes.replicas_by_disk.get(disk.uuid) or ())
                 self.indexes.unlisted_replicas = put(self.indexes.unlisted_replicas, disk.uuid, unlisted or None)
+        # Before the free space: growth changes that of further nodes.
         self._update_growth(nodes)
         if self.changed_nodes:
             self.indexes.free_space = self._updated_free_space(nodes)

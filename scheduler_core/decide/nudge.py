@@ -34,6 +34,7 @@ from scheduler_core.volumes.resolve import Resolution
 from scheduler_core.volumes.volume_binding import may_match
 
 BACKOFF: Final = Backoff(1.0, 60.0)
+# Every nudge is a write to the API server.
 NUDGES_PER_SECOND: Final = 20.0
 BURST: Final = 100
 NUDGE_LIMIT: Final = TokenBucket(NUDGES_PER_SECOND, BURST)

@@ -79,6 +79,7 @@ def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0
         # Every node of an offer is evaluated again for the next pod.
         most = MAX_OF_MANY_NODES if len(fitting) > MANY_NODES else len(fitting)
         spare = max(1, min(room.count_pods(to_come + len(fitting)) - to_come, most))
+    # At the end of a burst every node of an undecided offer turns another pod away: room stays for those that are still to come.
     width = min(offer_width(len(fitting), competing), spare)
     if width == len(fitting):
         return frozenset(fitting)
@@ -143,6 +144,7 @@ class _Room:
 
     def nodes_with_plenty(self, limit: int) -> frozenset[str]:
         """Returns at most `limit` nodes where an offer leaves room for others, by score, safety and room."""
+        # As much again is for the pods that come next: where so much is free, the offer turns none of them away.
         twice = 2 * _total_size(self._volumes)
         names: set[str] = set()
         for tier in self._tiers(self._bounds):

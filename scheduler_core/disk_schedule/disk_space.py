@@ -147,6 +147,7 @@ def _count_kind(
 
 # Nodes that are evaluated for one replica: so many, or else more, or else all.
 _EVALUATED_NODES: Final = (6, 64, math.inf)
+# Longhorn prefers zones without replicas, and the roomiest nodes may all be in zones with one.
 _MIN_IN_UNUSED_ZONES: Final = 3
 
 

@@ -97,6 +97,7 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
         if not replica.deleting
     ]
     growth = expand(snapshot.volume, allocations, snapshot.schedules, snapshot.space, snapshot.condition)
+    # The size is written before it is requested: it would otherwise follow the volume's, which may change.
     sizes = tuple(
         writes.SetReplicaSize(entry.name, entry.current_size)
         for entry in allocations
@@ -206,6 +207,7 @@ def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaA
         if choice.candidate is not None:
             disk = choice.candidate.disk
             placing += [
+                # First the place: a place without a request is seen, and requests; a request without a place would be stray.
                 writes.AssignReplica(entry.name, choice.candidate.node.name, disk.uuid, disk.path),
                 writes.SetRequirement(disk.uuid, RequestKind.REPLICA, entry.name, entry.current_size),
             ]

@@ -168,6 +168,7 @@ def release_replica(replica: Replica, schedules: Mapping[str, DiskSchedule]) -> 
         for uuid, schedule in sorted(schedules.items())
         if name in schedule.spec.replicas
     )
+    # Without the finalizer nothing would be left that says what to withdraw.
     return (*withdrawals, RemoveFinalizer(RequestKind.REPLICA, name))
 
 

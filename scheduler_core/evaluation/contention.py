@@ -63,6 +63,7 @@ from scheduler_core.volumes.demand import Demand, replica_count
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import Resolution
 
+# A search starts over each time: with hardly more steps it would end where it ended the last time.
 _RETRY_FACTOR: Final = 2
 # Autoscalers add and remove nodes; entries of removed nodes are dropped once they are as many as those of existing nodes.
 _ENTRIES_PER_NODE: Final = 2

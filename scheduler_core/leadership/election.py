@@ -50,6 +50,7 @@ from scheduler_core.values import replace
 
 LEASE_NAME: Final = "longhorn-scheduler-extender"
 MAX_LEASE_DURATION: Final = 60.0
+# The API refuses 0. client-go releases a Lease in the same way.
 RELEASED_SECONDS: Final = 1
 NEVER: Final = math.inf
 _LONG_AGO: Final = -math.inf
@@ -233,9 +234,11 @@ def plan(state: Candidate, now: float, timestamp: str) -> Action:
     if not state.current:
         return ReadLease()
     observed = state.observed_record
+    # The API takes whole seconds. Rounded up, others wait longer than they must, never shorter.
     seconds = math.ceil(state.timing.lease_duration)
     if observed is None:
         initial = LeaseRecord(state.identity, seconds, timestamp, timestamp)
+        # A create is based on no version, so it proves nothing: only a leader with an open fence may name itself.
         return CreateLease(initial if state.leading(now) else replace(initial, holder=""))
     if not state.competing:
         return ReplaceLease(replace(observed, holder="", duration=RELEASED_SECONDS, renewed=timestamp))
@@ -262,6 +265,7 @@ def step(state: Candidate, event: Event) -> Candidate:
             return replace(state, current=False, failures=state.failures + 1, act_at=at + pause)
         case CallFailed(at, jitter, attempt):
             attempts = state.attempts
+            # The write may have been accepted although its answer was lost. A release makes nothing this candidate's own.
             if attempt is not None and attempt.record.holder == state.identity:
                 attempts = (*attempts, attempt)[-_MAX_ATTEMPTS:]
             pause = _backoff(state, jitter)
@@ -314,6 +318,7 @@ def _apply_replace(state: Candidate, event: LeaseReplaced) -> Candidate:
         return replace(state, current=False, act_at=at if state.competing else NEVER)
     if not state.competing:
         return replace(state, act_at=at)
+    # From the sending on: a rival begins to wait when it sees the write, which may be before its answer arrives.
     leading_until = event.sent + state.timing.renew_deadline
     won = at < leading_until and not state.leading(at)
     return replace(
@@ -337,6 +342,7 @@ def _apply_compete(state: Candidate, at: float, *, compete: bool) -> Candidate:
         return state
     if compete:
         return replace(state, competing=True, current=False, act_at=at)
+    # A lost answer may have been a success, and then there is a Lease to release.
     may_hold = state.held or bool(state.attempts)
     return replace(
         state,
@@ -349,4 +355,5 @@ def _apply_compete(state: Candidate, at: float, *, compete: bool) -> Candidate:
 
 def _backoff(state: Candidate, jitter: float) -> float:
     longest = state.timing.retry_period
+    # With jitter, because candidates whose calls failed together would all come back at the same moment.
     return Backoff(longest / 4, longest).delay(state.failures) * (0.5 + jitter / 2)

@@ -144,6 +144,7 @@ _READ_AFTER_WAIT: Final = (
 )
 
 
+# Keys are engine, selectors and image: a handful in a cluster.
 _MAX_KNOWN: Final = 64
 Reasons = frozenset[ScheduleError]
 DiskSplit = tuple[Sequence[DiskCandidate], Reasons]

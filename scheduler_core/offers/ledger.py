@@ -197,14 +197,17 @@ def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, tuple[Outcome, ...]]:
             return _restore_offers(ledger, event), ()
         case ObservedPod():
             return _observe_pod(ledger, event)
+        # A node that was selected before the offer is left of an earlier attempt, and decides nothing.
         case NodeSelected(uid, node) if (offer := ledger.offer_of(uid)) and node not in ("", offer.selected_node):
             return _end_offer(ledger, uid, OutcomeKind.DECIDED, node)
         case PodGone(uid):
             return _end_offer(ledger, uid, OutcomeKind.GONE)
+        # The pod may have been answered once more since, and that caller is still there.
         case Withdrawn(uid, number) if (offer := ledger.offer_of(uid)) and offer.number == number:
             return _end_offer(ledger, uid, OutcomeKind.WITHDRAWN)
         case LeadershipLost():
             outcomes = tuple(Outcome(offer, OutcomeKind.DROPPED, ledger.time) for offer in ledger.oldest_first())
+            # Numbers go on: a withdrawal from before must not name an offer of a later leadership.
             return Ledger(time=ledger.time, offers_made=ledger.offers_made), outcomes
         case _:
             return ledger, ()

@@ -94,8 +94,12 @@ class LeadershipLost(Struct, frozen=True):
 Event = Offered | OffersRestored | ObservedPod | NodeSelected | PodGone | Withdrawn | Tick | LeadershipLost
 
 
+# In a burst kube-scheduler shows decisions late (the last of 200 pods after 3.2 s, at its default client limits). An offer that ended before
+# would give its room away twice.
 OFFER_LIFETIME: Final = 60.0
+# The condition may be that of an earlier attempt, written late; the decision of this one is then still on its way.
 UNSCHEDULABLE_GRACE_PERIOD: Final = 1.0
+# Victims may take long to end. But preemption's nomination may lead nowhere and never ages out, so a hold ends by itself.
 HOLD_LIFETIME: Final = 600.0
 NEVER: Final = math.inf
 
@@ -148,6 +152,7 @@ class Offer(Offered, frozen=True, kw_only=True):
     @property
     def _lifetime_ends_at(self) -> float:
         if self.narrowed_at is None:
+            # A failed attempt that leaves the condition as it was writes nothing: no event would end the offer.
             return self.made_at + OFFER_LIFETIME
         return self.narrowed_at + HOLD_LIFETIME if self.stands_for_preemption else NEVER
 

@@ -295,6 +295,7 @@ def _assignment(
     return assignment
 
 
+# Sums are bits of an integer, which in bytes would have terabits. A larger unit may miss a packing, but never invents one.
 _MAX_BITS: Final = 1 << 20
 _REMAINDER_LIMITS: Final = PatternLimits(max_partial=12_000, max_complete=4_000)
 _STEPS_PER_REMAINDER: Final = 4_000
@@ -324,6 +325,7 @@ def _strategies(problem: PackingProblem) -> list[tuple[Order, Order]]:
         key=lambda volume: (problem.sizes[volume], -problem.masks[volume].bit_count()),
     )
     most_restricted_last = sorted(largest_last, key=lambda volume: -problem.masks[volume].bit_count())
+    # No order suits all problems, and each is tried quickly: one that packs everything saves the search.
     disk_orders = [smallest_first, smallest_first[::-1]]
     volume_orders = [largest_last]
     if len(set(problem.masks)) > 1:

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+# Twelve volumes of unlike sizes have so many sums, and each further one doubles them.
 MAX_SUBSET_SUMS: Final = 1 << 12
 
 

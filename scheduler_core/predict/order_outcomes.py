@@ -19,6 +19,7 @@ from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.situation import Origin
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
 
+# An order may have thousands of steps, and each point counts every disk of the cluster.
 _MAX_POINTS: Final = 128
 
 

@@ -184,6 +184,7 @@ class Timeline:
         while True:
             self._placed_since = False
             while self._waiting or self._to_attach or self._volumes or self._evictions:
+                # Longhorn's status lags: whether it shows a placement before the next event is chance.
                 while self._unlisted and self._choose(2):
                     self._show(self._unlisted.pop(0))
                 give_way()

@@ -209,6 +209,7 @@ def _node_of_pods(claim: kube.Claim, view: View) -> _NodeTie | None:
     for pod in live:
         if pod.node_name:
             return _NodeTie(DemandSource.POD, pod.node_name, pod.key)
+    # Each fact is looked for in all pods before a weaker one: where a pod runs counts more than where another would go.
     for pod in live:
         node = view.selected_node(pod)
         if node:

@@ -87,6 +87,7 @@ def _meets(requirement: LabelRequirement, value: str | None) -> bool:
 
 def _whole_number(text: str) -> int | None:
     """Reads a signed 64-bit number as Go's strconv.ParseInt does."""
+    # int() takes a time that is quadratic in the length of a text, and labels of a requirement may be long.
     if len(text) > 64 or _WHOLE_NUMBER.fullmatch(text) is None:
         return None
     number = int(text)

@@ -4,11 +4,12 @@ This part is computed, without a cluster; docs/strategies.md says how, and has i
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from msgspec import to_builtins
 from rich.table import Table
 
 from app.cli.cluster_source import ClusterSource, Orders, Query, predicted_cluster, seeded_choice
@@ -54,7 +55,7 @@ def report(_folder: Path, options: Options) -> Part:
     """Computes the burst of the proposal's first goal, and generated ones."""
     situations = (goal_1(), *(entry.situation() for entry in _CLUSTERS))
     compared = [compare(situation, options.repetitions or _ARRIVALS) for situation in situations]
-    return Part(failures(compared), [asdict(each) for each in compared], list(map(table, compared)))
+    return Part(failures(compared), [to_builtins(each) for each in compared], list(map(table, compared)))
 
 
 def goal_1() -> Situation:
