@@ -6,9 +6,8 @@
     cert-manager's annotation on the Secret → it is only read, and the caBundle is left to cert-manager
 
 Secret and caBundle are compared at an interval, because they may be edited by hand. A write is based on the version that was read, and on
-this process leading after that, so that a former leader cannot overwrite its successor's certificates.
-
-A Secret that holds something else is never overwritten. Its content, and what the API server answers to a write of it, is in no text.
+this process leading after that, so that a former leader cannot overwrite its successor's certificates. A Secret that holds something else
+is never overwritten. Its content, and what the API server answers to a write of it, is in no text.
 """
 
 from __future__ import annotations
