@@ -22,6 +22,7 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS
 from app.runtime import wait_at_most
 from app.runtime.elector import Elector
+from app.runtime.logs import ProblemLog
 from scheduler_core.offers import handover_record
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import RecordedOffer
@@ -93,7 +94,9 @@ class OfferStore:
         self._version = ""
         self._read_version = ""
         self._read_offers: Sequence[RecordedOffer] = ()
-        self._problem = ""
+        self._problems = ProblemLog(
+            log, "offers are not recorded for a successor", "offers are recorded for a successor again"
+        )
         self._changed = asyncio.Event()
         self._made = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -200,10 +203,9 @@ class OfferStore:
                 record = await asyncio.to_thread(handover_record.encode_record, ledger, head, now)
                 written = await self._write(record.data, final=final)
             except (ApiError, handover_record.RecordError) as error:
-                self._note_problem(str(error))
+                self._problems.note(str(error))
                 return None
-        problem = "" if record.complete else f"{ledger.outstanding} offers do not fit into one record"
-        self._note_problem(problem)
+        self._problems.note("" if record.complete else f"{ledger.outstanding} offers do not fit into one record")
         return len(record.data) if written and (record.complete or not final) else None
 
     async def _write(self, data: bytes, *, final: bool) -> bool:
@@ -249,10 +251,3 @@ class OfferStore:
             return msgspec.json.decode(raw, type=_ConfigMap)
         except msgspec.DecodeError as error:
             raise handover_record.RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
-
-    def _note_problem(self, problem: str) -> None:
-        if problem != self._problem and problem:
-            log.warning("offers are not recorded for a successor", problem=problem)
-        elif problem != self._problem:
-            log.info("offers are recorded for a successor again")
-        self._problem = problem

@@ -27,6 +27,7 @@ from app.kube.reflector import Timing
 from app.runtime.decision_thread import DecisionThread
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import Program
+from app.runtime.logs import ProblemLog
 from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
 from app.runtime.server import HttpServer, serve
 from app.scheduler.api_calls import PodReporter, SchedulerMetrics
@@ -63,7 +64,7 @@ class SchedulerLifecycle(Program):
     def __init__(self, scheduler: GenericScheduler, elector: Elector, metrics: SchedulerMetrics) -> None:
         super().__init__(elector, log)
         self._scheduler = scheduler
-        self._logged_problem = ""
+        self._trouble = ProblemLog(log, "trouble", "trouble is over")
         metrics.add_gauge("leading", "Whether this process schedules", lambda: float(self.leading))
 
     def readiness(self) -> LeaderHealth:
@@ -90,13 +91,7 @@ class SchedulerLifecycle(Program):
         return not self._scheduler.problem
 
     async def before_step(self) -> None:
-        """Logs a changed problem."""
-        problem = self._scheduler.problem or self._election.problem
-        if problem and problem != self._logged_problem:
-            log.warning("trouble", problem=problem)
-        elif problem != self._logged_problem:
-            log.info("trouble is over")
-        self._logged_problem = problem
+        self._trouble.note(self._scheduler.problem or self._election.problem)
 
     async def catch_up(self) -> None:
         await self._scheduler.catch_up()

@@ -255,6 +255,7 @@ def _problem(pod: WholePod, disks: _Disks, name: str) -> _Problem:
         if need is not None:
             domains = _domains(pod, need, free)
             places = disks.by_claim[volume.claim]
+            # The local replica is not among `masks`, and takes its zone even from nodes that only hold evicting replicas.
             if on_node and not masks and not need.soft.zone:
                 nodes = pod.view.cluster.nodes
                 places = frozenset(place for place in places if nodes[place[0]].zone != nodes[name].zone)

@@ -101,6 +101,24 @@ def test_replicas_are_in_different_zones_if_they_may_not_share_one() -> None:
     assert set(reasons(explained(make.pod("b"), east, west, objects)).values()) == {"ATTACHABLE"}
 
 
+@pytest.mark.parametrize(
+    ("west", "reason"),
+    [
+        pytest.param(10, "ROOM", id="another zone has room"),
+        pytest.param(9, "NOT_TOGETHER_IN_CLUSTER", id="another zone is full"),
+    ],
+)
+def test_the_local_replica_takes_a_zone_that_evicting_replicas_leave_to_others(west: float, reason: str) -> None:
+    """Longhorn uses nodes with evicting replicas again only while their zones hold no other replica."""
+    volume = make.bound("a", 10, numberOfReplicas=3, replicaZoneSoftAntiAffinity="disabled")
+    evicting = make.replica("r1", "vol-a", "old", size=10, evictionRequested=True)
+    pending = [make.replica(name, "vol-a", size=10) for name in ("r2", "r3")]
+    old, new = (make.longhorn_node(name, 100, zone="east") for name in ("old", "new"))
+    other = make.longhorn_node("other", west, zone="west")
+    explanation = explained(make.pod("a"), old, new, other, volume, evicting, pending, EVERY_REPLICA)
+    assert reasons(explanation)["new"] == reason
+
+
 def test_a_replica_without_a_place_may_not_join_one_that_has() -> None:
     volume = make.bound("b", 10, locality="disabled", numberOfReplicas=2)
     replicas = [make.replica("r1", "vol-b", "n1", size=10), make.replica("r2", "vol-b", size=10)]
