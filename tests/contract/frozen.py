@@ -21,6 +21,7 @@ from app.extender.metrics import Metrics, Outstanding
 from app.kube.reflector import CacheStatus, Timing
 from app.memory import MemoryBudget
 from app.runtime.connections import ServerMetrics
+from app.runtime.logs import ProblemLog
 from app.scheduler.api_calls import SchedulerMetrics
 from app.settings import Settings
 from scheduler_core.model.snapshot import Snapshot
@@ -118,6 +119,10 @@ def _events(tree: ast.AST) -> Iterator[str]:
             fields = sorted(entry.arg for entry in node.keywords if entry.arg is not None)
             for text in _texts(node.args[0]):
                 yield f"{text} {fields}"
+        elif isinstance(function, ast.Name) and function.id == ProblemLog.__name__:
+            _, begin, end = node.args
+            yield from (f"{text} ['problem']" for text in _texts(begin))
+            yield from (f"{text} []" for text in _texts(end))
 
 
 def _texts(node: ast.AST) -> Iterable[str]:
