@@ -229,7 +229,7 @@ class Evaluator:
         )
 
     async def run(self, work: Callable[[], _Result], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> _Result:
-        """Runs a computation of the core, which reads nothing that the event loop changes. `rest`: as `DecisionRunner.run`."""
+        """Runs a computation of the core, which reads nothing that the event loop changes. `rest`: as `DecisionThread.run`."""
         return await self._runner.run(work, urgency, rest)
 
     def expecting_decision(self) -> AbstractContextManager[None]:

@@ -16,6 +16,7 @@ import ipaddress
 import resource
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -97,17 +98,23 @@ class Connections:
         self.limit = max(_MIN_CONNECTIONS, min(limit, self._max_files - RESERVED_FILES))  # how many there may be
         # The one that has been silent for longest comes first.
         self._connections: OrderedDict[Connection, None] = OrderedDict()
+        self._by_owner: Counter[str] = Counter()
         self._short_of_files = False
 
     def add(self, connection: Connection) -> None:
         """Adds a new connection, and ends another one if there are too many."""
         self._connections[connection] = None
+        self._by_owner[connection.owner] += 1
         if len(self._connections) > self.limit:
             self._end(self._victim(connection), "limit")
 
     def remove(self, connection: Connection) -> None:
         """Forgets a connection; one that is not there is ignored."""
-        self._connections.pop(connection, None)
+        if connection in self._connections:
+            del self._connections[connection]
+            self._by_owner[connection.owner] -= 1
+            if not self._by_owner[connection.owner]:
+                del self._by_owner[connection.owner]
 
     def touch(self, connection: Connection) -> None:
         if connection in self._connections:
@@ -119,9 +126,10 @@ class Connections:
         connection.abort()
 
     def _victim(self, newcomer: Connection) -> Connection:
-        [(owner, _)] = Counter(connection.owner for connection in self._connections).most_common(1)
-        others = [each for each in self._connections if each.owner == owner and each is not newcomer]
-        return next((each for each in others if not each.answering), (others or [newcomer])[0])
+        owner = max(self._by_owner, key=self._by_owner.__getitem__)
+        own = (each for each in self._connections if each.owner == owner and each is not newcomer)
+        first = next(own, newcomer)
+        return next((each for each in chain((first,), own) if not each.answering), first)
 
     async def watch(self) -> None:
         """Ends connections whose time is up, until cancelled."""

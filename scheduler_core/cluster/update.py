@@ -294,4 +294,4 @@ _EFFECTS: Final[Mapping[str, Callable[[_Builder, Any, Any], None]]] = {
     "engine_images": _note_engine_image,
     "disk_schedules": _note_disk_schedule,
 }
-"""What one changed object makes the builder compute again at the end, by field of `Snapshot`."""
+"""What one changed object makes the builder compute again at the end, by field of `Snapshot`; disks are indexed at once."""

@@ -14,8 +14,8 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
                   → the whole pod has a placement?   → the nodes with one (`evaluation/whole_pod.py`)
                   → the packing mode, and which nodes are waited for
 
-The steps from the constrained nodes on are the functions of `_STAGES`, each with what earlier ones decided. `_refusals_of_pod` refuses all
-candidates, whatever `_constrained_nodes` decided; every later stage decides only nodes that are still undecided.
+The steps from the constrained to the reserved nodes are the functions of `_STAGES`, each with what earlier ones decided. `_refusals_of_pod`
+refuses all candidates, whatever `_constrained_nodes` decided; every later stage decides only nodes that are still undecided.
 
 `explain.py` runs this very decision and adds plans and numbers per node, so the two cannot differ.
 """

@@ -10,7 +10,7 @@ disk): it is left out, or it would block every pod. An offer that does not fit c
 made. Volumes that may go to any node count last (`competitors_anywhere.py`). A node is evaluated again when its demand, its offers or its
 disks change, and nodes with equal competitors and equal disks share one result.
 
-A node is evaluated first for the pod alone (`profile.py`), then jointly with its competitors. Most nodes have so much space that counting
+A node is evaluated first for the pod alone (`state.py`), then jointly with its competitors. Most nodes have so much space that counting
 bytes proves every placement order safe and tells whether outdated status matters; nothing else needs to be computed for them.
 """
 

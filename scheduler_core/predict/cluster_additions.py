@@ -106,7 +106,7 @@ def scale(situation: Situation, workload: Workload, count: int | None) -> Situat
     pods = situation.cluster.snapshot.pods
     members = workload_members(workload.kind, own_key, pods)
     count = (len(members) or 1) if count is None else count
-    removed = members[count:]
+    removed = dict.fromkeys(members[count:])
     cluster = situation.cluster
     for key in removed:
         cluster = detach_volumes(cluster, cluster.snapshot.pods[key]).without_pod(key)

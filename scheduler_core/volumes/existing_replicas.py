@@ -95,8 +95,14 @@ def home_nodes(local: Iterable[PodVolume], candidates: Collection[str], cluster:
     """Names of candidates that are every local volume's home. Volumes that need no local space have no home and are
     left out. Without a local volume there is no home.
     """
-    homes = [_home_nodes_of(volume, candidates, cluster) for volume in local]
-    return frozenset.intersection(*homes) if homes else frozenset()
+    common: frozenset[str] | None = None
+    for volume in local:
+        homes = _home_nodes_of(volume, candidates, cluster)
+        common = homes if common is None else common & homes
+        # A pod may have thousands of volumes.
+        if not common:
+            break
+    return common or frozenset()
 
 
 def _home_nodes_of(volume: PodVolume, candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
