@@ -3,9 +3,10 @@
 import http.client
 import json
 import re
+import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from tests.e2e.leader_monitor import PROBE
 from tests.e2e.objects import Workload
 from tests.e2e.rig import CONFIGS, Rig
 from tests.worlds.service import EXTENDER
+from tests.worlds.stopwatch import Stopwatch
 from tests.worlds.tls import SERVER_HOST, MountedSecret
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -32,6 +34,7 @@ CANDIDATE: Final = "extender-tls"
 # The kubelet's files on a control-plane node.
 CLIENT_FOLDER: Final = "/etc/kubernetes/config/longhorn-scheduler-extender"
 ROUTES: Final = ("/filter", "/prioritize", "/preempt", "/explain", "/state", "/metrics", "/readyz", "/healthz", "/docs")
+STALLED: Final = 600
 
 
 class World:
@@ -179,6 +182,18 @@ def test_without_its_certificate_kube_scheduler_gets_no_answer(world: World) -> 
         rig.use_config(world.config)
     rig.until("the pod runs", lambda: rig.ready("refused", 1))
     rig.remove("refused")
+
+
+def test_handshakes_that_never_end_hold_up_no_pod(world: World) -> None:
+    """More connections than there may be, from the address that kube-scheduler has, too."""
+    with ExitStack() as stack:
+        for _ in range(STALLED):
+            stack.enter_context(socket.create_connection((world.host, world.port), timeout=10))
+        stopwatch = Stopwatch(world.rig.cluster.processes[CANDIDATE].pid)
+        assert world.answers()
+        # kube-scheduler gives up after 3 s.
+        assert stopwatch.seconds < 3
+        world.place("unhindered")
 
 
 @pytest.mark.smoke

@@ -4,8 +4,10 @@ from random import Random
 
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyPriority
+from scheduler_core.generic.predicates import DISK_IN_USE
 from scheduler_core.generic.scheduler import schedule
-from tests.worlds.policy_rules import decide, node, pod, state, web
+from scheduler_core.model.constraints import Cloud, CloudDisk
+from tests.worlds.policy_rules import decide, failed, node, pod, state, web
 
 EQUAL = Policy((), (PolicyPriority("EqualPriority", "EqualPriority", 3),))
 
@@ -32,6 +34,17 @@ def test_ties_are_broken_at_random_from_a_seed() -> None:
     ]
     assert runs[0] == runs[1]
     assert set(runs[0]) == set("abc")
+
+
+def test_one_writer_among_readers_is_a_conflict() -> None:
+    reading, writing = ((CloudDisk(Cloud.GCE, "d", read_only),) for read_only in (True, False))
+    mounting = [pod("x", "a", disks=reading), pod("y", "a", disks=writing), pod("z", "a", disks=reading)]
+    assert failed("NoDiskConflict", pod(disks=reading), state([node("a")], mounting)) == {"a": DISK_IN_USE}
+
+
+def test_of_a_deleted_node_nothing_is_kept_once_its_pods_are_deleted() -> None:
+    cluster = state([node("a")], [web("x", "a")]).without_node("a")
+    assert not cluster.without_pod(("shop", "x")).orphaned_pods
 
 
 def test_the_deletion_of_an_unknown_object_changes_nothing() -> None:

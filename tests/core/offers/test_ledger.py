@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,13 @@ from scheduler_core.offers.outstanding_offer import (
 from scheduler_core.values import replace
 
 OFFERED = Offered(ObservedPod("u", "default", "web-0", version=10), frozenset("abc"), volumes=("v",))
+
+
+@pytest.mark.parametrize("end", [{"node_name": "b"}, {"ended": True}], ids=["bound", "finished"])
+def test_a_late_binding_or_end_ends_the_offer(end: dict[str, Any]) -> None:
+    """It is final, although the version is older than what the offer accounts for."""
+    ledger = step(Ledger(), OFFERED, 100)[0]
+    assert step(ledger, replace(OFFERED.pod, version=9, **end), 101)[0].outstanding == 0
 
 
 def test_a_pod_without_a_uid_gets_no_offer() -> None:
