@@ -181,8 +181,11 @@ def wait_until_callable(rig: Rig) -> str:
 
     def callable_leader() -> str:
         leader = rig.leader()
-        published = [rig.service(name)["placementGuard"]["published"] for name in rig.candidates]
-        return leader if leader and all(published) else ""
+        # A standby may still be listing the cluster.
+        ready = leader and all(rig.request(name, "/readyz")[0] == 200 for name in rig.candidates)
+        return (
+            leader if ready and all(rig.service(name)["placementGuard"]["published"] for name in rig.candidates) else ""
+        )
 
     return rig.until("the guard can be called", callable_leader)
 
