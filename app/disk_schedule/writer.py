@@ -102,10 +102,7 @@ class ScheduleWriter:
             raise change.error
 
     async def write_status(self, name: str, decide: Decide) -> InformerObject[DiskSchedule] | None:
-        """Decides about the newest version and writes the status; after a conflict, decides again. Returns the version
-        after that; None if there is no DiskSchedule that can be read. Raises an ApiError if a call failed; `conflict`
-        if other writers were faster every time.
-        """
+        """Writes the status, as `_write_newest`."""
         try:
             async with self._disks[name].lock:
                 return await self._write_newest(name, decide, "status")
@@ -133,7 +130,10 @@ class ScheduleWriter:
                 change.done = True
 
     async def _write_newest(self, name: str, decide: Decide, subresource: str) -> InformerObject[DiskSchedule] | None:
-        """Decides and writes as `write_status`."""
+        """Decides about the newest version and writes what follows; after a conflict, decides again. Returns the version
+        after that; None if there is no DiskSchedule that can be read. Raises an ApiError if a call failed; `conflict`
+        if other writers were faster every time.
+        """
         for attempt in range(_MAX_ATTEMPTS):
             cached = self._schedules.get(name)
             if cached is None or isinstance(cached.value, Fault):

@@ -232,7 +232,7 @@ def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tup
 
 
 def nodes_with_most_free_space(
-    bounds: Iterable[tuple[int, str]], count: int, usable: Callable[[str, int], int] = lambda _, bound: bound
+    bounds: Iterable[tuple[int, str]], count: int, usable: Callable[[str, int], int]
 ) -> frozenset[str]:
     """Returns the `count` nodes with most free space of pairs (upper bound of the free bytes, name); ties by name.
     `usable` returns the exact bytes of a node, and is called for few.

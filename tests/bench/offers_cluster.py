@@ -179,7 +179,7 @@ def make_ledger(view: View, demand: DemandIndex, offers: int) -> Ledger:
         pod = new_pod(f"offered-{number}", (chance.choice(_SIZES), chance.choice(_SIZES)))
         volumes = resolve(pod, view).local
         nodes = nodes_with_most_free_space(
-            ((size, name) for name, size in free.items()), offer_width(len(free), number)
+            ((size, name) for name, size in free.items()), offer_width(len(free), number), lambda _, size: size
         )
         for name in nodes:
             free[name] -= sum(volume.volume.size for volume in volumes)

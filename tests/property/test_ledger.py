@@ -409,10 +409,10 @@ def test_the_ledger_equals_the_model_after_long_random_histories(seed: int) -> N
 def test_an_offer_has_its_share_of_the_nodes_with_most_free_space(free: dict[str, int], competing: int) -> None:
     fitting = [(size, name) for name, size in free.items()]
     count = offer_width(len(fitting), competing)
-    offered = nodes_with_most_free_space(fitting, count)
+    offered = nodes_with_most_free_space(fitting, count, lambda _, size: size)
     assert len(offered) == (max(1, len(free) // (competing + 1)) if free else 0)
     for order in (sorted(fitting), sorted(fitting, reverse=True)):
-        assert nodes_with_most_free_space(order, count) == offered
+        assert nodes_with_most_free_space(order, count, lambda _, size: size) == offered
     ranks = {name: (-size, name) for size, name in fitting}
     not_offered = free.keys() - offered
     assert offered <= free.keys()

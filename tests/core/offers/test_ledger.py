@@ -70,7 +70,7 @@ def test_bounds_do_not_change_which_nodes_have_most_free_space(sizes: list[tuple
     free = {f"n{number}": size for number, (size, _) in enumerate(sizes)}
     bounds = [(size + excess, f"n{number}") for number, (size, excess) in enumerate(sizes)]
     offered = nodes_with_most_free_space(bounds, count, lambda name, _: free[name])
-    assert offered == nodes_with_most_free_space(((size, name) for name, size in free.items()), count)
+    assert offered == frozenset(sorted(free, key=lambda name: (-free[name], name))[:count])
     computed: list[str] = []
 
     def compute(name: str, bound: int) -> int:
