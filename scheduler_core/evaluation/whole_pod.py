@@ -108,7 +108,7 @@ def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget)
         return {}
     refused = _nodes_without_room(pod, names, budget)
     if refused and domain_shortage(pod.state, pod.needs) is not None:
-        return dict.fromkeys(names, Reason.TOO_FEW_NODES)
+        return dict.fromkeys(refused, Reason.TOO_FEW_NODES)
     return refused
 
 
