@@ -10,6 +10,7 @@ from scheduler_core.evaluation.fit import OpenDisk
 from scheduler_core.evaluation.single_node import MissingSpace, NodeEvaluation, missing_space
 from scheduler_core.model import longhorn
 from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.items import reachable_sums
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume
 from tests.examples import examples
@@ -79,14 +80,14 @@ def brute_force(evaluation: NodeEvaluation) -> int | None:
 
 
 @examples(300)
-@given(evaluations())
-def test_the_missing_bytes_are_the_least_that_help_on_one_disk(evaluation: NodeEvaluation) -> None:
-    """Tags, data, anti-affinity and backing images included."""
+@given(evaluations(), st.booleans())
+def test_the_missing_bytes_are_the_least_that_help_on_one_disk(evaluation: NodeEvaluation, many_sums: bool) -> None:
+    """Tags, data, anti-affinity and backing images included; and whether or not the sums of the sizes are too many."""
     least = brute_force(evaluation)
     assume(least != 0)
-    missing = missing_space(evaluation, Budget())
-    assert missing.exact
-    assert missing.size == (least or 0)
+    sums = (lambda _: []) if many_sums else reachable_sums
+    with patch("scheduler_core.evaluation.single_node.reachable_sums", sums):
+        assert missing_space(evaluation, Budget()) == MissingSpace(least or 0, exact=True)
 
 
 @examples(150)
@@ -100,13 +101,6 @@ def test_with_few_steps_the_missing_bytes_are_never_overstated(evaluation: NodeE
         assert missing.size == (least or 0)
     else:
         assert 0 < missing.size <= (least or missing.size)
-
-
-@examples(150)
-@given(evaluations())
-def test_with_too_many_sums_the_missing_bytes_are_the_same(evaluation: NodeEvaluation) -> None:
-    with patch("scheduler_core.evaluation.single_node.reachable_sums", return_value=[]):
-        test_the_missing_bytes_are_the_least_that_help_on_one_disk.hypothesis.inner_test(evaluation)
 
 
 def test_no_disk_is_large_enough_for_volumes_of_nearly_the_largest_size() -> None:
