@@ -52,6 +52,8 @@ from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Reso
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
 EXPLAIN_STEPS_FACTOR: Final = 4
+# The volumes that need space on the node fit, but maybe not together with these replicas.
+_OPEN_DECISION: Final = "it is undecided whether these replicas find room together: "
 # With these it is proven that there is no packing. With others there may be one: volumes that wait may only be order-unsafe.
 _LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
 
@@ -190,7 +192,7 @@ def _explain_node(node: _Node) -> Verdict:
     if evaluation.refused is not None:
         return Verdict(reason, refusal_detail(node.view, evaluation.required, node.name) or evaluation.refused.detail)
     if reason is Reason.UNDECIDED and not evaluation.required.sizes:
-        return _explain_open_decision(node)
+        return Verdict(node.reason, _OPEN_DECISION + node.sentences.needs(node.name))
     if reason.fits or reason in UNSAFE or reason is Reason.NEVER_SAFE:
         return _explain_fitting(node, evaluation)
     verdict = _explain_shortage(node, evaluation)
@@ -248,12 +250,6 @@ def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meetin
     return False, Meeting(disk.uuid, tuple(volumes[volume].name for volume in overbooking.volumes))
 
 
-def _explain_open_decision(node: _Node) -> Verdict:
-    # The volumes that need space there fit, but maybe not together with those replicas.
-    needs = node.sentences.needs(node.name)
-    return Verdict(node.reason, f"it is undecided whether these replicas find room together: {needs}")
-
-
 def _uncertain_volumes(node: _Node) -> str:
     """Says which PersistentVolumes a claim may be bound to on the node."""
     choices: dict[str, list[str]] = {}
@@ -291,7 +287,9 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Verdict:
         return Verdict(node.reason, _too_full(evaluation, labels))
     parts = []
     if node.reason is Reason.INSUFFICIENT_STORAGE:
-        volume = required.volumes[_most_lacking_volume(evaluation)]
+        profile = evaluation.profile
+        lacking = [missing_bytes_alone(required, profile, index, mask) for index, mask in enumerate(evaluation.masks)]
+        volume = required.volumes[lacking.index(max(lacking))]
         parts.append(f"{volume.name} needs {needed_space(volume)}")
     if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
         count = format_count(len(required.sizes), "volume needs", "volumes need")
@@ -304,7 +302,7 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Verdict:
         packed = evaluation.reason(portion)
         node.budget.take_back([portion])
         if packed.fits and node.reason is Reason.UNDECIDED and node.sentences.has_needs:
-            return _explain_open_decision(node)
+            return Verdict(node.reason, _OPEN_DECISION + node.sentences.needs(node.name))
         if packed.fits or packed is Reason.UNDECIDED:
             return Verdict(node.reason, "; ".join(parts))
     missing = missing_space(evaluation, node.budget)
@@ -319,14 +317,6 @@ def _left_to_schedule(free: int) -> str:
     if free < 0:
         return f"nothing left to schedule ({format_bytes(-free)} too much is scheduled)"
     return f"{format_bytes(free)} left to schedule"
-
-
-def _most_lacking_volume(evaluation: NodeEvaluation) -> int:
-    profile = evaluation.profile
-    return -max(
-        (missing_bytes_alone(evaluation.required, profile, index, mask), -index)
-        for index, mask in enumerate(evaluation.masks)
-    )[1]
 
 
 def _labels(node: _Node, evaluation: NodeEvaluation) -> list[str]:
