@@ -139,7 +139,11 @@ def kube_scheduler_refusals(
     if claims.refusal is not None:
         return dict.fromkeys(listed, claims.refusal)
     affinities = claims.affinities
-    refused = policy_refusals(waiting, listed, others, _policy(cluster))
+    compares = compares_resources(cluster)
+    predicates = [
+        PolicyPredicate(plugin, rule) for plugin, rule in PLUGIN_RULES.items() if compares or plugin != RESOURCES_PLUGIN
+    ]
+    refused = policy_refusals(waiting, listed, others, Policy(tuple(predicates)))
     refusals: dict[str, PluginRefusal] = {}
     for name in listed if affinities else refused:
         if name in refused:
@@ -148,9 +152,3 @@ def kube_scheduler_refusals(
         elif not all(any(term.matches(name, others.nodes[name].node.labels) for term in terms) for terms in affinities):
             refusals[name] = PluginRefusal(VOLUME_PLUGIN, VOLUME_AFFINITY)
     return refusals
-
-
-def _policy(cluster: GenericClusterState) -> Policy:
-    compares = compares_resources(cluster)
-    plugins = [plugin for plugin in PLUGIN_RULES if compares or plugin != RESOURCES_PLUGIN]
-    return Policy(tuple(PolicyPredicate(plugin, PLUGIN_RULES[plugin]) for plugin in plugins))

@@ -32,7 +32,6 @@ from msgspec import Struct
 
 from scheduler_core.packing.blocking import (
     BlockingClass,
-    BlockingPattern,
     BlockingProblem,
     TargetDisk,
     find_blocking_set,
@@ -130,7 +129,13 @@ def _decide(
                 safety = _UNDECIDED
                 continue
             if patterns is not None:
-                return _counter_example(blocked, problem, patterns)
+                waiting = [list(blocking_class.members) for blocking_class in classes]
+                last = waiting[blocked].pop()
+                placed: list[tuple[int, int | None]] = []
+                for target, pattern in zip(problem.targets, patterns, strict=True):
+                    for index, count in enumerate(pattern):
+                        placed += [(waiting[index].pop(0), target.disk) for _ in range(count)]
+                return Safety(PackingAnswer.NO, (*placed, (last, None)))
     budget.gave_up += safety is _UNDECIDED
     return safety
 
@@ -192,16 +197,6 @@ def _blocking_problem(
         for index, blocking_class in enumerate(classes)
     ]
     return BlockingProblem(classes, tuple(counts), tuple(targets))
-
-
-def _counter_example(blocked: int, problem: BlockingProblem, patterns: Sequence[BlockingPattern]) -> Safety:
-    waiting = [list(blocking_class.members) for blocking_class in problem.classes]
-    last = waiting[blocked].pop()
-    placed: list[tuple[int, int | None]] = []
-    for target, pattern in zip(problem.targets, patterns, strict=True):
-        for index, count in enumerate(pattern):
-            placed += [(waiting[index].pop(0), target.disk) for _ in range(count)]
-    return Safety(PackingAnswer.NO, (*placed, (last, None)))
 
 
 # Seven volumes of different sizes in addition to the largest one; eight to ten when some sizes repeat.
