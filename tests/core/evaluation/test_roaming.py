@@ -219,7 +219,12 @@ def test_a_request_in_the_middle_of_one_about_an_older_state_changes_nothing(tur
         return filter_nodes(requested, NODES, state, FilterOptions(), contenders).fitting_nodes
 
     turns = count()
-    with giving_way(lambda: fits(world.state) if next(turns) == turn else None):
+
+    def interrupt() -> None:
+        if next(turns) == turn:
+            fits(world.state)
+
+    with giving_way(interrupt):
         fits(before)
     assert (fits(world.state), fits(before)) == ([], ["b", "c"])
 
