@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
-from scheduler_core.offers.ledger import PERIOD, Ledger, RecentOffers, step
+from scheduler_core.offers.ledger import PERIOD, Ledger, RecentOffers, offer_width, step
 from scheduler_core.offers.outstanding_offer import (
     HOLD_LIFETIME,
     NEVER,
@@ -65,12 +65,16 @@ def test_the_page_about_offers_names_every_ending() -> None:
     ]
 
 
-@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 4)), max_size=8), st.integers(1, 4))
-def test_bounds_do_not_change_which_nodes_have_most_free_space(sizes: list[tuple[int, int]], count: int) -> None:
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 4)), max_size=8), st.integers(0, 9))
+def test_an_offer_has_its_share_of_the_nodes_with_most_free_space(sizes: list[tuple[int, int]], competing: int) -> None:
+    """Whatever the bounds and the order of the nodes."""
+    count = offer_width(len(sizes), competing)
+    assert count == (max(1, len(sizes) // (competing + 1)) if sizes else 0)
     free = {f"n{number}": size for number, (size, _) in enumerate(sizes)}
     bounds = [(size + excess, f"n{number}") for number, (size, excess) in enumerate(sizes)]
-    offered = nodes_with_most_free_space(bounds, count, lambda name, _: free[name])
-    assert offered == frozenset(sorted(free, key=lambda name: (-free[name], name))[:count])
+    for pairs in (bounds, bounds[::-1]):
+        offered = nodes_with_most_free_space(pairs, count, lambda name, _: free[name])
+        assert offered == frozenset(sorted(free, key=lambda name: (-free[name], name))[:count])
     computed: list[str] = []
 
     def compute(name: str, bound: int) -> int:
