@@ -110,27 +110,23 @@ def nodes_without_placement(
     needs = replica_needs(resolution, state.view) if names else ()
     if not needs:
         return {}
-    refused = _nodes_without_room(_WholePod(state, resolution, needs), names, budget)
+    pod = _WholePod(state, resolution, needs)
+    answer = state.placements.get((pod.key, _ANY_NODE))
+    if answer is None and _is_roomy(pod):
+        answer = PackingAnswer.YES
+    refused: Mapping[str, Reason] = {}
+    if answer is None:
+        disks = _useful_disks(pod) if sum(need.count for need in needs) <= MAX_REPLICAS else None
+        if disks is not None:
+            refused = _search_placements(pod, disks, names, budget)
+        else:
+            answer = PackingAnswer.YES if counting_allows(state, needs) else PackingAnswer.NO
+    if answer is not None:
+        state.placements.put((pod.key, _ANY_NODE), answer)
+        refused = {} if answer is PackingAnswer.YES else dict.fromkeys(names, _REASONS[answer])
     if refused and domain_shortage(state, needs) is not None:
         return dict.fromkeys(refused, Reason.TOO_FEW_NODES)
     return refused
-
-
-def _nodes_without_room(pod: _WholePod, names: Sequence[str], budget: Budget) -> Mapping[str, Reason]:
-    placements = pod.state.placements
-    answer = placements.get((pod.key, _ANY_NODE))
-    if answer is None and _is_roomy(pod):
-        answer = PackingAnswer.YES
-    if answer is None:
-        disks = None
-        if sum(need.count for need in pod.needs) <= MAX_REPLICAS:
-            disks = _useful_disks(pod)
-        if disks is not None:
-            return _search_placements(pod, disks, names, budget)
-        allowed = counting_allows(pod.state, pod.needs)
-        answer = PackingAnswer.YES if allowed else PackingAnswer.NO
-    placements.put((pod.key, _ANY_NODE), answer)
-    return {} if answer is PackingAnswer.YES else dict.fromkeys(names, _REASONS[answer])
 
 
 def _is_roomy(pod: _WholePod) -> bool:

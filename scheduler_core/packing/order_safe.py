@@ -220,32 +220,26 @@ def order_safe_many(
     do not depend on the order of the profiles. `tried` has the steps that earlier calls with these items spent without
     an answer (see `share_fairly`).
     """
-    answers = _check_by_counting(items, profiles)
+    if not items.sizes:
+        return [PackingAnswer.YES] * len(profiles)
+    # Local names, because this is the hot loop over thousands of profiles.
+    largest = items.largest
+    enough = items.total - largest
+    yes = PackingAnswer.YES
+    answers = []
+    for free in profiles:
+        # `counting_proves_safe`, inlined for speed.
+        needed = 0
+        for capacity in free:
+            if capacity >= largest:
+                needed += capacity - largest + 1
+        answers.append(yes if needed > enough else PackingAnswer.UNDECIDED)
     undecided = [free for free, answer in zip(profiles, answers, strict=True) if answer is PackingAnswer.UNDECIDED]
     decided = _decide_many(items, {tuple(sorted(free)) for free in undecided}, budget, tried)
     searched = iter(undecided)
     return [
         decided[tuple(sorted(next(searched)))] if answer is PackingAnswer.UNDECIDED else answer for answer in answers
     ]
-
-
-def _check_by_counting(items: Items, profiles: Sequence[tuple[int, ...]]) -> list[PackingAnswer]:
-    """YES where counting proves safety, else UNDECIDED."""
-    largest = items.largest
-    enough = items.total - largest
-    if not items.sizes:
-        return [PackingAnswer.YES] * len(profiles)
-    yes = PackingAnswer.YES
-    undecided = PackingAnswer.UNDECIDED
-    answers = []
-    for free in profiles:
-        # `order_safe.counting_proves_safe`, inlined for speed: this is the hot loop over thousands of profiles.
-        needed = 0
-        for capacity in free:
-            if capacity >= largest:
-                needed += capacity - largest + 1
-        answers.append(yes if needed > enough else undecided)
-    return answers
 
 
 def _decide_many(

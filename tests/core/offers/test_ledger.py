@@ -1,6 +1,7 @@
 """What `tests/property/test_ledger.py`, which plays whole histories of offers against a model, leaves out."""
 
 import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
+from scheduler_core.decide.offered_nodes import most_free_first
 from scheduler_core.offers.ledger import PERIOD, Ledger, RecentOffers, offer_width, step
 from scheduler_core.offers.outstanding_offer import (
     HOLD_LIFETIME,
@@ -73,15 +74,15 @@ def test_an_offer_has_its_share_of_the_nodes_with_most_free_space(sizes: list[tu
     free = {f"n{number}": size for number, (size, _) in enumerate(sizes)}
     bounds = [(size + excess, f"n{number}") for number, (size, excess) in enumerate(sizes)]
     for pairs in (bounds, bounds[::-1]):
-        offered = nodes_with_most_free_space(pairs, count, lambda name, _: free[name])
-        assert offered == frozenset(sorted(free, key=lambda name: (-free[name], name))[:count])
+        offered = [name for _, name in islice(most_free_first(pairs, lambda name, _: free[name]), count)]
+        assert offered == sorted(free, key=lambda name: (-free[name], name))[:count]
     computed: list[str] = []
 
     def compute(name: str, bound: int) -> int:
         computed.append(name)
         return bound
 
-    nodes_with_most_free_space([(9, "a"), (8, "b"), (7, "c")], 1, compute)
+    assert next(most_free_first([(9, "a"), (8, "b"), (7, "c")], compute)) == (9, "a")
     assert computed == ["a"]
 
 
