@@ -91,7 +91,11 @@ def _claim_refusal(
         return PluginRefusal(VOLUME_PLUGIN, f'persistentvolumeclaim "{claim.name}" is being deleted')
     if not claim.spec.volume_name:
         problem = _class_problem(claim.spec, snapshot)
-        if not problem and not provisioned and not _waits_for_consumer(claim.spec, snapshot):
+        named = claim.spec.storage_class
+        storage_class = default_class(snapshot) if named is None else snapshot.storage_classes.get(named)
+        # Whether it is bound when its pod is scheduled (volume.IsDelayBindingMode).
+        delayed = storage_class is not None and storage_class.waits_for_consumer
+        if not problem and not provisioned and not delayed:
             problem = "it waits until the claim is provisioned"
         if problem:
             return PluginRefusal(VOLUME_PLUGIN, f"{_UNBOUND}: {claim.name}: {problem}")
@@ -113,12 +117,6 @@ def _class_problem(spec: kube.ClaimSpec, snapshot: Snapshot) -> str:
     if not spec.storage_class or spec.storage_class in snapshot.storage_classes:
         return ""
     return f"StorageClass {spec.storage_class} does not exist"
-
-
-def _waits_for_consumer(spec: kube.ClaimSpec, snapshot: Snapshot) -> bool:
-    """Whether a claim is bound when its pod is scheduled (volume.IsDelayBindingMode)."""
-    named = default_class(snapshot) if spec.storage_class is None else snapshot.storage_classes.get(spec.storage_class)
-    return named is not None and named.waits_for_consumer
 
 
 def compares_resources(cluster: GenericClusterState) -> bool:

@@ -270,7 +270,8 @@ def make_offer(pod: Pod, decision: Decision, view: View, ledger: Ledger) -> tupl
     takes_space = decision.takes_space or decision.prefers_space
     nodes = frozenset(fitting)
     if takes_space:
-        nodes = choose_nodes(decision, view, ledger.competing_offers(pod.uid), ledger.recent_offers)
+        recent = ledger.recent.count(ledger.time)
+        nodes = choose_nodes(decision, view, ledger.competing_offers(pod.uid), recent)
     offered = replace(offered, nodes=nodes, volumes=volumes)
     if len(nodes) == len(fitting):
         return offered, decision
@@ -293,28 +294,23 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
     """Names of fitting nodes that changed since the decision."""
     if before[0].view.version == after[0].view.version:
         return frozenset()
-    (old_logs, old), (new_logs, new) = _logs_and_facts(before), _logs_and_facts(after)
-    changed = nodes_changed_since(old_logs, new_logs)
+    logs: list[list[ChangeLog]] = []
+    # By node, what a decision was made from; an unchanged value is the same object in the next view.
+    facts: list[list[Mapping[str, object]]] = []
+    for state, contenders in (before, after):
+        snapshot = state.view.snapshot
+        logs.append([state.profiles.changelog])
+        facts.append([state.view.indexes.free_space, snapshot.longhorn_nodes, snapshot.nodes or {}])
+        if isinstance(contenders, Competing):
+            logs[-1].append(contenders.demand.changelog)
+            facts[-1].append(contenders.demand.by_node)
+    changed = nodes_changed_since(*logs)
     return frozenset(
         name
         for name in decision.fitting_nodes
         if (changed is None or name in changed)
-        and any(first.get(name) is not second.get(name) for first, second in zip(old, new, strict=True))
+        and any(first.get(name) is not second.get(name) for first, second in zip(*facts, strict=True))
     )
-
-
-def _logs_and_facts(moment: Moment) -> tuple[list[ChangeLog], list[Mapping[str, object]]]:
-    """Returns the change logs and the values by node that a decision was made from; an unchanged value is the same object
-    in the next view.
-    """
-    state, contenders = moment
-    logs = [state.profiles.changelog]
-    snapshot = state.view.snapshot
-    facts: list[Mapping[str, object]] = [state.view.indexes.free_space, snapshot.longhorn_nodes, snapshot.nodes or {}]
-    if isinstance(contenders, Competing):
-        logs.append(contenders.demand.changelog)
-        facts.append(contenders.demand.by_node)
-    return logs, facts
 
 
 def exclude(decision: Decision, names: frozenset[str], reason: Reason = Reason.WAITING) -> Decision:

@@ -118,7 +118,8 @@ class Ledger:
     due: float = field(default=NEVER, compare=False)  # no offer ends by itself before; see `next_end`
     narrowed: HashTrieSet[str] = field(default_factory=HashTrieSet)  # the UIDs of narrowed offers
     holds: HashTrieSet[str] = field(default_factory=HashTrieSet)  # the UIDs of holds
-    recent: RecentOffers = field(default_factory=RecentOffers)  # how many offers were made lately while others competed
+    # How many offers were made lately while others competed: none, unless in a burst.
+    recent: RecentOffers = field(default_factory=RecentOffers)
     changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)  # which nodes' offers have changed
 
     @property
@@ -138,11 +139,6 @@ class Ledger:
         own = uid in self.offers and uid not in self.narrowed
         without_nodes = sum(1 for key in self.uids_with_unplaced_volumes if key != uid and not self.offers[key].nodes)
         return undecided - own - without_nodes
-
-    @property
-    def recent_offers(self) -> int:
-        """How many offers were made lately while others competed: none, unless in a burst."""
-        return self.recent.count(self.time)
 
     def offers_on(self, node: str) -> tuple[Offer, ...]:
         offers = [self.offers[uid] for uid in self.uids_by_node.get(node) or ()]
