@@ -195,12 +195,10 @@ _SEVERITY: Final = {
     reason: severity
     for severity, reason in enumerate((*_PASSING, *(reason for reason in reversed(Reason) if reason not in _PASSING)))
 }
-Judgement = tuple[Sequence[str], Sequence[Reason]]
-"""Nodes and their reasons, in the same order."""
 
 
-def worst_by_node(parts: Sequence[Judgement]) -> dict[str, tuple[int, Reason]]:
-    """Returns each node's worst reason, and the part that it is of. A node in several parts fits only if it fits in all
+def worst_by_node(parts: Sequence[tuple[Sequence[str], Sequence[Reason]]]) -> dict[str, tuple[int, Reason]]:
+    """Returns each node's worst reason, and the part that it is of; a part has nodes and their reasons. A node in several parts fits only if it fits in all
     of them: kube-scheduler chooses one, and nothing shows which.
     """
     worst: dict[str, tuple[int, Reason]] = {}

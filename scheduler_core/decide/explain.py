@@ -10,18 +10,10 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
+from scheduler_core.decide import volume_sentences
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.volume_sentences import (
-    SkippedClaim,
-    VolumeSentences,
-    failing_order,
-    meeting_on,
-    needed_space,
-    never_offered,
-    skipped_claims,
-    tied_domain,
-)
+from scheduler_core.evaluation import single_node
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import missing_bytes_alone
 from scheduler_core.evaluation.replicas import (
@@ -30,14 +22,6 @@ from scheduler_core.evaluation.replicas import (
     domain_shortage,
     optional_volumes,
     replica_needs,
-)
-from scheduler_core.evaluation.single_node import (
-    NodeEvaluation,
-    closed_disks,
-    evaluate_node,
-    missing_space,
-    nearest_disk,
-    refusal_detail,
 )
 from scheduler_core.evaluation.state import ClusterState, refusal_on_every_node, unready_volume
 from scheduler_core.model import longhorn
@@ -52,6 +36,8 @@ from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Reso
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
 EXPLAIN_STEPS_FACTOR: Final = 4
+# The volumes that need space on the node fit, but maybe not together with these replicas.
+_OPEN_DECISION: Final = "it is undecided whether these replicas find room together: "
 # With these it is proven that there is no packing. With others there may be one: volumes that wait may only be order-unsafe.
 _LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
 
@@ -61,7 +47,7 @@ class Explanation(Struct, frozen=True):
 
     decision: Decision
     verdicts: Sequence[Verdict]
-    skipped: Sequence[SkippedClaim]  # the pod's claims that are no Longhorn volumes
+    skipped: Sequence[volume_sentences.SkippedClaim]  # the pod's claims that are no Longhorn volumes
     longhorn_nodes: Mapping[str, longhorn.Node]  # those of the cluster, by name, for the names of disks
 
 
@@ -70,7 +56,7 @@ class _Node(Struct, frozen=True):
     resolution: Resolution
     name: str
     reason: Reason
-    sentences: VolumeSentences  # about the pod's volumes
+    sentences: volume_sentences.VolumeSentences  # about the pod's volumes
     competitors: Volumes  # the volumes of other pods that were counted
     left_out: Volumes  # those that do not fit there and matter to stale safety alone (`Competitors.left_out`)
     optional: Optional  # the pod's volumes without data locality that Longhorn may place there
@@ -109,7 +95,7 @@ def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options:
     verdicts = []
     details_of_cluster: dict[tuple[str, ...], str] = {}
     # By identity, because nodes with equal volumes share them, and comparing them would take time for each node.
-    sentences: dict[int, VolumeSentences] = {}
+    sentences: dict[int, volume_sentences.VolumeSentences] = {}
     # The same volume may compete on every node.
     competing: dict[int, CompetingVolume] = {}
     optional: dict[int, OptionalVolumes] = {}
@@ -128,7 +114,7 @@ def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options:
         if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
             # What these reasons mean shows only from all volumes that the pod may have.
             resolution = decision.resolution
-        about_volumes = sentences.setdefault(id(resolution), VolumeSentences(state.view, resolution))
+        about_volumes = sentences.setdefault(id(resolution), volume_sentences.VolumeSentences(state.view, resolution))
         if id(resolution) not in optional:
             optional[id(resolution)] = optional_volumes(state.view, resolution)
         own = optional[id(resolution)].on(name)
@@ -143,7 +129,7 @@ def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options:
             )
             verdict = replace(verdict, competing=tuple(largest_first))
         verdicts.append(verdict)
-    skipped = skipped_claims(pod, state.view, decision.resolution)
+    skipped = volume_sentences.skipped_claims(pod, state.view, decision.resolution)
     return Explanation(decision, verdicts, skipped, state.view.snapshot.longhorn_nodes)
 
 
@@ -186,20 +172,22 @@ def _explain_node(node: _Node) -> Verdict:
     for refused in (unready_volume(node.view, node.resolution), refusal_on_every_node(node.view, node.resolution)):
         if refused is not None and refused.reason is reason:
             return Verdict(reason, refused.detail)
-    evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors, node.optional)
+    evaluation = single_node.evaluate_node(node.view, node.resolution, node.name, node.competitors, node.optional)
     if evaluation.refused is not None:
-        return Verdict(reason, refusal_detail(node.view, evaluation.required, node.name) or evaluation.refused.detail)
+        return Verdict(
+            reason, single_node.refusal_detail(node.view, evaluation.required, node.name) or evaluation.refused.detail
+        )
     if reason is Reason.UNDECIDED and not evaluation.required.sizes:
-        return _explain_open_decision(node)
+        return Verdict(node.reason, _OPEN_DECISION + node.sentences.needs(node.name))
     if reason.fits or reason in UNSAFE or reason is Reason.NEVER_SAFE:
         return _explain_fitting(node, evaluation)
     verdict = _explain_shortage(node, evaluation)
     own = [volume for volume in evaluation.required.volumes if volume.claim not in evaluation.competing_claims]
-    closed = closed_disks(node.view, own, node.name)
+    closed = single_node.closed_disks(node.view, own, node.name)
     return replace(verdict, detail=f"{verdict.detail}; {closed}") if closed else verdict
 
 
-def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Verdict:
+def _explain_fitting(node: _Node, evaluation: single_node.NodeEvaluation) -> Verdict:
     # The verdict has the plan, and whether every placement order succeeds, also on outdated status.
     portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
     plan = evaluation.plan(portion)
@@ -209,9 +197,9 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Verdict:
     labels = _labels(node, evaluation)
     volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
     placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
-    parts = [node.sentences.kept_replicas(node.name), failing_order(placed, labels)]
+    parts = [node.sentences.kept_replicas(node.name), volume_sentences.failing_order(placed, labels)]
     if not placed:
-        parts.append(meeting_on(_disk_names(node), meeting))
+        parts.append(volume_sentences.meeting_on(_disk_names(node), meeting))
     if plan is None:
         parts.append("a packing exists, but the budget did not suffice to write it out")
     if safety.answer is PackingAnswer.UNDECIDED:
@@ -219,8 +207,10 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Verdict:
     if node.options.guarded and not stale_safe:
         parts.append("the placement guard keeps Longhorn to a plan like this one")
     if node.reason is Reason.NEVER_SAFE:
-        alone = evaluate_node(node.view, node.resolution, node.name, (), node.optional)
-        parts.append(never_offered(node.options.packing, alone.missing_for_stale_safety(), _labels(node, alone)))
+        alone = single_node.evaluate_node(node.view, node.resolution, node.name, (), node.optional)
+        parts.append(
+            volume_sentences.never_offered(node.options.packing, alone.missing_for_stale_safety(), _labels(node, alone))
+        )
     return Verdict(
         node.reason,
         "; ".join(part for part in parts if part),
@@ -232,12 +222,12 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Verdict:
     )
 
 
-def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meeting | None]:
+def _stale_safety(node: _Node, evaluation: single_node.NodeEvaluation) -> tuple[bool, Meeting | None]:
     """Returns whether a node is stale-safe, and if not, volumes that may meet on a disk."""
     overbooking = evaluation.overbooking()
     if overbooking is None and node.left_out and evaluation.required.sizes:
         counted = node.competitors + node.left_out
-        evaluation = evaluate_node(node.view, node.resolution, node.name, counted, node.optional)
+        evaluation = single_node.evaluate_node(node.view, node.resolution, node.name, counted, node.optional)
         if evaluation.refused is not None:
             return False, None
         overbooking = evaluation.overbooking()
@@ -246,12 +236,6 @@ def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meetin
     volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
     disk = evaluation.disks[overbooking.disk]
     return False, Meeting(disk.uuid, tuple(volumes[volume].name for volume in overbooking.volumes))
-
-
-def _explain_open_decision(node: _Node) -> Verdict:
-    # The volumes that need space there fit, but maybe not together with those replicas.
-    needs = node.sentences.needs(node.name)
-    return Verdict(node.reason, f"it is undecided whether these replicas find room together: {needs}")
 
 
 def _uncertain_volumes(node: _Node) -> str:
@@ -268,9 +252,9 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> str:
     volumes = resolution.unplaced
     parts: list[str] = []
     for count, volume in enumerate(volumes, start=1):
-        nearest = nearest_disk(view, volume)
+        nearest = single_node.nearest_disk(view, volume)
         if nearest:
-            place = f"no disk{tied_domain(volume)} can take {volume.name}"
+            place = f"no disk{volume_sentences.tied_domain(volume)} can take {volume.name}"
             parts.append(f"{place} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
         # Each volume takes a look at every disk, so only as many are examined as are named.
         if len(parts) == MAX_LISTED and count < len(volumes):
@@ -282,7 +266,7 @@ def _no_room_in_cluster(view: View, resolution: Resolution) -> str:
     return f"no disk can take {join_first(labels, ', or no disk ')}"
 
 
-def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Verdict:
+def _explain_shortage(node: _Node, evaluation: single_node.NodeEvaluation) -> Verdict:
     # The verdict has the bytes that one disk lacks for all volumes (`evaluation/single_node.py`), where they are
     # known.
     required = evaluation.required
@@ -291,8 +275,10 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Verdict:
         return Verdict(node.reason, _too_full(evaluation, labels))
     parts = []
     if node.reason is Reason.INSUFFICIENT_STORAGE:
-        volume = required.volumes[_most_lacking_volume(evaluation)]
-        parts.append(f"{volume.name} needs {needed_space(volume)}")
+        profile = evaluation.profile
+        lacking = [missing_bytes_alone(required, profile, index, mask) for index, mask in enumerate(evaluation.masks)]
+        volume = required.volumes[lacking.index(max(lacking))]
+        parts.append(f"{volume.name} needs {volume_sentences.needed_space(volume)}")
     if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
         count = format_count(len(required.sizes), "volume needs", "volumes need")
         parts.append(f"{count} {format_bytes(required.items.total)} together")
@@ -304,10 +290,10 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Verdict:
         packed = evaluation.reason(portion)
         node.budget.take_back([portion])
         if packed.fits and node.reason is Reason.UNDECIDED and node.sentences.has_needs:
-            return _explain_open_decision(node)
+            return Verdict(node.reason, _OPEN_DECISION + node.sentences.needs(node.name))
         if packed.fits or packed is Reason.UNDECIDED:
             return Verdict(node.reason, "; ".join(parts))
-    missing = missing_space(evaluation, node.budget)
+    missing = single_node.missing_space(evaluation, node.budget)
     if not missing.exact:
         parts.append(f"at least {format_bytes(missing.size)} more are needed on one disk")
     elif not missing.size:
@@ -321,15 +307,7 @@ def _left_to_schedule(free: int) -> str:
     return f"{format_bytes(free)} left to schedule"
 
 
-def _most_lacking_volume(evaluation: NodeEvaluation) -> int:
-    profile = evaluation.profile
-    return -max(
-        (missing_bytes_alone(evaluation.required, profile, index, mask), -index)
-        for index, mask in enumerate(evaluation.masks)
-    )[1]
-
-
-def _labels(node: _Node, evaluation: NodeEvaluation) -> list[str]:
+def _labels(node: _Node, evaluation: single_node.NodeEvaluation) -> list[str]:
     names = _disk_names(node)
     return [names[disk.uuid] for disk in evaluation.disks]
 
@@ -338,7 +316,7 @@ def _disk_names(node: _Node) -> dict[str, str]:
     return {disk.uuid: disk.name for disk in node.view.snapshot.longhorn_nodes[node.name].disks}
 
 
-def _too_full(evaluation: NodeEvaluation, labels: list[str]) -> str:
+def _too_full(evaluation: single_node.NodeEvaluation, labels: list[str]) -> str:
     required = evaluation.required
     parts = []
     for index, mask in enumerate(evaluation.masks):

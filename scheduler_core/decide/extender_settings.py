@@ -121,7 +121,13 @@ class SettingsHistory:
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
-        problems = [problem for source in sources for problem in _unknown_keys(source)]
+        problems: list[str] = []
+        for source in sources:
+            for key in source.values:
+                if key not in _SETTINGS and key.startswith(_PREFIXES):
+                    close = get_close_matches(key, _SETTINGS, n=1, cutoff=0.85)
+                    meant = f", {close[0]} is meant?" if close else ""
+                    problems.append(f"{source.name}: {key[:64]}: there is no such setting{meant}")
         for name, (attribute, parse) in _SETTINGS.items():
             origins[name] = DEFAULTS
             if any(name in source.values for source in sources):
@@ -149,13 +155,3 @@ class SettingsHistory:
             instead = f"the next source counts, or {INSTALLED}" if last_good is None else f"{last_good} stays"
             problems.append(f"{source.name}: {name}: {text[:64]!r} is not {error}; {instead}")
         return self._good.get((source.name, name))
-
-
-def _unknown_keys(source: SettingsSource) -> list[str]:
-    problems: list[str] = []
-    for key in source.values:
-        if key not in _SETTINGS and key.startswith(_PREFIXES):
-            close = get_close_matches(key, _SETTINGS, n=1, cutoff=0.85)
-            meant = f", {close[0]} is meant?" if close else ""
-            problems.append(f"{source.name}: {key[:64]}: there is no such setting{meant}")
-    return problems

@@ -39,7 +39,7 @@ from scheduler_core.decide.decision import (
     worst_by_node,
 )
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.competitors import Competitors, Requester, Volumes
+from scheduler_core.evaluation.competitors import Competitors, Requester
 from scheduler_core.evaluation.contention import (
     Competition,
     PodQuery,
@@ -47,10 +47,10 @@ from scheduler_core.evaluation.contention import (
     evaluate_nodes,
     evaluate_together,
 )
-from scheduler_core.evaluation.replicas import NO_OPTIONAL_VOLUMES, ReplicaNeed, optional_volumes, replica_needs
+from scheduler_core.evaluation.replicas import NO_OPTIONAL_VOLUMES, optional_volumes
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState, attach_refusal, refusal_on_every_node, unready_volume
-from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement
+from scheduler_core.evaluation.whole_pod import nodes_without_placement
 from scheduler_core.longhorn.volume_validation import update_error
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
@@ -71,7 +71,6 @@ class FilterRequest(PodQuery, frozen=True, kw_only=True):
     """What every stage of a request reads."""
 
     candidates: Sequence[str]
-    needs: tuple[ReplicaNeed, ...]  # the pod's replicas that need a place in the cluster
     options: FilterOptions
     excluded: frozenset[str]  # nodes that take no new volumes now
     # The homes among all candidates of a pod whose volumes differ by node; None if they do not differ.
@@ -112,20 +111,27 @@ def filter_nodes(
             contenders.contention,
             contenders.equivalence,
         )
-    request = FilterRequest(
-        state=state,
-        resolution=resolution,
-        required=requirements(resolution.local, resolution.volumes),
-        optional=optional_volumes(state.view, resolution) if examine_safety else NO_OPTIONAL_VOLUMES,
-        examine_safety=examine_safety,
-        budget=budget,
-        competition=competition,
-        candidates=candidates,
-        needs=replica_needs(resolution, state.view),
-        options=options,
-        excluded=contenders.names if isinstance(contenders, ExcludedNodes) else frozenset(),
-    )
-    requests = [request] if len(volumes.parts) == 1 else _requests_by_match(request, volumes.parts)
+    of_parts = volumes.parts if len(volumes.parts) > 1 else (NodeResolution(resolution, None),)
+    # There may be as many parts as nodes.
+    positions = {name: position for position, name in enumerate(candidates)} if len(of_parts) > 1 else {}
+    requests = [
+        FilterRequest(
+            state=state,
+            resolution=part.resolution,
+            required=requirements(part.resolution.local, part.resolution.volumes),
+            optional=optional_volumes(state.view, part.resolution) if examine_safety else NO_OPTIONAL_VOLUMES,
+            examine_safety=examine_safety,
+            budget=budget,
+            competition=competition,
+            candidates=candidates if part.nodes is None else sorted(part.nodes, key=positions.__getitem__),
+            options=options,
+            excluded=contenders.names if isinstance(contenders, ExcludedNodes) else frozenset(),
+        )
+        for part in of_parts
+    ]
+    if len(requests) > 1:
+        homes = _common_homes(requests)
+        requests = [replace(request, homes=homes) for request in requests]
     parts, unsafe = _settle([_evaluate_part(request) for request in requests], options.packing)
     if len(parts) == 1:
         return _with_profiles(parts[0], unsafe)
@@ -148,27 +154,8 @@ def check_existing_volumes(resolution: Resolution) -> None:
             raise ResolutionError(f"Longhorn volume {volume.name}: {error}")
 
 
-def _requests_by_match(request: FilterRequest, parts: Sequence[NodeResolution]) -> Sequence[FilterRequest]:
-    """Returns a request for each of the pod's possible volumes, with the nodes where it may have them."""
-    # There may be as many parts as nodes.
-    positions = {name: position for position, name in enumerate(request.candidates)}
-    requests: list[FilterRequest] = []
-    for resolution, nodes in ((part.resolution, part.nodes) for part in parts):
-        of_part = replace(
-            request,
-            resolution=resolution,
-            required=requirements(resolution.local, resolution.volumes),
-            optional=optional_volumes(request.view, resolution) if request.examine_safety else NO_OPTIONAL_VOLUMES,
-            needs=replica_needs(resolution, request.view),
-            candidates=request.candidates if nodes is None else sorted(nodes, key=positions.__getitem__),
-        )
-        requests.append(of_part)
-    # The homes are those among all candidates.
-    homes = _common_homes(requests)
-    return [replace(entry, homes=homes) for entry in requests]
-
-
 def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
+    """Returns the homes among the candidates of all requests."""
     homes: set[str] = set()
     others: set[str] = set()
     for request in requests:
@@ -313,18 +300,14 @@ def _reason_of_node_with_replica(
             reason = attribute_to_competitors(reason)
     if reason is Reason.ROOM and request.examine_safety:
         if node.overbooking() is None:
-            left_out = competitors.left_out if competitors is not None else ()
-            return reason if _stale_safe_with(request, name, volumes, left_out) else Reason.STALE_UNSAFE
+            if competitors is None or not competitors.left_out:
+                return reason
+            counted = volumes + competitors.left_out
+            node = evaluate_node(request.view, request.resolution, name, counted, request.optional.on(name))
+            return reason if node.refused is None and node.overbooking() is None else Reason.STALE_UNSAFE
         safe = node.order_safety(budget).answer is PackingAnswer.YES
         return Reason.STALE_UNSAFE if safe else Reason.ORDER_UNSAFE
     return reason
-
-
-def _stale_safe_with(request: FilterRequest, name: str, volumes: Volumes, left_out: Volumes) -> bool:
-    if not left_out:
-        return True
-    node = evaluate_node(request.view, request.resolution, name, volumes + left_out, request.optional.on(name))
-    return node.refused is None and node.overbooking() is None
 
 
 def _with_replica(request: FilterRequest, decided: Collection[str], others: frozenset[str] = frozenset()) -> list[str]:
@@ -334,11 +317,8 @@ def _with_replica(request: FilterRequest, decided: Collection[str], others: froz
 
 
 def _placeable(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
-    if not request.needs:
-        return reasons
     names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason.fits or reason in UNSAFE]
-    pod = WholePod(request.state, request.resolution, request.needs)
-    refused = nodes_without_placement(pod, names, request.budget)
+    refused = nodes_without_placement(request.state, request.resolution, names, request.budget)
     if not refused:
         return reasons
     return [refused.get(name, reason) for name, reason in zip(request.candidates, reasons, strict=True)]

@@ -91,7 +91,11 @@ def _claim_refusal(
         return PluginRefusal(VOLUME_PLUGIN, f'persistentvolumeclaim "{claim.name}" is being deleted')
     if not claim.spec.volume_name:
         problem = _class_problem(claim.spec, snapshot)
-        if not problem and not provisioned and not _waits_for_consumer(claim.spec, snapshot):
+        named = claim.spec.storage_class
+        storage_class = default_class(snapshot) if named is None else snapshot.storage_classes.get(named)
+        # Whether it is bound when its pod is scheduled (volume.IsDelayBindingMode).
+        delayed = storage_class is not None and storage_class.waits_for_consumer
+        if not problem and not provisioned and not delayed:
             problem = "it waits until the claim is provisioned"
         if problem:
             return PluginRefusal(VOLUME_PLUGIN, f"{_UNBOUND}: {claim.name}: {problem}")
@@ -115,12 +119,6 @@ def _class_problem(spec: kube.ClaimSpec, snapshot: Snapshot) -> str:
     return f"StorageClass {spec.storage_class} does not exist"
 
 
-def _waits_for_consumer(spec: kube.ClaimSpec, snapshot: Snapshot) -> bool:
-    """Whether a claim is bound when its pod is scheduled (volume.IsDelayBindingMode)."""
-    named = default_class(snapshot) if spec.storage_class is None else snapshot.storage_classes.get(spec.storage_class)
-    return named is not None and named.waits_for_consumer
-
-
 def compares_resources(cluster: GenericClusterState) -> bool:
     """Whether some node of the source says what is allocatable; otherwise resources cannot be compared."""
     return any(node_info.node.allocatable for node_info in cluster.nodes.values())
@@ -139,7 +137,11 @@ def kube_scheduler_refusals(
     if claims.refusal is not None:
         return dict.fromkeys(listed, claims.refusal)
     affinities = claims.affinities
-    refused = policy_refusals(waiting, listed, others, _policy(cluster))
+    compares = compares_resources(cluster)
+    predicates = [
+        PolicyPredicate(plugin, rule) for plugin, rule in PLUGIN_RULES.items() if compares or plugin != RESOURCES_PLUGIN
+    ]
+    refused = policy_refusals(waiting, listed, others, Policy(tuple(predicates)))
     refusals: dict[str, PluginRefusal] = {}
     for name in listed if affinities else refused:
         if name in refused:
@@ -148,9 +150,3 @@ def kube_scheduler_refusals(
         elif not all(any(term.matches(name, others.nodes[name].node.labels) for term in terms) for terms in affinities):
             refusals[name] = PluginRefusal(VOLUME_PLUGIN, VOLUME_AFFINITY)
     return refusals
-
-
-def _policy(cluster: GenericClusterState) -> Policy:
-    compares = compares_resources(cluster)
-    plugins = [plugin for plugin in PLUGIN_RULES if compares or plugin != RESOURCES_PLUGIN]
-    return Policy(tuple(PolicyPredicate(plugin, PLUGIN_RULES[plugin]) for plugin in plugins))

@@ -43,7 +43,6 @@ from scheduler_core.decide.filter import candidate_volumes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.handover_record import unschedulable_digest
@@ -148,7 +147,7 @@ class _Room:
         twice = 2 * _total_size(self._volumes)
         names: set[str] = set()
         for tier in self._tiers(self._bounds):
-            for usable, name in _by_free_space(self._with_bounds(tier), self._usable):
+            for usable, name in self._most_free_first(tier):
                 if usable < twice or len(names) == limit:
                     break
                 on_node = self._competitors.get(name)
@@ -156,8 +155,8 @@ class _Room:
                     names.add(name)
         return frozenset(names)
 
-    def _with_bounds(self, names: Collection[str]) -> Iterable[tuple[int, str]]:
-        return zip(map(self._bounds.__getitem__, names), names, strict=True)
+    def _most_free_first(self, names: Collection[str]) -> Iterator[tuple[int, str]]:
+        return most_free_first(zip(map(self._bounds.__getitem__, names), names, strict=True), self._usable)
 
     def _tiers(self, names: Collection[str]) -> Iterable[Collection[str]]:
         """Returns the nodes by score, and those with equal scores by `_SAFETY`, the best first."""
@@ -178,7 +177,7 @@ class _Room:
         with_data = [name for name in names if name in self._data]
         best = set(nsmallest(count, with_data, key=self._rank))
         for tier in self._tiers([name for name in names if name not in self._data]):
-            best |= nodes_with_most_free_space(self._with_bounds(tier), count - len(best), self._usable)
+            best |= {name for _, name in islice(self._most_free_first(tier), count - len(best))}
         return frozenset(best)
 
     def _rank(self, name: str) -> tuple[int, int, int, int, int, str]:
@@ -196,16 +195,11 @@ class _Room:
         for volume_class, size in on_node.bytes_by_class if on_node is not None else ():
             # The disks of competitors of other classes are unknown, so their bytes reduce only what is left in sum, and
             # not what is free on the disks that are open to the pod.
-            if self._is_own(volume_class):
+            if id(volume_class) not in self._own_classes:
+                self._own_classes[id(volume_class)] = volume_class in self._decision.volume_classes
+            if self._own_classes[id(volume_class)]:
                 free -= size
         return min(free, bound)
-
-    def _is_own(self, volume_class: ReplicaRequest) -> bool:
-        is_own = self._own_classes.get(id(volume_class))
-        if is_own is None:
-            is_own = volume_class in self._decision.volume_classes
-            self._own_classes[id(volume_class)] = is_own
-        return is_own
 
 
 def _total_size(volumes: Iterable[PodVolume]) -> int:
@@ -231,17 +225,10 @@ def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tup
     return data
 
 
-def nodes_with_most_free_space(
-    bounds: Iterable[tuple[int, str]], count: int, usable: Callable[[str, int], int]
-) -> frozenset[str]:
-    """Returns the `count` nodes with most free space of pairs (upper bound of the free bytes, name); ties by name.
-    `usable` returns the exact bytes of a node, and is called for few.
+def most_free_first(bounds: Iterable[tuple[int, str]], usable: Callable[[str, int], int]) -> Iterator[tuple[int, str]]:
+    """Returns nodes with their free bytes, those with most first, ties by name. `bounds` are pairs of an upper bound of the bytes and a
+    name; `usable` returns the exact bytes of a node, and is called for few.
     """
-    return frozenset(name for _, name in islice(_by_free_space(bounds, usable), count))
-
-
-def _by_free_space(bounds: Iterable[tuple[int, str]], usable: Callable[[str, int], int]) -> Iterator[tuple[int, str]]:
-    # `bounds` are pairs: an upper bound of the bytes, and the name.
     heap = [(-bound, name) for bound, name in bounds]
     heapify(heap)
     exact: dict[str, int] = {}
@@ -283,7 +270,8 @@ def make_offer(pod: Pod, decision: Decision, view: View, ledger: Ledger) -> tupl
     takes_space = decision.takes_space or decision.prefers_space
     nodes = frozenset(fitting)
     if takes_space:
-        nodes = choose_nodes(decision, view, ledger.competing_offers(pod.uid), ledger.recent_offers)
+        recent = ledger.recent.count(ledger.time)
+        nodes = choose_nodes(decision, view, ledger.competing_offers(pod.uid), recent)
     offered = replace(offered, nodes=nodes, volumes=volumes)
     if len(nodes) == len(fitting):
         return offered, decision
@@ -306,28 +294,23 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
     """Names of fitting nodes that changed since the decision."""
     if before[0].view.version == after[0].view.version:
         return frozenset()
-    (old_logs, old), (new_logs, new) = _logs_and_facts(before), _logs_and_facts(after)
-    changed = nodes_changed_since(old_logs, new_logs)
+    logs: list[list[ChangeLog]] = []
+    # By node, what a decision was made from; an unchanged value is the same object in the next view.
+    facts: list[list[Mapping[str, object]]] = []
+    for state, contenders in (before, after):
+        snapshot = state.view.snapshot
+        logs.append([state.profiles.changelog])
+        facts.append([state.view.indexes.free_space, snapshot.longhorn_nodes, snapshot.nodes or {}])
+        if isinstance(contenders, Competing):
+            logs[-1].append(contenders.demand.changelog)
+            facts[-1].append(contenders.demand.by_node)
+    changed = nodes_changed_since(*logs)
     return frozenset(
         name
         for name in decision.fitting_nodes
         if (changed is None or name in changed)
-        and any(first.get(name) is not second.get(name) for first, second in zip(old, new, strict=True))
+        and any(first.get(name) is not second.get(name) for first, second in zip(*facts, strict=True))
     )
-
-
-def _logs_and_facts(moment: Moment) -> tuple[list[ChangeLog], list[Mapping[str, object]]]:
-    """Returns the change logs and the values by node that a decision was made from; an unchanged value is the same object
-    in the next view.
-    """
-    state, contenders = moment
-    logs = [state.profiles.changelog]
-    snapshot = state.view.snapshot
-    facts: list[Mapping[str, object]] = [state.view.indexes.free_space, snapshot.longhorn_nodes, snapshot.nodes or {}]
-    if isinstance(contenders, Competing):
-        logs.append(contenders.demand.changelog)
-        facts.append(contenders.demand.by_node)
-    return logs, facts
 
 
 def exclude(decision: Decision, names: frozenset[str], reason: Reason = Reason.WAITING) -> Decision:
@@ -412,8 +395,8 @@ def offer_to_restore(
         recorded,
         offered=replace(offered, pod=offered_pod, volumes=volumes, unplaced_volumes=unplaced_volumes),
         age=recorded.age + elapsed,
-        unschedulable_age=_later(recorded.unschedulable_age, elapsed),
-        narrowed_age=_later(recorded.narrowed_age, elapsed),
+        unschedulable_age=None if recorded.unschedulable_age is None else recorded.unschedulable_age + elapsed,
+        narrowed_age=None if recorded.narrowed_age is None else recorded.narrowed_age + elapsed,
     )
 
 
@@ -433,7 +416,3 @@ def offers_on_node(
                     entries.append(restored)
                     volumes += restored.offered.volumes
     return step(Ledger(), OffersRestored(tuple(entries), len(entries)), now)[0]
-
-
-def _later(age: float | None, elapsed: float) -> float | None:
-    return None if age is None else age + elapsed

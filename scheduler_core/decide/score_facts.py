@@ -21,7 +21,7 @@ from scheduler_core.caches import NodeResults
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation.competitors import Competitors, Volumes
+from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.fit import AllowedDisks, Profile, plan
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState, Refused, profile_node
@@ -39,8 +39,6 @@ from scheduler_core.volumes.resolve import PodVolume, Resolution
 MAX_CACHED_NODES: Final = 50_000
 
 Disks = tuple[DiskFacts, ...]
-_Free = tuple[int, ...]
-
 
 _Circumstances = tuple[int | None, Reason | None, int]
 """What the facts about a node that fits depend on, apart from the node itself and its disks.
@@ -76,12 +74,17 @@ class PlanCache:
         replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
         planner = _Planner(state, decision, decision.resolution, self, Budget(options.steps), replica_bytes)
         facts: dict[str, NodeFacts] = {}
-        fitting, others = _split_by_room(names, decision.reasons)
+        fitting: Sequence[str] = names
+        # In a large cluster mostly all nodes fit.
+        if decision.reasons.count(Reason.ROOM) < len(names):
+            fitting = [name for name, reason in zip(names, decision.reasons, strict=True) if reason is Reason.ROOM]
         for resolution, members in _by_resolution(decision, fitting):
             _add_fitting_nodes(replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
-        for name, reason in others:
+        for name, reason in zip(names, decision.reasons, strict=True) if len(fitting) < len(names) else ():
+            if reason is Reason.ROOM:
+                continue
             size = replica_bytes.get(name, 0)
             shared = interned.get((reason, size))
             if shared is None:
@@ -128,17 +131,6 @@ def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, 
     return bytes_by_node, sum(totals.values()) or sum(volume.volume.size for volume in volumes)
 
 
-def _split_by_room(
-    names: Sequence[str], reasons: Sequence[Reason]
-) -> tuple[Sequence[str], Sequence[tuple[str, Reason]]]:
-    if reasons.count(Reason.ROOM) == len(names):
-        # The common case in a large cluster.
-        return names, ()
-    pairs = list(zip(names, reasons, strict=True))
-    fitting = [name for name, reason in pairs if reason is Reason.ROOM]
-    return fitting, [pair for pair in pairs if pair[1] is not Reason.ROOM]
-
-
 def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[Resolution, list[str]]]:
     if not decision.resolutions:
         return [(decision.resolution, list(names))]
@@ -158,7 +150,13 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
     if with_replica:
         for name in with_replica.intersection(names):
             competitors = decision.competitors.get(name)
-            disks = _disks_of_node_with_replica(planner, name, competitors.volumes if competitors else ())
+            # Anti-affinity and kept replicas make such a node a special case.
+            node = evaluate_node(planner.view, resolution, name, competitors.volumes if competitors else ())
+            disks: Disks = ()
+            if node.required.sizes:
+                limits = _limits_by_uuid(planner.view, name)
+                free = _free_after_plan(node.required, node.profile, planner.budget, node.allowed)
+                disks = tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(node.disks, free, strict=True))
             facts[name] = _facts(planner, name, disks)
         names = [name for name in names if name not in with_replica]
     version = (planner.state.profiles.changelog,)
@@ -170,8 +168,7 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
             missing[name] = circumstances
     if not missing:
         return
-    disks_by_node = _free_disks(planner, missing)
-    for name, disks in disks_by_node.items():
+    for name, disks in _free_disks(planner, missing).items():
         facts[name] = _facts(planner, name, disks)
     # Another request may have more budget for what was not found here.
     if not planner.budget.gave_up:
@@ -198,8 +195,9 @@ def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
 
 
 def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dict[str, Disks]:
-    """Returns what plans leave free on the open disks of fitting nodes without replicas of the pod."""
-    # () where nothing new is placed.
+    """Returns what plans leave free on the open disks of fitting nodes without replicas of the pod, () where nothing new
+    is placed. Nodes with equal competitors and equal profiles share one plan.
+    """
     resolution = planner.resolution
     groups: dict[int | None, list[str]] = {}
     for name, (group, _, _) in missing.items():
@@ -208,36 +206,18 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dic
     for members in groups.values():
         competitors: Competitors | None = planner.decision.competitors.get(members[0])
         volumes = competitors.volumes if competitors else ()
-        joint = requirements((*resolution.local, *volumes), resolution.volumes)
-        disks |= _disks_of_equivalent_nodes(planner, joint, members)
-    return disks
-
-
-def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volumes) -> Disks:
-    """Plans a node that holds a replica of the pod, which anti-affinity and kept replicas make a special case."""
-    node = evaluate_node(planner.view, planner.resolution, name, competitors)
-    if not node.required.sizes:
-        return ()
-    limits = _limits_by_uuid(planner.view, name)
-    free = _free_after_plan(node.required, node.profile, planner.budget, node.allowed)
-    return tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(node.disks, free, strict=True))
-
-
-def _disks_of_equivalent_nodes(planner: _Planner, required: Requirements, names: Sequence[str]) -> dict[str, Disks]:
-    """Plans nodes with equal competitors and without replicas; nodes with equal profiles share one plan."""
-    table = planner.state.profiles.table(required.classes)
-    profiles = table.of(names)
-    free: dict[Profile, _Free] = {}
-    distinct = dict.fromkeys(profiles)
-    shares = planner.budget.shares(len(distinct))
-    for profile, share in zip(distinct, shares, strict=True):
-        give_way()
-        free[profile] = _free_after_plan(required, profile, share)
-    planner.budget.take_back(shares)
-    disks: dict[str, Disks] = {}
-    for name, profile in zip(names, profiles, strict=True):
-        limits = _limits_in_profile_order(planner, required, profile, name)
-        disks[name] = tuple(map(DiskFacts, limits, free[profile]))
+        required = requirements((*resolution.local, *volumes), resolution.volumes)
+        profiles = planner.state.profiles.table(required.classes).of(members)
+        free: dict[Profile, tuple[int, ...]] = {}
+        distinct = dict.fromkeys(profiles)
+        shares = planner.budget.shares(len(distinct))
+        for profile, share in zip(distinct, shares, strict=True):
+            give_way()
+            free[profile] = _free_after_plan(required, profile, share)
+        planner.budget.take_back(shares)
+        for name, profile in zip(members, profiles, strict=True):
+            limits = _limits_in_profile_order(planner.view, required, profile, name)
+            disks[name] = tuple(map(DiskFacts, limits, free[profile]))
     return disks
 
 
@@ -245,21 +225,18 @@ def _free_after_plan(
     required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
 ) -> tuple[int, ...]:
     """Returns the free bytes of the disks after the plan, or as they are without a plan within the budget."""
-    if not required.uniform or allowed:
-        return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
     free = list(profile.free)
-    for size in required.sizes:
-        most = max(free)
-        if size > most:
-            return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
-        free[free.index(most)] = most - size
-    return tuple(free)
-
-
-def _free_after_packing(required: Requirements, profile: Profile, disks: Sequence[int]) -> tuple[int, ...]:
+    if required.uniform and not allowed:
+        for size in required.sizes:
+            most = max(free)
+            if size > most:
+                break
+            free[free.index(most)] = most - size
+        else:
+            return tuple(free)
     free = list(profile.free)
     copied: set[tuple[int, str]] = set()
-    for index, disk in enumerate(disks):
+    for index, disk in enumerate(plan(required, profile, budget, allowed) or ()):
         free[disk] -= required.sizes[index]
         if profile.copying and required.images[index]:
             copied.add((disk, required.images[index]))
@@ -273,8 +250,7 @@ def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
     return {disk.uuid: scheduling_limit(disk, view.settings) for disk in node.disks}
 
 
-def _limits_in_profile_order(planner: _Planner, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
-    view = planner.view
+def _limits_in_profile_order(view: View, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
     node = view.cluster.nodes[name]
     free, in_order = view.free_space(name).limits(node, view.settings)
     # Mostly all disks are open and no two have the same free bytes, which then tell which disk is which.

@@ -178,14 +178,12 @@ def skipped_claims(pod: kube.Pod, view: View, resolution: Resolution) -> tuple[S
         # A Longhorn volume with several claims is listed with the first of them.
         if persistent_volume is not None and persistent_volume.handle in handles and persistent_volume.driver == DRIVER:
             continue
-        cause = _bound_cause(persistent_volume) if persistent_volume is not None else _unbound_cause(spec, view)
+        cause = _unbound_cause(spec, view)
+        if persistent_volume is not None:
+            driver = f"driver {persistent_volume.driver}" if persistent_volume.driver else "no CSI driver"
+            cause = f"PersistentVolume {name} is of {driver}"
         skipped[key] = SkippedClaim(key, cause)
     return tuple(skipped.values())
-
-
-def _bound_cause(volume: kube.PersistentVolume) -> str:
-    driver = f"driver {volume.driver}" if volume.driver else "no CSI driver"
-    return f"PersistentVolume {volume.name} is of {driver}"
 
 
 def _unbound_cause(spec: kube.ClaimSpec, view: View) -> str:

@@ -227,7 +227,10 @@ class OfferedVolumes:
         entry = self._joint.get(key)
         if entry is None:
             volumes = [self._volumes_of(offer, view) for offer in offers]
-            uniform = all(map(_is_uniform, chain.from_iterable(volumes)))
+            uniform = not any(
+                volume.replicas or volume.nodes is not None or volume.persistent_volume
+                for volume in chain.from_iterable(volumes)
+            )
             entry = (offers, JointOffers(offers, volumes, uniform=uniform))
             self._joint[key] = entry
         return entry[1]
@@ -262,10 +265,6 @@ class OfferedVolumes:
             self._view = view
             self._current = {}
             self._joint = {}
-
-
-def _is_uniform(volume: PodVolume) -> bool:
-    return not volume.replicas and volume.nodes is None and not volume.persistent_volume
 
 
 def _needing_space(volumes: Iterable[PodVolume], name: str, view: View) -> list[PodVolume]:

@@ -19,8 +19,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from msgspec import Struct
-
 from scheduler_core.caches import ChangeLog, NodeResults, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import (
@@ -44,7 +42,6 @@ from scheduler_core.volumes.demand import UNPLACED_LIFETIME, Demand, replica_cou
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume
 
-_Keys = frozenset[str]
 # Results of nodes over all sets of volumes that may go anywhere; the latest sets stay.
 _MAX_JOINT: Final = 20_000
 
@@ -89,7 +86,13 @@ class JointCompetitors:
             else:
                 missing.append(name)
         keys = frozenset(map(roaming_key, anywhere.roaming))
-        for (_, counted), members in self._equal_nodes(missing, own, keys).items():
+        # By the competitors' group and the roaming volumes among these, which count already where they are offered.
+        groups: dict[tuple[int, frozenset[str]], list[str]] = {}
+        for name in missing:
+            on_node = own.get(name, self._none)
+            counted = keys.intersection(map(roaming_key, on_node.volumes)) if keys else keys
+            groups.setdefault((on_node.group, counted), []).append(name)
+        for (_, counted), members in groups.items():
             gave_up = budget.gave_up
             base = own.get(members[0], self._none).volumes
             uncounted = tuple(volume for volume in anywhere.roaming if roaming_key(volume) not in counted)
@@ -101,20 +104,8 @@ class JointCompetitors:
         self._results.store(anywhere, cached, version)
         return {name: on_node for name, on_node in joint.items() if on_node is not None}
 
-    def _equal_nodes(
-        self, names: Iterable[str], competitors: Mapping[str, Competitors], keys: _Keys
-    ) -> Mapping[tuple[int, _Keys], list[str]]:
-        """Returns nodes by their competitors' group and the roaming volumes among these."""
-        # Those count already where they are offered.
-        groups: dict[tuple[int, _Keys], list[str]] = {}
-        for name in names:
-            on_node = competitors.get(name, self._none)
-            counted = keys.intersection(map(roaming_key, on_node.volumes)) if keys else keys
-            groups.setdefault((on_node.group, counted), []).append(name)
-        return groups
-
     def _add(
-        self, fitting: Volumes, keys: _Keys, names: Iterable[str], competitors: Mapping[str, Competitors]
+        self, fitting: Volumes, keys: frozenset[str], names: Iterable[str], competitors: Mapping[str, Competitors]
     ) -> Mapping[str, Competitors | None]:
         certain = tuple(volume for volume in fitting if roaming_key(volume) in keys)
         possible = tuple(volume for volume in fitting if roaming_key(volume) not in keys)
@@ -133,7 +124,6 @@ class JointCompetitors:
 
 # A search that gave up counts, or the space might be promised twice.
 FITTING: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
-_Part = tuple[list[str], frozenset[object]]
 
 
 def volumes_fit(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> bool:
@@ -156,13 +146,8 @@ def fits_on_node(query: ContentionQuery, name: str, required: Requirements) -> b
 
 def volumes_with_open_disk(profiles: ProfileCache, name: str, volumes: Sequence[PodVolume]) -> Volumes:
     """Returns the volumes for which some disk of a node is open. The disk counts whether it has room or not."""
-    placeable: list[PodVolume] = []
-    for volume in volumes:
-        table = profiles.table(requirements([volume], ()).classes)
-        [profile] = table.of([name])
-        if profile.reason is None:
-            placeable.append(volume)
-    return tuple(placeable)
+    tables = ((volume, profiles.table(requirements([volume], ()).classes)) for volume in volumes)
+    return tuple(volume for volume, table in tables if table.of([name])[0].reason is None)
 
 
 def split_by_room(
@@ -171,10 +156,10 @@ def split_by_room(
     """Splits nodes by the volumes, tried in their order, that fit in addition to `base`."""
     all_fitting, remaining = _nodes_with_room(query, names, base + volumes)
     # With the nodes, the keys of volumes that did not fit: an equal one does not fit either, once there are more volumes.
-    parts: dict[Volumes, _Part] = {(): (remaining, frozenset())} if remaining else {}
+    parts: dict[Volumes, tuple[list[str], frozenset[object]]] = {(): (remaining, frozenset())} if remaining else {}
     for volume in volumes:
         key = volumes_key((volume,))
-        split: dict[Volumes, _Part] = {}
+        split: dict[Volumes, tuple[list[str], frozenset[object]]] = {}
         for fitting, (part, unfit) in parts.items():
             if key in unfit:
                 split[fitting] = part, unfit
@@ -208,32 +193,16 @@ Version = tuple[ChangeLog, ChangeLog]
 """The change logs of disk profiles and of demand."""
 
 
-class RoamingVolume(Struct, frozen=True):
+class RoamingVolume(NamedTuple):
     """A volume that does not fit on the node where it is demanded or offered."""
 
     volume: PodVolume
     offer: Offer | None = None  # the offer that it belongs to; None if it is demanded
 
-    def counts_in(self, ledger: Ledger) -> bool:
-        current = None if self.offer is None else ledger.offer_of(self.offer.uid)
-        return self.offer is None or (current is not None and current.number == self.offer.number)
-
 
 def roaming_key(volume: PodVolume) -> str:
     """Returns a key that a volume keeps while it is provisioned."""
     return volume.claim or volume.name
-
-
-def replicas_to_place(volume: PodVolume) -> int:
-    placed = sum(1 for replica in volume.replicas if replica.node_id and not replica.deleting and not replica.failed_at)
-    return max(0, replica_count(volume) - placed)
-
-
-def can_roam(volume: PodVolume, node: str, view: View) -> bool:
-    if volume.volume.data_locality != BEST_EFFORT or not replicas_to_place(volume):
-        return False
-    # Longhorn places a best-effort volume once it is being attached.
-    return volume.volume.node_id != "" or attach_refusal(view, requirements((), (volume,)).classes, node) is None
 
 
 def volumes_roaming_from(
@@ -250,7 +219,15 @@ def volumes_roaming_from(
     volumes += [
         RoamingVolume(volume, offer) for offer, part in volumes_by_offer if offer.priority is None for volume in part
     ]
-    return (entry for entry in volumes if identity(entry.volume) not in fitting and can_roam(entry.volume, name, view))
+    return (entry for entry in volumes if identity(entry.volume) not in fitting and _can_roam(entry.volume, name, view))
+
+
+def _can_roam(volume: PodVolume, node: str, view: View) -> bool:
+    placed = sum(1 for replica in volume.replicas if replica.node_id and not replica.deleting and not replica.failed_at)
+    if volume.volume.data_locality != BEST_EFFORT or placed >= replica_count(volume):
+        return False
+    # Longhorn places a best-effort volume once it is being attached.
+    return volume.volume.node_id != "" or attach_refusal(view, requirements((), (volume,)).classes, node) is None
 
 
 def older_version(first: Version | None, second: Version) -> Version | None:
@@ -266,18 +243,12 @@ class RoamingVolumes:
     def __init__(self) -> None:
         self.version: Version | None = None  # the cluster that they were found in, None if that is not known
         self._by_node: dict[str, tuple[RoamingVolume, ...]] = {}
-        self._since: dict[str, tuple[datetime, bool]] = {}
+        self.since: dict[str, tuple[datetime, bool]] = {}
         self._followed: RoamingVolumes | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._by_node)
 
     def follow(self, other: RoamingVolumes) -> None:
         """Lets volumes roam since when they roam there, if they do."""
         self._followed = other
-
-    def roaming_since(self, key: str) -> tuple[datetime, bool] | None:
-        return self._since.get(key)
 
     def nodes_to_update(self, version: Version, longhorn_nodes: Iterable[str]) -> frozenset[str]:
         changed = None if self.version is None else nodes_changed_since(self.version, version)
@@ -292,27 +263,22 @@ class RoamingVolumes:
         else:
             self._by_node.pop(node, None)
 
-    def finish_update(self, version: Version) -> None:
-        """Notes that the volumes of all nodes are those of a version."""
-        self.version = version
-        if not self._by_node:
-            self._since.clear()
-
     def volumes_on_every_node(self, ledger: Ledger, now: datetime) -> Volumes:
         """Returns the volumes that count on every node. The largest come first, at most `MAX_ROAMING`."""
-        roaming: dict[str, RoamingVolume] = {}
-        for name in sorted(self._by_node):
-            for entry in self._by_node[name]:
-                if entry.counts_in(ledger):
-                    roaming.setdefault(roaming_key(entry.volume), entry)
-        self._since = {key: self._start_of_roaming(key, entry.volume, now) for key, entry in roaming.items()}
-        young = [entry.volume for key, entry in roaming.items() if now - self._since[key][0] < ROAMING_LIFETIME]
+        roaming: dict[str, PodVolume] = {}
+        for _, volumes in sorted(self._by_node.items()):
+            for volume, offer in volumes:
+                current = None if offer is None else ledger.offer_of(offer.uid)
+                if offer is None or (current is not None and current.number == offer.number):
+                    roaming.setdefault(roaming_key(volume), volume)
+        self.since = {key: self._start_of_roaming(key, volume, now) for key, volume in roaming.items()}
+        young = [volume for key, volume in roaming.items() if now - self.since[key][0] < ROAMING_LIFETIME]
         return tuple(sorted(young, key=largest_first)[:MAX_ROAMING])
 
     def _start_of_roaming(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
         # A volume that is created while its claim counts continues it. One that is created later counts for a time of
         # its own.
-        first = None if self._followed is None else self._followed.roaming_since(key)
-        since, existed = first or self.roaming_since(key) or (now, volume.bound)
+        first = None if self._followed is None else self._followed.since.get(key)
+        since, existed = first or self.since.get(key) or (now, volume.bound)
         late = volume.bound and not existed and now - since >= ROAMING_LIFETIME
         return (now if late else since), volume.bound

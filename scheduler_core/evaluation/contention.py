@@ -80,15 +80,6 @@ class _Entry(Struct, frozen=True):
     competitors: Competitors
     given_up_at: int | None = None  # steps of the budget that did not suffice to find out; None if the result is exact
 
-    def is_current(
-        self, demands: tuple[Demand, ...], offers: tuple[Offer, ...], free_space: object, budget: Budget
-    ) -> bool:
-        # Views share unchanged values, so identity tells.
-        if self.demands is not demands or self.free_space is not free_space or self.offers != offers:
-            return False
-        # Without this, one node that is too hard would use up the budget of every request.
-        return self.given_up_at is None or budget.left <= _RETRY_FACTOR * self.given_up_at
-
     def involves(self, requester: Requester) -> bool:
         # The entry has some of its volumes, its offer, or a hold that does not count against it.
         if requester.uid in self.uids or requester.priority > self.priority:
@@ -162,12 +153,10 @@ class Contention:
             else:
                 # Longhorn attaches no volume on a node that it does not know, and so places none of its replicas.
                 self._roaming.put(name, ())
-        self._roaming.finish_update(query.version)
+        self._roaming.version = query.version
 
     def roaming_volumes(self, query: ContentionQuery) -> Volumes:
         """Returns the volumes that count on every node where they fit, without the requester's."""
-        if not self._roaming:
-            return ()
         roaming = self._roaming.volumes_on_every_node(query.ledger, query.state.view.cluster.now)
         own = query.requester.volumes
         return tuple(volume for volume in roaming if identity(volume) not in own)
@@ -176,11 +165,18 @@ class Contention:
         self, query: ContentionQuery, name: str, demands: tuple[Demand, ...], offers: tuple[Offer, ...]
     ) -> _Entry:
         entry = self._entries.get(name)
-        space = query.state.view.indexes.free_space[name]
-        if entry is None or not entry.is_current(demands, offers, space, query.budget):
-            entry = self._evaluate_node(query, name, demands, offers)
-            self._entries[name] = entry
-            self._roaming.version = older_version(self._roaming.version, query.version)
+        # Views share unchanged values, so identity tells. Without the limit one node that is too hard would use up the budget of every request.
+        if (
+            entry is not None
+            and entry.demands is demands
+            and entry.free_space is query.state.view.indexes.free_space[name]
+            and entry.offers == offers
+            and (entry.given_up_at is None or query.budget.left <= _RETRY_FACTOR * entry.given_up_at)
+        ):
+            return entry
+        entry = self._evaluate_node(query, name, demands, offers)
+        self._entries[name] = entry
+        self._roaming.version = older_version(self._roaming.version, query.version)
         return entry
 
     def nodes_involving(self, requester: Requester, names: Iterable[str]) -> frozenset[str]:
@@ -251,13 +247,10 @@ class Contention:
         return self._groups.competitors(tuple(fitting.demanded.values()), offered, placeable)
 
 
-NodeResult = tuple[Reason, Competitors | None]
-"""A node's reason, and the volumes of other pods that were counted for it."""
-EquivalenceCache = NodeResults[NodeResult]
-"""The results of `evaluate_nodes`, by what equivalent pods have in common."""
-
-# One object for each, because most nodes have no competitors.
-_WITHOUT_COMPETITORS: Final[Mapping[Reason, NodeResult]] = {reason: (reason, None) for reason in Reason}
+EquivalenceCache = NodeResults[tuple[Reason, Competitors | None]]
+"""The results of `evaluate_nodes`, by what equivalent pods have in common: a node's reason, and the volumes of other pods that were
+counted for it.
+"""
 
 
 class Competition(ContentionQuery, frozen=True):
@@ -325,13 +318,12 @@ def evaluate_nodes(
     own_nodes = _own_nodes(query.resolution, competition)
     shared = competition.results.at(key, version)
     missing = [name for name in dict.fromkeys(names) if name not in shared or name in own_nodes]
-    results: dict[str, NodeResult] = {}
+    results: dict[str, tuple[Reason, Competitors | None]] = {}
     if missing:
         competitors = competition.contention.competitors(competition, missing, anywhere)
         for optional, members in query.optional.split(missing):
-            for name, reason in _evaluate_with(query, members, optional, competitors).items():
-                own = competitors.get(name)
-                results[name] = _WITHOUT_COMPETITORS[reason] if own is None else (reason, own)
+            reasons = _evaluate_with(query, members, optional, competitors)
+            results |= {name: (reason, competitors.get(name)) for name, reason in reasons.items()}
     if budget.gave_up == gave_up:
         # A pod that was offered nodes with a volume of this one may not have been delivered by a watch yet.
         own_nodes |= competition.contention.nodes_involving(competition.requester, missing)

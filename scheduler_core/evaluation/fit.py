@@ -11,7 +11,7 @@ Outdated status may lead Longhorn to overbook a disk. Its free bytes and those t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, islice, product
+from itertools import chain, combinations, islice, product
 from typing import Final
 
 from msgspec import Struct
@@ -194,27 +194,22 @@ def mark_unsafe(
         unsafe = [profile for profile in fitting if not stale_safe(required, profile)]
     if not unsafe:
         return set()
-    answers = dict(zip(unsafe, _order_safety_many(required, unsafe, budget, unfinished), strict=True))
+    if required.uniform and required.sizes and not required.optional:
+        free = [profile.free for profile in unsafe]
+        answers = dict(zip(unsafe, order_safe_many(required.items, free, budget, unfinished.orders), strict=True))
+    else:
+        answers = share_fairly(
+            sorted(unsafe, key=_roomiest_first),
+            lambda profile, share: order_safety(required, profile, share).answer,
+            _ORDER_PORTIONS,
+            budget,
+            unfinished.orders_by_profile,
+        )
     results.update(
         (profile, Reason.STALE_UNSAFE if answer is PackingAnswer.YES else Reason.ORDER_UNSAFE)
         for profile, answer in answers.items()
     )
     return {profile for profile, answer in answers.items() if answer is PackingAnswer.UNDECIDED}
-
-
-def _order_safety_many(
-    required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches
-) -> list[PackingAnswer]:
-    if required.uniform and required.sizes and not required.optional:
-        return order_safe_many(required.items, [profile.free for profile in profiles], budget, unfinished.orders)
-    answers = share_fairly(
-        sorted(set(profiles), key=_roomiest_first),
-        lambda profile, share: order_safety(required, profile, share).answer,
-        _ORDER_PORTIONS,
-        budget,
-        unfinished.orders_by_profile,
-    )
-    return [answers[profile] for profile in profiles]
 
 
 def order_safety(
@@ -329,22 +324,19 @@ def _packing_variants(
     if not any(missing):
         yield profile.free, masks
         return
-    choices = [_copy_choices(disks, required.images.count(image)) for image, disks in zip(images, missing, strict=True)]
+    choices = []
+    for image, disks in zip(images, missing, strict=True):
+        # A set of disks to copy an image to is no larger than the number of volumes that use the image.
+        counts = range(min(required.images.count(image), len(disks)) + 1)
+        sets = chain.from_iterable(combinations(sorted(disks), count) for count in counts)
+        # One set more than is tried, so that more choices show.
+        choices.append(list(islice(sets, MAX_VARIANTS + 1)))
     for count, copied in enumerate(product(*choices)):
         # Even a variant that needs no search costs steps, because there may be thousands.
         if (count and not budget.spend(_STEPS_PER_VARIANT)) or count == MAX_VARIANTS:
             yield None
             return
         yield _with_copies(required, profile, masks, dict(zip(images, zip(missing, copied, strict=True), strict=True)))
-
-
-def _copy_choices(missing: Mapping[int, int], volumes: int) -> list[tuple[int, ...]]:
-    """Returns sets of disks to copy an image to, small ones first."""
-    # A set is no larger than the number of volumes that use the image.
-    disks = sorted(missing)
-    sets = (chosen for count in range(min(volumes, len(disks)) + 1) for chosen in combinations(disks, count))
-    # One set more than is tried, so that the caller sees that there are more.
-    return list(islice(sets, MAX_VARIANTS + 1))
 
 
 def _with_copies(

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
 from msgspec import Struct
@@ -223,21 +223,22 @@ def domain_shortage(state: ClusterState, needs: Sequence[ReplicaNeed]) -> Domain
 def _available_domains(state: ClusterState, need: ReplicaNeed) -> int | None:
     """Returns how many nodes or zones can take one more replica; None if the number does not decide."""
     # It does not if some may take any number, or if no node may take any for a reason of its own.
+    open_nodes = [
+        name
+        for name, profile in state.profiles.table(need.required.classes).profiles.items()
+        if profile.reason in _LACKING_SPACE
+    ]
+    domains = set(_domains_of(state, need, open_nodes))
+    if not open_nodes or SHARED in domains or ("disk", "") in domains:
+        return None
+    return len(domains)
+
+
+def _domains_of(state: ClusterState, need: ReplicaNeed, names: Iterable[str]) -> Iterator[object]:
+    """Returns the domains of those nodes that the placed replicas leave to others (`domain_of`)."""
     cluster = state.view.cluster
-    table = state.profiles.table(need.required.classes)
     tiers = nodes_in_tiers(cluster, need)
-    domains: set[object] = set()
-    open_nodes = 0
-    for name, profile in table.profiles.items():
-        if profile.reason not in _LACKING_SPACE:
-            continue
-        open_nodes += 1
-        if tiers is None or name in tiers:
-            domain = domain_of(cluster, need, cluster.nodes[name], "")
-            if not isinstance(domain, tuple) or domain[0] == "disk":
-                return None
-            domains.add(domain)
-    return len(domains) if open_nodes else None
+    return (domain_of(cluster, need, cluster.nodes[name], "") for name in names if tiers is None or name in tiers)
 
 
 def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> bool:
@@ -250,34 +251,25 @@ def counting_allows(state: ClusterState, needs: Sequence[ReplicaNeed]) -> bool:
         fewest = need.count - (need.placed and need.volume.local)
         sizes_by_class[need.required.classes] += [need.volume.volume.size] * fewest
     spreading = [need for need in needs if need.elsewhere]
-    for need in one_of_each_kind(spreading):
-        if not _has_domains(state, need):
-            return False
+    if not all(_has_domains(state, need) for need in one_of_each_kind(spreading)):
+        return False
     for classes in {need.required.classes: None for need in spreading}:
-        table = state.profiles.table(classes)
-        free: list[int] = []
-        for profile in table.profiles.values():
-            free += profile.free
+        free = list(chain.from_iterable(profile.free for profile in state.profiles.table(classes).profiles.values()))
         if counting_refuses(sizes_by_class[classes], free):
             return False
     return True
 
 
 def _has_domains(state: ClusterState, need: ReplicaNeed) -> bool:
-    cluster = state.view.cluster
-    table = state.profiles.table(need.required.classes)
-    tiers = nodes_in_tiers(cluster, need)
-    wanted = need.count - need.volume.local
     volume = need.volume.volume
+    profiles = state.profiles.table(need.required.classes).profiles
+    roomy = (name for name, profile in profiles.items() if has_disk_for(profile, volume.size, volume.actual_size))
+    wanted = need.count - need.volume.local
     domains: set[object] = set()
-    for name, profile in table.profiles.items():
-        if (tiers is None or name in tiers) and has_disk_for(profile, volume.size, volume.actual_size):
-            domain = domain_of(cluster, need, cluster.nodes[name], "")
-            if domain in (SHARED, ("disk", "")):
-                return True
-            domains.add(domain)
-            if len(domains) >= wanted:
-                return True
+    for domain in _domains_of(state, need, roomy):
+        domains.add(domain)
+        if domain in (SHARED, ("disk", "")) or len(domains) >= wanted:
+            return True
     return wanted == 0
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import gcd
 from typing import Final
 
@@ -147,10 +147,10 @@ def _disks_anti_affinity_allows(view: View, volume: PodVolume, name: str, disks:
 
 # About 10 ms, so that a probe is a short turn of the event loop.
 _STEPS_PER_PROBE: Final = 10_000
-# A range of more numbers has no length in CPython.
-_MAX_CAPACITIES: Final = 2**62
 # What a probe costs that needs no search.
 _FIXED_STEPS_PER_PROBE: Final = 10
+# Of so many bytes no disk is, and a range of more numbers has no length in CPython.
+_LARGEST_DISK: Final = 2**62
 
 
 class MissingSpace(Struct, frozen=True):
@@ -160,19 +160,6 @@ class MissingSpace(Struct, frozen=True):
     exact: bool  # whether `size` is the least that helps; otherwise the least is `size` or more
 
 
-class _Capacities(Struct, frozen=True):
-    """What a disk may be filled with."""
-
-    values: Sequence[int]  # bytes, ascending
-    # By how much the least that helps may be below the least of the values that helps; 0 if all sums are among them.
-    gap: int
-
-
-class _Bounds(Struct, frozen=True):
-    lower: int  # fewer do not help
-    upper: int | None  # these help; None if no probe proves that any does
-
-
 def missing_space(evaluation: NodeEvaluation, budget: Budget) -> MissingSpace:
     """Returns the least bytes that one of the node's open disks lacks.
 
@@ -180,70 +167,51 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> MissingSpace:
     packing of all required volumes would exist, those of competitors included; with fewer bytes on any one disk there is none. Other rules
     stay as they are: a disk that a volume may not use does not help it. The node does not fit as it is, which the caller has proven.
     """
+    required = evaluation.required
     masks = evaluation.masks
     lower: int | None = None
     upper: int | None = None
     # Most disks are open to the same volumes.
-    capacities_by_sizes: dict[tuple[int, ...], _Capacities] = {}
-    for disk in range(len(evaluation.disks)):
-        sizes = _sizes_on_disk(evaluation, masks, disk)
-        capacities = capacities_by_sizes.get(sizes)
-        if capacities is None:
-            capacities = _useful_capacities(sizes)
-            capacities_by_sizes[sizes] = capacities
-        bounds = _bounds_of_disk(evaluation, disk, capacities, upper, budget)
-        if bounds is None:
-            continue
-        lower = bounds.lower if lower is None else min(lower, bounds.lower)
-        if bounds.upper is not None:
-            upper = bounds.upper if upper is None else min(upper, bounds.upper)
+    useful_capacities = lru_cache(_useful_capacities)
+    for index, disk in enumerate(evaluation.disks):
+        volumes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> index & 1]
+        images = [size for image, size in disk.copies if image in required.images]
+        bounds = _bounds_of_disk(evaluation, index, useful_capacities((*volumes, *images)), upper, budget)
+        if bounds is not None:
+            fewest, enough = bounds
+            lower = fewest if lower is None else min(lower, fewest)
+            upper = upper if enough is None else enough
     if upper is not None and (lower is None or upper <= lower):
         return MissingSpace(upper, exact=True)
     return MissingSpace(0, exact=True) if lower is None else MissingSpace(lower, exact=False)
 
 
-def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) -> tuple[int, ...]:
-    """Returns the bytes of each volume, and of each backing image that the disk lacks, that may come onto a disk."""
-    required = evaluation.required
-    volumes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> disk & 1]
-    images = [size for image, size in evaluation.disks[disk].copies if image in required.images]
-    return (*volumes, *images)
-
-
-def _useful_capacities(sizes: Sequence[int]) -> _Capacities:
-    """Returns what a disk may be filled with, ascending: all sums of the sizes, or multiples of a unit."""
-    sums = reachable_sums(sizes)
-    if sums:
-        return _Capacities(sums, 0)
+def _useful_capacities(sizes: tuple[int, ...]) -> Sequence[int]:
+    """Returns what a disk may be filled with, ascending: all sums of the sizes."""
     # Too many sums: every sum is a multiple of the common divisor.
-    divisor = gcd(*sizes) or 1
-    unit = divisor
-    total = sum(sizes)
-    # A larger unit, if even these multiples are too many.
-    while total // unit >= _MAX_CAPACITIES:
-        unit *= 2
-    return _Capacities(range(0, total + unit, unit), unit - divisor)
+    unit = gcd(*sizes) or 1
+    return reachable_sums(sizes) or range(0, min(sum(sizes), _LARGEST_DISK) + unit, unit)
 
 
 def _bounds_of_disk(
-    evaluation: NodeEvaluation, disk: int, capacities: _Capacities, limit: int | None, budget: Budget
-) -> _Bounds | None:
-    """Returns the bounds for one disk; None if no amount below `limit` helps."""
+    evaluation: NodeEvaluation, disk: int, capacities: Sequence[int], limit: int | None, budget: Budget
+) -> tuple[int, int | None] | None:
+    """Returns the bytes below which no amount on one disk helps, and those that a probe proved to help, None without
+    such a proof; None in place of both if no amount below `limit` helps.
+    """
     # Without a limit, None is the proof that no amount at all helps.
     free = evaluation.disks[disk].free
-    values = capacities.values
-    low = bisect_right(values, free) - 1
-    # With a gap, less than the limit may help although none of the values below it does.
-    high = (len(values) if limit is None or capacities.gap else bisect_left(values, free + limit)) - 1
+    low = bisect_right(capacities, free) - 1
+    high = (len(capacities) if limit is None else bisect_left(capacities, free + limit)) - 1
     if high <= low:
         return None
     middle = high
     upper: int | None = None
     while True:
         give_way()
-        reason = _probe(evaluation, disk, values[middle] - free, budget)
+        reason = _probe(evaluation, disk, capacities[middle] - free, budget)
         if reason.fits:
-            upper = values[middle] - free
+            upper = capacities[middle] - free
         if reason.fits or reason is Reason.UNDECIDED:
             high = middle
         elif middle == high:
@@ -252,7 +220,7 @@ def _bounds_of_disk(
             low = middle
         if high - low <= 1:
             # What the disk has now does not help.
-            return _Bounds(max(1, values[high] - capacities.gap - free), upper)
+            return max(1, capacities[high] - free), upper
         middle = (low + high) // 2
 
 
@@ -266,17 +234,6 @@ def _probe(evaluation: NodeEvaluation, disk: int, extra: int, budget: Budget) ->
     reason = enlarged.reason(portion)
     budget.take_back([portion])
     return reason
-
-
-class _RefusedPlace(Struct, frozen=True):
-    closeness: int  # how many rules it passed
-    missing: int  # the bytes that it lacks; 0 where another rule refuses it
-    place: tuple[str, str]  # names, which only break ties
-    detail: str
-
-    @property
-    def distance(self) -> tuple[object, ...]:
-        return -self.closeness, self.missing, self.place
 
 
 def refusal_detail(view: View, required: Requirements, name: str) -> str:
@@ -329,36 +286,37 @@ def _closing_detail(view: View, volume: PodVolume, node: Node, disk: Disk) -> st
     return space_detail(rule, disk, view.settings, space, volume.volume)
 
 
+# How many rules refuse before it, negative; the bytes that it lacks, 0 where another rule refuses it; its names, which only break ties;
+# why it is refused.
+_RefusedPlace = tuple[int, int, tuple[str, str], str]
+
+
 def nearest_disk(view: View, volume: PodVolume) -> str:
     """Returns the disk that came closest to taking a volume, and its rule. It passed the most of Longhorn's rules, and
     lacks the fewest bytes. "" if some disk takes the volume.
     """
-    nearest: _RefusedPlace | None = None
+    places: list[_RefusedPlace] = []
     for node in view.cluster.nodes.values():
-        for place in _refused_places(view, volume, node):
-            if place is None:
-                return ""
-            if nearest is None or place.distance < nearest.distance:
-                nearest = place
-    return nearest.detail if nearest is not None else "the cluster has no Longhorn disk"
-
-
-def _refused_places(view: View, volume: PodVolume, node: Node) -> list[_RefusedPlace | None]:
-    """Returns the disks of a node that refuse a volume, or the node; None for a disk that takes the volume."""
-    evicting = new_replica_refusal(view, node.name)
-    if evicting is not None:
-        return [_RefusedPlace(closeness(Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), evicting.detail)]
-    refusal = node_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node)
-    if refusal is not None:
-        return [_RefusedPlace(closeness(refusal.rule), 0, (node.name, ""), refusal.detail)]
-    return [_refused_disk(view, volume, node, disk) for disk in node.disks]
+        of_node = new_replica_refusal(view, node.name)
+        refusal = node_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node)
+        if of_node is not None:
+            places.append((-closeness(Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), of_node.detail))
+        elif refusal is not None:
+            places.append((-closeness(refusal.rule), 0, (node.name, ""), refusal.detail))
+        else:
+            for disk in node.disks:
+                place = _refused_disk(view, volume, node, disk)
+                if place is None:
+                    return ""
+                places.append(place)
+    return min(places)[-1] if places else "the cluster has no Longhorn disk"
 
 
 def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _RefusedPlace | None:
     place = (node.name, disk.name)
     refusal = disk_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), disk)
     if refusal is not None:
-        return _RefusedPlace(closeness(refusal.rule), 0, place, f"on node {node.name}, {refusal.detail}")
+        return -closeness(refusal.rule), 0, place, f"on node {node.name}, {refusal.detail}"
     image = view.snapshot.backing_images.get(volume.volume.backing_image)
     copied = image.real_size if image is not None and disk.uuid not in image.disks else 0
     needing = replace(volume.volume, size=volume.volume.size + copied)
@@ -366,12 +324,10 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
     rule = space_refusal(needing.size, needing.actual_size, space)
     if rule is None:
         return None
-    missing = 0
+    detail = f"on node {node.name}, {space_detail(rule, disk, view.settings, space, needing)}"
+    missing = needing.actual_size - space.headroom + 1 if rule is Rule.ACTUAL_SPACE else 0
     if rule is Rule.SCHEDULING_SPACE:
         missing = needing.size - space.free
-    elif rule is Rule.ACTUAL_SPACE:
-        missing = needing.actual_size - space.headroom + 1
-    detail = f"on node {node.name}, {space_detail(rule, disk, view.settings, space, needing)}"
-    if copied and rule is Rule.SCHEDULING_SPACE:
-        detail += f", with {format_bytes(copied)} for a copy of backing image {needing.backing_image}"
-    return _RefusedPlace(closeness(rule), missing, place, detail)
+        if copied:
+            detail += f", with {format_bytes(copied)} for a copy of backing image {needing.backing_image}"
+    return -closeness(rule), missing, place, detail

@@ -101,15 +101,6 @@ def reason_of(refusal: Refusal) -> Refused:
     return Refused(REASONS[refusal.rule], refusal.detail)
 
 
-def reason_of_disks(node: str, refusals: Iterable[Refusal]) -> Refused:
-    """Returns the reason of the disk that came closest, with the details of all disks as a sentence."""
-    refusals = list(refusals)
-    if not refusals:
-        return Refused(Reason.NO_DISK, f"Longhorn node {node} has no disks")
-    closest = max(refusals, key=lambda refusal: closeness(refusal.rule))
-    return Refused(REASONS[closest.rule], "; ".join(refusal.detail for refusal in refusals))
-
-
 def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | None:
     """Returns why a node cannot attach the volumes: it needs a ready Longhorn node with their engines, but no disk."""
     node = view.snapshot.longhorn_nodes.get(name)
@@ -196,9 +187,21 @@ def _open_to(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refuse
     refusal = stages.node_refusal(view.cluster, request, node)
     if refusal is not None:
         return reason_of(refusal)
-    refusals = [stages.disk_refusal(view.cluster, request, disk) for disk in node.disks]
-    indexes = [index for index, refusal in enumerate(refusals) if refusal is None]
-    return indexes or reason_of_disks(node.name, (refusal for refusal in refusals if refusal is not None))
+    indexes: list[int] = []
+    refusals: list[Refusal] = []
+    for index, disk in enumerate(node.disks):
+        refusal = stages.disk_refusal(view.cluster, request, disk)
+        if refusal is None:
+            indexes.append(index)
+        else:
+            refusals.append(refusal)
+    if indexes:
+        return indexes
+    if not refusals:
+        return Refused(Reason.NO_DISK, f"Longhorn node {node.name} has no disks")
+    # The reason is that of the disk that came closest.
+    closest = max(refusals, key=lambda refusal: closeness(refusal.rule))
+    return Refused(REASONS[closest.rule], "; ".join(refusal.detail for refusal in refusals))
 
 
 def _open_disks(
@@ -209,6 +212,8 @@ def _open_disks(
     low_disks = []
     every_request = (1 << len(classes.requests)) - 1
     free_space = view.free_space(node.name)
+    names = {request.volume.backing_image for request in classes.requests + classes.optional}
+    images = [view.snapshot.backing_images[name] for name in sorted(names - {""})]
     for disk, mask in zip(node.disks, masks, strict=True):
         if not mask & every_request:
             continue
@@ -217,21 +222,14 @@ def _open_disks(
         if rule is None or rule is Rule.SCHEDULING_SPACE:
             covered |= mask
             headroom = space.headroom if classes.rewrites else 0
-            images = _missing_images(view, classes, disk.uuid)
-            disks.append(OpenDisk(disk.uuid, space.free, headroom, mask, images, space.uncounted))
+            copies = tuple((image.name, image.real_size) for image in images if disk.uuid not in image.disks)
+            disks.append(OpenDisk(disk.uuid, space.free, headroom, mask, copies, space.uncounted))
         else:
             low_disks.append(space_detail(rule, disk, view.settings, space, longhorn.Volume(name="")))
     if covered & every_request != every_request:
         return Refused(Reason.LOW_AVAILABLE, "; ".join(low_disks))
     disks.sort(key=lambda disk: (-disk.free, -disk.headroom, disk.classes, disk.copies, disk.uncounted, disk.uuid))
     return tuple(disks)
-
-
-def _missing_images(view: View, classes: VolumeClasses, uuid: str) -> tuple[tuple[str, int], ...]:
-    requests = classes.requests + classes.optional
-    names = {request.volume.backing_image for request in requests if request.volume.backing_image}
-    images = [view.snapshot.backing_images[name] for name in sorted(names)]
-    return tuple((image.name, image.real_size) for image in images if uuid not in image.disks)
 
 
 class ProfileTable:
@@ -296,11 +294,6 @@ MAX_UNFINISHED: Final = 20_000
 Results = dict[Profile, Reason]
 
 
-class _VersionedTable(Struct, frozen=True):
-    table: ProfileTable
-    changelog: ChangeLog
-
-
 class ProfileCache:
     """The profile tables of a view and their results."""
 
@@ -308,7 +301,7 @@ class ProfileCache:
         self.changelog = ChangeLog()  # which nodes' profiles may have changed
         self._view = view
         self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
-        self._latest_tables: LruMap[VolumeClasses, _VersionedTable] = LruMap(MAX_TABLES)
+        self._latest_tables: LruMap[VolumeClasses, tuple[ProfileTable, ChangeLog]] = LruMap(MAX_TABLES)
         self._results: LruMap[tuple[bool, object], Results] = LruMap(
             _MAX_WEIGHT, lambda results: _WEIGHT_OF_REQUIREMENTS + len(results)
         )
@@ -323,22 +316,18 @@ class ProfileCache:
         table = self._tables.get(classes)
         if table is not None:
             return table
-        latest = self._latest_tables.get(classes)
-        changed = None if latest is None else self._changed_between(latest.changelog)
-        if latest is None or changed is None or latest.table.profiles_seen > self._max_profiles:
+        table, changelog = self._latest_tables.get(classes) or (ProfileTable(classes), ChangeLog())
+        changed = self.changelog.since(changelog)
+        if changed is None:
+            # The table may be that of a later version.
+            changed = changelog.since(self.changelog)
+        if changed is None or table.profiles_seen > self._max_profiles:
             table = ProfileTable(classes).update(self._view, self._view.cluster.nodes)
         elif changed:
-            table = latest.table.update(self._view, changed)
-        else:
-            table = latest.table
+            table = table.update(self._view, changed)
         self._tables.put(classes, table)
-        self._latest_tables.put(classes, _VersionedTable(table, self.changelog))
+        self._latest_tables.put(classes, (table, self.changelog))
         return table
-
-    def _changed_between(self, other: ChangeLog) -> frozenset[str] | None:
-        """Names of the nodes that changed between this version and another one, None if that is not recorded."""
-        changed = self.changelog.since(other)
-        return other.since(self.changelog) if changed is None else changed
 
     @property
     def _max_profiles(self) -> int:

@@ -28,6 +28,7 @@ from scheduler_core.evaluation.replicas import (
     nodes_in_tiers,
     one_of_each_kind,
     open_disks,
+    replica_needs,
     used_disks,
 )
 from scheduler_core.evaluation.single_node import evaluate_node
@@ -53,7 +54,7 @@ _ANY_NODE: Final = "any node"
 _Place = tuple[str, str]
 
 
-class WholePod(Struct, frozen=True, dict=True):
+class _WholePod(Struct, frozen=True, dict=True):
     """A pod with the replicas that need a place (`replica_needs`)."""
 
     state: ClusterState
@@ -100,36 +101,35 @@ class WholePod(Struct, frozen=True, dict=True):
         return tuple([name not in nodes for _, nodes in self.local])
 
 
-def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget) -> Mapping[str, Reason]:
+def nodes_without_placement(
+    state: ClusterState, resolution: Resolution, names: Sequence[str], budget: Budget
+) -> Mapping[str, Reason]:
     """Returns the nodes among `names` with which the whole pod has no placement, with the reason. The local volumes fit
     on each of these nodes. The reason says so if something else than the disks' space is short.
     """
-    if not names:
+    needs = replica_needs(resolution, state.view) if names else ()
+    if not needs:
         return {}
-    refused = _nodes_without_room(pod, names, budget)
-    if refused and domain_shortage(pod.state, pod.needs) is not None:
-        return dict.fromkeys(names, Reason.TOO_FEW_NODES)
+    pod = _WholePod(state, resolution, needs)
+    answer = state.placements.get((pod.key, _ANY_NODE))
+    if answer is None and _is_roomy(pod):
+        answer = PackingAnswer.YES
+    refused: Mapping[str, Reason] = {}
+    if answer is None:
+        disks = _useful_disks(pod) if sum(need.count for need in needs) <= MAX_REPLICAS else None
+        if disks is not None:
+            refused = _search_placements(pod, disks, names, budget)
+        else:
+            answer = PackingAnswer.YES if counting_allows(state, needs) else PackingAnswer.NO
+    if answer is not None:
+        state.placements.put((pod.key, _ANY_NODE), answer)
+        refused = {} if answer is PackingAnswer.YES else dict.fromkeys(names, _REASONS[answer])
+    if refused and domain_shortage(state, needs) is not None:
+        return dict.fromkeys(refused, Reason.TOO_FEW_NODES)
     return refused
 
 
-def _nodes_without_room(pod: WholePod, names: Sequence[str], budget: Budget) -> Mapping[str, Reason]:
-    placements = pod.state.placements
-    answer = placements.get((pod.key, _ANY_NODE))
-    if answer is None and _is_roomy(pod):
-        answer = PackingAnswer.YES
-    if answer is None:
-        disks = None
-        if sum(need.count for need in pod.needs) <= MAX_REPLICAS:
-            disks = _useful_disks(pod)
-        if disks is not None:
-            return _search_placements(pod, disks, names, budget)
-        allowed = counting_allows(pod.state, pod.needs)
-        answer = PackingAnswer.YES if allowed else PackingAnswer.NO
-    placements.put((pod.key, _ANY_NODE), answer)
-    return {} if answer is PackingAnswer.YES else dict.fromkeys(names, _REASONS[answer])
-
-
-def _is_roomy(pod: WholePod) -> bool:
+def _is_roomy(pod: _WholePod) -> bool:
     """Whether for each need enough nodes have a disk that could take everything together; False proves nothing."""
     nodes = pod.view.cluster.nodes
     for need in pod.kinds:
@@ -155,7 +155,7 @@ class _Disks(Struct, frozen=True):
     nodes: frozenset[str]
 
 
-def _useful_disks(pod: WholePod) -> _Disks | None:
+def _useful_disks(pod: _WholePod) -> _Disks | None:
     """Returns the disks that can take a replica that may go to other nodes, or None if there are too many to search."""
     view = pod.view
     free: dict[_Place, int] = {}
@@ -178,7 +178,7 @@ def _useful_disks(pod: WholePod) -> _Disks | None:
     return _Disks(free, by_claim, frozenset(name for name, _ in free))
 
 
-def _search_placements(pod: WholePod, disks: _Disks, names: Sequence[str], budget: Budget) -> Mapping[str, Reason]:
+def _search_placements(pod: _WholePod, disks: _Disks, names: Sequence[str], budget: Budget) -> Mapping[str, Reason]:
     case_by_node: dict[str, object] = {}
     node_by_case: dict[object, str] = {}
     for name in names:
@@ -198,7 +198,7 @@ def _search_placements(pod: WholePod, disks: _Disks, names: Sequence[str], budge
 
 
 def _search_cases(
-    pod: WholePod, disks: _Disks, node_by_case: Mapping[object, str], budget: Budget
+    pod: _WholePod, disks: _Disks, node_by_case: Mapping[object, str], budget: Budget
 ) -> Mapping[object, PackingAnswer]:
     # The next request goes on with the cases that stay undecided.
     problem_by_case: dict[object, _Problem] = {}
@@ -222,7 +222,7 @@ def _search_cases(
     return {case: answers[problem] for case, problem in problem_by_case.items()}
 
 
-def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
+def _case_of(pod: _WholePod, disks: _Disks, name: str) -> object:
     """Returns a key that candidates with the same answer share."""
     # The pod's node matters only where local volumes need space on it. Without useful disks there, they take no space from other replicas;
     # only their own other replicas may have to stay out of its zone.
@@ -240,26 +240,33 @@ class _Problem(Struct, frozen=True, order=True):
     groups: tuple[ReplicaGroup, ...]
 
 
-def _problem(pod: WholePod, disks: _Disks, name: str) -> _Problem:
+def _problem(pod: _WholePod, disks: _Disks, name: str) -> _Problem:
     pairs = zip(pod.local, pod.needs_space(name), strict=True)
     missing = {claim for (claim, _), needs_space in pairs if needs_space}
-    local = _local_disks(pod, name) if missing and name in disks.nodes else _Disks({}, {}, frozenset())
-    free = {**disks.free, **local.free}
+    free = dict(disks.free)
+    # The disks of the node that each volume may use which needs space there.
+    own_disks: dict[str, frozenset[_Place]] = {}
+    if missing and name in disks.nodes:
+        node = evaluate_node(pod.view, pod.resolution, name)
+        places = [(name, disk.uuid) for disk in node.disks]
+        free |= zip(places, (disk.free for disk in node.disks), strict=True)
+        for volume, mask in zip(node.required.volumes, node.masks, strict=True):
+            own_disks[volume.claim] = frozenset(place for index, place in enumerate(places) if mask >> index & 1)
     needs = {need.volume.claim: need for need in pod.spreading}
     groups = []
     for volume in pod.resolution.volumes:
         need = needs.get(volume.claim)
         on_node = volume.claim in missing
-        masks = [_mask(free, local.by_claim[volume.claim])] if on_node and name in disks.nodes else []
+        masks = [_mask(free, own_disks[volume.claim])] if on_node and name in disks.nodes else []
         domains = (SHARED,) * len(free)
         if need is not None:
             domains = _domains(pod, need, free)
-            places = disks.by_claim[volume.claim]
+            allowed = disks.by_claim[volume.claim]
             # The local replica is not among `masks`, and takes its zone even from nodes that only hold evicting replicas.
             if on_node and not masks and not need.soft.zone:
                 nodes = pod.view.cluster.nodes
-                places = frozenset(place for place in places if nodes[place[0]].zone != nodes[name].zone)
-            masks += [_mask(free, places)] * (need.count - on_node)
+                allowed = frozenset(place for place in allowed if nodes[place[0]].zone != nodes[name].zone)
+            masks += [_mask(free, allowed)] * (need.count - on_node)
         image = volume.volume.backing_image
         copies = copy_sizes(pod.view, image, (uuid for _, uuid in free)) if image else ()
         if masks:
@@ -267,21 +274,11 @@ def _problem(pod: WholePod, disks: _Disks, name: str) -> _Problem:
     return _Problem(tuple(free.values()), tuple(groups))
 
 
-def _local_disks(pod: WholePod, name: str) -> _Disks:
-    node = evaluate_node(pod.view, pod.resolution, name)
-    places = [(name, disk.uuid) for disk in node.disks]
-    by_claim = {
-        volume.claim: frozenset(place for index, place in enumerate(places) if mask >> index & 1)
-        for volume, mask in zip(node.required.volumes, node.masks, strict=True)
-    }
-    return _Disks(dict(zip(places, (disk.free for disk in node.disks), strict=True)), by_claim, frozenset({name}))
-
-
 def _mask(places: Iterable[_Place], allowed: frozenset[_Place]) -> int:
     return sum(1 << index for index, place in enumerate(places) if place in allowed)
 
 
-def _domains(pod: WholePod, need: ReplicaNeed, places: Iterable[_Place]) -> tuple[int, ...]:
+def _domains(pod: _WholePod, need: ReplicaNeed, places: Iterable[_Place]) -> tuple[int, ...]:
     """Returns a number by disk for what at most one of the replicas may use."""
     cluster = pod.view.cluster
     keys = [domain_of(cluster, need, cluster.nodes[name], uuid) for name, uuid in places]

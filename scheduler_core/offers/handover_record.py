@@ -34,7 +34,6 @@ _Name = Annotated[str, msgspec.Meta(max_length=_MAX_NAME)]
 _NonemptyName = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_NAME)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Age = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-_Nodes = list[_NonemptyName] | Literal["all"]
 
 
 class RecordError(CoreError):
@@ -64,7 +63,7 @@ class _WireOffer(msgspec.Struct, omit_defaults=True, kw_only=True):
     uid: _NonemptyName
     namespace: _Name = ""
     name: _Name = ""
-    nodes: _Nodes = []
+    nodes: list[_NonemptyName] | Literal["all"] = []
     age: _Age = 0.0
     number: _Count = 0
     version: _Count = 0
@@ -113,7 +112,7 @@ def encode_record(ledger: Ledger, head: RecordHead, now: float) -> EncodedRecord
         RecordError: even a record without offers would be too large
     """
     offers = sorted(ledger.offers.values(), key=lambda offer: (len(offer.nodes), -offer.made_at, offer.uid))
-    wire = _wire_offers([offer for offer in offers if _is_readable(offer)], now)
+    wire = _wire_offers(offers, now)
     while True:
         record = _WireRecord(
             format=FORMAT,
@@ -153,43 +152,37 @@ def decode_record(data: bytes) -> HandoverRecord:
     return HandoverRecord(head, tuple(_recorded_offer(offer) for offer in wire.offers), wire.offers_made)
 
 
-def _is_readable(offer: Offer) -> bool:
-    pod = offer.pod
-    # A request may say anything.
-    names = (offer.uid, pod.namespace, pod.name, pod.nominated_node, offer.selected_node)
-    return all(len(name) <= _MAX_NAME for name in names)
-
-
 def _wire_offers(offers: Sequence[Offer], now: float) -> list[_WireOffer]:
     """Returns offers, the narrowest first, as they are written; the wide ones without names of nodes."""
     wire: list[_WireOffer] = []
     name_bytes = 0
     for offer in offers:
+        pod = offer.pod
+        # A request may say anything, which no reader accepts.
+        names = (offer.uid, pod.namespace, pod.name, pod.nominated_node, offer.selected_node)
+        if any(len(name) > _MAX_NAME for name in names):
+            continue
         if name_bytes <= MAX_NAME_BYTES:
             name_bytes += sum(len(name) + _QUOTES_AND_COMMA for name in offer.nodes)
-        nodes: _Nodes = sorted(offer.nodes) if name_bytes <= MAX_NAME_BYTES else "all"
-        wire.append(_wire_offer(offer, nodes, now))
+        wire.append(
+            _WireOffer(
+                uid=offer.uid,
+                namespace=pod.namespace,
+                name=pod.name,
+                nodes=sorted(offer.nodes) if name_bytes <= MAX_NAME_BYTES else "all",
+                age=_age(offer.made_at, now) or 0.0,
+                number=offer.number,
+                version=offer.version,
+                pod_version=pod.version,
+                nominated=pod.nominated_node,
+                selected=offer.selected_node,
+                unschedulable=unschedulable_digest(pod.unschedulable),
+                unschedulable_age=_age(offer.unschedulable_since, now),
+                narrowed_age=_age(offer.narrowed_at, now),
+                priority=offer.priority,
+            )
+        )
     return wire
-
-
-def _wire_offer(offer: Offer, nodes: _Nodes, now: float) -> _WireOffer:
-    pod = offer.pod
-    return _WireOffer(
-        uid=offer.uid,
-        namespace=pod.namespace,
-        name=pod.name,
-        nodes=nodes,
-        age=_age(offer.made_at, now) or 0.0,
-        number=offer.number,
-        version=offer.version,
-        pod_version=pod.version,
-        nominated=pod.nominated_node,
-        selected=offer.selected_node,
-        unschedulable=unschedulable_digest(pod.unschedulable),
-        unschedulable_age=_age(offer.unschedulable_since, now),
-        narrowed_age=_age(offer.narrowed_at, now),
-        priority=offer.priority,
-    )
 
 
 def _age(at: float | None, now: float) -> float | None:

@@ -65,7 +65,6 @@ from scheduler_core.offers.outstanding_offer import (
     Outcome,
     OutcomeKind,
     PodGone,
-    RecordedOffer,
     Withdrawn,
 )
 from scheduler_core.values import replace
@@ -119,7 +118,8 @@ class Ledger:
     due: float = field(default=NEVER, compare=False)  # no offer ends by itself before; see `next_end`
     narrowed: HashTrieSet[str] = field(default_factory=HashTrieSet)  # the UIDs of narrowed offers
     holds: HashTrieSet[str] = field(default_factory=HashTrieSet)  # the UIDs of holds
-    recent: RecentOffers = field(default_factory=RecentOffers)  # how many offers were made lately while others competed
+    # How many offers were made lately while others competed: none, unless in a burst.
+    recent: RecentOffers = field(default_factory=RecentOffers)
     changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)  # which nodes' offers have changed
 
     @property
@@ -139,11 +139,6 @@ class Ledger:
         own = uid in self.offers and uid not in self.narrowed
         without_nodes = sum(1 for key in self.uids_with_unplaced_volumes if key != uid and not self.offers[key].nodes)
         return undecided - own - without_nodes
-
-    @property
-    def recent_offers(self) -> int:
-        """How many offers were made lately while others competed: none, unless in a burst."""
-        return self.recent.count(self.time)
 
     def offers_on(self, node: str) -> tuple[Offer, ...]:
         offers = [self.offers[uid] for uid in self.uids_by_node.get(node) or ()]
@@ -165,7 +160,14 @@ class Ledger:
 def step(ledger: Ledger, event: Event, now: float) -> tuple[Ledger, tuple[Outcome, ...]]:
     """Returns the ledger after an event, and the event's outcomes in the order in which they happened, ties by UID."""
     now = max(now, ledger.time)
-    ledger, expired = _expire(replace(ledger, time=now))
+    ledger = replace(ledger, time=now)
+    expired: tuple[Outcome, ...] = ()
+    if ledger.due <= now:
+        ended = [offer for offer in ledger.offers.values() if offer.ends_at <= now]
+        for offer in sorted(ended, key=attrgetter("ends_at", "uid")):
+            ledger, outcomes = _end_offer(ledger, offer.uid, offer.end_kind)
+            expired += outcomes
+        ledger = replace(ledger, due=ledger.next_end)
     ledger, outcomes = _apply(ledger, event)
     return ledger, expired + outcomes
 
@@ -174,17 +176,6 @@ def offer_width(fitting_nodes: int, competing_offers: int) -> int:
     """How many of the fitting nodes to offer: with n competing offers 1 of n + 1, rounded down, but at least one."""
     # Alone, kube-scheduler's scoring decides. Wide offers would block each other, and one of a single node is an exact reservation.
     return min(fitting_nodes, max(1, fitting_nodes // (competing_offers + 1)))
-
-
-def _expire(ledger: Ledger) -> tuple[Ledger, tuple[Outcome, ...]]:
-    if ledger.time < ledger.due:
-        return ledger, ()
-    outcomes: tuple[Outcome, ...] = ()
-    ended = [offer for offer in ledger.offers.values() if offer.ends_at <= ledger.time]
-    for offer in sorted(ended, key=attrgetter("ends_at", "uid")):
-        ledger, outcome = _end_offer(ledger, offer.uid, offer.end_kind)
-        outcomes += outcome
-    return replace(ledger, due=ledger.next_end), outcomes
 
 
 def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, tuple[Outcome, ...]]:
@@ -273,17 +264,16 @@ def _insert_offer(ledger: Ledger, offer: Offer) -> Ledger:
 
 def _restore_offers(ledger: Ledger, event: OffersRestored) -> Ledger:
     """Adds recorded offers to a ledger without offers, with the ages that they have."""
-    offers = [_restored_offer(recorded, ledger.time) for recorded in event.offers]
-    for offer in sorted(offers, key=lambda offer: (offer.made_at, offer.number)):
+    now = ledger.time
+    offers: list[Offer] = []
+    for entry in event.offers:
+        narrowed_at = None if entry.narrowed_age is None else now - entry.narrowed_age
+        offer = _offer(entry.offered, made_at=now - entry.age, number=entry.number, narrowed_at=narrowed_at)
+        unschedulable_since = None if entry.unschedulable_age is None else now - entry.unschedulable_age
+        offers.append(replace(offer, version=entry.version, unschedulable_since=unschedulable_since))
+    for offer in sorted(offers, key=attrgetter("made_at", "number")):
         ledger = _insert_offer(ledger, offer)
     return replace(ledger, offers_made=max(ledger.offers_made, event.offers_made))
-
-
-def _restored_offer(recorded: RecordedOffer, now: float) -> Offer:
-    unschedulable_since = None if recorded.unschedulable_age is None else now - recorded.unschedulable_age
-    narrowed_at = None if recorded.narrowed_age is None else now - recorded.narrowed_age
-    offer = _offer(recorded.offered, made_at=now - recorded.age, number=recorded.number, narrowed_at=narrowed_at)
-    return replace(offer, version=recorded.version, unschedulable_since=unschedulable_since)
 
 
 def _offer(offered: Offered, *, made_at: float, number: int, narrowed_at: float | None) -> Offer:

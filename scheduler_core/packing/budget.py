@@ -127,12 +127,24 @@ def share_fairly(
     nodes. Gives way after each search.
     """
     tried = {} if tried is None else tried
+
+    def attempt(instance: _Instance, steps: int) -> PackingAnswer:
+        portion = budget.portion(steps)
+        steps = portion.left
+        answer = solve(instance, portion)
+        budget.take_back([portion])
+        if answer is PackingAnswer.UNDECIDED:
+            tried[instance] = steps
+        else:
+            tried.pop(instance, None)
+        give_way()
+        return answer
+
     answers = dict.fromkeys(instances, PackingAnswer.UNDECIDED)
     gave_up = budget.gave_up
     for instance in answers:
         if instance not in tried and budget.left:
-            answers[instance] = _attempt(instance, solve, budget.portion(portions.first), budget, tried)
-            give_way()
+            answers[instance] = attempt(instance, portions.first)
     undecided = [
         instance
         for instance, answer in answers.items()
@@ -147,25 +159,7 @@ def share_fairly(
         # The first instance goes on however few steps are left: otherwise a request with a small budget decides nothing.
         worthwhile = min(_WORTHWHILE * before, portions.most) if position else 0
         if steps >= max(worthwhile, before + 1):
-            answers[instance] = _attempt(instance, solve, budget.portion(steps), budget, tried)
-            give_way()
+            answers[instance] = attempt(instance, steps)
     # An instance that both searches left undecided counts once.
     budget.gave_up = gave_up + list(answers.values()).count(PackingAnswer.UNDECIDED)
     return answers
-
-
-def _attempt(
-    instance: _Instance,
-    solve: Callable[[_Instance, Budget], PackingAnswer],
-    portion: Budget,
-    budget: Budget,
-    tried: MutableMapping[_Instance, int],
-) -> PackingAnswer:
-    steps = portion.left
-    answer = solve(instance, portion)
-    budget.take_back([portion])
-    if answer is PackingAnswer.UNDECIDED:
-        tried[instance] = steps
-    else:
-        tried.pop(instance, None)
-    return answer

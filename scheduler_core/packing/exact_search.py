@@ -247,7 +247,17 @@ def search(problem: PackingProblem, limits: PatternLimits, budget: Budget) -> li
     patterns = Patterns(item_classes, fields, tables)
     disk_classes = _disk_classes(groups, problem.capacities, patterns)
     choices = PatternSearch(item_classes, disk_classes, patterns, budget).solve() if disk_classes else None
-    return None if choices is None else _assignment(choices, item_classes, disk_classes, patterns)
+    if choices is None:
+        return None
+    assignment = [-1] * len(problem.sizes)
+    unused_disks = [list(disk_class.disks) for disk_class in disk_classes]
+    waiting = [list(item_class.members) for item_class in item_classes]
+    for disk_class, pattern in choices:
+        disk = unused_disks[disk_class].pop()
+        for index, field in enumerate(fields):
+            for _ in range(field.count(patterns.packed[pattern])):
+                assignment[waiting[index].pop()] = disk
+    return assignment
 
 
 def _disk_classes(groups: dict[int, list[int]], capacities: Sequence[int], patterns: Patterns) -> list[DiskClass]:
@@ -276,23 +286,6 @@ def group_into_classes(problem: PackingProblem) -> list[ItemClass]:
         for (size, mask), volumes in ordered
         for start in range(0, len(volumes), MAX_EQUAL_ITEMS)
     ]
-
-
-def _assignment(
-    choices: Sequence[PatternChoice],
-    item_classes: Sequence[ItemClass],
-    disk_classes: Sequence[DiskClass],
-    patterns: Patterns,
-) -> list[int]:
-    assignment = [-1] * sum(len(item_class.members) for item_class in item_classes)
-    unused_disks = [list(disk_class.disks) for disk_class in disk_classes]
-    waiting = [list(item_class.members) for item_class in item_classes]
-    for disk_class, pattern in choices:
-        disk = unused_disks[disk_class].pop()
-        for item_class, field in enumerate(patterns.fields):
-            for _ in range(field.count(patterns.packed[pattern])):
-                assignment[waiting[item_class].pop()] = disk
-    return assignment
 
 
 # Sums are bits of an integer, which in bytes would have terabits. A larger unit may miss a packing, but never invents one.

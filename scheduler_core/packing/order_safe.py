@@ -32,7 +32,6 @@ from msgspec import Struct
 
 from scheduler_core.packing.blocking import (
     BlockingClass,
-    BlockingPattern,
     BlockingProblem,
     TargetDisk,
     find_blocking_set,
@@ -130,7 +129,13 @@ def _decide(
                 safety = _UNDECIDED
                 continue
             if patterns is not None:
-                return _counter_example(blocked, problem, patterns)
+                waiting = [list(blocking_class.members) for blocking_class in classes]
+                last = waiting[blocked].pop()
+                placed: list[tuple[int, int | None]] = []
+                for target, pattern in zip(problem.targets, patterns, strict=True):
+                    for index, count in enumerate(pattern):
+                        placed += [(waiting[index].pop(0), target.disk) for _ in range(count)]
+                return Safety(PackingAnswer.NO, (*placed, (last, None)))
     budget.gave_up += safety is _UNDECIDED
     return safety
 
@@ -194,16 +199,6 @@ def _blocking_problem(
     return BlockingProblem(classes, tuple(counts), tuple(targets))
 
 
-def _counter_example(blocked: int, problem: BlockingProblem, patterns: Sequence[BlockingPattern]) -> Safety:
-    waiting = [list(blocking_class.members) for blocking_class in problem.classes]
-    last = waiting[blocked].pop()
-    placed: list[tuple[int, int | None]] = []
-    for target, pattern in zip(problem.targets, patterns, strict=True):
-        for index, count in enumerate(pattern):
-            placed += [(waiting[index].pop(0), target.disk) for _ in range(count)]
-    return Safety(PackingAnswer.NO, (*placed, (last, None)))
-
-
 # Seven volumes of different sizes in addition to the largest one; eight to ten when some sizes repeat.
 _MAX_PAIRS: Final = 3_000
 _PORTIONS: Final = Portions(first=100, most=MAX_STEPS_PER_NODE)
@@ -225,32 +220,26 @@ def order_safe_many(
     do not depend on the order of the profiles. `tried` has the steps that earlier calls with these items spent without
     an answer (see `share_fairly`).
     """
-    answers = _check_by_counting(items, profiles)
+    if not items.sizes:
+        return [PackingAnswer.YES] * len(profiles)
+    # Local names, because this is the hot loop over thousands of profiles.
+    largest = items.largest
+    enough = items.total - largest
+    yes = PackingAnswer.YES
+    answers = []
+    for free in profiles:
+        # `counting_proves_safe`, inlined for speed.
+        needed = 0
+        for capacity in free:
+            if capacity >= largest:
+                needed += capacity - largest + 1
+        answers.append(yes if needed > enough else PackingAnswer.UNDECIDED)
     undecided = [free for free, answer in zip(profiles, answers, strict=True) if answer is PackingAnswer.UNDECIDED]
     decided = _decide_many(items, {tuple(sorted(free)) for free in undecided}, budget, tried)
     searched = iter(undecided)
     return [
         decided[tuple(sorted(next(searched)))] if answer is PackingAnswer.UNDECIDED else answer for answer in answers
     ]
-
-
-def _check_by_counting(items: Items, profiles: Sequence[tuple[int, ...]]) -> list[PackingAnswer]:
-    """YES where counting proves safety, else UNDECIDED."""
-    largest = items.largest
-    enough = items.total - largest
-    if not items.sizes:
-        return [PackingAnswer.YES] * len(profiles)
-    yes = PackingAnswer.YES
-    undecided = PackingAnswer.UNDECIDED
-    answers = []
-    for free in profiles:
-        # `order_safe.counting_proves_safe`, inlined for speed: this is the hot loop over thousands of profiles.
-        needed = 0
-        for capacity in free:
-            if capacity >= largest:
-                needed += capacity - largest + 1
-        answers.append(yes if needed > enough else undecided)
-    return answers
 
 
 def _decide_many(

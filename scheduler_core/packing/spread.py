@@ -32,18 +32,20 @@ class ReplicaGroup(Struct, frozen=True, order=True):
     copies: tuple[int, ...] = ()
     image: str = ""  # replicas of groups with the same image share its copies
 
-    @property
-    def spreads(self) -> bool:
-        return len(self.masks) > 1 and any(domain != SHARED for domain in self.domains)
-
 
 def fits_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
     """Whether all replicas fit into the disks' free bytes; UNDECIDED when the budget ends first."""
     gave_up = budget.gave_up
-    plain = not any(group.spreads or any(group.copies) for group in groups)
+    plain = not any(
+        any(group.copies) or (len(group.masks) > 1 and any(domain != SHARED for domain in group.domains))
+        for group in groups
+    )
     if not plain and _fits_greedily(groups, free, budget):
         return PackingAnswer.YES
-    answer = _without_spread(groups, free, budget)
+    replicas = sorted(((group.size, mask) for group in groups for mask in group.masks), reverse=True)
+    answer = PackingAnswer.NO
+    if all(mask for _, mask in replicas):
+        answer = fits(Items([size for size, _ in replicas]), free, tuple(mask for _, mask in replicas), budget)
     if answer is not PackingAnswer.NO and not plain:
         answer = _search(groups, free, budget)
     # A question that several searches left undecided counts once.
@@ -112,19 +114,12 @@ def _search(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budge
         portion = budget.portion(MAX_STEPS_PER_INSTANCE // 2)
         order = sorted(range(len(free)), key=free.__getitem__, reverse=descending)
         try:
-            return PackingAnswer.YES if _Search(groups, free, order, portion).fits() else PackingAnswer.NO
+            return PackingAnswer.YES if _Search(groups, free, order, portion).place_groups() else PackingAnswer.NO
         except OutOfStepsError:
             continue
         finally:
             budget.take_back([portion])
     return PackingAnswer.UNDECIDED
-
-
-def _without_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
-    replicas = sorted(((group.size, mask) for group in groups for mask in group.masks), reverse=True)
-    if not all(mask for _, mask in replicas):
-        return PackingAnswer.NO
-    return fits(Items([size for size, _ in replicas]), free, tuple(mask for _, mask in replicas), budget)
 
 
 class _Search:
@@ -135,7 +130,18 @@ class _Search:
         # For each kind of group, the last one of it: equal groups have places or have none alike.
         self._last_of_kind = sorted({group: number for number, group in enumerate(self._groups)}.values())
         self._order = order
-        self._traits = [self._traits_of(disk) for disk in range(len(free))]
+        # Disks with equal traits differ in what is free on them alone.
+        self._traits = [
+            tuple(
+                (
+                    tuple(mask >> disk & 1 for mask in group.masks),
+                    group.copies[disk] if group.copies else 0,
+                    _shared_domain(group.domains, disk),
+                )
+                for group in self._groups
+            )
+            for disk in range(len(free))
+        ]
         self._free = list(free)
         self._budget = budget
         # For each image, the bit mask of the disks that were given a copy.
@@ -143,21 +149,8 @@ class _Search:
         # States, with the number of the next group, from which the remaining groups did not fit.
         self._failed: set[object] = set()
 
-    def _traits_of(self, disk: int) -> object:
-        return tuple(
-            (
-                tuple(mask >> disk & 1 for mask in group.masks),
-                group.copies[disk] if group.copies else 0,
-                _shared_domain(group.domains, disk),
-            )
-            for group in self._groups
-        )
-
-    def fits(self) -> bool:
-        """Whether all groups fit."""
-        return self._place_group(0)
-
-    def _place_group(self, number: int) -> bool:
+    def place_groups(self, number: int = 0) -> bool:
+        """Whether all groups from this one on fit."""
         if number == len(self._groups):
             return True
         state = (number, tuple(self._free), tuple(sorted(self._copied.items())))
@@ -186,7 +179,7 @@ class _Search:
     def _place_replica(self, number: int, replica: int, start: int, used: set[int]) -> bool:
         group = self._groups[number]
         if replica == len(group.masks):
-            return self._place_group(number + 1)
+            return self.place_groups(number + 1)
         if replica and group.masks[replica] != group.masks[replica - 1]:
             start = 0
         # The order of equal replicas does not matter, so they are placed in the order of the disks.

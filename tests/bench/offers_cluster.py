@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from heapq import nsmallest
 from typing import Any
 
 from rpds import HashTrieMap
@@ -10,7 +11,6 @@ from rpds import HashTrieMap
 from scheduler_core.cluster.update import build_view
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, Key
-from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.ledger import Ledger, offer_width, step
@@ -178,9 +178,7 @@ def make_ledger(view: View, demand: DemandIndex, offers: int) -> Ledger:
     for number in range(offers):
         pod = new_pod(f"offered-{number}", (chance.choice(_SIZES), chance.choice(_SIZES)))
         volumes = resolve(pod, view).local
-        nodes = nodes_with_most_free_space(
-            ((size, name) for name, size in free.items()), offer_width(len(free), number), lambda _, size: size
-        )
+        nodes = frozenset(nsmallest(offer_width(len(free), number), free, key=lambda name: (-free[name], name)))
         for name in nodes:
             free[name] -= sum(volume.volume.size for volume in volumes)
         observed = ObservedPod(uid=pod.uid, namespace=pod.namespace, name=pod.name)

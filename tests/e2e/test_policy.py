@@ -154,7 +154,7 @@ def test_every_pod_of_a_burst_goes_to_a_preferred_node_with_plenty_of_room(stack
 def test_scores_outweigh_a_free_processor_once_they_are_requested(stack: PolicyStack) -> None:
     """Least fragmentation prefers `whole`, which has a single disk and is busier."""
     rig = stack.rig
-    # A pod soon after a burst is offered fewer nodes (`Ledger.recent_offers`); a new process has seen no burst.
+    # A pod soon after a burst is offered fewer nodes (`Ledger.recent`); a new process has seen no burst.
     rig.cluster.processes[CANDIDATE].restart()
     rig.until("it leads again", rig.leader)
     disks = {"split": ["150Gi"] * 4, "whole": ["600Gi"]}

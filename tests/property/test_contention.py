@@ -227,26 +227,29 @@ def _reasons(decision: Decision) -> list[str]:
     return [reason.name for reason in decision.reasons]
 
 
-def test_a_pod_waits_for_space_that_is_only_offered_to_another_pod() -> None:
-    """kube-scheduler's event and the nudger read this reason."""
-    others: list[OtherPod] = [("", [8], {"a", "b"})]
-    state = make.state(_cluster([[10], [10], [2]], others, [8]))
-    decision = _decide(state, make.competing(state, _ledger(state, others)), FilterOptions())
-    assert _reasons(decision) == ["WAITING", "WAITING", "INSUFFICIENT_STORAGE"]
-
-
-def test_a_pod_waits_for_a_node_that_only_an_offer_makes_order_unsafe() -> None:
-    others: list[OtherPod] = [("", [50], {"a"})]
-    state = make.state(_cluster([[60, 50], [60], [2]], others, [60]))
-    options = FilterOptions(packing=Packing.ORDER_SAFE)
-    decision = _decide(state, make.competing(state, _ledger(state, others)), options, ("a", "c"))
-    assert _reasons(decision) == ["WAITING", "INSUFFICIENT_STORAGE"]
-
-
-def test_a_pod_does_not_wait_for_space_that_is_demanded() -> None:
-    state = make.state(_cluster([[10], [5], [2]], [("a", [8], {"a"})], [8]))
-    decision = _decide(state, make.competing(state), FilterOptions())
-    assert _reasons(decision) == ["SPOKEN_FOR", "INSUFFICIENT_STORAGE", "INSUFFICIENT_STORAGE"]
+@pytest.mark.parametrize(
+    ("layout", "others", "size", "packing", "expected"),
+    [
+        # kube-scheduler's event and the nudger read this reason.
+        pytest.param(
+            [[10], [10], [2]], [("", [8], {"a", "b"})], 8, Packing.AUTO, "WAITING WAITING INSUFFICIENT_STORAGE", id="offered"
+        ),
+        pytest.param(
+            [[60, 50], [2], [2]], [("", [50], {"a"})], 60, Packing.ORDER_SAFE, "WAITING INSUFFICIENT_STORAGE INSUFFICIENT_STORAGE",
+            id="only an offer makes it order-unsafe",
+        ),
+        pytest.param(
+            [[10], [5], [2]], [("a", [8], {"a"})], 8, Packing.AUTO, "SPOKEN_FOR INSUFFICIENT_STORAGE INSUFFICIENT_STORAGE",
+            id="demanded: it does not wait",
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_waits_for_space_that_is_only_offered_to_another_pod(
+    layout: Layout, others: list[OtherPod], size: int, packing: Packing, expected: str
+) -> None:
+    state = make.state(_cluster(layout, others, [size]))
+    ledger = _ledger(state, [other for other in others if not other[0]])
+    assert _reasons(_decide(state, make.competing(state, ledger), FilterOptions(packing=packing))) == expected.split()
 
 
 def test_a_pod_does_not_compete_with_its_own_demand_and_offer() -> None:

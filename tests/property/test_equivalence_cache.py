@@ -202,14 +202,6 @@ def test_cached_results_equal_results_without_a_cache(
         assert cached.gave_up == fresh.gave_up == 0
 
 
-def test_an_offer_does_not_compete_with_the_pod_that_has_it() -> None:
-    world = World()
-    world.offer("p", frozenset("a"))
-    options = FilterOptions(packing=Packing.EXACT)
-    assert counted_sizes(world.decide("q", NODES, options), NODES) == {"a": [4 * make.GI, 5 * make.GI]}
-    assert counted_sizes(world.decide("p", NODES, options), NODES) == {}
-
-
 def test_requests_without_results_to_share_store_nothing() -> None:
     """Where the pod's own offer counts on every node, each request would store an empty entry."""
     stored: list[int] = []

@@ -7,9 +7,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scheduler_core.evaluation.fit import OpenDisk
-from scheduler_core.evaluation.single_node import NodeEvaluation, missing_space
+from scheduler_core.evaluation.single_node import MissingSpace, NodeEvaluation, missing_space
 from scheduler_core.model import longhorn
 from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.items import reachable_sums
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume
 from tests.examples import examples
@@ -79,14 +80,14 @@ def brute_force(evaluation: NodeEvaluation) -> int | None:
 
 
 @examples(300)
-@given(evaluations())
-def test_the_missing_bytes_are_the_least_that_help_on_one_disk(evaluation: NodeEvaluation) -> None:
-    """Tags, data, anti-affinity and backing images included."""
+@given(evaluations(), st.booleans())
+def test_the_missing_bytes_are_the_least_that_help_on_one_disk(evaluation: NodeEvaluation, many_sums: bool) -> None:
+    """Tags, data, anti-affinity and backing images included; and whether or not the sums of the sizes are too many."""
     least = brute_force(evaluation)
     assume(least != 0)
-    missing = missing_space(evaluation, Budget())
-    assert missing.exact
-    assert missing.size == (least or 0)
+    sums = (lambda _: []) if many_sums else reachable_sums
+    with patch("scheduler_core.evaluation.single_node.reachable_sums", sums):
+        assert missing_space(evaluation, Budget()) == MissingSpace(least or 0, exact=True)
 
 
 @examples(150)
@@ -102,25 +103,8 @@ def test_with_few_steps_the_missing_bytes_are_never_overstated(evaluation: NodeE
         assert 0 < missing.size <= (least or missing.size)
 
 
-@examples(150)
-@given(evaluations())
-def test_with_more_sums_than_numbers_the_missing_bytes_are_a_lower_bound(evaluation: NodeEvaluation) -> None:
-    """Sizes near 2^63 bytes have sums that no range can number."""
-    least = brute_force(evaluation)
-    assume(least != 0)
-    with (
-        patch("scheduler_core.evaluation.single_node.reachable_sums", return_value=[]),
-        patch("scheduler_core.evaluation.single_node._MAX_CAPACITIES", 3),
-    ):
-        missing = missing_space(evaluation, Budget())
-    if missing.exact:
-        assert missing.size == (least or 0)
-    else:
-        assert 0 < missing.size <= (least or missing.size)
-
-
-def test_volumes_of_nearly_the_largest_size_have_missing_bytes() -> None:
-    """There are too many sums of them, and the sums have no common divisor."""
+def test_no_disk_is_large_enough_for_volumes_of_nearly_the_largest_size() -> None:
+    """There are too many sums of them, the sums have no common divisor, and no range can number them."""
     sizes = [9 * 10**17 + 7**number for number in range(14)]
     volumes = [
         PodVolume(f"v{size}", f"default/v{size}", longhorn.Volume(name=f"v{size}", size=size), bound=True, local=True)
@@ -128,6 +112,4 @@ def test_volumes_of_nearly_the_largest_size_have_missing_bytes() -> None:
     ]
     required = requirements(volumes, ())
     node = NodeEvaluation(required, None, (OpenDisk(uuid="d", free=0, headroom=0, classes=1, copies=()),), {})
-    missing = missing_space(node, Budget())
-    assert not missing.exact
-    assert sum(sizes) - 8 < missing.size <= sum(sizes)
+    assert missing_space(node, Budget()) == MissingSpace(0, exact=True)

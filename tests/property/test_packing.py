@@ -63,27 +63,16 @@ def pack(problem: Problem) -> PackingAnswer:
     return fits(Items(sizes), free, allowed, Budget())
 
 
-@examples(300)
+@examples(400)
 @given(problems())
-def test_fits_agrees_with_trying_everything(problem: Problem) -> None:
-    """No answer is wrong, and none of this size is missing."""
-    assert pack(problem) is (PackingAnswer.YES if brute_force(*problem) else PackingAnswer.NO)
-
-
-@examples(150)
-@given(problems())
-def test_assign_agrees_with_fits_and_its_plan_holds(problem: Problem) -> None:
-    """A plan uses allowed disks only and overfills none."""
+def test_fits_and_assign_agree_with_trying_everything(problem: Problem) -> None:
+    """No answer is wrong, and none of this size is missing. A plan uses allowed disks only and overfills none."""
     sizes, free, allowed = problem
+    answer = PackingAnswer.YES if brute_force(*problem) else PackingAnswer.NO
+    assert pack(problem) is answer
     plan = assign(Items(sizes), free, allowed, Budget())
-    answer = pack(problem)
-
-    if isinstance(plan, PackingAnswer):
-        assert plan is answer
-        assert plan is PackingAnswer.NO
-        return
-    assert answer is PackingAnswer.YES
-    assert holds(sizes, free, allowed, plan)
+    assert plan is answer if isinstance(plan, PackingAnswer) else holds(sizes, free, allowed, plan)
+    assert isinstance(plan, PackingAnswer) is (answer is PackingAnswer.NO)
 
 
 @examples(75)

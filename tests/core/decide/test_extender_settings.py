@@ -18,6 +18,7 @@ from scheduler_core.model.installation import ENABLED, ENFORCEMENT
 def test_without_sources_the_proposal_s_defaults_count() -> None:
     settings = SettingsHistory().merge([])
     assert (settings.enabled, settings.pod_scheduling_timeout, settings.node_reservation_timeout) == (False, 5, 5)
+    assert (settings.observes, settings.placement_guard) == (False, GuardMode.OFF)
     assert set(settings.origins.values()) == {"defaults"}
 
 
@@ -53,13 +54,22 @@ def test_a_bad_time_out_is_refused_and_the_next_source_counts(text: str) -> None
     assert settings.problems[0].startswith(f"ConfigMap: {POD_SCHEDULING_TIMEOUT}: {text!r} is not")
 
 
-def test_the_last_good_value_of_a_source_counts_instead_of_a_bad_one() -> None:
+@pytest.mark.parametrize(
+    ("setting", "good", "bad", "problem"),
+    [
+        (ENABLED, "true", "yes please", "a boolean; True stays"),
+        (ENFORCEMENT, "observe", "Enforce", "one of enforce, observe; observe stays"),
+    ],
+)
+def test_the_last_good_value_of_a_source_counts_instead_of_a_bad_one(
+    setting: str, good: str, bad: str, problem: str
+) -> None:
     """A typing error must not switch anything off."""
     history = SettingsHistory()
-    history.merge([SettingsSource("ConfigMap", {ENABLED: "true"})])
-    settings = history.merge([SettingsSource("ConfigMap", {ENABLED: "yes please"})])
-    assert settings.enabled
-    assert settings.problems == ("ConfigMap: scheduler-extender-enabled: 'yes please' is not a boolean; True stays",)
+    before = history.merge([SettingsSource("ConfigMap", {setting: good})])
+    settings = history.merge([SettingsSource("ConfigMap", {setting: bad})])
+    assert (settings.enabled, settings.enforcement) == (before.enabled, before.enforcement)
+    assert settings.problems == (f"ConfigMap: {setting}: {bad!r} is not {problem}",)
 
 
 def test_a_removed_value_is_forgotten() -> None:
@@ -94,29 +104,21 @@ def test_a_key_that_looks_like_a_setting_and_is_none_is_refused(key: str, proble
 
 @pytest.mark.parametrize("mode", Enforcement)
 def test_refusals_are_enforced_or_observed(mode: Enforcement) -> None:
-    assert not SettingsHistory().merge([]).observes
     settings = SettingsHistory().merge([SettingsSource("ConfigMap", {ENFORCEMENT: mode.value})])
-    assert (settings.enforcement, settings.observes) == (mode, mode is Enforcement.OBSERVE)
-
-
-def test_a_misspelt_enforcement_changes_nothing() -> None:
-    history = SettingsHistory()
-    history.merge([SettingsSource("ConfigMap", {ENFORCEMENT: "observe"})])
-    settings = history.merge([SettingsSource("ConfigMap", {ENFORCEMENT: "Enforce"})])
-    assert settings.observes
-    assert settings.problems == (f"ConfigMap: {ENFORCEMENT}: 'Enforce' is not one of enforce, observe; observe stays",)
+    assert (settings.enforcement, settings.observes, settings.problems) == (mode, mode is Enforcement.OBSERVE, ())
 
 
 @pytest.mark.parametrize("mode", GuardMode)
 def test_the_placement_guards_mode_is_one_of_three_words(mode: GuardMode) -> None:
-    assert SettingsHistory().merge([]).placement_guard is GuardMode.OFF
     settings = SettingsHistory().merge([SettingsSource("ConfigMap", {PLACEMENT_GUARD: mode.value})])
     assert (settings.placement_guard, settings.problems) == (mode, ())
 
 
 @pytest.mark.parametrize("text", ["", "Enforce", "true", " off", "on"])
-def test_another_word_for_the_placement_guards_mode_is_refused(text: str) -> None:
-    settings = SettingsHistory().merge([SettingsSource("ConfigMap", {PLACEMENT_GUARD: text})])
-    assert settings.placement_guard is GuardMode.ENFORCE
-    words = "off, observe, enforce; the next source counts, or the value as installed"
-    assert settings.problems == (f"ConfigMap: {PLACEMENT_GUARD}: {text!r} is not one of {words}",)
+@pytest.mark.parametrize("setting", [PLACEMENT_GUARD, ENFORCEMENT])
+def test_another_word_for_a_mode_is_refused(setting: str, text: str) -> None:
+    settings = SettingsHistory().merge([SettingsSource("ConfigMap", {setting: text})])
+    assert (settings.placement_guard is GuardMode.ENFORCE) is (setting == PLACEMENT_GUARD)
+    words = "off, observe, enforce" if setting == PLACEMENT_GUARD else "enforce, observe"
+    instead = "the next source counts, or the value as installed"
+    assert settings.problems == (f"ConfigMap: {setting}: {text!r} is not one of {words}; {instead}",)

@@ -174,24 +174,20 @@ def test_the_home_of_the_data_takes_no_room_of_the_pods_to_come() -> None:
     assert chosen(nodes, objects, pods, claims=("data", "new"), competing=0) == "c"
 
 
-def test_the_node_with_most_of_the_data_comes_first() -> None:
-    nodes = nodes_of_size({"a": 100, "b": 90, "c": 100, "d": 100})
-    objects = [
-        *volume_with_replica("x", 10, 5, kept("x", "a", 10)),
-        *volume_with_replica("y", 30, 5, kept("y", "b", 30)),
-        make.claim("new", 50),
-    ]
-    assert chosen(nodes, objects, claims=("x", "y", "new")) == "b"
-
-
-def test_among_equals_the_node_with_the_fewest_bytes_to_rebuild_comes_first() -> None:
-    nodes = nodes_of_size({"a": 150, "b": 140, "c": 150, "d": 150})
-    objects = [
-        *volume_with_replica("x", 30, 5, kept("x", "a", 30)),
-        *volume_with_replica("y", 30, 25, kept("y", "b", 30)),
-        make.claim("new", 40),
-    ]
-    assert chosen(nodes, objects, claims=("x", "y", "new")) == "b"
+@pytest.mark.parametrize(
+    ("sizes", "x", "y", "new"),
+    [
+        pytest.param((100, 90), (10, 5), (30, 5), 50, id="most of the data"),
+        pytest.param((150, 140), (30, 5), (30, 25), 40, id="among equals the fewest bytes to rebuild"),
+    ],
+)
+def test_the_node_with_the_data_comes_first(
+    sizes: tuple[int, int], x: tuple[int, int], y: tuple[int, int], new: int
+) -> None:
+    """`x` is on a, `y` on b: their sizes, and the bytes written."""
+    nodes = nodes_of_size({"a": sizes[0], "b": sizes[1], "c": sizes[0], "d": sizes[0]})
+    volumes = [volume_with_replica("x", *x, kept("x", "a", x[0])), volume_with_replica("y", *y, kept("y", "b", y[0]))]
+    assert chosen(nodes, *volumes, make.claim("new", new), claims=("x", "y", "new")) == "b"
 
 
 def test_without_a_fitting_node_none_is_chosen() -> None:

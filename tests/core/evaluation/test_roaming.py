@@ -1,7 +1,7 @@
 """Best-effort volumes that their node cannot take count on the nodes where Longhorn may place them instead."""
 
 from datetime import timedelta
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import PodGone
+from scheduler_core.packing.budget import giving_way
 from tests import builders as make
 from tests.builders import NOW, Object
 from tests.worlds.changes import changes_of, empty_state
@@ -205,19 +206,27 @@ def test_a_bounded_number_of_volumes_roams() -> None:
     assert world.counted(1000 - MAX_ROAMING + 1)
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["older state first", "newer state first"])
-def test_concurrent_queries_of_different_states_find_what_roams_in_theirs(order: tuple[int, int]) -> None:
+@pytest.mark.parametrize("turn", range(40))
+def test_a_request_in_the_middle_of_one_about_an_older_state_changes_nothing(turn: int) -> None:
+    """`turn`: how often the older one gives way before."""
     world = World(make.claim("x", 6), pod("x", "a"), make.claim("new", 6), pod("new"))
-    world.counted()
     before = world.state
     world.switch_off("a")
-    states = (before, world.state)
-    for index in (*order, *order):
-        world.state = states[index]
-        contenders = make.competing(world.state, world.ledger, world.contention, world.equivalence)
-        requested = world.state.view.snapshot.pods["default", "new"]
-        decision = filter_nodes(requested, ("b",), world.state, FilterOptions(), contenders)
-        assert decision.fits == (index == 0)
+
+    def fits(state: ClusterState) -> list[str]:
+        contenders = make.competing(state, world.ledger, world.contention, EquivalenceCache())
+        requested = state.view.snapshot.pods["default", "new"]
+        return filter_nodes(requested, NODES, state, FilterOptions(), contenders).fitting_nodes
+
+    turns = count()
+
+    def interrupt() -> None:
+        if next(turns) == turn:
+            fits(world.state)
+
+    with giving_way(interrupt):
+        fits(before)
+    assert (fits(world.state), fits(before)) == ([], ["b", "c"])
 
 
 def test_a_cache_decides_like_a_new_one_about_an_equal_view() -> None:

@@ -1,6 +1,7 @@
 """What `tests/property/test_ledger.py`, which plays whole histories of offers against a model, leaves out."""
 
 import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.decide.offered_nodes import nodes_with_most_free_space
-from scheduler_core.offers.ledger import PERIOD, Ledger, RecentOffers, step
+from scheduler_core.decide.offered_nodes import most_free_first
+from scheduler_core.offers.ledger import PERIOD, Ledger, RecentOffers, offer_width, step
 from scheduler_core.offers.outstanding_offer import (
     HOLD_LIFETIME,
     NEVER,
@@ -65,19 +66,23 @@ def test_the_page_about_offers_names_every_ending() -> None:
     ]
 
 
-@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 4)), max_size=8), st.integers(1, 4))
-def test_bounds_do_not_change_which_nodes_have_most_free_space(sizes: list[tuple[int, int]], count: int) -> None:
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 4)), max_size=8), st.integers(0, 9))
+def test_an_offer_has_its_share_of_the_nodes_with_most_free_space(sizes: list[tuple[int, int]], competing: int) -> None:
+    """Whatever the bounds and the order of the nodes."""
+    count = offer_width(len(sizes), competing)
+    assert count == (max(1, len(sizes) // (competing + 1)) if sizes else 0)
     free = {f"n{number}": size for number, (size, _) in enumerate(sizes)}
     bounds = [(size + excess, f"n{number}") for number, (size, excess) in enumerate(sizes)]
-    offered = nodes_with_most_free_space(bounds, count, lambda name, _: free[name])
-    assert offered == frozenset(sorted(free, key=lambda name: (-free[name], name))[:count])
+    for pairs in (bounds, bounds[::-1]):
+        offered = [name for _, name in islice(most_free_first(pairs, lambda name, _: free[name]), count)]
+        assert offered == sorted(free, key=lambda name: (-free[name], name))[:count]
     computed: list[str] = []
 
     def compute(name: str, bound: int) -> int:
         computed.append(name)
         return bound
 
-    nodes_with_most_free_space([(9, "a"), (8, "b"), (7, "c")], 1, compute)
+    assert next(most_free_first([(9, "a"), (8, "b"), (7, "c")], compute)) == (9, "a")
     assert computed == ["a"]
 
 

@@ -7,24 +7,18 @@ from hypothesis import strategies as st
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
 
 
-def test_spending_within_the_budget_succeeds_and_takes_the_steps_off() -> None:
+@pytest.mark.parametrize(
+    ("steps", "enough", "left"),
+    [
+        pytest.param(4, True, 6, id="within"),
+        pytest.param(10, True, 0, id="everything"),
+        # A search that could not afford a step cannot afford a smaller one afterwards.
+        pytest.param(11, False, 0, id="more than is left"),
+    ],
+)
+def test_steps_are_spent_as_long_as_there_are_enough(steps: int, enough: bool, left: int) -> None:
     budget = Budget(10)
-
-    assert budget.spend(4)
-    assert budget.left == 6
-
-
-def test_spending_everything_succeeds() -> None:
-    assert Budget(10).spend(10)
-
-
-def test_spending_more_than_is_left_fails_and_leaves_nothing() -> None:
-    """A search that could not afford a step cannot afford a smaller one afterwards."""
-    budget = Budget(10)
-
-    assert not budget.spend(11)
-    assert not budget.spend(1)
-    assert budget.left == 0
+    assert (budget.spend(steps), budget.left) == (enough, left)
 
 
 def test_charging_more_than_is_left_ends_the_search() -> None:
@@ -32,42 +26,22 @@ def test_charging_more_than_is_left_ends_the_search() -> None:
         Budget(3).charge(4)
 
 
-@pytest.mark.parametrize("parts", [1, 3, 7, 100], ids=lambda parts: f"{parts} parts")
-def test_shares_are_equal(parts: int) -> None:
-    shares = Budget(100).shares(parts)
-
-    assert [share.left for share in shares] == [100 // parts] * parts
-
-
-def test_unused_steps_and_give_ups_come_back_from_shares() -> None:
-    budget = Budget(90)
-    shares = budget.shares(3)
-    shares[0].spend(10)
-    shares[1].gave_up += 1
-
+@pytest.mark.parametrize("parts", [0, 1, 3, 7, 100], ids=lambda parts: f"{parts} parts")
+def test_shares_are_equal_and_their_unused_steps_and_give_ups_come_back(parts: int) -> None:
+    budget = Budget(100)
+    shares = budget.shares(parts)
+    assert [share.left for share in shares] == [100 // parts if parts else 0] * parts
+    for share in shares[:1]:
+        share.spend(1)
+        share.gave_up += 1
     budget.take_back(shares)
-
-    assert (budget.left, budget.gave_up) == (80, 1)
-
-
-def test_no_shares_cost_nothing() -> None:
-    budget = Budget(90)
-
-    assert budget.shares(0) == []
-    assert budget.left == 90
+    assert (budget.left, budget.gave_up) == (100 - min(parts, 1), min(parts, 1))
 
 
-@pytest.mark.parametrize(("requested", "expected"), [(30, 30), (200, 90)], ids=["enough left", "less left"])
-def test_a_portion_never_exceeds_what_is_left(requested: int, expected: int) -> None:
-    budget = Budget(90)
-
-    portion = budget.portion(requested)
-
-    assert (portion.left, budget.left) == (expected, 90 - expected)
-
-
-def test_a_negative_budget_is_an_empty_one() -> None:
-    assert Budget(-5).left == 0
+@pytest.mark.parametrize(("steps", "requested", "expected"), [(90, 30, 30), (90, 200, 90), (-5, 1, 0)])
+def test_a_portion_never_exceeds_what_is_left(steps: int, requested: int, expected: int) -> None:
+    budget = Budget(steps)
+    assert (budget.portion(requested).left, budget.left) == (expected, max(0, steps) - expected)
 
 
 class Searches:

@@ -17,12 +17,6 @@ def test_headroom_that_would_be_used_up_exactly_cannot_be_used_to_block() -> Non
     assert safety.answer is YES
 
 
-def test_a_counter_example_lists_the_placed_volumes_and_the_one_without_a_disk() -> None:
-    safety = order_safe(Items((5, 4)), None, (5, 4), None, None, Budget())
-
-    assert safety == Safety(NO, ((1, 0), (0, None)))
-
-
 def test_a_volume_without_any_disk_is_a_counter_example_by_itself() -> None:
     assert order_safe(Items((5,)), None, (), None, None, Budget()) == Safety(NO, ((0, None),))
     assert order_safe(Items((5, 9)), None, (8, 8), None, None, Budget()) == Safety(NO, ((1, None),))
