@@ -86,16 +86,12 @@ def _unschedulable(entries: list[WireCondition] | None) -> str:
     return f"{scheduled.last_transition_time} {scheduled.reason}: {scheduled.message}"
 
 
-def _first_owner(owners: list[OwnerReference] | None) -> str:
-    return owners[0].kind if owners else ""
-
-
 POD: Final = Fields(
     "Pod",
     kube.Pod,
     unschedulable=_unschedulable,
     volumes=(pod_volumes, Metadata, list_of(CLAIM_VOLUME.wire)),
-    owner=_first_owner,
+    owner=(lambda owners: owners[0].kind if owners else "", list_of(OwnerReference)),
 )
 
 
