@@ -36,13 +36,11 @@ def with_namespace(raw: Any, namespace: str) -> Any:
 
 def workload_replicas(kind: str, raw: object) -> int | None:
     """Returns how many pods a workload requests, None if it names none."""
-    spec = decode_object(kind, raw, AppliedWorkload).spec
-    return spec.replicas if spec is not None else None
+    return (decode_object(kind, raw, AppliedWorkload).spec or _Spec()).replicas
 
 
 def creates_in_order(kind: str, raw: object) -> bool:
-    spec = decode_object(kind, raw, AppliedWorkload).spec
-    return spec is None or spec.pod_management_policy != "Parallel"
+    return (decode_object(kind, raw, AppliedWorkload).spec or _Spec()).pod_management_policy != "Parallel"
 
 
 # What the DaemonSet controller adds to its pods (util.AddOrUpdateDaemonPodTolerations).
@@ -91,10 +89,6 @@ Command = tuple[str, ...]
 """The words of a command line."""
 
 _VOLUMES: Final = "volumes.longhorn.io"
-_REPLICAS: Final = "replicas.longhorn.io"
-# A rebuild begins within seconds; how long it takes depends on the data.
-_UNTIL_REBUILD: Final = "2m"
-_UNTIL_HEALTHY: Final = "24h"
 
 
 def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_balanced: bool) -> tuple[Command, ...]:
@@ -116,28 +110,23 @@ def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_
         afterwards["replicaAutoBalance"] = volume.replica_auto_balance or "ignored"
     kubectl = ("kubectl", "-n", namespace)
     number = volume.number_of_replicas
+    wait = (*kubectl, "wait", f"{_VOLUMES}/{volume.name}")
+    robustness = "--for=jsonpath={.status.robustness}="
     # Each must succeed before the next one: the replica is deleted only when the volume has one more healthy replica
-    # than it needs.
-    commands = (
+    # than it needs. A rebuild begins within seconds; how long it takes depends on the data.
+    return (
         _patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number + 1, **meanwhile}}),
-        _wait(kubectl, volume, "degraded", _UNTIL_REBUILD),
-        _wait(kubectl, volume, "healthy", _UNTIL_HEALTHY),
+        (*wait, f"{robustness}degraded", "--timeout=2m"),
+        (*wait, f"{robustness}healthy", "--timeout=24h"),
         _patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number}}),
-        (*kubectl, "delete", _REPLICAS, replica),
+        (*kubectl, "delete", "replicas.longhorn.io", replica),
+        *([_patch(namespace, _VOLUMES, volume.name, {"spec": afterwards})] if afterwards else ()),
     )
-    if not afterwards:
-        return commands
-    return (*commands, _patch(namespace, _VOLUMES, volume.name, {"spec": afterwards}))
 
 
 def _patch(namespace: str, kind: str, name: str, body: dict[str, Any]) -> Command:
     text = json.dumps(body, separators=(",", ":"))
     return ("kubectl", "-n", namespace, "patch", kind, name, "--type=merge", "-p", text)
-
-
-def _wait(kubectl: Command, volume: Volume, robustness: str, timeout: str) -> Command:
-    condition = f"--for=jsonpath={{.status.robustness}}={robustness}"
-    return (*kubectl, "wait", f"{_VOLUMES}/{volume.name}", condition, f"--timeout={timeout}")
 
 
 def patch_setting(name: str, namespace: str, value: str) -> Command:
