@@ -18,8 +18,7 @@ import msgspec
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import NAMESPACE, NODE, SCHEDULED_POD, TEMPLATE
-from scheduler_core.convert.kube import Workload, workload_pod
-from scheduler_core.convert.kubectl import AppliedWorkload
+from scheduler_core.convert.kubectl import WORKLOAD_FIELDS, read_pod
 from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
 from scheduler_core.model.kube import (
@@ -81,11 +80,9 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     """A StatefulSet as data: what predictions read of it."""
     kind = "StatefulSet"
-    workload = decode_json(kind, raw, Workload)
-    workload_pod(kind, workload)  # what is written must be readable
-    body = _omit_none(msgspec.to_builtins(workload))
-    for wire in (AppliedWorkload, TEMPLATE.wire):
-        body = _merge(body, _omit_none(msgspec.to_builtins(decode_json(kind, raw, wire))))
+    wires = [decode_json(kind, raw, wire) for wire in (WORKLOAD_FIELDS[kind].wire, TEMPLATE.wire)]
+    read_pod(kind, msgspec.json.decode(raw))  # what is written must be readable
+    body = _merge(*(_omit_none(msgspec.to_builtins(wire)) for wire in wires))
     metadata = body["spec"]["template"].setdefault("metadata", {})
     labels = metadata.get("labels", {})
     _redact_metadata(body)

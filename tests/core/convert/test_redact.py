@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
-from scheduler_core.convert.kubectl import creates_in_order, read_pod, workload_replicas
+from scheduler_core.convert.kubectl import read_pod, workload_spec
 from scheduler_core.convert.redact import (
     PROVISIONER,
     STORAGE_CLASS_PARAMETERS,
@@ -122,8 +122,7 @@ def test_a_stateful_set_keeps_what_its_pods_are_decided_by() -> None:
     assert ("SECRET" in json.dumps(redacted), selects_namespaces([redacted])) == (False, True)
     assert redacted["spec"]["template"]["metadata"]["labels"] == {"app": "db"}
     assert _template(redacted) == _template(raw)
-    for read in (workload_replicas, creates_in_order):
-        assert read("StatefulSet", redacted) == read("StatefulSet", raw)
+    assert workload_spec("StatefulSet", redacted) == workload_spec("StatefulSet", raw)
 
 
 def _template(raw: Object) -> Pod:
