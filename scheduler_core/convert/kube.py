@@ -11,10 +11,15 @@ from msgspec import Struct
 
 from scheduler_core.convert.fields import Fields, list_of, value_at
 from scheduler_core.convert.meta import Metadata, OwnerReference, Wire, WireCondition, conditions, subject
-from scheduler_core.convert.pod_constraints import WireLabelSelector, label_selector, node_selector_terms
+from scheduler_core.convert.pod_constraints import (
+    WireLabelSelector,
+    WireNodeSelector,
+    label_selector,
+    node_selector_terms,
+)
 from scheduler_core.errors import ObjectError, OversizeError
 from scheduler_core.model import kube
-from scheduler_core.model.constraints import LabelSelector
+from scheduler_core.model.constraints import LabelSelector, Requirement
 from scheduler_core.model.generic import DisruptionBudget, is_current
 from scheduler_core.model.kube import condition
 
@@ -26,15 +31,15 @@ POD_PHASE: Final = value_at("Pod", "status.phase", "")
 VOLUME_SNAPSHOT_CONTENT: Final = Fields("VolumeSnapshotContent", kube.VolumeSnapshotContent)
 
 
-def _volume_selector(wire: WireLabelSelector | None) -> LabelSelector | None:
-    return LabelSelector() if wire is None else label_selector(wire)
-
-
 def _owners(owners: list[OwnerReference] | None) -> tuple[tuple[str, str, str], ...]:
     return tuple((owner.kind, owner.name, owner.uid) for owner in owners or ())
 
 
-_CLAIM_SPEC: Final = Fields("", kube.ClaimSpec, selector=_volume_selector)
+def _claim_selector(wire: WireLabelSelector | None) -> LabelSelector | None:
+    return LabelSelector() if wire is None else label_selector(wire)
+
+
+_CLAIM_SPEC: Final = Fields("", kube.ClaimSpec, selector=_claim_selector)
 # Templates of claims need no metadata.
 CLAIM: Final = Fields("PersistentVolumeClaim", kube.Claim, needs_metadata=False, spec=_CLAIM_SPEC, owners=_owners)
 CLAIM_VOLUME: Final = Fields("", kube.ClaimVolume, template=CLAIM)
@@ -78,7 +83,16 @@ POD: Final = Fields(
 )
 
 
-_AVAILABLE_VOLUME: Final = Fields("", kube.AvailableVolume, node_affinity=node_selector_terms)
+def _node_affinity(required: WireNodeSelector | None) -> tuple[tuple[Requirement, ...], ...] | None:
+    """The terms that can be met, None if every node will do (CheckNodeAffinity of
+    k8s.io/component-helpers/storage/volume).
+    """
+    terms = node_selector_terms(required)
+    # The rule reads a node's labels and not its name, so requirements on fields are met if they are valid.
+    return None if terms is None else tuple(term.labels for term in terms)
+
+
+_AVAILABLE_VOLUME: Final = Fields("", kube.AvailableVolume, node_affinity=_node_affinity)
 
 
 def _if_available(wire: Wire, deleted: str | None, claim: object, phase: str | None) -> kube.AvailableVolume | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
-from scheduler_core.model.constraints import NO_SCHEDULING, LabelSelector, NodeSelectorTerm, PodScheduling
+from scheduler_core.model.constraints import NO_SCHEDULING, LabelSelector, PodScheduling, Requirement
 from scheduler_core.model.quantity import Amount, read_clamped, read_quantity
 
 FILESYSTEM: Final = "Filesystem"
@@ -85,7 +85,7 @@ class ClaimSpec(Struct, frozen=True):
     source_claim: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source_claim] = ""
     # The VolumeSnapshot it is restored from.
     source_snapshot: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source_snapshot] = ""
-    # Which labels an existing PersistentVolume must have; None if it cannot be read.
+    # Selects existing PersistentVolumes by their labels, without any part all of them; None if it cannot be read.
     selector: Annotated[LabelSelector | None, "spec.selector"] = LabelSelector()
     volume_mode: Annotated[str, "spec.volumeMode"] = FILESYSTEM
     # The name of its VolumeAttributesClass, "" for none.
@@ -189,8 +189,8 @@ class AvailableVolume(Struct, frozen=True):
     access_modes: Annotated[tuple[str, ...], "spec.accessModes"] = ()
     volume_mode: Annotated[str, "spec.volumeMode"] = FILESYSTEM
     labels: Annotated[Mapping[str, str], "metadata.labels"] = {}
-    # Of these terms a node's labels must meet one; None if every node will do.
-    node_affinity: Annotated[tuple[NodeSelectorTerm, ...] | None, "spec.nodeAffinity.required"] = None
+    # Terms of requirements on a node's labels, of which one must be met; None if every node will do.
+    node_affinity: Annotated[tuple[tuple[Requirement, ...], ...] | None, "spec.nodeAffinity.required"] = None
     # The name of its VolumeAttributesClass, "" for none.
     attributes_class: Annotated[str, "spec.volumeAttributesClassName"] = ""
 

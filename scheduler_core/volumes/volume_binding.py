@@ -30,7 +30,7 @@ from scheduler_core.cluster.view import View, by_capacity
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.csi_driver import ANYWHERE, DRIVER
 from scheduler_core.model import kube
-from scheduler_core.model.constraints import NodeSelectorTerm, Operator
+from scheduler_core.model.constraints import Operator, Requirement
 from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import (
@@ -52,7 +52,7 @@ Match = Mapping[str, str]
 _Pairs = tuple[tuple[str, str], ...]
 """A match as sorted pairs."""
 
-_Affinity = tuple[NodeSelectorTerm, ...]
+_Affinity = tuple[tuple[Requirement, ...], ...]
 
 
 class NodeMatches(Struct, frozen=True):
@@ -197,8 +197,8 @@ class _AffinityLookup:
         self._by_value: dict[str, dict[str, set[_Affinity]]] = {}
         self._others: list[_Affinity] = []
         for affinity in affinities:
-            if len(affinity) == 1 and [entry.operator for entry in affinity[0].labels] == [Operator.IN]:
-                [requirement] = affinity[0].labels
+            if len(affinity) == 1 and len(affinity[0]) == 1 and affinity[0][0].operator is Operator.IN:
+                [[requirement]] = affinity
                 values = self._by_value.setdefault(requirement.key, {})
                 for value in requirement.values:
                     values.setdefault(value, set()).add(affinity)
@@ -206,16 +206,15 @@ class _AffinityLookup:
                 self._others.append(affinity)
 
     def affinities_of(self, labels: Mapping[str, str]) -> frozenset[_Affinity]:
-        met = {affinity for affinity in self._others if _admits(affinity, labels)}
+        # One of the terms must be met (component-helpers, LazyErrorNodeSelector).
+        met = {
+            affinity
+            for affinity in self._others
+            if any(all(requirement.matches(labels) for requirement in term) for term in affinity)
+        }
         for key, values in self._by_value.items():
             met |= values.get(labels.get(key, ""), set()) if key in labels else set()
         return frozenset(met)
-
-
-def _admits(affinity: _Affinity, labels: Mapping[str, str]) -> bool:
-    """Whether labels meet one term of the affinity (k8s.io/component-helpers/storage/volume, CheckNodeAffinity)."""
-    # The rule compares a node that has only labels, so every requirement on fields is met.
-    return any(all(requirement.matches(labels) for requirement in term.labels) for term in affinity)
 
 
 def _possible_matches(

@@ -153,7 +153,8 @@ def _node_affinity_is_valid(spec: Object, labels: Mapping[str, str]) -> bool:
             continue
         if any(entry["operator"] not in ("In", "NotIn") for entry in fields):
             continue
-        if any(entry["operator"] == "Near" for entry in expressions):
+        # A number is checked as a label value, too, which starts with no sign.
+        if any(entry["operator"] == "Near" or entry.get("values") == ["-1"] for entry in expressions):
             continue
         # The node object that is compared has labels only, so fields are not looked at.
         if all(_requirement_matches(entry, labels) for entry in expressions):

@@ -112,6 +112,25 @@ def test_a_capacity_beyond_64_bits_is_read_as_the_largest_size() -> None:
     assert fitting(explained(POD, DATA, nodes(500), make.available_volume("pv", "16Ei"), make.volume("vol-pv", 50)))
 
 
+@pytest.mark.parametrize(
+    ("bounds", "admitted"),
+    [
+        pytest.param(["-1"], "", id="alone it admits no node"),
+        pytest.param(["-1", "1"], "c", id="beside a valid term that one decides"),
+    ],
+)
+def test_a_term_whose_number_is_no_label_value_admits_no_node(bounds: Sequence[str], admitted: str) -> None:
+    """labels.NewRequirement checks the number of Gt as a label value, too, and a label value starts with no sign. Where
+    the volume is admitted, the claim of 50Gi needs 100Gi.
+    """
+    terms = [{"matchExpressions": [{"key": "rank", "operator": "Gt", "values": [bound]}]} for bound in bounds]
+    volume = kept("pv", 100, nodeAffinity={"required": {"nodeSelectorTerms": terms}})
+    ranked = [make.kube_node(name, rank=str(rank)) for rank, name in enumerate(NODES)]
+    disks = [longhorn_node(name, 60) for name in NODES]
+    explanation = explained(POD, DATA, ranked, disks, volume)
+    assert fitting(explanation) == [name for name in NODES if name != admitted]
+
+
 # --- Nodes with different matches ------------------------------------------------------------------------------------
 
 
