@@ -169,7 +169,7 @@ def _apply(patch: list[dict[str, Any]], raw: Object) -> Object:
     ],
     ids=["another disk", "a disk of the same path", "another node"],
 )  # fmt: skip
-def test_a_patch_makes_what_longhorn_would_have_written(change: dict[str, str], replaced: list[str]) -> None:
+def test_a_patch_makes_what_longhorn_would_have_written(change: dict[str, Any], replaced: list[str]) -> None:
     """It tests every old value first, and replaces no other field."""
     after = replace(PLACEMENT, **change)
     patch = admission.placement_patch(PLACEMENT, after, has_annotations=False)
