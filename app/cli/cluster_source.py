@@ -29,7 +29,7 @@ from app.cli.render import format_duration, json_text, print_line, print_result,
 from app.kube import snapshot_file
 from app.kube.resources import Resource
 from app.settings import DEFAULT_NAMESPACE, BestEffort
-from scheduler_core.convert.kubectl import creates_in_order, read_pod
+from scheduler_core.convert.kubectl import read_pod, workload_spec
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
 from scheduler_core.decide.decision import FilterOptions, Packing
 from scheduler_core.decide.kube_scheduler_filters import compares_resources
@@ -156,7 +156,7 @@ class ClusterSource(Struct, frozen=True):
         return frozenset(
             (namespace, name)
             for (kind, namespace, name), raw in self.objects.workloads.items()
-            if kind == "StatefulSet" and not creates_in_order(kind, raw)
+            if kind == "StatefulSet" and not workload_spec(kind, raw).creates_in_order
         )
 
     def notes(self, *, drains: bool) -> list[str]:

@@ -10,7 +10,7 @@ from app.cli import cluster_source
 from app.kube.resources import Resource
 from app.kube.snapshot_file import is_file, pod_in_file, read_from, read_objects
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
-from scheduler_core.convert.kubectl import creates_in_order, read_pod, with_namespace, workload_replicas
+from scheduler_core.convert.kubectl import read_pod, with_namespace, workload_spec
 from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError
@@ -153,7 +153,7 @@ class ChangeReader:
     def _apply_workload(self, kind: str, raw: Any) -> Change:
         workload = workload_of(kind, raw)
         self._applied[kind, workload.namespace, workload.name] = workload
-        replicas = workload_replicas(kind, raw)
+        replicas = workload_spec(kind, raw).replicas
         count = None if replicas is None else _count(str(replicas), f"{kind} {workload.name}: spec.replicas")
         return partial(cluster_additions.scale, workload=workload, count=count)
 
@@ -193,7 +193,7 @@ def _count(text: str, subject: str) -> int:
 def workload_of(kind: str, raw: Any) -> cluster_additions.Workload:
     """Returns a workload from its undecoded object, or raises an ObjectError if it cannot be read."""
     pod = read_pod(kind, raw)
-    in_order = kind == STATEFUL_SET and creates_in_order(kind, raw)
+    in_order = kind == STATEFUL_SET and workload_spec(kind, raw).creates_in_order
     name = pod.name.removesuffix("-0")
     return cluster_additions.Workload(kind, pod.namespace, name, pod, in_order=in_order)
 

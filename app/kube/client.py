@@ -287,18 +287,14 @@ class KubeClient:
             raise _status_error(call, response.status, body)
         return body
 
-    async def _wait_for_token(self) -> None:
-        if self._bucket is None:
-            return
-        now = monotonic()
-        ready_at = max(now, self._bucket.ready_at)
-        # Taken before the wait, so that a later call waits for the next token.
-        self._bucket = self._bucket.after(ready_at)
-        if ready_at > now:
-            await asyncio.sleep(ready_at - now)
-
     async def _send(self, call: _Call) -> aiohttp.ClientResponse:
-        await self._wait_for_token()
+        if self._bucket is not None:
+            now = monotonic()
+            ready_at = max(now, self._bucket.ready_at)
+            # Taken before the wait, so that a later call waits for the next token.
+            self._bucket = self._bucket.after(ready_at)
+            if ready_at > now:
+                await asyncio.sleep(ready_at - now)
         content_type = {} if call.body is None else {"Content-Type": call.content_type}
         try:
             # The body is JSON already. Given to param_serialize, it would be copied value by value in search of models.

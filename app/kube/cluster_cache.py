@@ -11,7 +11,7 @@ The store (`store.py`) names a required kind that is missing, or a watch that ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -320,17 +320,18 @@ async def read_cluster(client: KubeClient, namespace: str, progress: Report, war
     objects: list[dict[str, Any]] = []
     unwatched = ((DISRUPTION_BUDGETS, _NO_BUDGETS), (CSI_NODES, _NO_CSI_NODES))
     for entry, warning in (*((entry, "") for entry in WATCHED), *unwatched):
-        objects_of_kind = await _unless_forbidden(_list_kind(client, entry, namespace, warn), warn, warning)
-        progress(f"{len(objects_of_kind)} {entry.resource.label}")
-        objects += objects_of_kind
-    stateful_sets = await _unless_forbidden(
-        _list_objects(client, STATEFUL_SETS.path(), redact_stateful_set, warn), warn, _NO_STATEFUL_SETS
-    )
+        path = entry.resource.path(entry.namespace(namespace))
+        redact_entry = partial(redact, entry.kind, entry.resource.api_version)
+        listed = await _list_objects(client, path, redact_entry, warn, warning, required=entry.required)
+        if entry.resource is LONGHORN_SETTINGS:
+            listed = [raw for raw in listed if raw["metadata"]["name"] in SETTINGS]
+        progress(f"{len(listed)} {entry.resource.label}")
+        objects += listed
+    stateful_sets = await _list_objects(client, STATEFUL_SETS.path(), redact_stateful_set, warn, _NO_STATEFUL_SETS)
     progress(f"{len(stateful_sets)} {STATEFUL_SETS.label}")
     objects += stateful_sets
     if selects_namespaces(objects):
-        namespaces = _list_objects(client, NAMESPACES.path(), redact_namespace, warn)
-        objects += await _unless_forbidden(namespaces, warn, _NO_NAMESPACES)
+        objects += await _list_objects(client, NAMESPACES.path(), redact_namespace, warn, _NO_NAMESPACES)
     keep_selected_labels(objects)
     return objects
 
@@ -343,39 +344,24 @@ def as_snapshot(objects: list[dict[str, Any]]) -> Snapshot:
     return build_snapshot((kind, entry) for kind, entry in kinds if kind is not None)
 
 
-async def _unless_forbidden(
-    listing: Awaitable[list[dict[str, Any]]], warn: Report, warning: str
+async def _list_objects(  # noqa: PLR0913 # what makes one list differ from another
+    client: KubeClient, path: str, redact_object: Redact, warn: Report, warning: str, *, required: bool = True
 ) -> list[dict[str, Any]]:
-    """Returns the objects of a list; without permission there are none if `warning` says what follows."""
-    try:
-        return await listing
-    except ApiError as error:
-        if not error.forbidden or not warning:
-            raise
-        warn(warning)
-        return []
-
-
-async def _list_kind(client: KubeClient, entry: WatchedKind, namespace: str, warn: Report) -> list[dict[str, Any]]:
-    """Lists a kind that decisions read; an optional one that is absent counts as empty everywhere."""
-    path = entry.resource.path(entry.namespace(namespace))
-    try:
-        objects = await _list_objects(client, path, partial(redact, entry.kind, entry.resource.api_version), warn)
-    except ApiError as error:
-        if not error.not_found or entry.required:
-            raise
-        return []
-    if entry.resource is LONGHORN_SETTINGS:
-        return [raw for raw in objects if raw["metadata"]["name"] in SETTINGS]
-    return objects
-
-
-async def _list_objects(client: KubeClient, path: str, redact_object: Redact, warn: Report) -> list[dict[str, Any]]:
+    """Lists a kind. One that is not required may be absent. Without permission there are no objects if `warning` says
+    what follows.
+    """
     objects: list[dict[str, Any]] = []
-    async for page in pages(client, path):
-        for raw in page.items:
-            try:
-                objects.append(redact_object(raw))
-            except ObjectError as error:
-                warn(f"left out: {error}")
+    try:
+        async for page in pages(client, path):
+            for raw in page.items:
+                try:
+                    objects.append(redact_object(raw))
+                except ObjectError as error:
+                    warn(f"left out: {error}")
+    except ApiError as error:
+        if error.forbidden and warning:
+            warn(warning)
+        elif required or not error.not_found:
+            raise
+        return []
     return sorted(objects, key=lambda item: (item["metadata"].get("namespace", ""), item["metadata"]["name"]))

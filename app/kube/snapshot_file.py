@@ -10,6 +10,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -26,7 +27,7 @@ from scheduler_core.errors import CoreError, ObjectError, SettingError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model.generic import Controller, Namespace, Node, PodKey, Service
+from scheduler_core.model.generic import Namespace, Node, PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 
@@ -34,8 +35,6 @@ STDIN: Final = "-"
 # `longhorn-extender snapshot` writes them for `explain` and predictions.
 _SILENTLY_IGNORED: Final = frozenset({("Namespace", ""), ("StatefulSet", "apps")})
 _Result = TypeVar("_Result")
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 class SnapshotFileError(CoreError):
@@ -261,71 +260,63 @@ def load_cluster(source: str, policy: Policy, *, longhorn: bool) -> LoadedCluste
     that cannot be read.
     """
     objects = list(read_objects(source))
-    read = read_from(source, lambda: _GenericObjects(objects))
-    warnings = tuple(f"{source}: {problem}" for problem in _policy_warnings(read, policy))
+    state, pods = read_from(source, lambda: _read_generic(objects))
+    warnings = tuple(f"{source}: {problem}" for problem in _policy_warnings(state, pods.values(), policy))
     loaded = snapshot_of(source, objects, skipped_kinds=_GENERIC_KINDS) if longhorn else LoadedSnapshot(Snapshot())
-    return LoadedCluster(read.state, read.pods, loaded.snapshot, warnings + loaded.warnings)
+    return LoadedCluster(state, pods, loaded.snapshot, warnings + loaded.warnings)
 
 
-class _GenericObjects:
-    """The objects that the generic scheduler reads, and no others. Raises an ObjectError if an object cannot be read, or a
-    node or pod is among them twice.
+def _read_generic(
+    objects: Iterable[tuple[str, str, object]],
+) -> tuple[GenericClusterState, dict[PodKey, generic.PendingPod]]:
+    """Reads the objects that the generic scheduler reads, and no others. Raises an ObjectError if an object cannot be
+    read, or a node or pod is among them twice.
     """
-
-    def __init__(self, objects: Iterable[tuple[str, str, object]]) -> None:
-        self.nodes: dict[str, Node] = {}
-        self.pods: dict[PodKey, generic.PendingPod] = {}
-        self.namespaces: list[Namespace] = []
-        services: list[Service] = []
-        controllers: list[Controller] = []
-        for kind, group, raw in objects:
-            if (kind, group) == ("Node", ""):
-                node = generic.NODE.read(raw)
-                _add_object(self.nodes, node.name, node, object_name(kind, raw))
-            elif (kind, group) == ("Pod", ""):
-                pending = generic.read_pending_pod(raw)
-                _add_object(self.pods, pending.pod.namespaced_name, pending, object_name(kind, raw))
-            elif (kind, group) == ("Service", ""):
-                services.append(generic.SERVICE.read(raw))
-            elif (kind, group) == ("Namespace", ""):
-                self.namespaces.append(generic.NAMESPACE.read(raw))
-            elif (kind, group) in generic.CONTROLLERS:
-                controllers.append(generic.CONTROLLERS[kind, group].read(raw))
-        pods = (entry.pod for entry in self.pods.values())
-        self.state = GenericClusterState.of(self.nodes.values(), pods, services)
-        for controller in controllers:
-            self.state = self.state.with_controller(controller)
-        for namespace in self.namespaces:
-            self.state = self.state.with_namespace(namespace)
+    nodes: dict[str, Node] = {}
+    pods: dict[PodKey, generic.PendingPod] = {}
+    by_kind: dict[tuple[str, str], list[object]] = {}
+    for kind, group, raw in objects:
+        if (kind, group) == ("Node", ""):
+            node = generic.NODE.read(raw)
+            _check_new(node.name, nodes, kind, raw)
+            nodes[node.name] = node
+        elif (kind, group) == ("Pod", ""):
+            pending = generic.read_pending_pod(raw)
+            _check_new(pending.pod.namespaced_name, pods, kind, raw)
+            pods[pending.pod.namespaced_name] = pending
+        else:
+            by_kind.setdefault((kind, group), []).append(raw)
+    services = map(generic.SERVICE.read, by_kind.get(("Service", ""), ()))
+    state = GenericClusterState.of(nodes.values(), (entry.pod for entry in pods.values()), services)
+    for key, fields in generic.CONTROLLERS.items():
+        state = reduce(GenericClusterState.with_controller, map(fields.read, by_kind.get(key, ())), state)
+    namespaces = map(generic.NAMESPACE.read, by_kind.get(("Namespace", ""), ()))
+    return reduce(GenericClusterState.with_namespace, namespaces, state), pods
 
 
-def _add_object(objects: dict[_Key, _Value], key: _Key, value: _Value, name: str) -> None:
-    if key in objects:
-        raise ObjectError(name, "", "is in the file twice")
-    objects[key] = value
+def _check_new(key: object, known: Mapping[Any, object], kind: str, raw: object) -> None:
+    if key in known:
+        raise ObjectError(object_name(kind, raw), "", "is in the file twice")
 
 
-def _policy_warnings(read: _GenericObjects, policy: Policy) -> list[str]:
-    if not read.nodes:
-        return ["no nodes: no pod can go anywhere"]
-    nodes = read.nodes.values()
+def _policy_warnings(state: GenericClusterState, pods: Iterable[generic.PendingPod], policy: Policy) -> Iterator[str]:
+    if not state.nodes:
+        yield "no nodes: no pod can go anywhere"
+        return
+    nodes = [info.node for info in state.nodes.values()]
     rules = {entry.rule for entry in policy.predicates}
-    warnings = []
+    problem = "no node says how many pods it takes (status.{0}), so {1} lets none on any"
     if _POD_COUNT_RULE in rules and not any(node.pods for node in nodes):
-        warnings.append(f"no node says how many pods it takes (status.capacity), so {_POD_COUNT_RULE} lets none on any")
+        yield problem.format("capacity", _POD_COUNT_RULE)
     if _ALLOCATABLE_RULE in rules and not any(node.allocatable.get("pods") for node in nodes):
-        warnings.append(
-            f"no node says how many pods it takes (status.allocatable), so {_ALLOCATABLE_RULE} lets none on any"
-        )
-    pods = [entry.pod for entry in read.pods.values()]
-    if _NAMESPACE_RULE in rules and not read.namespaces and any(map(_selects_namespaces, pods)):
-        warnings.append(f"no namespaces, whose labels {_NAMESPACE_RULE} reads for these pods: add them to the file")
-    return warnings
+        yield problem.format("allocatable", _ALLOCATABLE_RULE)
+    if _NAMESPACE_RULE in rules and not state.namespaces and any(map(_selects_namespaces, pods)):
+        yield f"no namespaces, whose labels {_NAMESPACE_RULE} reads for these pods: add them to the file"
 
 
-def _selects_namespaces(pod: Pod) -> bool:
-    terms = (*pod.scheduling.constraints.pod_affinity, *pod.scheduling.constraints.pod_anti_affinity)
-    selectors = [term.namespace_selector for term in terms]
+def _selects_namespaces(pending: generic.PendingPod) -> bool:
+    constraints = pending.pod.scheduling.constraints
+    selectors = [term.namespace_selector for term in (*constraints.pod_affinity, *constraints.pod_anti_affinity)]
     return any(selector is not None and not selector.matches_everything for selector in selectors)
 
 
@@ -365,7 +356,5 @@ class SchedulingObjects(Struct, frozen=True):
             elif (kind, group) in SCHEDULING_KINDS:
                 metadata = raw.get("metadata") or {}
                 workloads[kind, metadata.get("namespace") or "default", metadata.get("name", "")] = raw
-        state = GenericClusterState.of(nodes, pods, [])
-        for namespace in namespaces:
-            state = state.with_namespace(namespace)
+        state = reduce(GenericClusterState.with_namespace, namespaces, GenericClusterState.of(nodes, pods, ()))
         return cls(state, affinities, workloads)

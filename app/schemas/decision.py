@@ -58,11 +58,15 @@ _DISK_NAME: Final = "name of the disk on its node; empty if there is none"
 class Answer(BaseModel):
     """Something that is answered; never changed once made."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=AliasGenerator(serialization_alias=to_camel))
+    model_config = ConfigDict(
+        frozen=True, from_attributes=True, alias_generator=AliasGenerator(serialization_alias=to_camel)
+    )
 
     @classmethod
     def of(cls, value: object, **others: object) -> Self:
-        """Returns an answer with the attributes of a value, but for the fields in `others`."""
+        """Returns an answer with the attributes of a value, but for the fields in `others`; objects in them become
+        answers in the same way.
+        """
         own = {name: getattr(value, name) for name in cls.model_fields if name not in others}
         return cls.model_validate({**own, **others})
 
@@ -199,10 +203,11 @@ def explain_json(pod: Pod, explanation: Explanation) -> list[bytes]:
 
 
 def _answer(pod: Pod, explanation: Explanation, nodes: dict[str, NodeAnswer]) -> ExplainAnswer:
-    return ExplainAnswer(
+    return ExplainAnswer.of(
+        explanation,
         pod=pod.key,
+        skipped_claims=explanation.skipped,
         volumes=[_volume(volume, explanation.longhorn_nodes) for volume in explanation.decision.resolution.volumes],
-        skipped_claims=[SkippedClaimAnswer.of(entry) for entry in explanation.skipped],
         nodes=nodes,
     )
 
@@ -240,13 +245,11 @@ def _node(verdict: Verdict, names: Mapping[str, str]) -> NodeAnswer:
     return NodeAnswer.of(
         verdict,
         reason=verdict.reason.text,
-        plan=dict(verdict.plan),
         counter_example=[
             PlacementAnswer(volume=volume, disk=disk, disk_name=names.get(disk, ""))
             for volume, disk in verdict.counter_example
         ],
         stale_counter_example=meeting and MeetingAnswer.of(meeting, disk_name=names.get(meeting.disk, "")),
-        competing=[CompetingVolumeAnswer.of(entry) for entry in verdict.competing],
     )
 
 

@@ -328,9 +328,12 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         demand_count=len(demands),
         offers=[_offer_answer(offer, ledger.time) for offer in ledger.oldest_first()[:MAX_LISTED]],
         offer_count=ledger.outstanding,
-        waiting=[_waiting_answer(entry) for entry in waiting[:MAX_LISTED]],
+        waiting=[
+            WaitingAnswer.of(entry, pod=entry.pod.key, uid=entry.pod.uid, waited_seconds=round(entry.seconds, 3))
+            for entry in waiting[:MAX_LISTED]
+        ],
         waiting_count=len(waiting),
-        misplaced=[MisplacedAnswer.of(entry) for entry in report.misplaced[:MAX_LISTED]],
+        misplaced=report.misplaced[:MAX_LISTED],
         misplaced_count=len(report.misplaced),
         overbooked=[_overbooked_answer(entry) for entry in outstanding.overbookings.overbooked[:MAX_LISTED]],
         overbooked_count=len(outstanding.overbookings.overbooked),
@@ -350,7 +353,7 @@ def _guard_answer(state: PlacementGuardState) -> PlacementGuardAnswer:
         health=activity.health.value if activity.health is not None else "",
         outcomes=activity.outcomes,
         observations=activity.observations,
-        awaited=[AwaitedPlacementAnswer.of(entry) for entry in activity.awaited[:MAX_LISTED]],
+        awaited=activity.awaited[:MAX_LISTED],
         awaited_count=len(activity.awaited),
     )
 
@@ -381,10 +384,6 @@ def _offer_answer(offer: Offer, now: float) -> OfferAnswer:
             if isinstance(volume, PodVolume)
         ],
     )
-
-
-def _waiting_answer(entry: WaitingPod) -> WaitingAnswer:
-    return WaitingAnswer.of(entry, pod=entry.pod.key, uid=entry.pod.uid, waited_seconds=round(entry.seconds, 3))
 
 
 def _overbooked_answer(entry: Overbooked) -> OverbookedAnswer:

@@ -26,15 +26,10 @@ from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, REVIEWED, Plac
 JsonPatch = list[dict[str, Any]]
 
 
-def _keys(annotations: dict[str, str] | None) -> frozenset[str]:
-    return frozenset(annotations or ())
-
-
 _REVIEW_VERSION: Final = "admission.k8s.io/v1"
 _REVIEW_KIND: Final = "AdmissionReview"
-_MAX_SHOWN: Final = 64
 _MIGRATION_ENGINE: Final = value_at("Replica.longhorn.io", "spec.migrationEngineName", "")
-_ANNOTATIONS: Final = value_at("Replica.longhorn.io", "metadata.annotations", frozenset[str](), _keys)
+_ANNOTATIONS: Final = value_at("Replica.longhorn.io", "metadata.annotations", dict[str, str]())
 _UPDATE: Final = "UPDATE"
 _CREATE: Final = "CREATE"
 # What a diagnosis reads in the object that it would have created.
@@ -79,7 +74,7 @@ def admission_request(review: object) -> AdmissionRequest:
         ("kind", wire.kind, _REVIEW_KIND),
     ):
         if value != expected:
-            raise ObjectError(_REVIEW_KIND, field, f"is {value[:_MAX_SHOWN]!r}, not {expected!r}")
+            raise ObjectError(_REVIEW_KIND, field, f"is {value[:64]!r}, not {expected!r}")
     request = wire.request
     if not request.uid:
         raise ObjectError(_REVIEW_KIND, "request.uid", "is empty")

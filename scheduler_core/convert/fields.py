@@ -213,9 +213,14 @@ def _source(field: structs.FieldInfo, hint: Any, paths: list[str], convert: Any)
         inner: Any = convert or Fields("", nested)
         if paths == [""]:
             return _Source(field.name, paths, [inner], inner.construct, default)
+        construct = inner.construct
         if get_origin(hint) is tuple:
-            return _Source(field.name, paths, [list_of(inner.wire)], _convert_each(inner.construct), default)
-        return _Source(field.name, paths, [inner.wire | None], _convert_if_set(inner.construct), default)
+            return _Source(
+                field.name, paths, [list_of(inner.wire)], lambda entries: tuple(map(construct, entries or ())), default
+            )
+        return _Source(
+            field.name, paths, [inner.wire | None], lambda entry: None if entry is None else construct(entry), default
+        )
     if isinstance(convert, tuple):
         function, *types = convert
         return _Source(field.name, paths, types, function, default)
@@ -248,14 +253,6 @@ def _merge(tree: dict[str, Any], branch: dict[str, Any]) -> None:
             tree[name] = entry
         elif not isinstance(tree[name], dict) and tree[name] != entry:
             raise TypeError(f"{name} is read both as {tree[name]} and as {entry}")
-
-
-def _convert_each(convert: Callable[[Any], Any]) -> Callable[[list[Any] | None], tuple[Any, ...]]:
-    return lambda entries: tuple(map(convert, entries)) if entries else ()
-
-
-def _convert_if_set(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda entry: None if entry is None else convert(entry)
 
 
 def _split(path: str) -> tuple[list[str], str]:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from scheduler_core.convert import pod_constraints
-from scheduler_core.convert.fields import Fields, list_of
+from scheduler_core.convert.fields import Fields, list_of, map_of
 from scheduler_core.convert.kube import CLAIM_VOLUME, POD, pod_volumes
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions
 from scheduler_core.errors import ObjectError
@@ -62,17 +62,13 @@ def _allocatable(
     }
 
 
-def _is_node_ready(entries: list[WireCondition] | None) -> bool:
-    return any(entry.type == "Ready" and entry.status == "True" for entry in entries or ())
-
-
 NODE: Final = Fields(
     "Node",
     Node,
     cpu=_capacity(pod_constraints.CPU),
     memory=_capacity(pod_constraints.MEMORY),
     pods=_capacity("pods"),
-    ready=_is_node_ready,
+    ready=(lambda entries: condition(conditions(entries), "Ready").status == "True", list_of(WireCondition)),
     allocatable=_allocatable,
 )
 SERVICE: Final = Fields("Service", Service)
@@ -95,10 +91,6 @@ _Volume: Any = msgspec.defstruct(
     bases=(CLAIM_VOLUME.wire,),
     kw_only=True,
 )
-
-
-class _ResourceClaim(Wire):
-    name: str = ""
 
 
 def _cloud_disks(volumes: list[Any] | None) -> tuple[CloudDisk, ...]:
@@ -127,8 +119,8 @@ def _spread(
     return tuple(pod_constraints.spread_constraint(entry, read_labels(labels)) for entry in hard)
 
 
-def _claim_fields(claims: list[_ResourceClaim] | None) -> tuple[str, ...]:
-    return tuple(f"spec.resourceClaims[{index}]" for index in range(len(claims))) if claims else ()
+def _claim_fields(claims: list[Wire] | None) -> tuple[str, ...]:
+    return tuple(f"spec.resourceClaims[{index}]" for index in range(len(claims or ())))
 
 
 _CONSTRAINTS: Final = Fields(
@@ -151,10 +143,6 @@ def _share(constraints: PodConstraints) -> PodConstraints:
     return constraints
 
 
-def _shared_constraints(wire: Wire) -> PodConstraints:
-    return _share(_CONSTRAINTS.construct(wire))
-
-
 def _is_pod_ready(phase: str | None, entries: list[WireCondition] | None) -> bool:
     ready = condition(conditions(entries), "Ready")
     return ready.status == "True" or (not entries and phase == "Running")
@@ -169,7 +157,7 @@ _SCHEDULING: Final = Fields(
     nonzero_memory=_request_of(pod_constraints.MEMORY, DEFAULT_MEMORY_REQUEST),
     ports=pod_constraints.classic_host_ports,
     disks=(_cloud_disks, list_of(_Volume)),
-    constraints=(_shared_constraints, _CONSTRAINTS),
+    constraints=(lambda wire: _share(_CONSTRAINTS.construct(wire)), _CONSTRAINTS),
     ready=_is_pod_ready,
 )
 SCHEDULED_POD: Final = POD.extend(volumes=(pod_volumes, Metadata, list_of(_Volume)), scheduling=_SCHEDULING)
@@ -182,17 +170,15 @@ class _Template(Struct, frozen=True):
 TEMPLATE: Final = Fields("StatefulSet", _Template, needs_metadata=False, pod=SCHEDULED_POD)
 
 
-def _label_map(labels: dict[str, str] | None) -> LabelSelector:
-    return LabelSelector(read_labels(labels))
-
-
-def _controller(kind: str, selector: Callable[..., LabelSelector | None]) -> Fields[Controller]:
+def _controller(kind: str, selector: Any = pod_constraints.label_selector) -> Fields[Controller]:
     return Fields(kind, Controller, kind=(lambda _: kind, Metadata), selector=selector)
 
 
-REPLICATION_CONTROLLER: Final = _controller("ReplicationController", _label_map)
-REPLICA_SET: Final = _controller("ReplicaSet", pod_constraints.label_selector)
-STATEFUL_SET: Final = _controller("StatefulSet", pod_constraints.label_selector)
+REPLICATION_CONTROLLER: Final = _controller(
+    "ReplicationController", (lambda labels: LabelSelector(read_labels(labels)), map_of(str))
+)
+REPLICA_SET: Final = _controller("ReplicaSet")
+STATEFUL_SET: Final = _controller("StatefulSet")
 # By kind and API group.
 CONTROLLERS: Final[Mapping[tuple[str, str], Fields[Controller]]] = {
     ("ReplicationController", ""): REPLICATION_CONTROLLER,
@@ -209,11 +195,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d
 _EXAMPLE: Final = "2026-01-31T12:00:00Z"
 
 
-class _SchedulingGate(Wire):
-    name: str = ""
-
-
-def _has_gates(gates: list[_SchedulingGate] | None) -> bool:
+def _has_gates(gates: list[Wire] | None) -> bool:
     return bool(gates)
 
 

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Struct
 
-from scheduler_core.convert.fields import Fields, value_at
-from scheduler_core.convert.meta import Wire, WireCondition, conditions, decode_json
+from scheduler_core.convert.fields import Fields, list_of, value_at
+from scheduler_core.convert.kube import CLAIM_VOLUME, pod_volumes
+from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
 from scheduler_core.convert.pod_constraints import WireResources
 from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
@@ -50,25 +51,7 @@ class _Container(Wire):
     args: list[str] | None = None
 
 
-class _ClaimSource(Wire):
-    claim_name: str = ""
-
-
-class _Ephemeral(Wire):
-    pass
-
-
-class _Volume(Wire):
-    name: str = ""
-    persistent_volume_claim: _ClaimSource | None = None
-    ephemeral: _Ephemeral | None = None
-
-
 _Containers = list[_Container] | None
-
-
-def _is_live(deleted: str | None, phase: str | None) -> bool:
-    return deleted is None and phase not in FINISHED_PHASES
 
 
 def _is_ready(entries: list[WireCondition] | None) -> bool:
@@ -93,12 +76,8 @@ def _ports(*lists: _Containers) -> list[_ContainerPort]:
 
 
 def _is_on_loopback(host_network: bool | None, containers: _Containers, init_containers: _Containers) -> bool:  # noqa: FBT001 # a value of an object
-    return bool(host_network) and any(map(_listens_on_loopback, (*(containers or ()), *(init_containers or ()))))
-
-
-def _listens_on_loopback(container: _Container) -> bool:
-    arguments = _command_line(container)
-    return f"{_HOST_FLAG}={_LOOPBACK}" in arguments or (_HOST_FLAG, _LOOPBACK) in pairwise(arguments)
+    commands = [_command_line(each) for each in (*(containers or ()), *(init_containers or ()))] if host_network else []
+    return any(f"{_HOST_FLAG}={_LOOPBACK}" in words or (_HOST_FLAG, _LOOPBACK) in pairwise(words) for words in commands)
 
 
 def _command_line(container: _Container) -> list[str]:
@@ -113,29 +92,21 @@ def _requests_extender(containers: _Containers, init_containers: _Containers) ->
     )
 
 
-def _claims(pod: str, volumes: list[_Volume] | None) -> tuple[str, ...]:
-    names = [
-        volume.persistent_volume_claim.claim_name
-        if volume.persistent_volume_claim is not None
-        else f"{pod}-{volume.name}"
-        if volume.ephemeral is not None
-        else ""
-        for volume in volumes or ()
-    ]
-    return tuple(name for name in names if name)
+def _claims(metadata: Metadata, volumes: list[Any] | None) -> tuple[str, ...]:
+    return tuple(volume.claim for volume in pod_volumes(metadata, volumes))
 
 
 _POD: Final = Fields(
     "Pod",
     InstalledPod,
-    live=_is_live,
+    live=(lambda deleted, phase: deleted is None and phase not in FINISHED_PHASES, str | None, str | None),
     ready=_is_ready,
     port=_http_port,
     probe_port=_port_for(_PROBE_PORT),
     guard_port=_port_for(PLACEMENT_GUARD.port_name),
     on_loopback=_is_on_loopback,
     requests_extender=_requests_extender,
-    claims=_claims,
+    claims=(_claims, Metadata, list_of(CLAIM_VOLUME.wire)),
 )
 installed_pod: Final = _POD.decode
 
@@ -154,15 +125,12 @@ class _ServicePort(Wire):
     port: int = 0
 
 
-def _first_port(ports: list[_ServicePort] | None) -> int:
-    return ports[0].port if ports else 0
-
-
-def _is_tls(ports: list[_ServicePort] | None) -> bool:
-    return ports[0].name == EXTENDER_WITH_TLS.port_name if ports else False
-
-
-service_address: Final = Fields("Service", ServiceAddress, port=_first_port, tls=_is_tls).decode
+service_address: Final = Fields(
+    "Service",
+    ServiceAddress,
+    port=(lambda ports: ports[0].port if ports else 0, list_of(_ServicePort)),
+    tls=(lambda ports: bool(ports) and ports[0].name == EXTENDER_WITH_TLS.port_name, list_of(_ServicePort)),
+).decode
 
 
 scheduling_failure: Final = Fields("Event", SchedulingFailure, needs_metadata=False).decode
@@ -186,8 +154,8 @@ _IMAGE: Final = "registry.k8s.io/pause:3.10"
 
 
 def _waiting_message(entries: list[WireCondition] | None) -> str:
-    refusals = [entry for entry in entries or () if entry.type == "PodScheduled" and entry.status == "False"]
-    return refusals[0].message or "" if refusals else ""
+    scheduled = condition(conditions(entries), "PodScheduled")
+    return scheduled.message if scheduled.status == "False" else ""
 
 
 class PodProgress(Struct, frozen=True):

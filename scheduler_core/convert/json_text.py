@@ -61,14 +61,8 @@ class JsonPlaces(Struct):
 
 def find_offset(text: str, path: Path) -> int:
     """Where a value is, or the innermost one around it that exists."""
-    best = (-1, 0)
-    for candidate, offset in _values(text, [], str):
-        if len(candidate) > best[0] and candidate == path[: len(candidate)]:
-            best = (len(candidate), offset)
-        # Reading on would cost as much as reading all places.
-        if candidate == path:
-            break
-    return best[1]
+    around = (place for place in _values(text, [], str) if place[0] == path[: len(place[0])])
+    return max(around, key=lambda place: len(place[0]), default=(path, 0))[1]
 
 
 def _values(text: str, duplicates: list[DuplicateKey], normalize: Callable[[str], str]) -> Iterator[tuple[Path, int]]:
@@ -80,8 +74,10 @@ def _values(text: str, duplicates: list[DuplicateKey], normalize: Callable[[str]
             if stack:
                 stack.pop()
         elif mark == ",":
-            if stack:
-                _begin_next(stack[-1])
+            if stack and stack[-1].is_array:
+                stack[-1].key = stack[-1].written_key = int(stack[-1].key) + 1
+            elif stack:
+                stack[-1].expects_key = True
         elif mark == ":":
             continue
         elif stack and stack[-1].expects_key:
@@ -94,14 +90,6 @@ def _values(text: str, duplicates: list[DuplicateKey], normalize: Callable[[str]
                 stack.append(_Container(path, written, mark == "[", expects_key=mark == "{"))
 
 
-def _begin_next(container: _Container) -> None:
-    if container.is_array:
-        container.key = int(container.key) + 1
-        container.written_key = container.key
-    else:
-        container.expects_key = True
-
-
 def _take_key(
     container: _Container,
     written: str,
@@ -110,10 +98,9 @@ def _take_key(
     normalize: Callable[[str], str],
 ) -> None:
     key = normalize(written)
-    if key in container.keys:
-        first, first_offset = container.keys[key]
+    first, first_offset = container.keys.setdefault(key, (written, offset))
+    if first_offset != offset:
         duplicates.append(DuplicateKey(container.written, (first, written), (first_offset, offset)))
-    container.keys.setdefault(key, (written, offset))
     container.key = key
     container.written_key = written
     container.expects_key = False

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -45,37 +45,26 @@ CLAIM: Final = Fields("PersistentVolumeClaim", kube.Claim, needs_metadata=False,
 CLAIM_VOLUME: Final = Fields("", kube.ClaimVolume, template=CLAIM)
 
 
-def _template_spec(template: Wire, owner: str) -> kube.ClaimSpec:
-    try:
-        return _CLAIM_SPEC.construct(template)
-    except ObjectError as error:
-        raise type(error)(owner, error.field, error.problem) from error
-
-
 def pod_volumes(metadata: Metadata, volumes: list[Any] | None) -> tuple[kube.ClaimVolume, ...]:
-    return _claim_volumes(volumes, metadata.name, subject("Pod", metadata)) if volumes else ()
-
-
-def _claim_volumes(volumes: list[Any], pod: str, owner: str) -> tuple[kube.ClaimVolume, ...]:
     """The claim-backed volumes of a pod. The claim of a generic ephemeral volume is named ``<pod>-<volume>``."""
     claim_volumes = []
-    for index, volume in enumerate(volumes):
+    for index, volume in enumerate(volumes or ()):
         if volume.persistentVolumeClaim is not None:
             if not volume.persistentVolumeClaim.claimName:
-                raise ObjectError(owner, f"spec.volumes[{index}].persistentVolumeClaim.claimName", "is empty")
+                raise ObjectError("", f"spec.volumes[{index}].persistentVolumeClaim.claimName", "is empty")
             claim_volumes.append(kube.ClaimVolume(volume.name, volume.persistentVolumeClaim.claimName))
         elif volume.ephemeral is not None:
-            template = volume.ephemeral.volumeClaimTemplate or CLAIM.wire()
-            claim_volumes.append(_ephemeral_volume(volume.name, f"{pod}-{volume.name}", template, owner))
+            claim = f"{metadata.name}-{volume.name}"
+            try:
+                spec = _CLAIM_SPEC.construct(volume.ephemeral.volumeClaimTemplate or CLAIM.wire())
+                claim_volumes.append(kube.ClaimVolume(volume.name, claim, spec, ephemeral=True))
+            except OversizeError as error:
+                # The API server accepts such a pod, and its controllers create such a claim.
+                problem = str(OversizeError(subject("Pod", metadata), error.field, error.problem))
+                claim_volumes.append(
+                    kube.ClaimVolume(volume.name, claim, kube.ClaimSpec(), ephemeral=True, problem=problem)
+                )
     return tuple(claim_volumes)
-
-
-def _ephemeral_volume(name: str, claim: str, template: Wire, owner: str) -> kube.ClaimVolume:
-    try:
-        return kube.ClaimVolume(name, claim, _template_spec(template, owner), ephemeral=True)
-    except OversizeError as error:
-        # The API server accepts such a pod, and its controllers create such a claim.
-        return kube.ClaimVolume(name, claim, kube.ClaimSpec(), ephemeral=True, problem=str(error))
 
 
 def _unschedulable(entries: list[WireCondition] | None) -> str:
@@ -85,16 +74,12 @@ def _unschedulable(entries: list[WireCondition] | None) -> str:
     return f"{scheduled.last_transition_time} {scheduled.reason}: {scheduled.message}"
 
 
-def _first_owner(owners: list[OwnerReference] | None) -> str:
-    return owners[0].kind if owners else ""
-
-
 POD: Final = Fields(
     "Pod",
     kube.Pod,
     unschedulable=_unschedulable,
     volumes=(pod_volumes, Metadata, list_of(CLAIM_VOLUME.wire)),
-    owner=_first_owner,
+    owner=(lambda owners: owners[0].kind if owners else "", list_of(OwnerReference)),
 )
 
 
@@ -125,56 +110,6 @@ PERSISTENT_VOLUME: Final = Fields(
 
 
 VOLUME_SNAPSHOT: Final = value_at("VolumeSnapshot", "status.boundVolumeSnapshotContentName", "")
-
-if TYPE_CHECKING:
-    _PodSpec = Any
-    _ClaimTemplate = Any
-else:
-    _PodSpec = POD.part("spec")
-    _ClaimTemplate = CLAIM.wire
-
-
-class _PodTemplate(Wire):
-    metadata: Metadata | None = None
-    spec: _PodSpec | None = None
-
-
-class _WorkloadSpec(Wire):
-    template: _PodTemplate | None = None
-    volume_claim_templates: list[_ClaimTemplate] | None = None
-    job_template: Workload | None = None
-
-
-class Workload(Wire):
-    """A Deployment, StatefulSet, ReplicaSet, DaemonSet, Job or CronJob."""
-
-    metadata: Metadata | None = None
-    spec: _WorkloadSpec | None = None
-
-
-def workload_pod(kind: str, wire: Workload) -> kube.Pod:
-    """The pod that a workload would create first on an empty cluster; for a StatefulSet pod 0, with its own claims."""
-    metadata = wire.metadata or Metadata()
-    owner = subject(kind, metadata)
-    spec = wire.spec or _WorkloadSpec()
-    if spec.job_template is not None:
-        spec = spec.job_template.spec or _WorkloadSpec()
-    if spec.template is None or spec.template.spec is None:
-        raise ObjectError(owner, "spec.template", "is missing, so there is no pod to decide about")
-    name = f"{metadata.name}-0"
-    own_claims = {
-        (template.metadata.name if template.metadata else ""): _template_spec(template, owner)
-        for template in spec.volume_claim_templates or ()
-    }
-    mounted = _claim_volumes(spec.template.spec.volumes or [], name, owner)
-    return kube.Pod(
-        namespace=metadata.namespace or "default",
-        name=name,
-        volumes=(
-            *(volume for volume in mounted if volume.name not in own_claims),
-            *(kube.ClaimVolume(volume, f"{volume}-{name}", template) for volume, template in own_claims.items()),
-        ),
-    )
 
 
 class _CsiDriver(Wire):

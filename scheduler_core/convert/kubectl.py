@@ -6,25 +6,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from functools import reduce
+from typing import Annotated, Any, Final
 
+from msgspec import Struct
+
+from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import SCHEDULED_POD
-from scheduler_core.convert.kube import Workload, workload_pod
-from scheduler_core.convert.meta import Wire, decode_object
-from scheduler_core.model.kube import Pod
+from scheduler_core.convert.kube import CLAIM
+from scheduler_core.convert.meta import object_name
+from scheduler_core.convert.snapshot_kinds import WORKLOADS
+from scheduler_core.errors import ObjectError
+from scheduler_core.model.kube import Claim, ClaimVolume, Pod
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, Volume
-from scheduler_core.values import replace
 
 
-class _Spec(Wire):
-    replicas: int | None = None
-    pod_management_policy: str | None = None
+def _is_ordered(policy: str | None) -> bool:
+    return policy != "Parallel"
 
 
-class AppliedWorkload(Wire):
+class WorkloadSpec(Struct, frozen=True):
     """What a workload asks for besides the template of its pods."""
 
-    spec: _Spec | None = None
+    name: Annotated[str, "metadata.name"]
+    replicas: Annotated[int | None, "spec.replicas"] = None  # None if it names none
+    creates_in_order: Annotated[bool, "spec.podManagementPolicy", _is_ordered] = True
+    claims: Annotated[tuple[Claim, ...], "spec.volumeClaimTemplates"] = ()
+
+
+WORKLOAD_FIELDS: Final = {kind: Fields(kind, WorkloadSpec, claims=CLAIM) for kind in WORKLOADS - {"Pod"}}
 
 
 def with_namespace(raw: Any, namespace: str) -> Any:
@@ -32,17 +42,6 @@ def with_namespace(raw: Any, namespace: str) -> Any:
     if not isinstance(metadata, dict) or metadata.get("namespace"):
         return raw
     return {**raw, "metadata": {**metadata, "namespace": namespace}}
-
-
-def workload_replicas(kind: str, raw: object) -> int | None:
-    """Returns how many pods a workload requests, None if it names none."""
-    spec = decode_object(kind, raw, AppliedWorkload).spec
-    return spec.replicas if spec is not None else None
-
-
-def creates_in_order(kind: str, raw: object) -> bool:
-    spec = decode_object(kind, raw, AppliedWorkload).spec
-    return spec is None or spec.pod_management_policy != "Parallel"
 
 
 # What the DaemonSet controller adds to its pods (util.AddOrUpdateDaemonPodTolerations).
@@ -59,28 +58,33 @@ _DAEMON_TOLERATIONS: Final = [
 ]
 
 
+def workload_spec(kind: str, raw: object) -> WorkloadSpec:
+    return WORKLOAD_FIELDS[kind].read(raw)
+
+
 def read_pod(kind: str, raw: Any) -> Pod:
-    """Returns a pod with what kube-scheduler's filters read of it, or a workload's first pod."""
+    """Returns a pod with what kube-scheduler's filters read of it, or the pod that a workload would create first on an
+    empty cluster; for a StatefulSet pod 0, with its own claims.
+    """
     if kind == "Pod":
         return SCHEDULED_POD.read(raw)
-    pod = workload_pod(kind, decode_object(kind, raw, Workload))
-    return replace(pod, scheduling=SCHEDULED_POD.read(template_pod(kind, raw)).scheduling)
-
-
-def template_pod(kind: str, workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the first pod of a workload, undecoded, with the fields of the template and the name that `workload_pod`
-    gives it.
-    """
-    spec = _mapping(workload.get("spec"))
-    if "jobTemplate" in spec:
-        spec = _mapping(_mapping(spec["jobTemplate"]).get("spec"))
-    template = _mapping(spec.get("template"))
-    metadata = _mapping(workload.get("metadata"))
-    pod_spec = dict(_mapping(template.get("spec")))
+    workload = workload_spec(kind, raw)
+    own_claims = {claim.name: claim.spec for claim in workload.claims}
+    path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
+    template = reduce(lambda part, key: _mapping(part.get(key)), path.split("."), raw)
+    spec = template.get("spec")
+    if not isinstance(spec, Mapping):
+        raise ObjectError(object_name(kind, raw), path, "is missing, so there is no pod to decide about")
     if kind == "DaemonSet":
-        pod_spec["tolerations"] = [*(pod_spec.get("tolerations") or ()), *_DAEMON_TOLERATIONS]
-    own = {"name": f"{metadata.get('name', '')}-0", "namespace": metadata.get("namespace") or "default"}
-    return {"metadata": {**_mapping(template.get("metadata")), **own}, "spec": pod_spec}
+        spec = {**spec, "tolerations": [*(spec.get("tolerations") or ()), *_DAEMON_TOLERATIONS]}
+    own = {"name": f"{workload.name}-0", "namespace": raw["metadata"].get("namespace")}
+    try:
+        pod = SCHEDULED_POD.read({"metadata": {**_mapping(template.get("metadata")), **own}, "spec": spec})
+    except ObjectError as error:
+        raise type(error)(object_name(kind, raw), f"{path}.{error.field}", error.problem) from error
+    mounted = (volume for volume in pod.volumes if volume.name not in own_claims)
+    created = (ClaimVolume(volume, f"{volume}-{pod.name}", claim) for volume, claim in own_claims.items())
+    return Pod(pod.namespace, pod.name, volumes=(*mounted, *created), scheduling=pod.scheduling)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -91,10 +95,6 @@ Command = tuple[str, ...]
 """The words of a command line."""
 
 _VOLUMES: Final = "volumes.longhorn.io"
-_REPLICAS: Final = "replicas.longhorn.io"
-# A rebuild begins within seconds; how long it takes depends on the data.
-_UNTIL_REBUILD: Final = "2m"
-_UNTIL_HEALTHY: Final = "24h"
 
 
 def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_balanced: bool) -> tuple[Command, ...]:
@@ -116,28 +116,23 @@ def replica_move_commands(volume: Volume, replica: str, namespace: str, *, auto_
         afterwards["replicaAutoBalance"] = volume.replica_auto_balance or "ignored"
     kubectl = ("kubectl", "-n", namespace)
     number = volume.number_of_replicas
+    wait = (*kubectl, "wait", f"{_VOLUMES}/{volume.name}")
+    robustness = "--for=jsonpath={.status.robustness}="
     # Each must succeed before the next one: the replica is deleted only when the volume has one more healthy replica
-    # than it needs.
-    commands = (
+    # than it needs. A rebuild begins within seconds; how long it takes depends on the data.
+    return (
         _patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number + 1, **meanwhile}}),
-        _wait(kubectl, volume, "degraded", _UNTIL_REBUILD),
-        _wait(kubectl, volume, "healthy", _UNTIL_HEALTHY),
+        (*wait, f"{robustness}degraded", "--timeout=2m"),
+        (*wait, f"{robustness}healthy", "--timeout=24h"),
         _patch(namespace, _VOLUMES, volume.name, {"spec": {"numberOfReplicas": number}}),
-        (*kubectl, "delete", _REPLICAS, replica),
+        (*kubectl, "delete", "replicas.longhorn.io", replica),
+        *([_patch(namespace, _VOLUMES, volume.name, {"spec": afterwards})] if afterwards else ()),
     )
-    if not afterwards:
-        return commands
-    return (*commands, _patch(namespace, _VOLUMES, volume.name, {"spec": afterwards}))
 
 
 def _patch(namespace: str, kind: str, name: str, body: dict[str, Any]) -> Command:
     text = json.dumps(body, separators=(",", ":"))
     return ("kubectl", "-n", namespace, "patch", kind, name, "--type=merge", "-p", text)
-
-
-def _wait(kubectl: Command, volume: Volume, robustness: str, timeout: str) -> Command:
-    condition = f"--for=jsonpath={{.status.robustness}}={robustness}"
-    return (*kubectl, "wait", f"{_VOLUMES}/{volume.name}", condition, f"--timeout={timeout}")
 
 
 def patch_setting(name: str, namespace: str, value: str) -> Command:

@@ -8,7 +8,7 @@ EndpointSlice.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -63,13 +63,9 @@ class _Port(Wire):
     protocol: str | None = None
 
 
-class _Conditions(Wire):
-    ready: bool | None = None
-
-
 class _Endpoint(Wire):
     addresses: list[str] | None = None
-    conditions: _Conditions | None = None
+    conditions: dict[str, bool | None] | None = None
     node_name: str | None = None
 
 
@@ -88,7 +84,7 @@ def endpoint_slice(raw: bytes, service: LeaderService) -> Slice:
     ports = wire.ports or ()
     endpoints = wire.endpoints or ()
     # kube-proxy takes an absent `ready` as true.
-    ready = [entry for entry in endpoints if entry.conditions is None or entry.conditions.ready is not False]
+    ready = [entry for entry in endpoints if (entry.conditions or {}).get("ready") is not False]
     return Slice(
         address_type=wire.address_type,
         endpoints=tuple(
@@ -99,7 +95,7 @@ def endpoint_slice(raw: bytes, service: LeaderService) -> Slice:
             for port in ports
         ),
         labels=wire.metadata.labels or {},
-        plain=_has_only_port(ports, service.port_name)
+        plain=[(port.name, port.protocol or _TCP) for port in ports] == [(service.port_name, _TCP)]
         and len(ready) == len(endpoints)
         and all(len(entry.addresses or ()) <= 1 for entry in endpoints),
     )
@@ -128,10 +124,6 @@ def version_precondition(raw: bytes) -> dict[str, Any]:
     """
     metadata = msgspec.json.decode(raw)["metadata"]
     return {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}
-
-
-def _has_only_port(ports: Sequence[_Port], name: str) -> bool:
-    return len(ports) == 1 and ports[0].name == name and ports[0].protocol in {None, _TCP}
 
 
 def _canonical(address: str) -> str:

@@ -4,7 +4,7 @@ field. The metadata of an object of any kind is read even if the rest of the obj
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -103,44 +103,34 @@ def object_name(kind: str, raw: object) -> str:
     return f"{kind} {f'{namespace}/' if namespace else ''}{metadata.get('name')}"
 
 
-class _Metadata(Wire):
+_HEADER_KEYS: Final = {"version": "resourceVersion", "created": "creationTimestamp", "deleted": "deletionTimestamp"}
+
+
+class Header(Struct, frozen=True, rename=_HEADER_KEYS):
+    """An object's name, version, UID, times of creation and deletion (RFC 3339), and finalizers."""
+
     name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
-    finalizers: list[str] | None = None
-
-
-class _Object(Wire):
-    metadata: _Metadata
-
-
-class Header(Struct, frozen=True):
-    """An object's name, version, deletion, finalizers, UID and time of creation (RFC 3339)."""
-
-    name: str
-    version: str
-    deleting: bool
-    finalizers: tuple[str, ...]
+    version: str = ""
     uid: str = ""
     created: str = ""
+    deleted: str | None = None
+    finalizers: tuple[str, ...] = ()
+
+    @property
+    def deleting(self) -> bool:
+        return self.deleted is not None
+
+
+class _Object(Struct):
+    metadata: Header
 
 
 def header(raw: bytes | msgspec.Raw) -> Header:
     """The header of an object."""
     try:
-        metadata = msgspec.json.decode(raw, type=_Object).metadata
+        return msgspec.json.decode(raw, type=_Object).metadata
     except msgspec.DecodeError as error:
         raise ObjectError("an object", "metadata", str(error)) from error
-    return Header(
-        name=metadata.name,
-        version=metadata.resource_version,
-        deleting=metadata.deletion_timestamp is not None,
-        finalizers=tuple(metadata.finalizers or ()),
-        uid=metadata.uid,
-        created=metadata.creation_timestamp or "",
-    )
 
 
 def stored_body(raw: bytes) -> dict[str, Any]:

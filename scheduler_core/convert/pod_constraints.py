@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -359,7 +358,7 @@ def amount(value: Amount | None, field: str, scale: int = 1) -> int:
     if value is None or value == "":
         return 0
     try:
-        parsed = _parse_cached(str(value), scale)
+        parsed = parse_clamped(str(value), scale)
     except QuantityError as error:
         raise ObjectError("", field, str(error)) from error
     if parsed < 0:
@@ -370,6 +369,3 @@ def amount(value: Amount | None, field: str, scale: int = 1) -> int:
 def resource_amount(name: str, value: Amount | None, field: str) -> int:
     """An amount of a resource: CPU in millicores, all others in whole units."""
     return amount(value, field, MILLI if name == CPU else 1)
-
-
-_parse_cached = lru_cache(maxsize=4096)(parse_clamped)

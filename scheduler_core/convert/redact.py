@@ -10,7 +10,7 @@ some parameters of Longhorn's own StorageClasses (other parameters hold URLs wit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -18,8 +18,7 @@ import msgspec
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.convert.fields import Fields
 from scheduler_core.convert.generic import NAMESPACE, NODE, SCHEDULED_POD, TEMPLATE
-from scheduler_core.convert.kube import Workload, workload_pod
-from scheduler_core.convert.kubectl import AppliedWorkload
+from scheduler_core.convert.kubectl import WORKLOAD_FIELDS, read_pod
 from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
 from scheduler_core.model.kube import (
@@ -59,7 +58,7 @@ def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> di
         body = _merge(body, _omit_none(msgspec.to_builtins(filtered)))
     # Claims may select free PersistentVolumes by any label.
     selectable = isinstance(model, PersistentVolume) and model.available is not None
-    _redact_metadata(body, keep_label=_every_label if selectable else _KEPT_LABELS.get(kind.field, _no_label))
+    _redact_metadata(body, _EVERY_LABEL if selectable else _KEPT_LABELS.get(kind.field, ()))
     if kind.field == "storage_classes":
         parameters = body.pop("parameters", {})
         if body.get("provisioner") == PROVISIONER:
@@ -81,14 +80,12 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     """A StatefulSet as data: what predictions read of it."""
     kind = "StatefulSet"
-    workload = decode_json(kind, raw, Workload)
-    workload_pod(kind, workload)  # what is written must be readable
-    body = _omit_none(msgspec.to_builtins(workload))
-    for wire in (AppliedWorkload, TEMPLATE.wire):
-        body = _merge(body, _omit_none(msgspec.to_builtins(decode_json(kind, raw, wire))))
+    wires = [decode_json(kind, raw, wire) for wire in (WORKLOAD_FIELDS[kind].wire, TEMPLATE.wire)]
+    read_pod(kind, msgspec.json.decode(raw))  # what is written must be readable
+    body = _merge(*(_omit_none(msgspec.to_builtins(wire)) for wire in wires))
     metadata = body["spec"]["template"].setdefault("metadata", {})
     labels = metadata.get("labels", {})
-    _redact_metadata(body, keep_label=_no_label)
+    _redact_metadata(body)
     # The labels of its template are for `keep_selected_labels`.
     metadata["labels"] = labels
     return {"apiVersion": "apps/v1", "kind": kind, **body}
@@ -96,7 +93,9 @@ def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 
 def selects_namespaces(objects: Iterable[dict[str, Any]]) -> bool:
     """Whether a pod, or a workload's template, selects namespaces by their labels."""
-    return any("namespaceSelector" in json.dumps(_pod_spec(raw).get("affinity", {})) for raw in objects)
+    # The spec of a workload's pods is in its template.
+    specs = [spec.get("template", {}).get("spec", spec) for spec in (raw.get("spec", {}) for raw in objects)]
+    return any("namespaceSelector" in json.dumps(spec.get("affinity", {})) for spec in specs)
 
 
 def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
@@ -112,17 +111,7 @@ def keep_selected_labels(objects: Iterable[dict[str, Any]]) -> None:
         spec = raw.get("spec", {})
         keys |= _selector_keys([spec.get("affinity"), spec.get("topologySpreadConstraints")])
     for raw in labelled:
-        labels = raw["metadata"].pop("labels", {})
-        selected = {key: text for key, text in labels.items() if key in keys}
-        if selected:
-            raw["metadata"]["labels"] = selected
-
-
-def _pod_spec(raw: dict[str, Any]) -> dict[str, Any]:
-    """The spec of a pod, or of a workload's template; of another object its own."""
-    spec: dict[str, Any] = raw.get("spec", {})
-    template_spec: dict[str, Any] = spec.get("template", {}).get("spec", spec)
-    return template_spec
+        _keep_entries(raw["metadata"], "labels", keys)
 
 
 def _selector_keys(value: Any) -> set[str]:
@@ -144,19 +133,12 @@ def _merge(first: Any, second: Any) -> Any:
     return first
 
 
-def _no_label(_: str) -> bool:
-    return False
-
-
-def _every_label(_: str) -> bool:
-    return True
-
-
-_KEPT_LABELS: Final[Mapping[str, Callable[[str], bool]]] = {
-    "nodes": _every_label,
+_EVERY_LABEL: Final = None
+_KEPT_LABELS: Final[Mapping[str, tuple[str, ...] | None]] = {
+    "nodes": _EVERY_LABEL,
     # `keep_selected_labels` removes most of them once all pods are known.
-    "pods": _every_label,
-    "disk_schedules": lambda key: key == MIRROR_LABEL,
+    "pods": _EVERY_LABEL,
+    "disk_schedules": (MIRROR_LABEL,),
 }
 
 
@@ -166,16 +148,19 @@ def _omit_none(value: Any) -> Any:
     return [_omit_none(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
-def _redact_metadata(value: Any, *, keep_label: Callable[[str], bool]) -> None:
+def _redact_metadata(value: Any, labels: tuple[str, ...] | None = ()) -> None:
     # Nested objects, too: a volume claim template has metadata of its own.
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _redact_metadata(entry, keep_label=_no_label)
+        _redact_metadata(entry)
     metadata = value.get("metadata") if isinstance(value, dict) else None
-    if not isinstance(metadata, dict):
-        return
-    annotations = {key: text for key, text in metadata.pop("annotations", {}).items() if key in _ANNOTATIONS}
-    labels = {key: text for key, text in metadata.pop("labels", {}).items() if keep_label(key)}
-    if annotations:
-        metadata["annotations"] = annotations
-    if labels:
-        metadata["labels"] = labels
+    if isinstance(metadata, dict):
+        _keep_entries(metadata, "annotations", _ANNOTATIONS)
+        _keep_entries(metadata, "labels", labels)
+
+
+def _keep_entries(metadata: dict[str, Any], field: str, keys: Collection[str] | None) -> None:
+    """Keeps the entries of these keys, all for None."""
+    entries = metadata.pop(field, {})
+    kept = {key: text for key, text in entries.items() if keys is None or key in keys}
+    if kept:
+        metadata[field] = kept

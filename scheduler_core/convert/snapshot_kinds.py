@@ -43,20 +43,16 @@ def _join_disks(spec_disks: dict[str, Any] | None, status_disks: dict[str, Any] 
     return tuple(disks)
 
 
-class _FileSpec(Wire):
-    eviction_requested: bool | None = None
-
-
-def _sort_disks(files: dict[str, _FileSpec | None] | None) -> tuple[str, ...]:
-    return tuple(sorted(files or ()))
-
-
 LONGHORN_NODE: Final = Fields(
     "Node.longhorn.io", longhorn.Node, disks=(_join_disks, map_of(_DISK.part("spec")), map_of(_DISK.part("status")))
 )
 VOLUME: Final = Fields("Volume.longhorn.io", longhorn.Volume)
 REPLICA: Final = Fields("Replica.longhorn.io", longhorn.Replica)
-BACKING_IMAGE: Final = Fields("BackingImage.longhorn.io", longhorn.BackingImage, disks=_sort_disks)
+BACKING_IMAGE: Final = Fields(
+    "BackingImage.longhorn.io",
+    longhorn.BackingImage,
+    disks=(lambda files: tuple(sorted(files or ())), map_of(Wire | None)),
+)
 BACKUP: Final = Fields("Backup.longhorn.io", longhorn.Backup)
 ENGINE_IMAGE: Final = Fields("EngineImage.longhorn.io", longhorn.EngineImage)
 INSTANCE_MANAGER: Final = Fields("InstanceManager.longhorn.io", longhorn.InstanceManager)

@@ -50,7 +50,7 @@ class InstalledPod(Struct, frozen=True):
     requests_extender: Annotated[bool, "spec.containers", "spec.initContainers"] = False
     scheduler_name: Annotated[str, "spec.schedulerName"] = DEFAULT_SCHEDULER  # the kube-scheduler that places it
     # Names of the claims that it mounts, those of ephemeral volumes included.
-    claims: Annotated[tuple[str, ...], "metadata.name", "spec.volumes"] = ()
+    claims: Annotated[tuple[str, ...], "metadata", "spec.volumes"] = ()
 
     @property
     def key(self) -> str:

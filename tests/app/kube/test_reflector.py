@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from app.kube.client import KubeClient
 from app.kube.reflector import QUIET_SECONDS, CacheStatus, Key, Phase, Reflector, Timing
-from app.kube.resources import LONGHORN_REPLICAS, Resource
+from app.kube.resources import Resource
 from app.memory import AnswerMemory, resident_memory
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
@@ -226,20 +226,22 @@ async def test_a_server_that_ends_every_watch_at_once_gets_no_flood_of_requests(
 
 
 async def test_an_unreadable_object_is_counted_and_the_others_are_delivered(tmp_path: Path) -> None:
+    """Without a new list: anybody may create objects, and a cache that lists is behind."""
     async with running_reflector(tmp_path, thing("a", 1), thing("b", "?"), thing("c", 3)) as world:
         await world.wait_for(a=1, c=3)
         await world.wait_for_watch()
         assert world.status.unreadable == {("n", "b"): "Thing b: value: is no number"}
-        await world.api.put(PATH, thing("c", None), thing("a", 2))
+        await world.api.put(PATH, thing("c", None), thing("new", "?"), thing("a", 2))
         await world.wait_for(a=2)
-        assert set(world.status.unreadable) == {("n", "b"), ("n", "c")}
+        assert set(world.status.unreadable) == {("n", "b"), ("n", "c"), ("n", "new")}
+        await world.api.remove(PATH, "new", "n")
         await world.api.put(PATH, thing("b", 5), thing("c", 6))
         await world.wait_for(a=2, b=5, c=6)
         assert world.status.unreadable == {}
         await world.api.put(PATH, thing("c", None))
         await world.api.remove(PATH, "c", "n")
         await world.wait_for(a=2, b=5)
-        assert world.status.unreadable == {}
+        assert (world.status.unreadable, world.status.lists) == ({}, 1)
 
 
 async def test_an_event_larger_than_any_buffer_is_read(tmp_path: Path) -> None:
@@ -415,32 +417,24 @@ async def test_catching_up_during_a_list_waits_for_later_changes(tmp_path: Path)
         assert world.handler.values == {"a": 2}
 
 
-async def test_catching_up_ends_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.kube.reflector._BACKOFF", Backoff(30.0, 30.0))
+@pytest.mark.parametrize("pause", ["_BACKOFF", "_MISSING_RETRY_INTERVAL"])
+async def test_catching_up_ends_a_pause(pause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it a list may have failed, or the kind may still be missing."""
     api = FakeApi()
-    api.plans["list"].append(failing(500))
-    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
+    if pause == "_BACKOFF":
+        monkeypatch.setattr("app.kube.reflector._BACKOFF", Backoff(30.0, 30.0))
+        api.plans["list"].append(failing(500))
+    else:
+        monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 30.0)
+        api.missing.add(PATH)
+    async with running_reflector(tmp_path, thing("a", 1), api=api) as world, asyncio.timeout(6):
         await until("the failure", lambda: world.status.problem)
-        async with asyncio.timeout(3):
+        if api.missing:
+            assert world.status.phase is Phase.MISSING
             await world.reflector.catch_up()
-        assert world.handler.values == {"a": 1}
-
-
-async def test_catching_up_checks_whether_a_missing_kind_is_still_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 30.0)
-    api = FakeApi()
-    api.missing.add(PATH)
-    async with running_reflector(tmp_path, api=api) as world:
-        await until("the absence", lambda: world.status.phase is Phase.MISSING)
-        async with asyncio.timeout(3):
-            await world.reflector.catch_up()
-        assert world.handler.values == {}
-        api.missing.clear()
-        api.add(PATH, thing("a", 1))
-        async with asyncio.timeout(3):
-            await world.reflector.catch_up()
+            assert world.handler.values == {}
+            api.missing.clear()
+        await world.reflector.catch_up()
         assert world.handler.values == {"a": 1}
 
 
@@ -489,26 +483,9 @@ def test_every_decoder_raises_object_errors_only(kind: SnapshotKind) -> None:
     assert refused >= 12
 
 
-def test_labels_are_the_resource_names_of_rbac() -> None:
-    assert LONGHORN_REPLICAS.label == "replicas.longhorn.io"
-
-
 def test_a_cache_may_be_behind_if_its_watch_is_silent_for_longer_than_bookmarks_take() -> None:
     status = CacheStatus(phase=Phase.SYNCED, last_line_at=100.0)
     assert status.behind(100.0 + QUIET_SECONDS) == 0.0
     assert status.behind(100.0 + QUIET_SECONDS + 5) == 5.0
     status.disconnected_at = 100.0 + QUIET_SECONDS
     assert status.behind(100.0 + QUIET_SECONDS + 30) == 30.0
-
-
-async def test_objects_that_were_never_readable_cause_no_list(tmp_path: Path) -> None:
-    """Anybody may create objects, and a cache that lists is behind."""
-    async with running_reflector(tmp_path, thing("a", 1)) as world:
-        await world.wait_for(a=1)
-        await world.wait_for_watch()
-        for number in range(20):
-            await world.api.put(PATH, thing(f"bad-{number}", "?"))
-        await world.api.put(PATH, thing("b", 2))
-        await world.wait_for(a=1, b=2)
-        assert len(world.status.unreadable) == 20
-        assert world.status.lists == 1

@@ -29,19 +29,13 @@ def _placement(review: Object) -> Placement | str:
 
 
 def test_an_update_that_gives_a_replica_its_place_is_a_placement() -> None:
-    assert admission.admission_request(_review()) == admission.AdmissionRequest("review-1", False, PLACEMENT)
-
-
-def test_a_strict_local_replica_brings_its_node() -> None:
-    placement = replace(PLACEMENT, hard_node_affinity="n", linked_clone_source="r0", data_engine="v2")
-    assert _placement(placement_review(placement)) == placement
-
-
-def test_a_dry_run_is_known_as_one() -> None:
-    """Nothing may be remembered of it."""
+    """Of a dry run nothing may be remembered."""
     review = _review()
+    assert admission.admission_request(review) == admission.AdmissionRequest("review-1", False, PLACEMENT)
     review["request"]["dryRun"] = True
     assert admission.admission_request(review).dry_run
+    strict_local = replace(PLACEMENT, hard_node_affinity="n", linked_clone_source="r0", data_engine="v2")
+    assert _placement(placement_review(strict_local)) == strict_local
 
 
 def _trial(**changes: Any) -> Object:
@@ -165,33 +159,25 @@ def _apply(patch: list[dict[str, Any]], raw: Object) -> Object:
     return result
 
 
-def test_a_patch_changes_disk_path_and_disk_label_alone() -> None:
-    """The result is what Longhorn would have written for the other disk."""
-    after = replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/")
+@pytest.mark.parametrize(
+    ("change", "replaced"),
+    [
+        ({"disk": "n-disk-2", "disk_path": "/disk-2/"}, ["spec/diskID", "spec/diskPath", "metadata/labels/longhorndiskuuid"]),
+        ({"disk": "n-disk-2"}, ["spec/diskID", "metadata/labels/longhorndiskuuid"]),
+        ({"node": "m", "disk": "m-disk-1"},
+         ["spec/nodeID", "spec/diskID", "metadata/labels/longhornnode", "metadata/labels/longhorndiskuuid"]),
+    ],
+    ids=["another disk", "a disk of the same path", "another node"],
+)  # fmt: skip
+def test_a_patch_makes_what_longhorn_would_have_written(change: dict[str, Any], replaced: list[str]) -> None:
+    """It tests every old value first, and replaces no other field."""
+    after = replace(PLACEMENT, **change)
     patch = admission.placement_patch(PLACEMENT, after, has_annotations=False)
-    before = _review()["request"]["object"]
+    assert [operation["op"] for operation in patch] == ["test"] * 5 + ["replace"] * len(replaced) + ["add"]
+    assert [operation["path"][1:] for operation in patch if operation["op"] == "replace"] == replaced
     expected = placement_review(after)["request"]["object"]
-    expected["metadata"]["annotations"] = {REVIEWED: "n/n-disk-2/disk-2/"}
-    assert _apply(patch, before) == expected
-    assert [operation["path"] for operation in patch if operation["op"] == "replace"] == [
-        "/spec/diskID",
-        "/spec/diskPath",
-        "/metadata/labels/longhorndiskuuid",
-    ]
-
-
-def test_a_patch_tests_every_old_value_first() -> None:
-    patch = admission.placement_patch(
-        PLACEMENT, replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/"), has_annotations=False
-    )
-    operations = [operation["op"] for operation in patch]
-    assert operations == ["test"] * 5 + ["replace"] * 3 + ["add"]
-
-
-def test_disks_of_one_path_keep_it() -> None:
-    patch = admission.placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2"), has_annotations=True)
-    replaced = [operation["path"] for operation in patch if operation["op"] == "replace"]
-    assert replaced == ["/spec/diskID", "/metadata/labels/longhorndiskuuid"]
+    expected["metadata"]["annotations"] = {REVIEWED: after.place}
+    assert _apply(patch, _review()["request"]["object"]) == expected
 
 
 @pytest.mark.parametrize("annotations", [{}, {"other": "value"}])
@@ -209,13 +195,6 @@ def test_a_placement_that_stays_is_noted_as_reviewed(annotations: dict[str, str]
     assert patched == before
 
 
-def test_a_patch_to_another_node_changes_node_and_both_labels() -> None:
-    after = replace(PLACEMENT, node="m", disk="m-disk-1")
-    patched = _apply(admission.placement_patch(PLACEMENT, after, has_annotations=False), _review()["request"]["object"])
-    del patched["metadata"]["annotations"]
-    assert patched == placement_review(after)["request"]["object"]
-
-
 def test_every_answer_allows_the_update() -> None:
     patch = [{"op": "replace", "path": "/spec/diskID", "value": "n-disk-2"}]
     review = admission.admission_response("review-1", patch)
@@ -223,9 +202,6 @@ def test_every_answer_allows_the_update() -> None:
     assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     assert (response["uid"], response["allowed"], response["patchType"]) == ("review-1", True, "JSONPatch")
     assert json.loads(b64decode(response["patch"])) == patch
-
-
-def test_an_answer_without_a_patch_has_no_patch_type() -> None:
     assert admission.admission_response("review-1", [])["response"] == {"uid": "review-1", "allowed": True}
 
 

@@ -36,26 +36,23 @@ def test_a_quantity_beyond_64_bits_counts_as_the_largest(text: str | float) -> N
     assert (node.cpu, node.memory, node.pods) == (MAX, MAX, MAX)
 
 
-def test_requests_of_all_containers_add_up() -> None:
-    pod = read_pod(container(cpu="0.0005", memory="1.1"), container(cpu=1, memory="1Ki"))
-    assert (pod.cpu, pod.memory) == (1001, 1026)
-
-
-def test_a_missing_request_is_the_limit() -> None:
-    pod = read_pod(container(cpu="1", limits={"cpu": "2", "memory": "3"}))
-    assert (pod.cpu, pod.memory, pod.nonzero_memory) == (1000, 3, 3)
-
-
-def test_the_priorities_assume_missing_requests() -> None:
-    """They assume 100m and 200Mi per container; an explicit zero counts."""
-    pod = read_pod(container(), container(cpu="0", memory="0"), container(cpu="1"), {})
-    assert (pod.cpu, pod.memory) == (1000, 0)
-    assert (pod.nonzero_cpu, pod.nonzero_memory) == (1200, 600 * MI)
-
-
-def test_init_containers_do_not_count() -> None:
-    """As in Kubernetes 1.1."""
-    assert read_pod(container(cpu="1"), initContainers=[container(cpu="9")]).cpu == 1000
+@pytest.mark.parametrize(
+    ("containers", "cpu", "memory", "nonzero"),
+    [
+        pytest.param([container(cpu="0.0005", memory="1.1"), container(cpu=1, memory="1Ki")], 1001, 1026, (1001, 1026), id="sum"),
+        pytest.param([container(cpu="1", limits={"cpu": "2", "memory": "3"})], 1000, 3, (1000, 3), id="the limit"),
+        pytest.param(
+            [container(), container(cpu="0", memory="0"), container(cpu="1"), {}], 1000, 0, (1200, 600 * MI),
+            id="an explicit zero counts, and a missing request as 100m and 200Mi",
+        ),
+    ],
+)  # fmt: skip
+def test_requests_of_all_containers_count(
+    containers: list[dict[str, Any]], cpu: int, memory: int, nonzero: tuple[int, int]
+) -> None:
+    """Those of init containers do not, as in Kubernetes 1.1."""
+    pod = read_pod(*containers, initContainers=[container(cpu="9")])
+    assert (pod.cpu, pod.memory, (pod.nonzero_cpu, pod.nonzero_memory)) == (cpu, memory, nonzero)
 
 
 @pytest.mark.parametrize(("host_network", "ports"), [(False, {81, 90}), (True, {80, 81, 90})])
@@ -84,11 +81,8 @@ def test_the_phase_alone_decides_whether_a_pod_is_finished(phase: str | None, fi
     assert SCHEDULED_POD.read(raw).finished is finished
 
 
-def test_a_pod_of_only_a_name_has_defaults() -> None:
-    assert SCHEDULED_POD.read({"metadata": {"name": "x"}}) == Pod("default", "x", scheduling=PodScheduling(ready=False))
-
-
 def test_a_pod_has_its_identity_labels_and_node_selector() -> None:
+    assert SCHEDULED_POD.read({"metadata": {"name": "x"}}) == Pod("default", "x", scheduling=PodScheduling(ready=False))
     raw = {
         "metadata": {"name": "x", "namespace": "shop", "uid": "u", "labels": {"app": "web"}},
         "spec": {"nodeName": "n", "nodeSelector": {"disk": "ssd"}},

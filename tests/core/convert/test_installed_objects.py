@@ -43,8 +43,9 @@ def test_a_pods_port_is_the_one_for_http_wherever_it_is() -> None:
 
 
 @pytest.mark.parametrize(("name", "tls"), [("http", False), ("https", True), (None, False)])
-def test_a_services_port_says_whether_it_takes_tls(name: str | None, tls: bool) -> None:
-    assert service_address(raw({"clusterIP": "10.43.0.9", "ports": [{"name": name, "port": 9504}]})).tls is tls
+def test_a_service_has_an_address_and_a_port_that_may_take_tls(name: str | None, tls: bool) -> None:
+    address = service_address(raw({"clusterIP": "10.43.0.9", "ports": [{"name": name, "port": 9504}]}))
+    assert (address.cluster_ip, address.port, address.tls) == ("10.43.0.9", 9504, tls)
 
 
 def test_a_pod_has_its_address_port_account_and_claims() -> None:
@@ -74,20 +75,18 @@ def test_a_pod_asks_by_the_resource_or_by_a_second_scheduler(spec: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("phase", "live"), [("Running", True), ("Pending", True), ("Failed", False), ("Succeeded", False)]
+    ("phase", "deleted", "live"),
+    [
+        ("Running", None, True),
+        ("Pending", None, True),
+        ("Failed", None, False),
+        ("Succeeded", None, False),
+        ("Running", "2026-01-01T00:00:00Z", False),
+    ],
 )
-def test_a_finished_pod_is_not_live(phase: str, live: bool) -> None:
-    assert installed_pod(raw({}, {"phase": phase})).live is live
-
-
-def test_a_pod_that_is_being_deleted_is_not_live() -> None:
-    metadata = {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    assert not installed_pod(json.dumps({"metadata": metadata}).encode()).live
-
-
-def test_a_service_has_an_address_and_a_port() -> None:
-    address = service_address(raw({"clusterIP": "10.43.0.9", "ports": [{"port": 9504}]}))
-    assert (address.cluster_ip, address.port) == ("10.43.0.9", 9504)
+def test_a_pod_that_is_finished_or_being_deleted_is_not_live(phase: str, deleted: str | None, live: bool) -> None:
+    body = {"metadata": {"name": "a", "deletionTimestamp": deleted}, "status": {"phase": phase}}
+    assert installed_pod(json.dumps(body).encode()).live is live
 
 
 @pytest.mark.parametrize(
@@ -105,9 +104,10 @@ def test_an_event_counts_when_it_happened_last(times: dict[str, Any], last: str)
     assert (failure.pod, failure.message, failure.last) == ("shop/db-0", "no", last)
 
 
-@pytest.mark.parametrize(("spec", "tracks"), [({"storageCapacity": True}, True), ({}, False)])
-def test_a_driver_may_track_capacity(spec: dict[str, Any], tracks: bool) -> None:
-    assert csi_driver_tracks_capacity(raw(spec)) is tracks
+@pytest.mark.parametrize("value", [True, False, None])
+def test_a_review_may_allow_and_a_driver_may_track_capacity(value: bool | None) -> None:
+    assert csi_driver_tracks_capacity(raw({"storageCapacity": value})) is bool(value)
+    assert is_allowed(raw({}, {"allowed": value})) is bool(value)
 
 
 def test_a_review_asks_for_a_service_account() -> None:
@@ -118,11 +118,6 @@ def test_a_review_asks_for_a_service_account() -> None:
     assert attributes["namespace"] == "longhorn-system"
     everywhere = access_review(Permission("list", "", "pods", everywhere=True), "longhorn-system", "me")
     assert everywhere["spec"]["resourceAttributes"]["namespace"] == ""
-
-
-@pytest.mark.parametrize(("status", "allowed"), [({"allowed": True}, True), ({"allowed": False}, False), ({}, False)])
-def test_an_answered_review_allows_or_not(status: dict[str, Any], allowed: bool) -> None:
-    assert is_allowed(json.dumps({"status": status}).encode()) is allowed
 
 
 def test_a_probe_pod_fits_nowhere_and_never_starts() -> None:
