@@ -11,9 +11,15 @@ from msgspec import Struct
 
 from scheduler_core.convert.fields import Fields, list_of, value_at
 from scheduler_core.convert.meta import Metadata, OwnerReference, Wire, WireCondition, conditions, subject
-from scheduler_core.convert.pod_constraints import WireNodeSelector, WireRequirement, label_selector
+from scheduler_core.convert.pod_constraints import (
+    WireLabelSelector,
+    WireNodeSelector,
+    label_selector,
+    node_selector_terms,
+)
 from scheduler_core.errors import ObjectError, OversizeError
 from scheduler_core.model import kube
+from scheduler_core.model.constraints import LabelSelector, Requirement
 from scheduler_core.model.generic import DisruptionBudget, is_current
 from scheduler_core.model.kube import condition
 
@@ -25,22 +31,15 @@ POD_PHASE: Final = value_at("Pod", "status.phase", "")
 VOLUME_SNAPSHOT_CONTENT: Final = Fields("VolumeSnapshotContent", kube.VolumeSnapshotContent)
 
 
-def _label_requirements(wire: list[WireRequirement] | None) -> tuple[kube.LabelRequirement, ...]:
-    return tuple(kube.LabelRequirement(entry.key, entry.operator, tuple(entry.values or ())) for entry in wire or ())
-
-
-def _label_selector(
-    labels: dict[str, str] | None, expressions: list[WireRequirement] | None
-) -> tuple[kube.LabelRequirement, ...]:
-    equal = (kube.LabelRequirement(key, "In", (value,)) for key, value in sorted((labels or {}).items()))
-    return (*equal, *_label_requirements(expressions))
-
-
 def _owners(owners: list[OwnerReference] | None) -> tuple[tuple[str, str, str], ...]:
     return tuple((owner.kind, owner.name, owner.uid) for owner in owners or ())
 
 
-_CLAIM_SPEC: Final = Fields("", kube.ClaimSpec, selector=_label_selector)
+def _claim_selector(wire: WireLabelSelector | None) -> LabelSelector | None:
+    return LabelSelector() if wire is None else label_selector(wire)
+
+
+_CLAIM_SPEC: Final = Fields("", kube.ClaimSpec, selector=_claim_selector)
 # Templates of claims need no metadata.
 CLAIM: Final = Fields("PersistentVolumeClaim", kube.Claim, needs_metadata=False, spec=_CLAIM_SPEC, owners=_owners)
 CLAIM_VOLUME: Final = Fields("", kube.ClaimVolume, template=CLAIM)
@@ -99,20 +98,13 @@ POD: Final = Fields(
 )
 
 
-def _node_affinity(required: WireNodeSelector | None) -> tuple[tuple[kube.LabelRequirement, ...], ...] | None:
+def _node_affinity(required: WireNodeSelector | None) -> tuple[tuple[Requirement, ...], ...] | None:
     """The terms that can be met, None if every node will do (CheckNodeAffinity of
     k8s.io/component-helpers/storage/volume).
     """
-    if required is None:
-        return None
-    # An empty term selects no node. The rule reads a node's labels and not its name, so requirements on fields are met
-    # if they are valid.
-    return tuple(
-        _label_requirements(term.match_expressions)
-        for term in required.node_selector_terms or ()
-        if (term.match_expressions or term.match_fields)
-        and all(entry.operator in ("In", "NotIn") and len(entry.values or ()) == 1 for entry in term.match_fields or ())
-    )
+    terms = node_selector_terms(required)
+    # The rule reads a node's labels and not its name, so requirements on fields are met if they are valid.
+    return None if terms is None else tuple(term.labels for term in terms)
 
 
 _AVAILABLE_VOLUME: Final = Fields("", kube.AvailableVolume, node_affinity=_node_affinity)

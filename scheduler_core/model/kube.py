@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
-from scheduler_core.model.constraints import NO_SCHEDULING, PodScheduling
+from scheduler_core.model.constraints import NO_SCHEDULING, LabelSelector, PodScheduling, Requirement
 from scheduler_core.model.quantity import Amount, read_clamped, read_quantity
 
 FILESYSTEM: Final = "Filesystem"
@@ -56,14 +56,6 @@ class Node(Struct, frozen=True):
     conditions: Annotated[tuple[Condition, ...], "status.conditions"] = ()
 
 
-class LabelRequirement(Struct, frozen=True):
-    """One requirement of a label selector or of a node selector."""
-
-    key: Annotated[str, "key"]
-    operator: Annotated[str, "operator"]
-    values: Annotated[tuple[str, ...], "values"] = ()
-
-
 def _class_name(annotations: dict[str, str] | None, name: str | None) -> str | None:
     """The beta annotation for the class still wins, as in Kubernetes' GetPersistentVolumeClaimClass."""
     return (annotations or {}).get(STORAGE_CLASS_ANNOTATION, name)
@@ -93,10 +85,8 @@ class ClaimSpec(Struct, frozen=True):
     source_claim: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source_claim] = ""
     # The VolumeSnapshot it is restored from.
     source_snapshot: Annotated[str, "spec.dataSource.kind", "spec.dataSource.name", _source_snapshot] = ""
-    # Requirements on the labels of an existing PersistentVolume; all must be met.
-    selector: Annotated[
-        tuple[LabelRequirement, ...], "spec.selector.matchLabels", "spec.selector.matchExpressions"
-    ] = ()
+    # Selects existing PersistentVolumes by their labels, without any part all of them; None if it cannot be read.
+    selector: Annotated[LabelSelector | None, "spec.selector"] = LabelSelector()
     volume_mode: Annotated[str, "spec.volumeMode"] = FILESYSTEM
     # The name of its VolumeAttributesClass, "" for none.
     attributes_class: Annotated[str, "spec.volumeAttributesClassName"] = ""
@@ -200,7 +190,7 @@ class AvailableVolume(Struct, frozen=True):
     volume_mode: Annotated[str, "spec.volumeMode"] = FILESYSTEM
     labels: Annotated[Mapping[str, str], "metadata.labels"] = {}
     # Terms of requirements on a node's labels, of which one must be met; None if every node will do.
-    node_affinity: Annotated[tuple[tuple[LabelRequirement, ...], ...] | None, "spec.nodeAffinity.required"] = None
+    node_affinity: Annotated[tuple[tuple[Requirement, ...], ...] | None, "spec.nodeAffinity.required"] = None
     # The name of its VolumeAttributesClass, "" for none.
     attributes_class: Annotated[str, "spec.volumeAttributesClassName"] = ""
 

@@ -19,7 +19,6 @@ zone and region.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, groupby, product
@@ -31,7 +30,7 @@ from scheduler_core.cluster.view import View, by_capacity
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.csi_driver import ANYWHERE, DRIVER
 from scheduler_core.model import kube
-from scheduler_core.model.kube import LabelRequirement
+from scheduler_core.model.constraints import Operator, Requirement
 from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import (
@@ -44,56 +43,6 @@ from scheduler_core.volumes.resolve import (
     storage_class_of,
 )
 
-LABEL_SELECTOR_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
-NODE_SELECTOR_OPERATORS: Final = LABEL_SELECTOR_OPERATORS | {"Gt", "Lt"}
-_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_INT64: Final = range(-(2**63), 2**63)
-
-
-def is_valid(requirement: LabelRequirement, operators: Collection[str]) -> bool:
-    """Whether the API server would accept the requirement. `operators` are those of the kind of selector. The form of
-    keys and values is not checked.
-    """
-    if requirement.operator not in operators:
-        return False
-    if requirement.operator in ("In", "NotIn"):
-        return bool(requirement.values)
-    if requirement.operator in ("Gt", "Lt"):
-        return len(requirement.values) == 1 and _whole_number(requirement.values[0]) is not None
-    return not requirement.values
-
-
-def meets_all(requirements: Iterable[LabelRequirement], labels: Mapping[str, str]) -> bool:
-    return all(_meets(requirement, labels.get(requirement.key)) for requirement in requirements)
-
-
-def _meets(requirement: LabelRequirement, value: str | None) -> bool:
-    """Whether a label's value meets the requirement; the value is None if there is no such label."""
-    match requirement.operator:
-        case "In":
-            return value in requirement.values
-        case "NotIn":
-            return value not in requirement.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    number = _whole_number(value or "")
-    bound = _whole_number(requirement.values[0])
-    if number is None or bound is None:
-        return False
-    return number > bound if requirement.operator == "Gt" else number < bound
-
-
-def _whole_number(text: str) -> int | None:
-    """Reads a signed 64-bit number as Go's strconv.ParseInt does."""
-    # int() takes a time that is quadratic in the length of a text, and labels of a requirement may be long.
-    if len(text) > 64 or _WHOLE_NUMBER.fullmatch(text) is None:
-        return None
-    number = int(text)
-    return number if number in _INT64 else None
-
-
 # Each match costs an evaluation of every node. More come about only where many volumes are equal and none is reserved.
 MAX_MATCHES: Final = 64
 
@@ -103,7 +52,7 @@ Match = Mapping[str, str]
 _Pairs = tuple[tuple[str, str], ...]
 """A match as sorted pairs."""
 
-_Affinity = tuple[tuple[kube.LabelRequirement, ...], ...]
+_Affinity = tuple[tuple[Requirement, ...], ...]
 
 
 class NodeMatches(Struct, frozen=True):
@@ -188,7 +137,7 @@ def _claims_with_volumes(pod: kube.Pod, view: View) -> list[_UnboundClaim]:
 
 
 def _with_fitting_volumes(claim: _UnboundClaim, namespace: str, taken: _Taken) -> _UnboundClaim:
-    if not all(is_valid(requirement, LABEL_SELECTOR_OPERATORS) for requirement in claim.spec.selector):
+    if claim.spec.selector is None:
         raise ResolutionError(f"PersistentVolumeClaim {namespace}/{claim.name} has a selector that cannot be read")
     fitting = (volume for volume in claim.volumes if volume.name not in taken.certain and _fits(claim.spec, volume))
     return claim._replace(volumes=tuple(fitting))
@@ -202,7 +151,8 @@ def _fits(spec: kube.ClaimSpec, volume: kube.PersistentVolume) -> bool:
         and available.volume_mode == spec.volume_mode
         and available.attributes_class == spec.attributes_class
         and all(mode in available.access_modes for mode in spec.access_modes)
-        and meets_all(spec.selector, available.labels)
+        and spec.selector is not None
+        and spec.selector.matches(frozenset(available.labels.items()))
     )
 
 
@@ -247,7 +197,7 @@ class _AffinityLookup:
         self._by_value: dict[str, dict[str, set[_Affinity]]] = {}
         self._others: list[_Affinity] = []
         for affinity in affinities:
-            if len(affinity) == 1 and len(affinity[0]) == 1 and affinity[0][0].operator == "In":
+            if len(affinity) == 1 and len(affinity[0]) == 1 and affinity[0][0].operator is Operator.IN:
                 [[requirement]] = affinity
                 values = self._by_value.setdefault(requirement.key, {})
                 for value in requirement.values:
@@ -256,19 +206,15 @@ class _AffinityLookup:
                 self._others.append(affinity)
 
     def affinities_of(self, labels: Mapping[str, str]) -> frozenset[_Affinity]:
-        met = {affinity for affinity in self._others if _admits(affinity, labels)}
+        # One of the terms must be met (component-helpers, LazyErrorNodeSelector).
+        met = {
+            affinity
+            for affinity in self._others
+            if any(all(requirement.matches(labels) for requirement in term) for term in affinity)
+        }
         for key, values in self._by_value.items():
             met |= values.get(labels.get(key, ""), set()) if key in labels else set()
         return frozenset(met)
-
-
-def _admits(affinity: _Affinity, labels: Mapping[str, str]) -> bool:
-    """Whether labels meet one term of the affinity (component-helpers, LazyErrorNodeSelector)."""
-    # An invalid term is never met.
-    return any(
-        all(is_valid(requirement, NODE_SELECTOR_OPERATORS) for requirement in term) and meets_all(term, labels)
-        for term in affinity
-    )
 
 
 def _possible_matches(

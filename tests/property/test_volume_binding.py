@@ -153,7 +153,8 @@ def _node_affinity_is_valid(spec: Object, labels: Mapping[str, str]) -> bool:
             continue
         if any(entry["operator"] not in ("In", "NotIn") for entry in fields):
             continue
-        if any(entry["operator"] == "Near" for entry in expressions):
+        # NewRequirement refuses an unknown operator, and a value that is no label value.
+        if any(entry["operator"] == "Near" or "-1" in entry.get("values", []) for entry in expressions):
             continue
         # The node object that is compared has labels only, so fields are not looked at.
         if all(_requirement_matches(entry, labels) for entry in expressions):

@@ -112,6 +112,26 @@ def test_a_capacity_beyond_64_bits_is_read_as_the_largest_size() -> None:
     assert fitting(explained(POD, DATA, nodes(500), make.available_volume("pv", "16Ei"), make.volume("vol-pv", 50)))
 
 
+@pytest.mark.parametrize(
+    ("valid_terms", "expected"),
+    [
+        pytest.param([], "", id="alone"),
+        pytest.param([{"key": "node", "operator": "Exists"}], "pv", id="beside a valid one"),
+    ],
+)
+def test_a_term_with_a_bound_that_is_no_label_value_is_skipped(valid_terms: list[Object], expected: str) -> None:
+    """labels.NewRequirement refuses -1 as a label value, and LazyErrorNodeSelector.Match skips the term."""
+    rank = {"key": "rank", "operator": "Gt", "values": ["-1"]}
+    volume = make.available_volume("pv", 50)
+    volume["spec"]["nodeAffinity"] = {
+        "required": {"nodeSelectorTerms": [{"matchExpressions": [each]} for each in (rank, *valid_terms)]}
+    }
+    node = [longhorn_node("a", 10), make.kube_node("a", node="a", rank="1")]
+    replica = make.replica("r", "vol-pv", "a", size=50)
+    decision = explained(POD, DATA, node, volume, make.volume("vol-pv", 50), replica).decision
+    assert matched(decision) == [expected]
+
+
 # --- Nodes with different matches ------------------------------------------------------------------------------------
 
 
