@@ -9,7 +9,7 @@ A change of Longhorn's settings or of a backing image concerns every disk. It is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -133,10 +133,53 @@ class _Builder:
         for name, grouping in CLUSTER_GROUPINGS.items():
             if grouping.kind == field:
                 self.cluster_groups[name] = grouping.replace(self.cluster_groups[name], old, value)
-        effect = _EFFECTS.get(field)
-        if effect is not None:
-            effect(self, old, value)
+        for each in filter(None, (old, value)):
+            self._note(each, value)
+        if field == "longhorn_nodes":
+            self._index_disks(old, value)
         return True
+
+    def _note(self, changed: object, new: Any) -> None:
+        """Notes what one changed object, as it was or as it is now, makes `finish` compute again."""
+        match changed:
+            case kube.Node(name=name):
+                self.kube_nodes[name] = new
+                self.changed_nodes.add(name)
+            case longhorn.Node(name=name):
+                self.longhorn_nodes[name] = new
+                self.changed_nodes.add(name)
+            case kube.Pod():
+                self.pods.add(changed.namespaced_name)
+            case kube.Claim():
+                users = self.indexes.pods_by_claim.get((changed.namespace, changed.name)) or ()
+                self.pods.update(pod.namespaced_name for pod in users)
+                volume = self.snapshot.persistent_volumes.get(changed.spec.volume_name)
+                self.handles |= {volume.handle} if volume is not None and volume.handle else set()
+            case kube.PersistentVolume(handle=handle):
+                self.handles |= {handle} if handle else set()
+            case longhorn.Volume(name=name):
+                self.handles.add(name)
+            case longhorn.Replica(volume=handle, disk_id=uuid):
+                self.handles.add(handle)
+                self.disks |= {uuid} if uuid else set()
+            case longhorn.InstanceManager(node=name):
+                self.changed_nodes.add(name)
+            case longhorn.EngineImage(nodes=names):
+                self.changed_nodes.update(names)
+            case DiskSchedule(name=uuid):
+                self.disks.add(uuid)
+            case _:
+                pass
+
+    def _index_disks(self, old: longhorn.Node | None, new: longhorn.Node | None) -> None:
+        # At once: the node's other changes are made with this index.
+        for disk in old.disks if old else ():
+            if disk.uuid and old and self.indexes.node_of_disk.get(disk.uuid) == old.name:
+                self.indexes.node_of_disk = self.indexes.node_of_disk.discard(disk.uuid)
+                self.disks.add(disk.uuid)
+        for disk in new.disks if new else ():
+            if disk.uuid and new:
+                self.indexes.node_of_disk = self.indexes.node_of_disk.insert(disk.uuid, new.name)
 
     def finish(self, now: datetime) -> Update:
         nodes = self._nodes()
@@ -219,79 +262,3 @@ class _Builder:
             default_storage_class=storage_class,
             indexes=self.indexes,
         )
-
-
-def _note_kube_node(builder: _Builder, old: kube.Node | None, new: kube.Node | None) -> None:
-    for node in filter(None, (old, new)):
-        builder.kube_nodes[node.name] = new
-        builder.changed_nodes.add(node.name)
-
-
-def _note_pod(builder: _Builder, old: kube.Pod | None, new: kube.Pod | None) -> None:
-    builder.pods.update(pod.namespaced_name for pod in (old, new) if pod is not None)
-
-
-def _note_claim(builder: _Builder, old: kube.Claim | None, new: kube.Claim | None) -> None:
-    for claim in filter(None, (old, new)):
-        users = builder.indexes.pods_by_claim.get((claim.namespace, claim.name)) or ()
-        builder.pods.update(pod.namespaced_name for pod in users)
-        volume = builder.snapshot.persistent_volumes.get(claim.spec.volume_name)
-        if volume is not None and volume.handle:
-            builder.handles.add(volume.handle)
-
-
-def _note_persistent_volume(
-    builder: _Builder, old: kube.PersistentVolume | None, new: kube.PersistentVolume | None
-) -> None:
-    builder.handles.update(volume.handle for volume in (old, new) if volume is not None and volume.handle)
-
-
-def _note_volume(builder: _Builder, old: longhorn.Volume | None, new: longhorn.Volume | None) -> None:
-    builder.handles.update(volume.name for volume in (old, new) if volume is not None)
-
-
-def _note_replica(builder: _Builder, old: longhorn.Replica | None, new: longhorn.Replica | None) -> None:
-    builder.handles.update(replica.volume for replica in (old, new) if replica is not None)
-    builder.disks.update(replica.disk_id for replica in (old, new) if replica is not None and replica.disk_id)
-
-
-def _note_longhorn_node(builder: _Builder, old: longhorn.Node | None, new: longhorn.Node | None) -> None:
-    for node in filter(None, (old, new)):
-        builder.longhorn_nodes[node.name] = new
-        builder.changed_nodes.add(node.name)
-    for disk in old.disks if old else ():
-        if disk.uuid and old and builder.indexes.node_of_disk.get(disk.uuid) == old.name:
-            builder.indexes.node_of_disk = builder.indexes.node_of_disk.discard(disk.uuid)
-            builder.disks.add(disk.uuid)
-    for disk in new.disks if new else ():
-        if disk.uuid and new:
-            builder.indexes.node_of_disk = builder.indexes.node_of_disk.insert(disk.uuid, new.name)
-
-
-def _note_instance_manager(
-    builder: _Builder, old: longhorn.InstanceManager | None, new: longhorn.InstanceManager | None
-) -> None:
-    builder.changed_nodes.update(manager.node for manager in (old, new) if manager is not None)
-
-
-def _note_engine_image(builder: _Builder, old: longhorn.EngineImage | None, new: longhorn.EngineImage | None) -> None:
-    builder.changed_nodes.update(*(image.nodes for image in (old, new) if image is not None))
-
-
-def _note_disk_schedule(builder: _Builder, old: DiskSchedule | None, new: DiskSchedule | None) -> None:
-    builder.disks.update(schedule.name for schedule in (old, new) if schedule is not None)
-
-
-_EFFECTS: Final[Mapping[str, Callable[[_Builder, Any, Any], None]]] = {
-    "nodes": _note_kube_node,
-    "pods": _note_pod,
-    "claims": _note_claim,
-    "persistent_volumes": _note_persistent_volume,
-    "volumes": _note_volume,
-    "replicas": _note_replica,
-    "longhorn_nodes": _note_longhorn_node,
-    "instance_managers": _note_instance_manager,
-    "engine_images": _note_engine_image,
-    "disk_schedules": _note_disk_schedule,
-}
-"""What one changed object makes the builder compute again at the end, by field of `Snapshot`; disks are indexed at once."""

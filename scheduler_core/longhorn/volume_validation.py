@@ -1,4 +1,4 @@
-"""What Longhorn refuses about a volume, so that it is never created or never attached: one table, each row with its Go
+"""What Longhorn refuses about a volume, so that it is never created or never attached: each rule with its Go
 function. Mirrors csi/util.go, webhook/resources/volume/validator.go, types.go:Validate... and the CRD's enums; only
 fields that a decision reads.
 
@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from operator import attrgetter
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from scheduler_core.errors import QuantityError
 from scheduler_core.longhorn import space
@@ -59,92 +57,79 @@ _MAX_NAME: Final = 63
 _MAX_PREFIX: Final = 253
 
 
-class VolumeRule(Struct, frozen=True):
-    """One rule of Longhorn's admission of volumes."""
-
-    source: str  # the Go function
-    error: Callable[[Volume], str]  # why the rule refuses a volume, "" if it does not
-    on_update: bool = True  # whether it also refuses every change of an existing volume
-
-
 def creation_error(volume: Volume, settings: Settings) -> str:
     """Why Longhorn creates no such volume, "" if it does."""
     # Its backing image is checked by `backing_image_error`, the parameters of its StorageClass by `parameter_error`.
-    errors = (rule.error(volume) for rule in VOLUME_RULES)
-    return next(filter(None, errors), "") or _disabled_engine_error(volume, settings)
+    return next(_creation_errors(volume, settings), "")
 
 
 def update_error(volume: Volume) -> str:
     """Why Longhorn admits no change of an existing volume, "" if it does."""
-    # Such a volume cannot be attached, which is a change of spec.nodeID. 0 replicas are an unknown number.
-    return next(filter(None, (rule.error(volume) for rule in VOLUME_RULES if rule.on_update)), "")
+    # Such a volume cannot be attached, which is a change of spec.nodeID.
+    return next(_update_errors(volume), "")
 
 
-def _choice_rule(source: str, name: str, choices: tuple[str, ...]) -> VolumeRule:
-    value = attrgetter(re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name))
-
-    def error(volume: Volume) -> str:
-        # Longhorn's mutating webhook fills in empty fields.
-        text = value(volume)
-        return f"{name} {text[:64]!r} is not one of {', '.join(choices)}" if text and text not in choices else ""
-
-    return VolumeRule(source, error)
-
-
-def _strict_local_replicas_error(volume: Volume) -> str:
-    if volume.data_locality != STRICT_LOCAL or volume.number_of_replicas <= 1:
-        return ""
-    return f"dataLocality strict-local needs numberOfReplicas 1, not {volume.number_of_replicas}"
-
-
-def _strict_local_shared_error(volume: Volume) -> str:
-    if volume.data_locality != STRICT_LOCAL or volume.access_mode != "rwx" or volume.migratable:
-        return ""
-    return "dataLocality strict-local needs a volume that is not shared, or is migratable"
-
-
-def _linked_clone_error(volume: Volume) -> str:
-    if volume.clone_mode != LINKED_CLONE or is_v2(volume.data_engine):
-        return ""
-    return f"cloneMode {LINKED_CLONE} needs dataEngine v2"
-
-
-def _sharded_engine_error(volume: Volume) -> str:
-    if volume.data_layout is None or is_v2(volume.data_engine):
-        return ""
-    return f"dataLayout sharded needs dataEngine v2, not {volume.data_engine}"
-
-
-def _data_layout_error(volume: Volume) -> str:
+def _creation_errors(volume: Volume, settings: Settings) -> Iterator[str]:
     layout = volume.data_layout
-    if layout is None:
-        return ""
-    data, parity, strip = layout.data_chunks, layout.parity_chunks, layout.strip_size_kb
-    if min(data, parity) < 1 or data + parity > MAX_CHUNKS:
-        return f"dataChunks {data} and parityChunks {parity} are not at least 1 each and at most {MAX_CHUNKS} together"
-    return "" if strip in STRIP_SIZES_KB else f"stripSizeKB {strip} is not a power of two from 4 to 1024"
-
-
-def _zonal_error(volume: Volume) -> str:
-    tied = any(term.zone for term in volume.topology_requirement)
-    if not tied or volume.replica_zone_soft_anti_affinity != "disabled":
-        return ""
-    return "replicaZoneSoftAntiAffinity disabled does not go with a volume that stays in one zone"
-
-
-def _replica_count_error(lowest: int, highest: float) -> Callable[[Volume], str]:
-    def error(volume: Volume) -> str:
-        count = volume.number_of_replicas
-        return "" if lowest <= count <= highest else f"numberOfReplicas {count} is not between 1 and {MAX_REPLICAS}"
-
-    return error
-
-
-def _disabled_engine_error(volume: Volume, settings: Settings) -> str:
+    engine = volume.data_engine
+    # validateReplicaCount of validator.go
+    if volume.number_of_replicas < 1:
+        yield _replica_count_error(volume)
+    # ValidateDataLocalityAndAccessMode of types.go
+    if volume.data_locality == STRICT_LOCAL and volume.access_mode == "rwx" and not volume.migratable:
+        yield "dataLocality strict-local needs a volume that is not shared, or is migratable"
+    # Create of validator.go
+    if volume.clone_mode == LINKED_CLONE and not is_v2(engine):
+        yield f"cloneMode {LINKED_CLONE} needs dataEngine v2"
+    if layout is not None and not is_v2(engine):
+        yield f"dataLayout sharded needs dataEngine v2, not {engine}"
+    # ValidateECParameters of types.go
+    if layout is not None:
+        data, parity, strip = layout.data_chunks, layout.parity_chunks, layout.strip_size_kb
+        if min(data, parity) < 1 or data + parity > MAX_CHUNKS:
+            chunks = f"dataChunks {data} and parityChunks {parity}"
+            yield f"{chunks} are not at least 1 each and at most {MAX_CHUNKS} together"
+        if strip not in STRIP_SIZES_KB:
+            yield f"stripSizeKB {strip} is not a power of two from 4 to 1024"
+    # Create of validator.go
+    if any(term.zone for term in volume.topology_requirement) and volume.replica_zone_soft_anti_affinity == "disabled":
+        yield "replicaZoneSoftAntiAffinity disabled does not go with a volume that stays in one zone"
+    yield from _update_errors(volume)
     # webhook/common: ValidateRequiredDataEngineEnabled. A setting that is missing says nothing: Longhorn creates every setting's object.
-    name = "v2-data-engine" if is_v2(volume.data_engine) else "v1-data-engine"
-    enabled = settings.v2_data_engine if is_v2(volume.data_engine) else settings.v1_data_engine
-    return f"dataEngine {volume.data_engine} is switched off by the setting {name}" if enabled is False else ""
+    name = "v2-data-engine" if is_v2(engine) else "v1-data-engine"
+    if (settings.v2_data_engine if is_v2(engine) else settings.v1_data_engine) is False:
+        yield f"dataEngine {engine} is switched off by the setting {name}"
+
+
+_CHOICES: Final = (
+    ("dataEngine", attrgetter("data_engine"), DATA_ENGINES),  # CRD: spec.dataEngine
+    ("dataLocality", attrgetter("data_locality"), LOCALITIES),  # types.go: ValidateDataLocality
+    ("accessMode", attrgetter("access_mode"), ACCESS_MODES),  # types.go: ValidateAccessMode
+    ("cloneMode", attrgetter("clone_mode"), CLONE_MODES),  # CRD: spec.cloneMode
+    # types.go: ValidateReplicaAutoBalance, ValidateReplicaSoftAntiAffinity and so on
+    ("replicaAutoBalance", attrgetter("replica_auto_balance"), AUTO_BALANCE_MODES),
+    ("replicaSoftAntiAffinity", attrgetter("replica_soft_anti_affinity"), OVERRIDES),
+    ("replicaZoneSoftAntiAffinity", attrgetter("replica_zone_soft_anti_affinity"), OVERRIDES),
+    ("replicaDiskSoftAntiAffinity", attrgetter("replica_disk_soft_anti_affinity"), OVERRIDES),
+)
+
+
+def _update_errors(volume: Volume) -> Iterator[str]:
+    for name, field_of, choices in _CHOICES:
+        text = field_of(volume)
+        # Longhorn's mutating webhook fills in empty fields.
+        if text and text not in choices:
+            yield f"{name} {text[:64]!r} is not one of {', '.join(choices)}"
+    # types.go: ValidateReplicaCount. 0 replicas are an unknown number.
+    if not 0 <= volume.number_of_replicas <= MAX_REPLICAS:
+        yield _replica_count_error(volume)
+    # validateReplicaCount of validator.go
+    if volume.data_locality == STRICT_LOCAL and volume.number_of_replicas > 1:
+        yield f"dataLocality strict-local needs numberOfReplicas 1, not {volume.number_of_replicas}"
+
+
+def _replica_count_error(volume: Volume) -> str:
+    return f"numberOfReplicas {volume.number_of_replicas} is not between 1 and {MAX_REPLICAS}"
 
 
 def topology_key_error(volume: Volume, settings: Settings) -> str:
@@ -174,38 +159,10 @@ def backing_image_error(volume: Volume, image: BackingImage, source_type: str = 
     return ""
 
 
-VOLUME_RULES: Final = (
-    VolumeRule("validator.go: validateReplicaCount", _replica_count_error(1, inf), on_update=False),
-    VolumeRule("types.go: ValidateDataLocalityAndAccessMode", _strict_local_shared_error, on_update=False),
-    VolumeRule("validator.go: Create", _linked_clone_error, on_update=False),
-    VolumeRule("validator.go: Create", _sharded_engine_error, on_update=False),
-    VolumeRule("types.go: ValidateECParameters", _data_layout_error, on_update=False),
-    VolumeRule("validator.go: Create", _zonal_error, on_update=False),
-    _choice_rule("CRD: spec.dataEngine", "dataEngine", DATA_ENGINES),
-    _choice_rule("types.go: ValidateDataLocality", "dataLocality", LOCALITIES),
-    _choice_rule("types.go: ValidateAccessMode", "accessMode", ACCESS_MODES),
-    _choice_rule("CRD: spec.cloneMode", "cloneMode", CLONE_MODES),
-    _choice_rule("types.go: ValidateReplicaAutoBalance", "replicaAutoBalance", AUTO_BALANCE_MODES),
-    _choice_rule("types.go: ValidateReplicaSoftAntiAffinity", "replicaSoftAntiAffinity", OVERRIDES),
-    _choice_rule("types.go: ValidateReplicaZoneSoftAntiAffinity", "replicaZoneSoftAntiAffinity", OVERRIDES),
-    _choice_rule("types.go: ValidateReplicaDiskSoftAntiAffinity", "replicaDiskSoftAntiAffinity", OVERRIDES),
-    VolumeRule("types.go: ValidateReplicaCount", _replica_count_error(0, MAX_REPLICAS)),
-    VolumeRule("validator.go: validateReplicaCount", _strict_local_replicas_error),
-)
-"""What webhook/resources/volume/validator.go refuses about the fields that a decision reads, in the order of the messages."""
-
-
-class ParameterRule(Struct, frozen=True):
-    """What Longhorn admits as the value of a StorageClass parameter that is present."""
-
-    source: str  # the Go function
-    error: Callable[[str], str]  # what is wrong with a value, as the end of a sentence; "" if nothing is
-
-
 def parameter_error(parameters: Mapping[str, str]) -> str:
     """Why Longhorn creates no volume of a StorageClass with these parameters, "" if it does."""
-    for name, rule in PARAMETER_RULES.items():
-        error = rule.error(parameters[name]) if name in parameters else ""
+    for name, find_error in _PARAMETER_RULES.items():
+        error = find_error(parameters[name]) if name in parameters else ""
         if error:
             return f"{name} {parameters[name][:64]!r} {error}"
     return ""
@@ -266,39 +223,39 @@ def _job_selector_error(text: str) -> str:
     return ""
 
 
-_OPTIONS: Final = "csi/util.go: getVolumeOptions"
-_BOOLEAN: Final = ParameterRule(_OPTIONS, _parsed_by(parse_bool))
-_NUMBER: Final = ParameterRule(_OPTIONS, _parsed_by(parse_int))
-_SELECTOR: Final = ParameterRule("util.ValidateTags", _selector_error)
-PARAMETER_RULES: Final[Mapping[str, ParameterRule]] = {
-    "staleReplicaTimeout": _NUMBER,
-    "exclusive": _BOOLEAN,
-    "share": _BOOLEAN,
-    "migratable": _BOOLEAN,
-    "encrypted": _BOOLEAN,
-    "ublkNumberOfQueue": _NUMBER,
-    "ublkQueueDepth": _NUMBER,
-    "numberOfReplicas": ParameterRule(_OPTIONS, _replica_count_text_error),
-    "replicaAutoBalance": ParameterRule("types.go: ValidateReplicaAutoBalance", _one_of(*AUTO_BALANCE_MODES)),
-    "dataLocality": ParameterRule("types.go: ValidateDataLocality", _one_of(*LOCALITIES)),
-    "disableRevisionCounter": _BOOLEAN,
-    "unmapMarkSnapChainRemoved": ParameterRule("types.go: ValidateUnmapMarkSnapChainRemoved", _one_of(*OVERRIDES)),
-    "freezeFilesystemForSnapshot": ParameterRule("types.go: ValidateFreezeFilesystemForSnapshot", _one_of(*OVERRIDES)),
-    "backupBlockSize": ParameterRule("util.ConvertSize", _parsed_by(_parse_size)),
-    "recurringJobSelector": ParameterRule(_OPTIONS, _job_selector_error),
-    "replicaSoftAntiAffinity": ParameterRule("types.go: ValidateReplicaSoftAntiAffinity", _one_of(*OVERRIDES)),
-    "replicaZoneSoftAntiAffinity": ParameterRule("types.go: ValidateReplicaZoneSoftAntiAffinity", _one_of(*OVERRIDES)),
-    "replicaDiskSoftAntiAffinity": ParameterRule("types.go: ValidateReplicaDiskSoftAntiAffinity", _one_of(*OVERRIDES)),
-    "nodeSelector": _SELECTOR,
-    "diskSelector": _SELECTOR,
-    "volumeTopology": ParameterRule("csi/controller_server.go: volumeTopologyTerms", _one_of(*VOLUME_TOPOLOGIES, "")),
+_boolean: Final = _parsed_by(parse_bool)
+_number: Final = _parsed_by(parse_int)
+_override: Final = _one_of(*OVERRIDES)
+# What is wrong with a parameter that is present, an empty text included, as the end of a sentence; "" if nothing is. By
+# csi/util.go: getVolumeOptions, which calls types.go: Validate... and util.ValidateTags, and others where they are named.
+_PARAMETER_RULES: Final[Mapping[str, Callable[[str], str]]] = {
+    "staleReplicaTimeout": _number,
+    "exclusive": _boolean,
+    "share": _boolean,
+    "migratable": _boolean,
+    "encrypted": _boolean,
+    "ublkNumberOfQueue": _number,
+    "ublkQueueDepth": _number,
+    "numberOfReplicas": _replica_count_text_error,
+    "replicaAutoBalance": _one_of(*AUTO_BALANCE_MODES),
+    "dataLocality": _one_of(*LOCALITIES),
+    "disableRevisionCounter": _boolean,
+    "unmapMarkSnapChainRemoved": _override,
+    "freezeFilesystemForSnapshot": _override,
+    "backupBlockSize": _parsed_by(_parse_size),  # util.ConvertSize
+    "recurringJobSelector": _job_selector_error,
+    "replicaSoftAntiAffinity": _override,
+    "replicaZoneSoftAntiAffinity": _override,
+    "replicaDiskSoftAntiAffinity": _override,
+    "nodeSelector": _selector_error,
+    "diskSelector": _selector_error,
+    "volumeTopology": _one_of(*VOLUME_TOPOLOGIES, ""),  # csi/controller_server.go: volumeTopologyTerms
     # Longhorn takes an empty engine for v1, and the volume's CRD has the other values.
-    "dataEngine": ParameterRule("CRD: spec.dataEngine", _one_of(*DATA_ENGINES, "")),
-    "dataLayout.dataChunks": _NUMBER,
-    "dataLayout.parityChunks": _NUMBER,
-    "dataLayout.stripSizeKB": _NUMBER,
+    "dataEngine": _one_of(*DATA_ENGINES, ""),
+    "dataLayout.dataChunks": _number,
+    "dataLayout.parityChunks": _number,
+    "dataLayout.stripSizeKB": _number,
 }
-"""Parameters that Longhorn reads whenever they are present, an empty text included."""
 
 
 FAULTED: Final = "faulted"

@@ -1,13 +1,13 @@
 """All demand of a view, by volume and by node, kept current change by change.
 
-Data flow: changes → the volumes and claims whose demand may have changed (`_AFFECTED`) → each is derived again (`demand.py`) → the next
+Data flow: changes → the volumes and claims whose demand may have changed (`_subjects_of`) → each is derived again (`demand.py`) → the next
 index, which shares everything else with the previous one. `DemandIndex.of` on the same view returns an equal index. The cost
 follows the changes; only a change of Longhorn's settings, a StorageClass or an engine image derives everything again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
@@ -132,68 +132,45 @@ def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
 
 def _affected_subjects(changes: Changes, view: View) -> set[Subject]:
     # The caller passes the views before and after the changes.
-    return {subject for kind, key in changes if kind in _AFFECTED for subject in _AFFECTED[kind](key, view)}
+    return {subject for kind, key in changes for subject in _subjects_of(kind, key, view)}
 
 
-def _by_pod(key: Key, view: View) -> Iterable[Subject]:
-    pod = view.snapshot.pods.get(_namespaced_key(key))
-    return _claims_of([pod], view) if pod else ()
+def _subjects_of(kind: str, key: Key, view: View) -> Iterable[Subject]:
+    """The volumes and claims whose demand an object of some kind may change."""
+    snapshot = view.snapshot
+    if not isinstance(key, str):
+        if kind == "claims":
+            return [*_claim(key, view), *_claims_of(view.pods_of(*key), view)]
+        pod = snapshot.pods.get(key) if kind == "pods" else None
+        return _claims_of([pod], view) if pod else ()
+    match kind:
+        case "volumes":
+            return [key, *(entry.claim[:2] for entry in view.persistent_volumes_of(key) if entry.claim)]
+        case "replicas":
+            replica = snapshot.replicas.get(key)
+            return (replica.volume,) if replica else ()
+        case "disk_schedules":
+            return _on_disk(key, view)
+        case "persistent_volumes":
+            persistent_volume = snapshot.persistent_volumes.get(key)
+            claim = persistent_volume.claim if persistent_volume is not None else None
+            # It may have been provisioned for a pod, whose other claims then have a selected node too.
+            pods = view.pods_of(*claim[:2]) if claim else ()
+            return [*_persistent_volume(key, view), *_claims_of(pods, view)]
+        case "volume_attachments":
+            attachment = snapshot.volume_attachments.get(key)
+            return _persistent_volume(attachment.persistent_volume, view) if attachment else ()
+        case "nodes" | "longhorn_nodes":
+            node = view.cluster.nodes.get(key)
+            return [subject for disk in (node.disks if node else ()) for subject in _on_disk(disk.uuid, view)]
+        case "instance_managers":
+            manager = (snapshot.instance_managers or {}).get(key)
+            return _subjects_of("nodes", manager.node, view) if manager else ()
+    return ()
 
 
-def _by_claim(key: Key, view: View) -> Iterable[Subject]:
-    namespace, name = _namespaced_key(key)
-    return [*_claim((namespace, name), view), *_claims_of(view.pods_of(namespace, name), view)]
-
-
-def _by_volume(key: Key, view: View) -> Iterable[Subject]:
-    return [str(key), *(entry.claim[:2] for entry in view.persistent_volumes_of(str(key)) if entry.claim)]
-
-
-def _by_replica(key: Key, view: View) -> Iterable[Subject]:
-    replica = view.snapshot.replicas.get(str(key))
-    return (replica.volume,) if replica else ()
-
-
-def _by_disk_schedule(key: Key, view: View) -> Iterable[Subject]:
-    return (replica.volume for replica in view.indexes.replicas_by_disk.get(str(key)) or ())
-
-
-def _by_persistent_volume(key: Key, view: View) -> Iterable[Subject]:
-    persistent_volume = view.snapshot.persistent_volumes.get(str(key))
-    claim = persistent_volume.claim if persistent_volume is not None else None
-    # It may have been provisioned for a pod, whose other claims then have a selected node too.
-    pods = view.pods_of(*claim[:2]) if claim else ()
-    return [*_persistent_volume(str(key), view), *_claims_of(pods, view)]
-
-
-def _by_attachment(key: Key, view: View) -> Iterable[Subject]:
-    attachment = view.snapshot.volume_attachments.get(str(key))
-    return _persistent_volume(attachment.persistent_volume, view) if attachment else ()
-
-
-def _by_node(key: Key, view: View) -> Iterable[Subject]:
-    node = view.cluster.nodes.get(str(key))
-    by_disk = view.indexes.replicas_by_disk
-    return [replica.volume for disk in (node.disks if node else ()) for replica in by_disk.get(disk.uuid) or ()]
-
-
-def _by_instance_manager(key: Key, view: View) -> Iterable[Subject]:
-    manager = (view.snapshot.instance_managers or {}).get(str(key))
-    return _by_node(manager.node, view) if manager else ()
-
-
-_AFFECTED: Final[Mapping[str, Callable[[Key, View], Iterable[Subject]]]] = {
-    "pods": _by_pod,
-    "claims": _by_claim,
-    "volumes": _by_volume,
-    "replicas": _by_replica,
-    "disk_schedules": _by_disk_schedule,
-    "persistent_volumes": _by_persistent_volume,
-    "volume_attachments": _by_attachment,
-    "nodes": _by_node,
-    "longhorn_nodes": _by_node,
-    "instance_managers": _by_instance_manager,
-}
+def _on_disk(uuid: str, view: View) -> Iterable[str]:
+    return (replica.volume for replica in view.indexes.replicas_by_disk.get(uuid) or ())
 
 
 def _claims_of(pods: Iterable[kube.Pod], view: View) -> list[Subject]:
@@ -212,9 +189,3 @@ def _persistent_volume(name: str, view: View) -> list[Subject]:
         return []
     subjects: list[Subject] = [volume.handle] if volume.handle else []
     return [*subjects, volume.claim[:2]] if volume.claim else subjects
-
-
-def _namespaced_key(key: Key) -> tuple[str, str]:
-    if isinstance(key, str):
-        raise TypeError(f"{key!r} names no namespaced object")
-    return key
