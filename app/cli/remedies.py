@@ -19,14 +19,16 @@ from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.predict.move_search import DEFAULT_MAX_MOVES, Baseline, Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.rebalance_goals import (
+from scheduler_core.predict.rebalance import (
+    DEFAULT_MAX_MOVES,
     LARGEST_VOLUME,
     WAITING_PODS,
-    Goal,
-    LargestVolumeGoal,
-    WaitingPodsGoal,
+    Baseline,
+    Rebalance,
+    find_moves,
+    largest_volume_goal,
+    waiting_pods_goal,
 )
 from scheduler_core.predict.remedies import MAX_DECISIONS, find_remedies
 from scheduler_core.predict.situation import Situation
@@ -155,11 +157,10 @@ def rebalance(
     name, storage_class = _goal_name(goal, situation, source)
     if name == WAITING_PODS and size is not None:
         raise CoreError(f"--size is for --goal {LARGEST_VOLUME}")
-    objective: Goal
     if name == WAITING_PODS:
-        objective = WaitingPodsGoal(situation, rules.options, lambda: map(cluster_source.seeded_choice, orders.seeds))
+        objective = waiting_pods_goal(situation, rules.options, lambda: map(cluster_source.seeded_choice, orders.seeds))
     else:
-        objective = LargestVolumeGoal(situation.cluster, storage_class, least)
+        objective = largest_volume_goal(situation.cluster, storage_class, least)
     with render.show_status("Trying moves"):
         baseline = Baseline.of(situation, rules.options)
         result = find_moves(objective, baseline, max_moves)

@@ -10,12 +10,11 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from scheduler_core.longhorn.replenish import is_usable
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.generic import PodKey
-from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Volume
 from scheduler_core.model.quantity import format_count
 from scheduler_core.predict.predicted_cluster import PredictedCluster
+from scheduler_core.predict.predicted_replicas import lacks_local_replica
 from scheduler_core.predict.situation import Origin
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
 
@@ -79,18 +78,10 @@ class OrderHistory:
     def _note_volumes(self, cluster: PredictedCluster, names: Iterable[str]) -> None:
         for name in names:
             volume = cluster.snapshot.volumes.get(name)
-            if volume is not None and _lacks_local_replica(cluster, volume):
+            if volume is not None and lacks_local_replica(volume, cluster.state.view.replicas_of(name)):
                 self._misplaced.add(name)
             else:
                 self._misplaced.discard(name)
-
-
-def _lacks_local_replica(cluster: PredictedCluster, volume: Volume) -> bool:
-    node = volume.current_node_id
-    if not node or volume.data_locality not in (BEST_EFFORT, STRICT_LOCAL):
-        return False
-    replicas = cluster.state.view.replicas_of(volume.name)
-    return not any(replica.node_id == node and is_usable(volume, replica) for replica in replicas)
 
 
 def _free_bytes(cluster: PredictedCluster) -> int:

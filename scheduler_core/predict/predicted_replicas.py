@@ -84,7 +84,8 @@ def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaSt
         return _place_new_volume(cluster, volume, choose)
     if not healthy_replicas(cluster, name):
         return ReplicaStep(cluster, problem=NO_DATA)
-    affinity = _local_node_without_replica(volume, replicas)
+    follows = volume.data_locality == BEST_EFFORT and volume.robustness == HEALTHY
+    affinity = volume.current_node_id if follows and lacks_local_replica(volume, replicas) else ""
     missing = volume.number_of_replicas - sum(1 for replica in replicas if is_usable(volume, replica))
     if missing <= 0 and not affinity:
         return _remove_extra_replica(cluster, volume, replicas, choose)
@@ -120,12 +121,12 @@ def healthy_replicas(cluster: PredictedCluster, volume: str) -> int:
     return sum(1 for replica in cluster.state.view.replicas_of(volume) if holds_data(cluster, replica))
 
 
-def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> str:
-    """Returns the node that lacks the local replica that data locality wants, "" for none."""
-    if volume.data_locality != BEST_EFFORT or not volume.current_node_id or volume.robustness != HEALTHY:
-        return ""
+def lacks_local_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> bool:
+    """Whether data locality wants a replica on the node that an attached volume is used on, and there is none."""
     node = volume.current_node_id
-    return "" if any(is_usable(volume, replica) and replica.node_id == node for replica in replicas) else node
+    if not node or volume.data_locality not in (BEST_EFFORT, STRICT_LOCAL):
+        return False
+    return not any(replica.node_id == node and is_usable(volume, replica) for replica in replicas)
 
 
 def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose: Choose) -> ReplicaStep:
