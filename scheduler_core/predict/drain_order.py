@@ -12,17 +12,19 @@ out from the start. A state that was reached before is not searched again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 
 from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.predict.cluster_changes import check_node, permanent_blockers
+from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.cluster_changes import check_node, drain, permanent_blockers, return_node
+from scheduler_core.predict.order_outcomes import longest_wait, pod_problem
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, replicas_on_node
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.timeline import run_order
-from scheduler_core.predict.trials import DrainStep, Maintenance, digest_state, maintain_node
+from scheduler_core.predict.timeline import OrderResult, run_order
 
 
 class MaintenanceRequest(Struct, frozen=True):
@@ -148,3 +150,111 @@ class _Search:
         clusters = tuple(result.cluster for result in results)
         remaining = tuple(node for node in state.remaining if node != name)
         return _State(clusters, remaining, [*remaining], (*state.steps, DrainStep.of(name, results)))
+
+
+class Maintenance(Struct, frozen=True):
+    """One node's maintenance in one order."""
+
+    cluster: PredictedCluster  # after the node was uncordoned, and everything has settled
+    pods: int = 0  # how many pods the drain moves
+    copied_bytes: int = 0  # data that rebuilds copy
+    reduced_volumes: int = 0  # how many volumes have fewer healthy replicas meanwhile
+    problems: tuple[str, ...] = ()  # why the drain does not fit; empty if it does
+    rebuild_wait: float = 0  # for how many seconds nothing is rebuilt where Longhorn could reuse a failed replica
+
+
+def maintain_node(
+    cluster: PredictedCluster,
+    node: str,
+    parallel: frozenset[NamespacedName],
+    options: FilterOptions,
+    choose: Choose,
+) -> Maintenance:
+    """Drains a node, and uncordons it once the drain has finished.
+
+    Volumes may lack a replica meanwhile: the replicas on the node are there again after the maintenance, unless Longhorn has rebuilt
+    them elsewhere.
+
+    Raises:
+        WhatIfError: there is no such node
+    """
+    drained = drain(Situation(cluster, parallel=parallel), (node,))
+    result = run_order(drained, options, choose)
+    problems = _drain_problems(cluster, drained, result, node)
+    if problems:
+        return Maintenance(result.cluster, problems=problems)
+    returned = return_node(cluster, result.cluster, node)
+    settled = run_order(Situation(returned, parallel=parallel), options, choose)
+    return Maintenance(
+        cluster=settled.cluster,
+        pods=len(drained.pods),
+        copied_bytes=result.copied_bytes + settled.copied_bytes,
+        reduced_volumes=len(result.fewer_replicas),
+        rebuild_wait=longest_wait(result.waits.values()),
+    )
+
+
+def _drain_problems(before: PredictedCluster, drained: Situation, result: OrderResult, node: str) -> tuple[str, ...]:
+    problems = [*result.blockers.get(node, ())]
+    cluster = result.cluster
+    # Those come first that no PodDisruptionBudget keeps on the node.
+    for key in sorted(drained.pods, key=lambda key: drained.cluster.snapshot.pods[key].node_name):
+        problem = pod_problem(key, result)
+        # The blockers name the pods that may not be evicted.
+        if problem and cluster.snapshot.pods[key].node_name != node:
+            problems.append(problem)
+    for name in sorted({replica.volume for replica in replicas_on_node(before, node)}):
+        volume = cluster.snapshot.volumes.get(name)
+        if (
+            volume is not None
+            and volume.node_id
+            and not healthy_replicas(cluster, name)
+            and healthy_replicas(before, name)
+        ):
+            problems.append(f"volume {name} has no healthy replica meanwhile")
+    return tuple(problems)
+
+
+class DrainStep(Struct, frozen=True):
+    """The maintenance of one node."""
+
+    node: str
+    pods: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    copied_bytes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    reduced_volumes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    rebuild_wait: float = 0  # as in `Maintenance`, the most over all courses
+
+    @classmethod
+    def of(cls, node: str, courses: Sequence[Maintenance]) -> DrainStep:
+        """Returns what a node's maintenance is in at least one course of events."""
+        return cls(
+            node=node,
+            pods=_range([result.pods for result in courses]),
+            copied_bytes=_range([result.copied_bytes for result in courses]),
+            reduced_volumes=_range([result.reduced_volumes for result in courses]),
+            rebuild_wait=max(result.rebuild_wait for result in courses),
+        )
+
+
+def _range(numbers: Sequence[int]) -> tuple[int, int]:
+    return min(numbers), max(numbers)
+
+
+def digest_state(clusters: Sequence[PredictedCluster], remaining: Iterable[str]) -> bytes:
+    """Returns an equal text for states in which the same drains fit."""
+    digest = blake2b(repr(sorted(remaining)).encode(), digest_size=16)
+    for cluster in clusters:
+        snapshot = cluster.snapshot
+        pods = sorted((key, pod.node_name, pod.scheduling.ready) for key, pod in snapshot.pods.items() if pod.live)
+        replicas = sorted(
+            (each.volume, each.disk_id, bool(each.failed_at), each.eviction_requested)
+            for each in snapshot.replicas.values()
+        )
+        volumes = sorted((volume.name, volume.node_id, volume.robustness) for volume in snapshot.volumes.values())
+        disks = sorted(
+            (disk.uuid, disk.storage_available, disk.storage_scheduled)
+            for node in snapshot.longhorn_nodes.values()
+            for disk in node.disks
+        )
+        digest.update(repr((pods, replicas, volumes, disks)).encode())
+    return digest.digest()

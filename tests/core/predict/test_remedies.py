@@ -7,7 +7,7 @@ import pytest
 
 from app.schemas.remedies_answer import step_commands
 from scheduler_core.longhorn.node_status import ROUNDING
-from scheduler_core.predict.remedies import find_remedies
+from scheduler_core.predict.remedies import Trials, find_remedies
 from scheduler_core.predict.remedy import Cost, Intervention, RemedyKind, Step, exact_bytes
 from scheduler_core.values import replace
 from tests.builders import GI, Object, claim, disk, flat, kube_node, longhorn_node, pod, setting, storage_class
@@ -194,3 +194,39 @@ def longhorn_with_closed_disk() -> list[Object]:
         "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
     }
     return [raw, longhorn_node("b", {"disk-1": disk(100, scheduled=100), "disk-2": disk(100, allow=False)})]
+
+
+DECISIONS = 10
+CLOSED_NODE = flat([kube_node("a"), longhorn_node("a", {"disk-1": disk(100, allow=False)})])
+# No volume is created with fewer replicas than it is to have, so that one waits for a second node.
+TWO_REPLICAS = [
+    setting("allow-volume-creation-with-degraded-availability", "false"),
+    storage_class("elsewhere", numberOfReplicas="2", dataLocality="disabled"),
+]
+# A pod that is bound to the node, and whose volume has no place there yet.
+OTHER_POD = [pod("other", name="other", uid="uid-other", node="a"), claim("other", 10)]
+
+
+def waiting_pod(storage_class_name: str = "longhorn", *, spread: bool = False) -> list[Object]:
+    """A pod with one new volume; `longhorn` has one local replica."""
+    raw = pod("data", name="db", uid="uid-db")
+    if spread:
+        constraint = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+        raw["spec"]["topologySpreadConstraints"] = [constraint]
+    return [claim("data", 40, storage_class=storage_class_name), raw]
+
+
+@pytest.mark.parametrize(
+    ("objects", "share"),
+    [
+        pytest.param(waiting_pod(), 1 / 7, id="local replica"),
+        pytest.param([*TWO_REPLICAS, *waiting_pod("elsewhere")], 1, id="replicas may go elsewhere"),
+        pytest.param([*waiting_pod(), *OTHER_POD], 1, id="another pod's volume waits there"),
+        pytest.param(waiting_pod(spread=True), 1, id="topology spread"),
+    ],
+)
+def test_only_the_changed_node_is_decided_about_where_no_other_can_change(objects: list[Object], share: float) -> None:
+    cluster = cluster_of(flat(CLOSED_NODE, objects))
+    trials = Trials(waiting(cluster), cluster, OPTIONS, DECISIONS)
+    trials.fits(Step(RemedyKind.ALLOW_DISK, "a", "disk-1"))
+    assert trials.decisions_left == pytest.approx(DECISIONS - 1 - share)
