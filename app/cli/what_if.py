@@ -21,15 +21,16 @@ from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.predict.order_outcomes import (
+from scheduler_core.predict.predicted_replicas import NO_DATA
+from scheduler_core.predict.prediction import (
     Certainty,
     DiskOutcome,
     FewerReplicas,
     OrderHistory,
     PodOutcome,
+    Prediction,
+    predict,
 )
-from scheduler_core.predict.predicted_replicas import NO_DATA
-from scheduler_core.predict.prediction import Prediction, predict
 from scheduler_core.predict.situation import ExpansionOutcome, Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 

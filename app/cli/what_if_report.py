@@ -17,7 +17,7 @@ from app.cli import what_if
 from app.cli.options import now
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes
-from scheduler_core.predict.order_outcomes import Certainty, OrderPoint
+from scheduler_core.predict.prediction import Certainty, OrderPoint
 from scheduler_core.predict.situation import Origin
 
 _TEMPLATE: Final = "what_if_report.html"

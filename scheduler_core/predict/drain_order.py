@@ -20,9 +20,9 @@ from msgspec import Struct
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.predict.cluster_changes import check_node, drain, permanent_blockers, return_node
-from scheduler_core.predict.order_outcomes import longest_wait, pod_problem
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, replicas_on_node
+from scheduler_core.predict.prediction import longest_wait, pod_problem
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 

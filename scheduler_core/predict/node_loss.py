@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.predict.cluster_changes import lose_nodes
-from scheduler_core.predict.order_outcomes import pod_problem, sort_by_count
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas
+from scheduler_core.predict.prediction import pod_problem, sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 from scheduler_core.values import replace

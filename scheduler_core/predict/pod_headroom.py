@@ -20,10 +20,10 @@ from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
 from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.cluster_additions import Workload
-from scheduler_core.predict.order_outcomes import refusal_text, sort_by_count
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.prediction import refusal_text, sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import Timeline
 

@@ -165,12 +165,11 @@ class Timeline:
             return self._refusals[key]
         self._attach(self._to_attach.pop())
         while self._volumes:
-            name = self._volumes.pop(0)
-            step = self._take_step(name)
-            while step.changed and not step.problem:
-                step = self._take_step(name)
+            step = self._take_step(self._volumes[0])
             if step.problem:
-                return Counter({f"volume {name}: {step.problem}": 0})
+                return Counter({f"volume {self._volumes[0]}: {step.problem}": 0})
+            if not step.changed:
+                self._volumes.pop(0)
         return Counter()
 
     def _report_progress(self) -> None:
@@ -186,13 +185,13 @@ class Timeline:
             while self._waiting or self._to_attach or self._volumes or self._evictions:
                 # Longhorn's status lags: whether it shows a placement before the next event is chance.
                 while self._unlisted and self._choose(2):
-                    self._show(self._unlisted.pop(0))
+                    self.cluster = show_change(self.cluster, self._unlisted.pop(0))
                 give_way()
                 self._advance()
                 self._report_progress()
             if self._unlisted:
                 while self._unlisted:
-                    self._show(self._unlisted.pop(0))
+                    self.cluster = show_change(self.cluster, self._unlisted.pop(0))
                 self._report_progress()
             if not self._placed_since:
                 return
@@ -200,13 +199,7 @@ class Timeline:
             self._refused = []
             self._evictions = self._refused_evictions
             self._refused_evictions = []
-            self._volumes = self._volumes_to_retry()
-
-    def _volumes_to_retry(self) -> list[str]:
-        return [name for name in sorted(self._problems) if name not in self._delayed]
-
-    def _show(self, change: StatusChange) -> None:
-        self.cluster = show_change(self.cluster, change)
+            self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
 
     def _advance(self) -> None:
         volumes = len(self._volumes)

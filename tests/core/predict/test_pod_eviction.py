@@ -9,7 +9,7 @@ from scheduler_core.model import kube
 from scheduler_core.model.constraints import PodScheduling
 from scheduler_core.predict.cluster_additions import Workload, add_nodes, scale
 from scheduler_core.predict.cluster_changes import drain, lose_nodes, set_setting
-from scheduler_core.predict.order_outcomes import Certainty
+from scheduler_core.predict.prediction import Certainty
 from scheduler_core.predict.situation import DisruptionBudgets, Situation
 from scheduler_core.predict.timeline import run_order
 from tests.builders import Object, pod

@@ -12,7 +12,7 @@ from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import kube
 from scheduler_core.predict.cluster_additions import Workload, add_disk, add_nodes, apply_objects, scale
 from scheduler_core.predict.cluster_changes import drain, expand, lose_disk, lose_nodes, lose_zone, set_setting
-from scheduler_core.predict.order_outcomes import Certainty
+from scheduler_core.predict.prediction import Certainty
 from scheduler_core.predict.situation import Change
 from scheduler_core.predict.timeline import run_order
 from tests.builders import (
