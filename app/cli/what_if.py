@@ -247,9 +247,17 @@ def print_prediction(answer: WhatIf, console: render.Console) -> None:
     """Prints what becomes of pods, drains, volumes and disks, without parts that have no entries."""
     prediction = answer.prediction
     orders = prediction.orders
-    console.section(
-        ("POD", "FROM", "PLACED", "NODES", "OTHERWISE"), (_pod_cells(pod, orders) for pod in prediction.pods)
+    pods = (
+        (
+            pod.pod,
+            pod.left or pod.origin,
+            pod_outcome_text(pod, orders),
+            render.shorten([*pod.nodes], _MAX_NODES),
+            _shorten_reasons(pod.reasons),
+        )
+        for pod in prediction.pods
     )
+    console.section(("POD", "FROM", "PLACED", "NODES", "OTHERWISE"), pods)
     for pod in prediction.pods:
         if pod.unlucky_order:
             order = ", ".join(f"{name} to {node}" for name, node in pod.unlucky_order)
@@ -297,12 +305,6 @@ def pod_outcome_text(pod: PodOutcome, orders: int) -> str:
 
 def _shorten_reasons(reasons: Mapping[str, int]) -> str:
     return render.shorten([*reasons], _MAX_REASONS, "; ")
-
-
-def _pod_cells(pod: PodOutcome, orders: int) -> Sequence[str]:
-    nodes = render.shorten([*pod.nodes], _MAX_NODES)
-    left = pod.left or pod.origin
-    return pod.pod, left, pod_outcome_text(pod, orders), nodes, _shorten_reasons(pod.reasons)
 
 
 def _volume_cells(volume: FewerReplicas, orders: int) -> Sequence[str]:

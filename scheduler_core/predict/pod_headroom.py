@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count, islice
 
 from msgspec import Struct
@@ -52,8 +51,7 @@ class ClosestNode(Struct, frozen=True):
     missing: int = 0  # bytes that a disk lacks, 0 if that is not what is missing
 
 
-@dataclass(frozen=True, slots=True)
-class Headroom:
+class Headroom(Struct, frozen=True):
     """The result of all orders."""
 
     limit: int
@@ -63,7 +61,7 @@ class Headroom:
     nodes: Mapping[str, tuple[int, int]]  # the least and the most pods on each node that takes one
     # Why the first pod that does not fit is refused, with the number of orders, most frequent first.
     refusals: Mapping[str, int]
-    tightest: HeadroomOrder = field(repr=False)  # the order with the fewest pods
+    tightest: HeadroomOrder  # the order with the fewest pods
 
     @property
     def limit_reached(self) -> bool:
