@@ -6,14 +6,13 @@ volume is without a healthy replica (`maintain_node`).
 Where no order fits, the result is how far the best one gets. Several courses of events are followed side by side, each with its own
 random choices. A drain fits only if it fits in all of them. The search drains one node after the other and goes back from a dead end,
 where no remaining node can be drained. Nodes that cannot be drained whatever happens to the others (`permanent_blockers`) are left
-out from the start. A state that was reached before is not searched again.
+out from the start.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -25,131 +24,6 @@ from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, 
 from scheduler_core.predict.prediction import longest_wait, pod_problem
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
-
-
-class MaintenanceRequest(Struct, frozen=True):
-    """The nodes that are to be maintained."""
-
-    start: Situation  # the cluster before the first drain
-    nodes: tuple[str, ...]
-    options: FilterOptions
-    # For each course of events, what makes the random choices of a node's maintenance; "" is the time before it.
-    courses: Sequence[Callable[[str], Choose]]
-    tries: int  # how many orders are tried at most: those that end in a dead end
-    report: Callable[[int], None] = lambda _: None  # called after each drain, with the most drains in a row so far
-
-
-class FailedDrain(Struct, frozen=True):
-    """A node that the best order does not drain; the fields are keys of the JSON."""
-
-    node: str
-    blocked: bool  # whether it cannot be drained in any order
-    problems: tuple[str, ...]  # why not, after the nodes of the best order; empty if that was not tried
-    first_problems: tuple[str, ...]  # why its drain fails even as the first one; empty if it does not
-
-
-class DrainOrder(Struct, frozen=True):
-    """The result of a search."""
-
-    steps: tuple[DrainStep, ...]  # the longest order in which every drain fits
-    failed: tuple[FailedDrain, ...]  # the other nodes; first those that cannot be drained in any order
-    courses: int  # how many courses of events were followed
-    dead_ends: int  # how many orders ended where no other node can be drained, or in a state that was reached before
-    exhaustive: bool  # whether every order was tried, so that there is none that drains more nodes
-
-    @property
-    def complete(self) -> bool:
-        """Whether every node can be drained in this order."""
-        return not self.failed
-
-
-def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
-    """Searches an order of the nodes in which every drain fits.
-
-    Raises:
-        WhatIfError: a node does not exist
-    """
-    for name in request.nodes:
-        check_node(request.start.cluster, name)
-    clusters = tuple(run_order(request.start, request.options, course("")).cluster for course in request.courses)
-    blocked: list[FailedDrain] = []
-    others: list[str] = []
-    for name in request.nodes:
-        texts = tuple(dict.fromkeys(text for cluster in clusters for text in permanent_blockers(cluster, name)))
-        if texts:
-            blocked.append(FailedDrain(name, blocked=True, problems=texts, first_problems=texts))
-        else:
-            others.append(name)
-    return _Search(request, _State(clusters, tuple(others), others)).run(blocked)
-
-
-class _State(Struct):
-    clusters: tuple[PredictedCluster, ...]  # one for each course of events
-    remaining: tuple[str, ...]
-    untried: list[str]  # remaining nodes that have not been tried here
-    steps: tuple[DrainStep, ...] = ()  # the drains that led here
-    failures: dict[str, tuple[str, ...]] = {}  # why the drains of the others fail here
-
-
-class _Search:
-    """Depth-first search with a stack of its own: a cluster may have more nodes than Python nests calls."""
-
-    def __init__(self, request: MaintenanceRequest, first: _State) -> None:
-        self._request = request
-        self._first = first
-        self._stack = [first]
-        self._best = first
-        self._seen: set[bytes] = set()
-        self._failures: Counter[str] = Counter()
-        self._dead_ends = 0
-
-    def run(self, blocked: Sequence[FailedDrain]) -> DrainOrder:
-        while self._stack and self._best.remaining and self._dead_ends < self._request.tries:
-            state = self._stack[-1]
-            if state.untried:
-                self._try_node(state)
-                self._request.report(len(self._best.steps))
-            else:
-                self._dead_ends += len(state.failures) == len(state.remaining)
-                self._stack.pop()
-        failed = [*blocked]
-        for name in sorted(self._best.remaining):
-            if name in self._first.untried:
-                self._drain(self._first, name)
-            problems, first_problems = (state.failures.get(name, ()) for state in (self._best, self._first))
-            failed.append(FailedDrain(name, blocked=False, problems=problems, first_problems=first_problems))
-        exhaustive = not self._stack or not self._best.remaining
-        return DrainOrder(self._best.steps, tuple(failed), len(self._request.courses), self._dead_ends, exhaustive)
-
-    def _try_node(self, state: _State) -> None:
-        # The one that failed most often comes first, because it may only fit while there is much room.
-        name = max(state.untried, key=lambda node: self._failures[node])
-        state.untried.remove(name)
-        drained = self._drain(state, name)
-        if drained is None:
-            return
-        if (digest := digest_state(drained.clusters, drained.remaining)) in self._seen:
-            self._dead_ends += 1
-            return
-        self._seen.add(digest)
-        self._stack.append(drained)
-        if len(drained.steps) > len(self._best.steps):
-            self._best = drained
-
-    def _drain(self, state: _State, name: str) -> _State | None:
-        """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""
-        request = self._request
-        results: list[Maintenance] = []
-        for cluster, course in zip(state.clusters, request.courses, strict=True):
-            result = maintain_node(cluster, name, request.start.parallel, request.options, course(name))
-            if result.problems:
-                self._failures[name] += 1
-                state.failures[name] = result.problems
-                return None
-            results.append(result)
-        clusters = tuple(result.cluster for result in results)
-        remaining = tuple(node for node in state.remaining if node != name)
-        return _State(clusters, remaining, [*remaining], (*state.steps, DrainStep.of(name, results)))
 
 
 class Maintenance(Struct, frozen=True):
@@ -240,21 +114,116 @@ def _range(numbers: Sequence[int]) -> tuple[int, int]:
     return min(numbers), max(numbers)
 
 
-def digest_state(clusters: Sequence[PredictedCluster], remaining: Iterable[str]) -> bytes:
-    """Returns an equal text for states in which the same drains fit."""
-    digest = blake2b(repr(sorted(remaining)).encode(), digest_size=16)
-    for cluster in clusters:
-        snapshot = cluster.snapshot
-        pods = sorted((key, pod.node_name, pod.scheduling.ready) for key, pod in snapshot.pods.items() if pod.live)
-        replicas = sorted(
-            (each.volume, each.disk_id, bool(each.failed_at), each.eviction_requested)
-            for each in snapshot.replicas.values()
-        )
-        volumes = sorted((volume.name, volume.node_id, volume.robustness) for volume in snapshot.volumes.values())
-        disks = sorted(
-            (disk.uuid, disk.storage_available, disk.storage_scheduled)
-            for node in snapshot.longhorn_nodes.values()
-            for disk in node.disks
-        )
-        digest.update(repr((pods, replicas, volumes, disks)).encode())
-    return digest.digest()
+class MaintenanceRequest(Struct, frozen=True):
+    """The nodes that are to be maintained."""
+
+    start: Situation  # the cluster before the first drain
+    nodes: tuple[str, ...]
+    options: FilterOptions
+    # For each course of events, what makes the random choices of a node's maintenance; "" is the time before it.
+    courses: Sequence[Callable[[str], Choose]]
+    tries: int  # how many orders are tried at most: those that end in a dead end
+    report: Callable[[int], None] = lambda _: None  # called after each drain, with the most drains in a row so far
+
+
+class FailedDrain(Struct, frozen=True):
+    """A node that the best order does not drain; the fields are keys of the JSON."""
+
+    node: str
+    blocked: bool  # whether it cannot be drained in any order
+    problems: tuple[str, ...]  # why not, after the nodes of the best order; empty if that was not tried
+    first_problems: tuple[str, ...]  # why its drain fails even as the first one; empty if it does not
+
+
+class DrainOrder(Struct, frozen=True):
+    """The result of a search."""
+
+    steps: tuple[DrainStep, ...]  # the longest order in which every drain fits
+    failed: tuple[FailedDrain, ...]  # the other nodes; first those that cannot be drained in any order
+    courses: int  # how many courses of events were followed
+    dead_ends: int  # how many orders ended where no other node can be drained
+    exhaustive: bool  # whether every order was tried, so that there is none that drains more nodes
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node can be drained in this order."""
+        return not self.failed
+
+
+def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
+    """Searches an order of the nodes in which every drain fits.
+
+    Raises:
+        WhatIfError: a node does not exist
+    """
+    for name in request.nodes:
+        check_node(request.start.cluster, name)
+    clusters = tuple(run_order(request.start, request.options, course("")).cluster for course in request.courses)
+    blocked: list[FailedDrain] = []
+    others: list[str] = []
+    for name in request.nodes:
+        texts = tuple(dict.fromkeys(text for cluster in clusters for text in permanent_blockers(cluster, name)))
+        if texts:
+            blocked.append(FailedDrain(name, blocked=True, problems=texts, first_problems=texts))
+        else:
+            others.append(name)
+    return _Search(request, _State(clusters, tuple(others), others)).run(blocked)
+
+
+class _State(Struct):
+    clusters: tuple[PredictedCluster, ...]  # one for each course of events
+    remaining: tuple[str, ...]
+    untried: list[str]  # remaining nodes that have not been tried here
+    steps: tuple[DrainStep, ...] = ()  # the drains that led here
+    failures: dict[str, tuple[str, ...]] = {}  # why the drains of the others fail here
+
+
+class _Search:
+    """Depth-first search with a stack of its own: a cluster may have more nodes than Python nests calls."""
+
+    def __init__(self, request: MaintenanceRequest, first: _State) -> None:
+        self._request = request
+        self._first = first
+        self._stack = [first]
+        self._best = first
+        self._failures: Counter[str] = Counter()
+        self._dead_ends = 0
+
+    def run(self, blocked: Sequence[FailedDrain]) -> DrainOrder:
+        while self._stack and self._best.remaining and self._dead_ends < self._request.tries:
+            state = self._stack[-1]
+            if not state.untried:
+                self._dead_ends += len(state.failures) == len(state.remaining)
+                self._stack.pop()
+                continue
+            # The one that failed most often comes first, because it may only fit while there is much room.
+            name = max(state.untried, key=lambda node: self._failures[node])
+            state.untried.remove(name)
+            drained = self._drain(state, name)
+            if drained is not None:
+                self._stack.append(drained)
+                self._best = max(self._best, drained, key=lambda each: len(each.steps))
+            self._request.report(len(self._best.steps))
+        failed = [*blocked]
+        for name in sorted(self._best.remaining):
+            if name in self._first.untried:
+                self._drain(self._first, name)
+            problems, first_problems = (state.failures.get(name, ()) for state in (self._best, self._first))
+            failed.append(FailedDrain(name, blocked=False, problems=problems, first_problems=first_problems))
+        exhaustive = not self._stack or not self._best.remaining
+        return DrainOrder(self._best.steps, tuple(failed), len(self._request.courses), self._dead_ends, exhaustive)
+
+    def _drain(self, state: _State, name: str) -> _State | None:
+        """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""
+        request = self._request
+        results: list[Maintenance] = []
+        for cluster, course in zip(state.clusters, request.courses, strict=True):
+            result = maintain_node(cluster, name, request.start.parallel, request.options, course(name))
+            if result.problems:
+                self._failures[name] += 1
+                state.failures[name] = result.problems
+                return None
+            results.append(result)
+        clusters = tuple(result.cluster for result in results)
+        remaining = tuple(node for node in state.remaining if node != name)
+        return _State(clusters, remaining, [*remaining], (*state.steps, DrainStep.of(name, results)))
