@@ -261,8 +261,10 @@ class Timeline:
         self._attached.update(names)
         self._changed += names
         self._volumes += [name for name in names if name not in self._volumes]
-        if self._refused_evictions:
-            self._retry_evictions(key)
+        budgets = self._situation.budgets
+        concerned = [each for each in self._refused_evictions if {*budgets.of(each.key)} & {*budgets.of(key)}]
+        self._refused_evictions = [entry for entry in self._refused_evictions if entry not in concerned]
+        self._evictions += concerned
 
     def _take_step(self, name: str) -> ReplicaStep:
         """Lets Longhorn take its next step with a volume; the status of nodes shows it later."""
@@ -319,20 +321,16 @@ class Timeline:
         # Otherwise it runs where it ran before, and no replica of any volume was lost.
         return self._runs(key) if key in self._moved or self._fewer else bool(pod.node_name)
 
-    def _retry_evictions(self, key: PodKey) -> None:
-        budgets = self._situation.budgets
-        concerned = [entry for entry in self._refused_evictions if {*budgets.of(entry.key)} & {*budgets.of(key)}]
-        if concerned:
-            self._refused_evictions = [entry for entry in self._refused_evictions if entry not in concerned]
-            self._evictions += concerned
-
     def _finish_drains(self) -> bool:
         # Returns whether some drain finishes; the replicas of its node then fail.
         finished = len(self._gone)
         held_up: list[str] = []
         for name in self._open_drains:
             self._blockers.pop(name, None)
-            refused = self._refused_evictions_of(name)
+            evictions = sorted(
+                (each for each in self._refused_evictions if each.left == name), key=lambda each: each.key
+            )
+            refused = [f"pod {'/'.join(entry.key)} {text}" for entry in evictions for text in self._refusals[entry.key]]
             unmanaged = [f"pod {pod} has no controller" for pod, node in self._situation.unmanaged if node == name]
             # The volumes of pods that are still to be evicted say nothing more.
             blockers = (*unmanaged, *(refused or drain_blockers(self.cluster, name, self._gone)))
@@ -353,10 +351,6 @@ class Timeline:
             self._report_progress()
         self._open_drains = held_up
         return len(self._gone) > finished
-
-    def _refused_evictions_of(self, node: str) -> list[str]:
-        entries = sorted((entry for entry in self._refused_evictions if entry.left == node), key=lambda each: each.key)
-        return [f"pod {'/'.join(entry.key)} {text}" for entry in entries for text in self._refusals[entry.key]]
 
     def _end_waits(self) -> bool:
         # Once, after the last finished drain; returns whether there is such a wait.

@@ -5,7 +5,6 @@ The limits of the search are tested, too.
 
 import pytest
 
-from app.schemas.remedies_answer import step_commands
 from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.predict.remedies import Trials, find_remedies
 from scheduler_core.predict.remedy import Cost, Intervention, RemedyKind, Step, exact_bytes
@@ -65,16 +64,6 @@ def test_costs_are_compared_field_by_field(cheaper: Cost, dearer: Cost) -> None:
     assert cheaper < dearer
 
 
-def test_over_provisioning_lowers_the_bytes_that_a_disk_must_grow_by() -> None:
-    objects = node("a", scheduled=120, reserved=30)
-    remedies = world(setting("storage-over-provisioning-percentage", "200"), objects, size=40).find(9)
-    assert summary(remedies) == [
-        ("lower-reserve", "a", 10 * GI),
-        ("grow-disk", "a", 10 * GI),
-        ("free-scheduled", "a", 20 * GI),
-    ]
-
-
 def test_available_bytes_are_freed_as_longhorn_rounds_them() -> None:
     """A disk of a file system needs a multiple of 100Mi.
 
@@ -93,15 +82,6 @@ def test_a_disk_whose_condition_is_outdated_gets_no_space() -> None:
     cluster = situation(*pressed.objects).cluster
     assert find_remedies(waiting(cluster), cluster, OPTIONS, 9).remedies == ()
     assert pressed.fits
-
-
-def test_a_pod_that_no_single_step_helps_gets_none() -> None:
-    raw, longhorn = node("a", scheduled=80)
-    raw["spec"] = {
-        "unschedulable": True,
-        "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
-    }
-    assert world(raw, longhorn).find(9) == ()
 
 
 @pytest.mark.parametrize(("room", "moves"), [(100, ["app-0-a"]), (45, [])])
@@ -130,22 +110,6 @@ def test_the_search_ends_after_so_many_decisions() -> None:
     assert [bool(search.remedies) for search in searches] == [False, True, True]
     assert set(searches[1].remedies) <= set(searches[2].remedies)
     assert len(searches[1].remedies) < len(searches[2].remedies)
-
-
-def test_a_patch_cancels_an_eviction_that_is_requested() -> None:
-    cluster = situation(longhorn_node("a", {"disk-1": disk(100)})).cluster
-    evicted = replace(cluster.snapshot.longhorn_nodes["a"], eviction_requested=True)
-    cluster = cluster.update({("longhorn_nodes", "a"): evicted})
-    patch = '{"spec":{"allowScheduling":true,"evictionRequested":false}}'
-    (command,) = step_commands(cluster, Step(RemedyKind.ALLOW_NODE, "a"), "longhorn-system")
-    assert command[-1] == patch
-    patch = '{"spec":{"disks":{"disk-1":{"allowScheduling":true}}}}'
-    (command,) = step_commands(cluster, Step(RemedyKind.ALLOW_DISK, "a", "disk-1"), "longhorn-system")
-    assert command[-1] == patch
-    (command,) = step_commands(cluster, Step(RemedyKind.TAG_NODE, "a", tags=("x", "y")), "ns")
-    assert command == (
-        "kubectl", "-n", "ns", "patch", "nodes.longhorn.io", "a", "--type=merge", "-p", '{"spec":{"tags":["x","y"]}}',
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
