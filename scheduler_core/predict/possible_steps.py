@@ -87,12 +87,12 @@ def _place_steps(
 ) -> Iterator[Step]:
     """Yields the steps that allow scheduling on a node or disk, and those that add tags which the pod's volumes select."""
     node = candidate.node.name
-    if isinstance(stored, longhorn.Disk):
-        disk, place = stored.name, f"disk {node}/{stored.name}"
-        allow, tag, select = RemedyKind.ALLOW_DISK, RemedyKind.TAG_DISK, attrgetter("disk_selector")
-    else:
-        disk, place = "", f"Longhorn node {node}"
-        allow, tag, select = RemedyKind.ALLOW_NODE, RemedyKind.TAG_NODE, attrgetter("node_selector")
+    of_disk = isinstance(stored, longhorn.Disk)
+    disk = stored.name if of_disk else ""
+    place = f"disk {node}/{disk}" if of_disk else f"Longhorn node {node}"
+    allow = RemedyKind.ALLOW_DISK if of_disk else RemedyKind.ALLOW_NODE
+    tag = RemedyKind.TAG_DISK if of_disk else RemedyKind.TAG_NODE
+    select = attrgetter("disk_selector" if of_disk else "node_selector")
     if not stored.allow_scheduling or stored.eviction_requested:
         eviction = " and cancel its eviction" if stored.eviction_requested else ""
         yield Step(allow, node, disk, text=f"allow scheduling on {place}{eviction}")

@@ -241,8 +241,6 @@ class Rebalance(Struct, frozen=True):
 
 def find_moves(goal: Goal, baseline: Baseline, max_moves: int = DEFAULT_MAX_MOVES) -> Rebalance:
     """Returns the fewest moves that raise the goal's value to its target, or else those that raise it furthest."""
-    if goal.before >= goal.target:
-        return Rebalance(goal.before, goal.before, goal.target, None, max_moves, 0)
     return _Search(goal, baseline, max_moves).run()
 
 
@@ -266,15 +264,16 @@ class _Search:
         level = [start]
         exhausted = 0
         for count in range(1, self._max_moves + 1):
+            if self._value >= goal.target:
+                break
+            if count > 1:
+                self._complete &= len(level) * len(self._baseline.cluster.snapshot.replicas) <= _MAX_EXHAUSTIVE
+                level = self._continuations(level, self._max_moves - count + 2)
             possible = any(free >= goal.least_free for free, _ in self._candidates(start, count))
             if possible:
                 self._finish(level)
             if exhausted == count - 1 and (self._complete or not possible):
                 exhausted = count
-            if self._value >= goal.target or count == self._max_moves:
-                break
-            self._complete &= len(level) * len(self._baseline.cluster.snapshot.replicas) <= _MAX_EXHAUSTIVE
-            level = self._continuations(level, self._max_moves - count + 1)
         return Rebalance(goal.before, self._value, goal.target, self._best, self._max_moves, exhausted)
 
     def _finish(self, level: list[MoveSequence]) -> None:
