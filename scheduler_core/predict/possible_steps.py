@@ -289,7 +289,8 @@ def _lacking_bytes(
         least = max(0, max(needed, default=0) - free)
     sums = reachable_sums(sizes) if len(sizes) <= _MAX_SUMMED_VOLUMES else ()
     guesses = {total - free for total in sums if total - free >= max(1, least)}
-    if least or not guesses:
+    # Where the volume of another pod takes the space, fewer bytes may do.
+    if candidate.reason is not None or not guesses:
         guesses.add(max(1, least))
     return _Lacking(least, frozenset(guesses), frozenset(volume.actual_size for volume in volumes))
 

@@ -67,6 +67,12 @@ def test_what_a_step_does_for_another_pods_volume_counts_although_the_trial_befo
     _compare_with_plain_decisions(world, [*every_step(world.cluster, None)])
 
 
+def test_a_reserve_smaller_than_the_volume_may_suffice_where_another_pods_volume_takes_the_space() -> None:
+    world = draw_world(Random(779), elsewhere=0.0)  # noqa: S311 # repeatable, not secret
+    (remedy,) = world.find(1)
+    assert remedy.text == "reserve 5Gi less on disk n0/disk-2 (5Gi instead of 10Gi)"
+
+
 def _compare_with_plain_decisions(world: World, steps: list[Step]) -> None:
     trials = Trials(waiting(world.cluster), world.cluster, OPTIONS, 10_000)
     for step in steps:
