@@ -15,12 +15,11 @@ from app.cli.options import namespace_option
 from app.cli.what_if_changes import pod_template
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.predict.drain_order import DrainOrder, MaintenanceRequest, find_drain_order
-from scheduler_core.predict.order_outcomes import refusal_text
+from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
 from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom
 from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.prediction import refusal_text
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.trials import DrainStep
 from scheduler_core.values import replace
 
 _DEFAULT_LIMIT: Final = 1_000

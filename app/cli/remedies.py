@@ -19,14 +19,16 @@ from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.predict.move_search import DEFAULT_MAX_MOVES, Baseline, Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.rebalance_goals import (
+from scheduler_core.predict.rebalance import (
+    DEFAULT_MAX_MOVES,
     LARGEST_VOLUME,
     WAITING_PODS,
-    Goal,
-    LargestVolumeGoal,
-    WaitingPodsGoal,
+    Baseline,
+    Rebalance,
+    find_moves,
+    largest_volume_goal,
+    waiting_pods_goal,
 )
 from scheduler_core.predict.remedies import MAX_DECISIONS, find_remedies
 from scheduler_core.predict.situation import Situation
@@ -155,11 +157,10 @@ def rebalance(
     name, storage_class = _goal_name(goal, situation, source)
     if name == WAITING_PODS and size is not None:
         raise CoreError(f"--size is for --goal {LARGEST_VOLUME}")
-    objective: Goal
     if name == WAITING_PODS:
-        objective = WaitingPodsGoal(situation, rules.options, lambda: map(cluster_source.seeded_choice, orders.seeds))
+        objective = waiting_pods_goal(situation, rules.options, lambda: map(cluster_source.seeded_choice, orders.seeds))
     else:
-        objective = LargestVolumeGoal(situation.cluster, storage_class, least)
+        objective = largest_volume_goal(situation.cluster, storage_class, least)
     with render.show_status("Trying moves"):
         baseline = Baseline.of(situation, rules.options)
         result = find_moves(objective, baseline, max_moves)
@@ -247,17 +248,23 @@ def _notes(baseline: Baseline) -> list[str]:
 
 def _print_moves(moves: Sequence[dict[str, Any]], console: render.Console) -> None:
     headers = ("MOVE", "VOLUME", "REPLICA", "FROM", "TO ONE OF", "COPIES", "USED BY")
-    console.section(headers, ([str(number), *_cells(move)] for number, move in enumerate(moves, start=1)))
+    rows = (
+        (
+            str(number),
+            move["volume"],
+            move["replica"],
+            "/".join(move["from"]),
+            render.shorten(["/".join(target) for target in move["targets"]], _MAX_TARGETS),
+            format_bytes(move["copiedBytes"]),
+            ", ".join(move["pods"]),
+        )
+        for number, move in enumerate(moves, start=1)
+    )
+    console.section(headers, rows)
     for number, move in enumerate(moves, start=1):
         console.write(f"# {number}. {move['volume']}: each command must succeed before the next one")
         console.commands(map(shlex.join, move["commands"]))
         console.print()
-
-
-def _cells(move: dict[str, Any]) -> list[str]:
-    targets = render.shorten(["/".join(target) for target in move["targets"]], _MAX_TARGETS)
-    copies = format_bytes(move["copiedBytes"])
-    return [move["volume"], move["replica"], "/".join(move["from"]), targets, copies, ", ".join(move["pods"])]
 
 
 def _summary(result: Rebalance, storage_class: str) -> str:
@@ -266,19 +273,14 @@ def _summary(result: Rebalance, storage_class: str) -> str:
         format_bytes(value) if storage_class else f"{value} of {result.target}"
         for value in (result.before, result.value)
     )
-    if result.plan is None:
-        return f"{subject}: {before} now; {_without_plan(result)}"
-    moves = format_count(len(result.plan.moves), "move, which copies", "moves, which copy")
-    copied = format_bytes(result.plan.copied_bytes)
-    proven = result.exhausted_moves >= len(result.plan.moves) - 1
-    fewest = "fewer moves do not suffice" if proven else "not every plan of fewer moves was tried"
-    return f"{subject}: {before} now, {after} after {moves} {copied}; {fewest}"
-
-
-def _without_plan(result: Rebalance) -> str:
+    if result.plan is not None:
+        moves = format_count(len(result.plan.moves), "move, which copies", "moves, which copy")
+        proven = result.exhausted_moves >= len(result.plan.moves) - 1
+        fewest = "fewer moves do not suffice" if proven else "not every plan of fewer moves was tried"
+        return f"{subject}: {before} now, {after} after {moves} {format_bytes(result.plan.copied_bytes)}; {fewest}"
     if result.reached:
-        return "no move is needed"
+        return f"{subject}: {before} now; no move is needed"
     if result.exhausted_moves == result.max_moves:
-        return f"no plan of up to {format_count(result.max_moves, 'move')} exists"
-    moves = format_count(result.exhausted_moves, "move")
-    return f"no plan was found; every plan of up to {moves} was tried, longer ones in part"
+        return f"{subject}: {before} now; no plan of up to {format_count(result.max_moves, 'move')} exists"
+    tried = format_count(result.exhausted_moves, "move")
+    return f"{subject}: {before} now; no plan was found; every plan of up to {tried} was tried, longer ones in part"

@@ -21,15 +21,16 @@ from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.predict.order_outcomes import (
+from scheduler_core.predict.predicted_replicas import NO_DATA
+from scheduler_core.predict.prediction import (
     Certainty,
     DiskOutcome,
     FewerReplicas,
     OrderHistory,
     PodOutcome,
+    Prediction,
+    predict,
 )
-from scheduler_core.predict.predicted_replicas import NO_DATA
-from scheduler_core.predict.prediction import Prediction, predict
 from scheduler_core.predict.situation import ExpansionOutcome, Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 
@@ -246,9 +247,17 @@ def print_prediction(answer: WhatIf, console: render.Console) -> None:
     """Prints what becomes of pods, drains, volumes and disks, without parts that have no entries."""
     prediction = answer.prediction
     orders = prediction.orders
-    console.section(
-        ("POD", "FROM", "PLACED", "NODES", "OTHERWISE"), (_pod_cells(pod, orders) for pod in prediction.pods)
+    pods = (
+        (
+            pod.pod,
+            pod.left or pod.origin,
+            pod_outcome_text(pod, orders),
+            render.shorten([*pod.nodes], _MAX_NODES),
+            _shorten_reasons(pod.reasons),
+        )
+        for pod in prediction.pods
     )
+    console.section(("POD", "FROM", "PLACED", "NODES", "OTHERWISE"), pods)
     for pod in prediction.pods:
         if pod.unlucky_order:
             order = ", ".join(f"{name} to {node}" for name, node in pod.unlucky_order)
@@ -296,12 +305,6 @@ def pod_outcome_text(pod: PodOutcome, orders: int) -> str:
 
 def _shorten_reasons(reasons: Mapping[str, int]) -> str:
     return render.shorten([*reasons], _MAX_REASONS, "; ")
-
-
-def _pod_cells(pod: PodOutcome, orders: int) -> Sequence[str]:
-    nodes = render.shorten([*pod.nodes], _MAX_NODES)
-    left = pod.left or pod.origin
-    return pod.pod, left, pod_outcome_text(pod, orders), nodes, _shorten_reasons(pod.reasons)
 
 
 def _volume_cells(volume: FewerReplicas, orders: int) -> Sequence[str]:

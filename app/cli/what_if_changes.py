@@ -41,7 +41,7 @@ class ChangeReader:
         self._applied: dict[tuple[str, str, str], cluster_additions.Workload] = {}
         self._skipped: dict[str, None] = {}
         self._verbs: Mapping[str, Callable[[str], Sequence[Change]]] = {
-            "drain": self._drain,
+            "drain": lambda text: [partial(drain, nodes=_names(text, "--drain"))],
             "lose": self._lose,
             "scale": self._scale,
             "setting": self._set_setting,
@@ -59,9 +59,6 @@ class ChangeReader:
     def notes(self) -> tuple[str, ...]:
         """What the files of `--apply` have and no decision reads."""
         return tuple(self._skipped)
-
-    def _drain(self, text: str) -> Sequence[Change]:
-        return [partial(drain, nodes=_names(text, "--drain"))]
 
     def _lose(self, text: str) -> Sequence[Change]:
         key, separator, zone = text.partition("=")
@@ -99,19 +96,17 @@ class ChangeReader:
             key = head if separator else key
             values.setdefault(key, []).append(tail if separator else part)
         counts = values.pop("count", ["1"])
-        like = values.pop("like", None) or [self._open_node(text)]
+        like = values.pop("like", [])
+        if not like:
+            nodes = self._source.snapshot.longhorn_nodes.values()
+            like = sorted(node.name for node in nodes if node.ready and node.schedulable and node.disks)[:1]
+            if not like:
+                raise CoreError(f"--add-node {text}: no Longhorn node is ready; name one with like=NODE")
         sizes = tuple(cluster_source.positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
         if values or len(like) != 1 or len(counts) != 1:
             raise CoreError(f"--add-node {text}: expected like=NODE, count=N and disks=SIZE,SIZE")
         count = _count(counts[0], f"--add-node {text}")
         return [partial(cluster_additions.add_nodes, like=like[0], count=count, disks=sizes)]
-
-    def _open_node(self, text: str) -> str:
-        nodes = self._source.snapshot.longhorn_nodes.values()
-        names = sorted(node.name for node in nodes if node.ready and node.schedulable and node.disks)
-        if not names:
-            raise CoreError(f"--add-node {text}: no Longhorn node is ready; name one with like=NODE")
-        return names[0]
 
     def _scale(self, text: str) -> Sequence[Change]:
         subject, number = _assignment(text, "--scale", "sts/NAME=N or deploy/NAME=N")
@@ -147,7 +142,7 @@ class ChangeReader:
                 key, value = read_from(text, partial(entry.read, raw))
                 objects[entry.field, key] = value
             if (kind, group) == ("Node", ""):
-                nodes.append(read_from(text, partial(_node, raw)))
+                nodes.append(read_from(text, partial(NODE.read, raw)))
         return [partial(cluster_additions.apply_objects, objects=objects, nodes=nodes, pods=pods), *scales]
 
     def _apply_workload(self, kind: str, raw: Any) -> Change:
@@ -156,10 +151,6 @@ class ChangeReader:
         replicas = workload_spec(kind, raw).replicas
         count = None if replicas is None else _count(str(replicas), f"{kind} {workload.name}: spec.replicas")
         return partial(cluster_additions.scale, workload=workload, count=count)
-
-
-def _node(raw: object) -> generic.Node:
-    return NODE.read(raw)
 
 
 def _pod(raw: object) -> kube.Pod:
@@ -224,7 +215,8 @@ def _workload_of_member(kind: str, name: str, member: kube.Pod, snapshot: Snapsh
         spec = claim.spec if claim is not None else None
         # Claims that bear the name of a StatefulSet's pod are its own.
         named = kind == STATEFUL_SET and mount.claim.endswith(f"-{member.name}")
-        if spec is not None and kind == _POD and not mount.ephemeral and not _allows_several_nodes(spec):
+        shared = spec is not None and {"ReadWriteMany", "ReadOnlyMany"}.intersection(spec.access_modes)
+        if spec is not None and kind == _POD and not mount.ephemeral and not shared:
             # A pod without a controller has its claims for itself, unless they may be mounted on several nodes.
             own_claim = f"{mount.claim}-{member.name}"
             mounts.append(replace(mount, claim=own_claim, template=replace(spec, volume_name="")))
@@ -233,10 +225,6 @@ def _workload_of_member(kind: str, name: str, member: kube.Pod, snapshot: Snapsh
             mounts.append(replace(mount, template=template))
     pod = replace(member, node_name="", phase="Pending", unschedulable="", volumes=tuple(mounts))
     return cluster_additions.Workload(kind, member.namespace, name, pod, in_order=kind == STATEFUL_SET)
-
-
-def _allows_several_nodes(spec: kube.ClaimSpec) -> bool:
-    return any(mode in ("ReadWriteMany", "ReadOnlyMany") for mode in spec.access_modes)
 
 
 def pod_template(

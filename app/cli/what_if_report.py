@@ -17,7 +17,7 @@ from app.cli import what_if
 from app.cli.options import now
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes
-from scheduler_core.predict.order_outcomes import Certainty, OrderPoint
+from scheduler_core.predict.prediction import Certainty, OrderPoint
 from scheduler_core.predict.situation import Origin
 
 _TEMPLATE: Final = "what_if_report.html"
@@ -43,7 +43,7 @@ def write_report(file: Path, answer: what_if.WhatIf, verbs: Sequence[str], sourc
     context: Mapping[str, object] = {
         "answer": answer,
         "prediction": prediction,
-        "capitalize": _capitalize,
+        "capitalize": lambda text: text[:1].upper() + text[1:],
         "exact_bytes": format_bytes,
         "outcome": what_if.outcome_text,
         "pod_outcome": what_if.pod_outcome_text,
@@ -65,10 +65,6 @@ def write_report(file: Path, answer: what_if.WhatIf, verbs: Sequence[str], sourc
         file.write_text(environment().get_template(_TEMPLATE).render(context), encoding="utf-8")
     except OSError as error:
         raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
-
-
-def _capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def step_plots(steps: Sequence[OrderPoint]) -> list[LinePlot]:

@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import Struct
 
 from scheduler_core.convert.kubectl import Command, patch_node, patch_setting, replica_move_commands
-from scheduler_core.model import longhorn
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import ReplicaMove, is_auto_balanced
 from scheduler_core.predict.remedy import RemedyKind, Step
@@ -59,22 +58,19 @@ def step_commands(cluster: PredictedCluster, step: Step, namespace: str) -> tupl
     if step.move is not None:
         return move_commands(cluster, step.move, namespace)
     node = cluster.snapshot.longhorn_nodes[step.node]
-    fields = _patched_fields(next((disk for disk in node.disks if disk.name == step.disk), node), step)
-    if not fields:
-        return ()
-    return (patch_node(step.node, namespace, {"disks": {step.disk: fields}} if step.disk else fields),)
-
-
-def _patched_fields(stored: longhorn.Node | longhorn.Disk, step: Step) -> dict[str, Any]:
+    disk = next((disk for disk in node.disks if disk.name == step.disk), None)
+    stored = disk or node
+    fields: dict[str, Any] = {}
     if step.kind in (RemedyKind.ALLOW_NODE, RemedyKind.ALLOW_DISK):
         # Longhorn's admission webhook refuses what is evicted and allows scheduling.
-        eviction = {"evictionRequested": False} if stored.eviction_requested else {}
-        return {"allowScheduling": True, **eviction}
-    if step.tags:
-        return {"tags": [*stored.tags, *step.tags]}
-    if step.kind is RemedyKind.LOWER_RESERVE and isinstance(stored, longhorn.Disk):
-        return {"storageReserved": stored.storage_reserved - step.size}
-    return {}
+        fields = {"allowScheduling": True} | ({"evictionRequested": False} if stored.eviction_requested else {})
+    elif step.tags:
+        fields = {"tags": [*stored.tags, *step.tags]}
+    elif step.kind is RemedyKind.LOWER_RESERVE and disk is not None:
+        fields = {"storageReserved": disk.storage_reserved - step.size}
+    else:
+        return ()
+    return (patch_node(step.node, namespace, {"disks": {step.disk: fields}} if step.disk else fields),)
 
 
 def move_commands(cluster: PredictedCluster, move: ReplicaMove, namespace: str) -> tuple[Command, ...]:

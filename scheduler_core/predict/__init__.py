@@ -4,7 +4,7 @@ Data flow: a `PredictedCluster` → the changes of the question, in order (`clus
 → one `Timeline` per order, each pod by the production decision (`pod_decision.py`), each replica by Longhorn's own rules
 (`predicted_replicas.py`) → one answer over all orders.
 
-The questions: `prediction.py` (what-if; `order_outcomes.py` has the course of one order), `pod_headroom.py`, `drain_order.py`
-(maintenance), `node_loss.py`, `remedies.py` (of the steps in `possible_steps.py`, decided by `trials.py`), `move_search.py`
-(rebalance: the fewest moves of replicas for a goal of `rebalance_goals.py`).
+The questions: `prediction.py` (what-if), `pod_headroom.py`, `drain_order.py`
+(maintenance), `node_loss.py`, `remedies.py` (of the steps in `possible_steps.py`), `rebalance.py` (the fewest moves
+of replicas for a goal).
 """

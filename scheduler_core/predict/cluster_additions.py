@@ -168,10 +168,7 @@ def _add_node(cluster: PredictedCluster, like: str, name: str, sizes: tuple[int,
     for image in (snapshot.engine_images or {}).values():
         if like in image.nodes:
             changes["engine_images", image.name] = replace(image, nodes=image.nodes | {name})
-    return _add_kube_node(cluster.update(changes), like, name)
-
-
-def _add_kube_node(cluster: PredictedCluster, like: str, name: str) -> PredictedCluster:
+    cluster = cluster.update(changes)
     if like not in cluster.scheduling.nodes:
         return cluster
     node_info = cluster.scheduling.nodes[like]

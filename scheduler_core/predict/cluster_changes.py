@@ -152,7 +152,11 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
     failed: list[longhorn.Replica] = []
     for name in nodes:
         failed += replicas_on_node(cluster, name)
-        cluster = _remove_node(cluster, name)
+        cluster = cluster.update({("nodes", name): None}).with_scheduling(cluster.scheduling.without_node(name))
+        node = cluster.snapshot.longhorn_nodes.get(name)
+        if node is not None:
+            gone = sync_node_remotely(cluster.state.view.cluster, node, ())
+            cluster = cluster.update({("longhorn_nodes", name): gone})
     return replace(
         managed,
         cluster=fail_replicas(cluster, failed),
@@ -161,14 +165,6 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
         degraded=situation.degraded | {replica.volume for replica in failed},
         waiting=waiting,
     )
-
-
-def _remove_node(cluster: PredictedCluster, name: str) -> PredictedCluster:
-    cluster = cluster.update({("nodes", name): None}).with_scheduling(cluster.scheduling.without_node(name))
-    node = cluster.snapshot.longhorn_nodes.get(name)
-    if node is None:
-        return cluster
-    return cluster.update({("longhorn_nodes", name): sync_node_remotely(cluster.state.view.cluster, node, ())})
 
 
 def lose_zone(situation: Situation, zone: str) -> Situation:
@@ -327,15 +323,12 @@ def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
     if volume is None or not is_usable(volume, replica) or replica.eviction_requested:
         return False
     alone = volume.number_of_replicas <= 1 and volume.data_locality != BEST_EFFORT
-    return (alone or _has_no_user(cluster, volume)) and is_last_replica(cluster, replica, ())
-
-
-def _has_no_user(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
     view = cluster.state.view
     names = view.indexes.volumes_by_handle.get(volume.name) or ()
     claims = [cluster.snapshot.persistent_volumes[name].claim for name in names]
     users = (pod for claim in claims if claim is not None for pod in view.pods_of(claim[0], claim[1]))
-    return not volume.node_id and not any(pod.live for pod in users)
+    unused = not volume.node_id and not any(pod.live for pod in users)
+    return (alone or unused) and is_last_replica(cluster, replica, ())
 
 
 def _runs(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:

@@ -6,7 +6,7 @@ volume is without a healthy replica (`maintain_node`).
 Where no order fits, the result is how far the best one gets. Several courses of events are followed side by side, each with its own
 random choices. A drain fits only if it fits in all of them. The search drains one node after the other and goes back from a dead end,
 where no remaining node can be drained. Nodes that cannot be drained whatever happens to the others (`permanent_blockers`) are left
-out from the start. A state that was reached before is not searched again.
+out from the start.
 """
 
 from __future__ import annotations
@@ -17,12 +17,101 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.predict.cluster_changes import check_node, permanent_blockers
+from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.predict.cluster_changes import check_node, drain, permanent_blockers, return_node
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas, replicas_on_node
+from scheduler_core.predict.prediction import longest_wait, pod_problem
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.timeline import run_order
-from scheduler_core.predict.trials import DrainStep, Maintenance, digest_state, maintain_node
+from scheduler_core.predict.timeline import OrderResult, run_order
+
+
+class Maintenance(Struct, frozen=True):
+    """One node's maintenance in one order."""
+
+    cluster: PredictedCluster  # after the node was uncordoned, and everything has settled
+    pods: int = 0  # how many pods the drain moves
+    copied_bytes: int = 0  # data that rebuilds copy
+    reduced_volumes: int = 0  # how many volumes have fewer healthy replicas meanwhile
+    problems: tuple[str, ...] = ()  # why the drain does not fit; empty if it does
+    rebuild_wait: float = 0  # for how many seconds nothing is rebuilt where Longhorn could reuse a failed replica
+
+
+def maintain_node(
+    cluster: PredictedCluster,
+    node: str,
+    parallel: frozenset[NamespacedName],
+    options: FilterOptions,
+    choose: Choose,
+) -> Maintenance:
+    """Drains a node, and uncordons it once the drain has finished.
+
+    Volumes may lack a replica meanwhile: the replicas on the node are there again after the maintenance, unless Longhorn has rebuilt
+    them elsewhere.
+
+    Raises:
+        WhatIfError: there is no such node
+    """
+    drained = drain(Situation(cluster, parallel=parallel), (node,))
+    result = run_order(drained, options, choose)
+    problems = _drain_problems(cluster, drained, result, node)
+    if problems:
+        return Maintenance(result.cluster, problems=problems)
+    returned = return_node(cluster, result.cluster, node)
+    settled = run_order(Situation(returned, parallel=parallel), options, choose)
+    return Maintenance(
+        cluster=settled.cluster,
+        pods=len(drained.pods),
+        copied_bytes=result.copied_bytes + settled.copied_bytes,
+        reduced_volumes=len(result.fewer_replicas),
+        rebuild_wait=longest_wait(result.waits.values()),
+    )
+
+
+def _drain_problems(before: PredictedCluster, drained: Situation, result: OrderResult, node: str) -> tuple[str, ...]:
+    problems = [*result.blockers.get(node, ())]
+    cluster = result.cluster
+    # Those come first that no PodDisruptionBudget keeps on the node.
+    for key in sorted(drained.pods, key=lambda key: drained.cluster.snapshot.pods[key].node_name):
+        problem = pod_problem(key, result)
+        # The blockers name the pods that may not be evicted.
+        if problem and cluster.snapshot.pods[key].node_name != node:
+            problems.append(problem)
+    for name in sorted({replica.volume for replica in replicas_on_node(before, node)}):
+        volume = cluster.snapshot.volumes.get(name)
+        if (
+            volume is not None
+            and volume.node_id
+            and not healthy_replicas(cluster, name)
+            and healthy_replicas(before, name)
+        ):
+            problems.append(f"volume {name} has no healthy replica meanwhile")
+    return tuple(problems)
+
+
+class DrainStep(Struct, frozen=True):
+    """The maintenance of one node."""
+
+    node: str
+    pods: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    copied_bytes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    reduced_volumes: tuple[int, int]  # as in `Maintenance`, the least and the most over all courses
+    rebuild_wait: float = 0  # as in `Maintenance`, the most over all courses
+
+    @classmethod
+    def of(cls, node: str, courses: Sequence[Maintenance]) -> DrainStep:
+        """Returns what a node's maintenance is in at least one course of events."""
+        return cls(
+            node=node,
+            pods=_range([result.pods for result in courses]),
+            copied_bytes=_range([result.copied_bytes for result in courses]),
+            reduced_volumes=_range([result.reduced_volumes for result in courses]),
+            rebuild_wait=max(result.rebuild_wait for result in courses),
+        )
+
+
+def _range(numbers: Sequence[int]) -> tuple[int, int]:
+    return min(numbers), max(numbers)
 
 
 class MaintenanceRequest(Struct, frozen=True):
@@ -52,7 +141,7 @@ class DrainOrder(Struct, frozen=True):
     steps: tuple[DrainStep, ...]  # the longest order in which every drain fits
     failed: tuple[FailedDrain, ...]  # the other nodes; first those that cannot be drained in any order
     courses: int  # how many courses of events were followed
-    dead_ends: int  # how many orders ended where no other node can be drained, or in a state that was reached before
+    dead_ends: int  # how many orders ended where no other node can be drained
     exhaustive: bool  # whether every order was tried, so that there is none that drains more nodes
 
     @property
@@ -97,19 +186,24 @@ class _Search:
         self._first = first
         self._stack = [first]
         self._best = first
-        self._seen: set[bytes] = set()
         self._failures: Counter[str] = Counter()
         self._dead_ends = 0
 
     def run(self, blocked: Sequence[FailedDrain]) -> DrainOrder:
         while self._stack and self._best.remaining and self._dead_ends < self._request.tries:
             state = self._stack[-1]
-            if state.untried:
-                self._try_node(state)
-                self._request.report(len(self._best.steps))
-            else:
+            if not state.untried:
                 self._dead_ends += len(state.failures) == len(state.remaining)
                 self._stack.pop()
+                continue
+            # The one that failed most often comes first, because it may only fit while there is much room.
+            name = max(state.untried, key=lambda node: self._failures[node])
+            state.untried.remove(name)
+            drained = self._drain(state, name)
+            if drained is not None:
+                self._stack.append(drained)
+                self._best = max(self._best, drained, key=lambda each: len(each.steps))
+            self._request.report(len(self._best.steps))
         failed = [*blocked]
         for name in sorted(self._best.remaining):
             if name in self._first.untried:
@@ -118,21 +212,6 @@ class _Search:
             failed.append(FailedDrain(name, blocked=False, problems=problems, first_problems=first_problems))
         exhaustive = not self._stack or not self._best.remaining
         return DrainOrder(self._best.steps, tuple(failed), len(self._request.courses), self._dead_ends, exhaustive)
-
-    def _try_node(self, state: _State) -> None:
-        # The one that failed most often comes first, because it may only fit while there is much room.
-        name = max(state.untried, key=lambda node: self._failures[node])
-        state.untried.remove(name)
-        drained = self._drain(state, name)
-        if drained is None:
-            return
-        if (digest := digest_state(drained.clusters, drained.remaining)) in self._seen:
-            self._dead_ends += 1
-            return
-        self._seen.add(digest)
-        self._stack.append(drained)
-        if len(drained.steps) > len(self._best.steps):
-            self._best = drained
 
     def _drain(self, state: _State, name: str) -> _State | None:
         """Returns the state after a node's maintenance, or None, with the problems noted, if its drain does not fit."""

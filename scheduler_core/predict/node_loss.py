@@ -8,16 +8,16 @@ is attached.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.predict.cluster_changes import lose_nodes
-from scheduler_core.predict.order_outcomes import pod_problem, sort_by_count
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas
+from scheduler_core.predict.prediction import pod_problem, sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderResult, run_order
 from scheduler_core.values import replace
@@ -74,26 +74,17 @@ def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) ->
     moved = {volume.name for key in lost.pods for volume in before.volumes_of(before.snapshot.pods[key])}
     volumes = [(name, cluster.snapshot.volumes.get(name)) for name in sorted(lost.degraded | moved)]
     faulted = {name for name, volume in volumes if volume and not healthy_replicas(cluster, name)}
-    return [
-        *(f"volume {name} loses its data" for name in sorted(faulted)),
-        *_pod_problems(before, lost, result, faulted),
-        *(
-            f"volume {name} lacks a replica: {result.incomplete[name]}"
-            for name, volume in volumes
-            if volume is not None and name not in faulted and volume.node_id and name in result.incomplete
-        ),
-    ]
-
-
-def _pod_problems(
-    before: PredictedCluster, lost: Situation, result: OrderResult, faulted: Collection[str]
-) -> list[str]:
-    gone = [key for key in lost.gone_pods if before.volumes_of(before.snapshot.pods[key])]
-    problems = [f"nothing creates pod {'/'.join(key)} again" for key in gone]
+    gone = (key for key in lost.gone_pods if before.volumes_of(before.snapshot.pods[key]))
+    problems = [f"volume {name} loses its data" for name in sorted(faulted)]
+    problems += [f"nothing creates pod {'/'.join(key)} again" for key in gone]
     for key in lost.pods:
         problem = pod_problem(key, result)
-        volumes = before.volumes_of(before.snapshot.pods[key])
+        own = before.volumes_of(before.snapshot.pods[key])
         # A pod only waits because its volume is faulted, which is the problem.
-        if problem and volumes and not any(volume.name in faulted for volume in volumes):
+        if problem and own and not any(volume.name in faulted for volume in own):
             problems.append(problem)
-    return problems
+    return problems + [
+        f"volume {name} lacks a replica: {result.incomplete[name]}"
+        for name, volume in volumes
+        if volume is not None and name not in faulted and volume.node_id and name in result.incomplete
+    ]

@@ -169,7 +169,10 @@ def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster
     for mount in pod.volumes:
         claim = cluster.snapshot.claims.get((pod.namespace, mount.claim))
         volume = cluster.volume_of_claim(claim) if claim is not None else None
-        if claim is None or volume is None or _has_other_user(cluster, pod, claim):
+        if claim is None or volume is None:
+            continue
+        users = cluster.state.view.pods_of(claim.namespace, claim.name)
+        if any(user.live and user.node_name and user.name != pod.name for user in users):
             continue
         changes["volumes", volume.name] = _detach(volume)
         for attachment in cluster.state.view.indexes.attachments.get(claim.spec.volume_name) or ():
@@ -198,11 +201,6 @@ def _delete_claim(cluster: PredictedCluster, key: NamespacedName) -> PredictedCl
 
 def _detach(volume: longhorn.Volume) -> longhorn.Volume:
     return replace(volume, node_id="", current_node_id="", state="detached")
-
-
-def _has_other_user(cluster: PredictedCluster, pod: kube.Pod, claim: kube.Claim) -> bool:
-    users = cluster.state.view.pods_of(claim.namespace, claim.name)
-    return any(user.live and user.node_name and user.name != pod.name for user in users)
 
 
 def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:

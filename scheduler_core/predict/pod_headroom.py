@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count, islice
 
 from msgspec import Struct
@@ -20,10 +19,10 @@ from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
 from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.cluster_additions import Workload
-from scheduler_core.predict.order_outcomes import refusal_text, sort_by_count
 from scheduler_core.predict.pod_decision import PodDecider
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
+from scheduler_core.predict.prediction import refusal_text, sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import Timeline
 
@@ -52,8 +51,7 @@ class ClosestNode(Struct, frozen=True):
     missing: int = 0  # bytes that a disk lacks, 0 if that is not what is missing
 
 
-@dataclass(frozen=True, slots=True)
-class Headroom:
+class Headroom(Struct, frozen=True):
     """The result of all orders."""
 
     limit: int
@@ -63,7 +61,7 @@ class Headroom:
     nodes: Mapping[str, tuple[int, int]]  # the least and the most pods on each node that takes one
     # Why the first pod that does not fit is refused, with the number of orders, most frequent first.
     refusals: Mapping[str, int]
-    tightest: HeadroomOrder = field(repr=False)  # the order with the fewest pods
+    tightest: HeadroomOrder  # the order with the fewest pods
 
     @property
     def limit_reached(self) -> bool:

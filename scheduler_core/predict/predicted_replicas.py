@@ -84,7 +84,8 @@ def next_step(cluster: PredictedCluster, name: str, choose: Choose) -> ReplicaSt
         return _place_new_volume(cluster, volume, choose)
     if not healthy_replicas(cluster, name):
         return ReplicaStep(cluster, problem=NO_DATA)
-    affinity = _local_node_without_replica(volume, replicas)
+    follows = volume.data_locality == BEST_EFFORT and volume.robustness == HEALTHY
+    affinity = volume.current_node_id if follows and lacks_local_replica(volume, replicas) else ""
     missing = volume.number_of_replicas - sum(1 for replica in replicas if is_usable(volume, replica))
     if missing <= 0 and not affinity:
         return _remove_extra_replica(cluster, volume, replicas, choose)
@@ -120,12 +121,12 @@ def healthy_replicas(cluster: PredictedCluster, volume: str) -> int:
     return sum(1 for replica in cluster.state.view.replicas_of(volume) if holds_data(cluster, replica))
 
 
-def _local_node_without_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> str:
-    """Returns the node that lacks the local replica that data locality wants, "" for none."""
-    if volume.data_locality != BEST_EFFORT or not volume.current_node_id or volume.robustness != HEALTHY:
-        return ""
+def lacks_local_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> bool:
+    """Whether data locality wants a replica on the node that an attached volume is used on, and there is none."""
     node = volume.current_node_id
-    return "" if any(is_usable(volume, replica) and replica.node_id == node for replica in replicas) else node
+    if not node or volume.data_locality not in (BEST_EFFORT, STRICT_LOCAL):
+        return False
+    return not any(replica.node_id == node and is_usable(volume, replica) for replica in replicas)
 
 
 def _place_new_volume(cluster: PredictedCluster, volume: longhorn.Volume, choose: Choose) -> ReplicaStep:
@@ -177,19 +178,16 @@ def rebuild_replica(
 
 
 def _new_replica(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica], affinity: str) -> longhorn.Replica:
+    names = {replica.name for replica in replicas}
+    unused = (name for number in range(len(names) + 1) if (name := f"{volume.name}-what-if-{number}") not in names)
     return longhorn.Replica(
-        name=_unused_name(volume, replicas),
+        name=next(unused),
         volume=volume.name,
         size=volume.size,
         data_engine=volume.data_engine,
         image=volume.image,
         hard_node_affinity=affinity,
     )
-
-
-def _unused_name(volume: longhorn.Volume, replicas: Iterable[longhorn.Replica]) -> str:
-    names = {replica.name for replica in replicas}
-    return next(name for number in range(len(names) + 1) if (name := f"{volume.name}-what-if-{number}") not in names)
 
 
 def with_written_bytes(disk: longhorn.Disk, count: int) -> longhorn.Disk:
@@ -300,13 +298,6 @@ def movable_replicas(cluster: PredictedCluster, name: str) -> tuple[longhorn.Rep
     return tuple(replica for replica in replicas if not (local and _is_local(volume, replica)))
 
 
-def _linked_clone_sources(cluster: PredictedCluster) -> frozenset[str]:
-    """Returns the volumes whose replicas hold data of linked clones, which are not moved."""
-    volumes = cluster.snapshot.volumes.values()
-    requests = (ReplicaRequest.for_volume(volume) for volume in volumes if volume.clone_mode == LINKED_CLONE)
-    return frozenset(request.linked_clone_source_volume for request in requests)
-
-
 def _can_take_extra_replica(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
     """Whether Longhorn would build one more replica of a volume and leave every other replica as it is."""
     view = cluster.state.view
@@ -335,7 +326,9 @@ def _is_local(volume: longhorn.Volume, replica: longhorn.Replica) -> bool:
 def replica_moves(cluster: PredictedCluster, name: str) -> Iterable[ReplicaMove]:
     """Returns every move of a volume's replicas that is possible now, each once the caller takes it."""
     replicas = movable_replicas(cluster, name)
-    if not replicas or name in _linked_clone_sources(cluster):
+    clones = (each for each in cluster.snapshot.volumes.values() if each.clone_mode == LINKED_CLONE)
+    # The replicas of a linked clone's source hold data of the clone, too.
+    if not replicas or any(ReplicaRequest.for_volume(each).linked_clone_source_volume == name for each in clones):
         return ()
     volume = cluster.snapshot.volumes[name]
     choices = new_replica_placement(cluster, _volume_while_moving(volume)).choices

@@ -1,8 +1,8 @@
 """`find_remedies`: the cheapest changes of the cluster that make a pod fit, each of one step.
 
-Data flow: the decision about the pod → for each node the steps that may lift its refusal → each is decided on the changed cluster
-(`Trials`) → remedies by cost. Steps that change settings come first, then space, of which the least bytes are found by bisection,
-then moves of one replica.
+Data flow: the decision about the pod → for each node the steps that may lift its refusal (`possible_steps.py`) → each is decided on the
+changed cluster (`Trials`) → remedies by cost. Steps that change settings come first, then space, of which the least bytes are found by
+bisection, then moves of one replica.
 
 Which steps may lift a refusal follows from its reason: Longhorn checks nodes before disks. Where the replicas of the pod's volumes may
 be on other nodes than the pod, a step on any node may help, and all are tried.
@@ -11,30 +11,35 @@ be on other nodes than the pod, a step on any node may help, and all are tried.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide.decision import Decision, FilterOptions
+from scheduler_core.evaluation.replicas import replica_needs
+from scheduler_core.evaluation.state import refusal_on_every_node, unready_volume
 from scheduler_core.model.kube import Pod
 from scheduler_core.packing.budget import give_way
-from scheduler_core.predict.pod_decision import PodDecision
-from scheduler_core.predict.possible_steps import (
-    replicas_in_the_way,
-    setting_steps,
-    space_questions,
+from scheduler_core.predict.pod_decision import PodDecider, PodDecision
+from scheduler_core.predict.possible_steps import replicas_in_the_way, setting_steps, space_questions
+from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
+from scheduler_core.predict.predicted_replicas import (
+    DiskPlace,
+    ReplicaMove,
+    apply_move,
+    choose_first,
+    replica_moves,
 )
-from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import replica_moves
-from scheduler_core.predict.remedy import Step, move_step
-from scheduler_core.predict.trials import Trials
-from scheduler_core.values import replace
+from scheduler_core.predict.remedy import Step, move_step, step_changes
 
 MAX_DECISIONS: Final = 600
 """How many changed clusters are decided; a search that needs more may miss cheaper remedies.
 
-A decision about the few nodes that steps change counts as a seventh.
+A decision about the one node that a step changes counts as a seventh.
 """
+# It takes at most a fifth of one about 1,000 nodes. There are more of them before a remedy is found.
+_SHARE_OF_ONE_NODE: Final = 1 / 7
 
 
 class RemedySearch(Struct, frozen=True):
@@ -59,81 +64,130 @@ def find_remedies(
     remedies that work, but maybe not the cheapest.
     """
     trials = Trials(pod, cluster, options, max_decisions)
-    decision = trials.decide(())
-    if decision.node or limit <= 0:
-        return RemedySearch(fits=bool(decision.node))
-    remedies = _Search(trials, decision, limit).remedies()
+    if trials.decision.node or limit <= 0:
+        return RemedySearch(fits=bool(trials.decision.node))
+    remedies: list[Step] = []
+    for find in (_setting_remedies, _space_remedies, _move_remedies):
+        if len(remedies) < limit:
+            remedies += find(trials, limit - len(remedies))
     return RemedySearch(tuple(remedies), not trials.exhausted)
 
 
-class _Search(Struct, frozen=True):
-    trials: Trials
-    decision: PodDecision  # about the pod on the cluster as it is
-    limit: int
+def _setting_remedies(trials: Trials, limit: int) -> list[Step]:
+    remedies: list[Step] = []
+    for step in sorted(dict.fromkeys(setting_steps(trials.cluster, trials.decision)), key=lambda step: step.order):
+        if len(remedies) == limit:
+            break
+        if trials.fits(step):
+            remedies.append(step)
+    return remedies
 
-    def remedies(self) -> list[Step]:
-        remedies = self._setting_remedies()
-        for find in (self._space_remedies, self._move_remedies):
-            if len(remedies) < self.limit:
-                remedies += find(self.limit - len(remedies))
-        return remedies
 
-    def _setting_remedies(self) -> list[Step]:
-        cluster = self.trials.cluster
-        steps = dict.fromkeys(setting_steps(cluster, self.decision))
-        steps_of_node: dict[str, list[Step]] = {}
-        for step in steps:
-            steps_of_node.setdefault(step.node, []).append(step)
-        remedies: list[Step] = []
-        if not self.trials.may_help([step for of_node in steps_of_node.values() for step in of_node]):
-            return remedies
-        for step in sorted(steps, key=lambda step: step.order):
-            if len(remedies) == self.limit:
-                break
-            # One decision about all steps of a node may save several about each.
-            if self.trials.may_help(steps_of_node[step.node]) and self.trials.fits((step,)):
-                remedies.append(step)
-        return remedies
+def _space_remedies(trials: Trials, limit: int) -> list[Step]:
+    remedies: list[Step] = []
+    for question in sorted(space_questions(trials.cluster, trials.decision), key=lambda question: question.order):
+        most = min(remedies[-1].size, question.most) if len(remedies) == limit else question.most
+        if trials.exhausted or (len(remedies) == limit and question.least >= most):
+            break
+        size = question.least_size(most, trials.fits)
+        if size and not trials.exhausted:
+            insort(remedies, question.step(size), key=lambda step: step.order)
+            del remedies[limit:]
+    return remedies
 
-    def _space_remedies(self, limit: int) -> list[Step]:
-        trials = self.trials
-        questions = space_questions(trials.cluster, self.decision, proven=trials.monotone)
-        questions.sort(key=lambda question: question.order)
-        most_space: dict[str, list[Step]] = {}
-        for question in questions:
-            give_way()
-            most_space.setdefault(question.node, []).append(question.step(question.most))
-        remedies: list[Step] = []
-        if not self.trials.may_help([step for steps in most_space.values() for step in steps]):
-            return remedies
-        for question in questions:
-            most = remedies[-1].size if len(remedies) == limit else question.most
-            if self.trials.exhausted or (len(remedies) == limit and question.least >= most):
-                break
-            if not self.trials.may_help(most_space[question.node]):
-                continue
-            size = replace(question, most=min(most, question.most)).least_size(self.trials.fits)
-            if size and not self.trials.exhausted:
-                insort(remedies, question.step(size), key=lambda step: step.order)
-                del remedies[limit:]
-        return remedies
 
-    def _move_remedies(self, limit: int) -> list[Step]:
-        """Returns the moves of one replica that make the pod fit wherever Longhorn puts the replica."""
-        cluster = self.trials.cluster
-        remedies: list[Step] = []
-        replicas = replicas_in_the_way(cluster, self.decision, proven=self.trials.monotone)
-        names = {replica.volume for replica in replicas} & {*cluster.snapshot.volumes}
-        volumes = [cluster.snapshot.volumes[name] for name in names]
-        movable = {replica.name for replica in replicas}
-        for volume in sorted(volumes, key=lambda volume: (volume.actual_size, volume.name)):
-            self.trials.decisions_left -= 1
-            for move in replica_moves(cluster, volume.name):
-                if len(remedies) == limit or self.trials.exhausted:
-                    return remedies
-                # Longhorn may choose any of the targets.
-                if move.replica in movable and all(
-                    self.trials.decide_move(move, target).node for target in move.targets
-                ):
-                    remedies.append(move_step(move))
-        return remedies
+def _move_remedies(trials: Trials, limit: int) -> list[Step]:
+    """Returns the moves of one replica that make the pod fit wherever Longhorn puts the replica."""
+    cluster = trials.cluster
+    remedies: list[Step] = []
+    replicas = replicas_in_the_way(cluster, trials.decision)
+    names = {replica.volume for replica in replicas} & {*cluster.snapshot.volumes}
+    volumes = [cluster.snapshot.volumes[name] for name in names]
+    movable = {replica.name for replica in replicas}
+    for volume in sorted(volumes, key=lambda volume: (volume.actual_size, volume.name)):
+        trials.decisions_left -= 1
+        for move in replica_moves(cluster, volume.name):
+            if len(remedies) == limit or trials.exhausted:
+                return remedies
+            # Longhorn may choose any of the targets.
+            if move.replica in movable and all(trials.fits_after_move(move, target) for target in move.targets):
+                remedies.append(move_step(move))
+    return remedies
+
+
+class Trials:
+    """The decisions about a pod after one step each, limited in number. Each trial takes back the step of the one before
+    it and makes its own in one update, so that the caches of the production decision see a few changed nodes each time.
+    Where the nodes are decided about one by one, only the changed one is.
+    """
+
+    def __init__(self, pod: Pod, cluster: PredictedCluster, options: FilterOptions, decisions: int) -> None:
+        self.cluster = cluster
+        self.decisions_left: float = decisions
+        self._pod = pod
+        self._decider = PodDecider(options)
+        self._latest = cluster
+        self._changed: ChangesByObject = {}
+        self.decision = self._decide(cluster)  # without any step
+        decision = self.decision.decision
+        # Without a decision, each node was refused by kube-scheduler alone, and all others will be.
+        alone = all(self.decision.reasons.values()) if decision is None else _reads_one_node(decision, cluster)
+        # Whether a step on one node changes the decision about no other node. Of kube-scheduler's filters only topology spread reads other
+        # nodes' taints. Without Kubernetes nodes, cordoned ones are no candidates.
+        spread = pod.scheduling.constraints.spread
+        self._one_by_one = alone and not spread and bool(cluster.scheduling.node_names)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.decisions_left <= 0
+
+    def fits(self, step: Step) -> bool:
+        """Whether the pod fits after a step, False once the trials are exhausted."""
+        if self.exhausted:
+            return False
+        objects, uncordoned = step_changes(self.cluster, step)
+        self._latest = self._latest.update({**self._reverse_changes(), **objects})
+        self._changed = objects
+        scheduling = self.cluster.scheduling
+        if uncordoned is not None:
+            scheduling = scheduling.with_node(uncordoned)
+        # Another pod's volume that begins to fit on its node, or ceases to, counts on other nodes.
+        demands = (cluster.state.demand.by_node.get(step.node) for cluster in (self.cluster, self._latest))
+        alone = self._one_by_one and step.node in self.cluster.scheduling.nodes and not any(demands)
+        names = [step.node] if alone else None
+        return bool(self._decide(self._latest.with_scheduling(scheduling), names).node)
+
+    def fits_after_move(self, move: ReplicaMove, target: DiskPlace) -> bool:
+        """Whether the pod fits after a move to one of its targets, False once the trials are exhausted."""
+        if self.exhausted:
+            return False
+        before = self._latest.update(self._reverse_changes())
+        self._latest = apply_move(before, move, target)
+        replicas = {*before.state.view.replicas_of(move.volume), *self._latest.state.view.replicas_of(move.volume)}
+        self._changed = {("replicas", replica.name): None for replica in replicas}
+        self._changed |= {("longhorn_nodes", name): None for name in (move.origin.node, target.node)}
+        return bool(self._decide(self._latest).node)
+
+    def _decide(self, cluster: PredictedCluster, names: Sequence[str] | None = None) -> PodDecision:
+        give_way()
+        self.decisions_left -= 1 if names is None else _SHARE_OF_ONE_NODE
+        return self._decider.decide(self._pod, cluster, choose_first, names)
+
+    def _reverse_changes(self) -> ChangesByObject:
+        return {key: getattr(self.cluster.snapshot, key[0]).get(key[1]) for key in self._changed}
+
+
+def _reads_one_node(decision: Decision, cluster: PredictedCluster) -> bool:
+    """Whether the decision about each node reads no other node, for a pod that fits nowhere."""
+    # Its new volumes all go to the pod's node, and nothing refuses the pod whatever the node.
+    view = cluster.state.view
+    resolution = decision.resolution
+    new = not resolution.unplaced and not any(entry.replicas for entry in resolution.volumes)
+    return (
+        new
+        and not decision.resolutions
+        and not view.indexes.available_volumes
+        and not replica_needs(resolution, view)
+        and unready_volume(view, resolution) is None
+        and refusal_on_every_node(view, resolution) is None
+    )

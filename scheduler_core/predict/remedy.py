@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -13,7 +12,6 @@ from scheduler_core.model import generic, longhorn
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM
 from scheduler_core.model.quantity import format_bytes, parse_bytes
-from scheduler_core.packing.budget import give_way
 from scheduler_core.predict.predicted_cluster import (
     ChangesByObject,
     PredictedCluster,
@@ -113,31 +111,26 @@ def move_step(move: ReplicaMove) -> Step:
     return Step(RemedyKind.MOVE_REPLICA, *move.origin, move.copied_bytes, text=text, move=move)
 
 
-def step_changes(cluster: PredictedCluster, steps: Sequence[Step]) -> tuple[ChangesByObject, list[generic.Node]]:
-    """Returns the objects that steps change, and the Kubernetes nodes among them as kube-scheduler's filters read them."""
+def step_changes(cluster: PredictedCluster, step: Step) -> tuple[ChangesByObject, generic.Node | None]:
+    """Returns the objects that a step changes, and a Kubernetes node among them as kube-scheduler's filters read it."""
+    if step.setting:
+        return {("settings", step.setting): "true"}, None
+    name = step.node
     objects: ChangesByObject = {}
-    nodes: list[generic.Node] = []
-    longhorn_nodes: dict[str, longhorn.Node] = {}
-    for step in steps:
-        give_way()
-        if step.setting:
-            objects["settings", step.setting] = "true"
-            continue
-        name = step.node
-        if step.kind is RemedyKind.UNCORDON:
-            kube_node = cluster.snapshot.nodes.get(name)
-            if kube_node is not None:
-                objects["nodes", name] = replace(kube_node, unschedulable=False)
-            if name in cluster.scheduling.nodes:
-                stored = cluster.scheduling.nodes[name].node
-                # The node lifecycle controller adds the taint to cordoned nodes.
-                taints = tuple(taint for taint in stored.taints if taint.key != _UNSCHEDULABLE_TAINT)
-                nodes.append(replace(stored, unschedulable=False, taints=taints))
-        node = longhorn_nodes.get(name) or cluster.snapshot.longhorn_nodes.get(name)
-        if node is not None:
-            longhorn_nodes[name] = _change_node(cluster, node, step)
-    objects |= {("longhorn_nodes", name): node for name, node in longhorn_nodes.items()}
-    return objects, nodes
+    uncordoned: generic.Node | None = None
+    node = cluster.snapshot.longhorn_nodes.get(name)
+    if step.kind is RemedyKind.UNCORDON:
+        kube_node = cluster.snapshot.nodes.get(name)
+        if kube_node is not None:
+            objects["nodes", name] = replace(kube_node, unschedulable=False)
+        if name in cluster.scheduling.nodes:
+            stored = cluster.scheduling.nodes[name].node
+            # The node lifecycle controller adds the taint to cordoned nodes.
+            taints = tuple(taint for taint in stored.taints if taint.key != _UNSCHEDULABLE_TAINT)
+            uncordoned = replace(stored, unschedulable=False, taints=taints)
+    if node is not None:
+        objects["longhorn_nodes", name] = _change_node(cluster, node, step)
+    return objects, uncordoned
 
 
 def _change_node(cluster: PredictedCluster, node: longhorn.Node, step: Step) -> longhorn.Node:

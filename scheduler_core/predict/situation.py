@@ -9,7 +9,7 @@ Source: pkg/registry/core/pod/storage/eviction.go, and pkg/controller/disruption
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
@@ -50,12 +50,6 @@ class DisruptionBudgets:
             self._budgets[key] = () if pod is None else tuple(each for each in budgets if _selects(each, pod))
         return self._budgets[key]
 
-    def _selected_pods(self, budget: DisruptionBudget) -> tuple[PodKey, ...]:
-        if budget.key not in self._selected:
-            pods = self._pods_by_namespace.get(budget.namespace, ())
-            self._selected[budget.key] = tuple(pod.namespaced_name for pod in pods if _selects(budget, pod))
-        return self._selected[budget.key]
-
     def _sync_failure(self, budget: DisruptionBudget, selected: Iterable[PodKey]) -> str:
         """Returns why the disruption controller cannot count pods, "" if it can; it then allows no eviction."""
         if budget.sync_failure or not budget.counts_controllers:
@@ -63,14 +57,6 @@ class DisruptionBudgets:
         pods = self._cluster.snapshot.pods
         unscaled = (key for key in selected if pods[key].owner in _UNSCALED_OWNERS)
         return next((f'found no controllers for pod "{name}"' for _, name in unscaled), "")
-
-    def _expected_count(self, budget: DisruptionBudget, selected: Sequence[PodKey]) -> int:
-        """Returns how many pods there should be (getExpectedPodCount)."""
-        if not budget.counts_controllers:
-            return len(selected)
-        if budget.expected_pods is not None:
-            return budget.expected_pods
-        return sum(bool(self._cluster.snapshot.pods[key].owner) for key in selected)
 
     @cached_property
     def _pods_by_namespace(self) -> dict[str, list[kube.Pod]]:
@@ -90,9 +76,16 @@ class DisruptionBudgets:
             names = " and ".join(budget.key for budget in budgets)
             return f"PodDisruptionBudgets {names} select it, and the API server evicts no pod with more than one"
         (budget,) = budgets
-        selected = self._selected_pods(budget)
+        if budget.key not in self._selected:
+            own = self._pods_by_namespace.get(budget.namespace, ())
+            self._selected[budget.key] = tuple(each.namespaced_name for each in own if _selects(budget, each))
+        selected = self._selected[budget.key]
         current = sum(map(is_healthy, selected))
-        expected = self._expected_count(budget, selected)
+        # getExpectedPodCount
+        expected = len(selected)
+        if budget.counts_controllers:
+            owned = sum(bool(self._cluster.snapshot.pods[each].owner) for each in selected)
+            expected = owned if budget.expected_pods is None else budget.expected_pods
         desired = budget.desired_healthy(expected)
         if not is_healthy(key) and (budget.evicts_unhealthy or current >= desired > 0):
             return ""

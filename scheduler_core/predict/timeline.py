@@ -165,12 +165,11 @@ class Timeline:
             return self._refusals[key]
         self._attach(self._to_attach.pop())
         while self._volumes:
-            name = self._volumes.pop(0)
-            step = self._take_step(name)
-            while step.changed and not step.problem:
-                step = self._take_step(name)
+            step = self._take_step(self._volumes[0])
             if step.problem:
-                return Counter({f"volume {name}: {step.problem}": 0})
+                return Counter({f"volume {self._volumes[0]}: {step.problem}": 0})
+            if not step.changed:
+                self._volumes.pop(0)
         return Counter()
 
     def _report_progress(self) -> None:
@@ -186,13 +185,13 @@ class Timeline:
             while self._waiting or self._to_attach or self._volumes or self._evictions:
                 # Longhorn's status lags: whether it shows a placement before the next event is chance.
                 while self._unlisted and self._choose(2):
-                    self._show(self._unlisted.pop(0))
+                    self.cluster = show_change(self.cluster, self._unlisted.pop(0))
                 give_way()
                 self._advance()
                 self._report_progress()
             if self._unlisted:
                 while self._unlisted:
-                    self._show(self._unlisted.pop(0))
+                    self.cluster = show_change(self.cluster, self._unlisted.pop(0))
                 self._report_progress()
             if not self._placed_since:
                 return
@@ -200,13 +199,7 @@ class Timeline:
             self._refused = []
             self._evictions = self._refused_evictions
             self._refused_evictions = []
-            self._volumes = self._volumes_to_retry()
-
-    def _volumes_to_retry(self) -> list[str]:
-        return [name for name in sorted(self._problems) if name not in self._delayed]
-
-    def _show(self, change: StatusChange) -> None:
-        self.cluster = show_change(self.cluster, change)
+            self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
 
     def _advance(self) -> None:
         volumes = len(self._volumes)
@@ -268,8 +261,10 @@ class Timeline:
         self._attached.update(names)
         self._changed += names
         self._volumes += [name for name in names if name not in self._volumes]
-        if self._refused_evictions:
-            self._retry_evictions(key)
+        budgets = self._situation.budgets
+        concerned = [each for each in self._refused_evictions if {*budgets.of(each.key)} & {*budgets.of(key)}]
+        self._refused_evictions = [entry for entry in self._refused_evictions if entry not in concerned]
+        self._evictions += concerned
 
     def _take_step(self, name: str) -> ReplicaStep:
         """Lets Longhorn take its next step with a volume; the status of nodes shows it later."""
@@ -326,20 +321,16 @@ class Timeline:
         # Otherwise it runs where it ran before, and no replica of any volume was lost.
         return self._runs(key) if key in self._moved or self._fewer else bool(pod.node_name)
 
-    def _retry_evictions(self, key: PodKey) -> None:
-        budgets = self._situation.budgets
-        concerned = [entry for entry in self._refused_evictions if {*budgets.of(entry.key)} & {*budgets.of(key)}]
-        if concerned:
-            self._refused_evictions = [entry for entry in self._refused_evictions if entry not in concerned]
-            self._evictions += concerned
-
     def _finish_drains(self) -> bool:
         # Returns whether some drain finishes; the replicas of its node then fail.
         finished = len(self._gone)
         held_up: list[str] = []
         for name in self._open_drains:
             self._blockers.pop(name, None)
-            refused = self._refused_evictions_of(name)
+            evictions = sorted(
+                (each for each in self._refused_evictions if each.left == name), key=lambda each: each.key
+            )
+            refused = [f"pod {'/'.join(entry.key)} {text}" for entry in evictions for text in self._refusals[entry.key]]
             unmanaged = [f"pod {pod} has no controller" for pod, node in self._situation.unmanaged if node == name]
             # The volumes of pods that are still to be evicted say nothing more.
             blockers = (*unmanaged, *(refused or drain_blockers(self.cluster, name, self._gone)))
@@ -360,10 +351,6 @@ class Timeline:
             self._report_progress()
         self._open_drains = held_up
         return len(self._gone) > finished
-
-    def _refused_evictions_of(self, node: str) -> list[str]:
-        entries = sorted((entry for entry in self._refused_evictions if entry.left == node), key=lambda each: each.key)
-        return [f"pod {'/'.join(entry.key)} {text}" for entry in entries for text in self._refusals[entry.key]]
 
     def _end_waits(self) -> bool:
         # Once, after the last finished drain; returns whether there is such a wait.

@@ -12,10 +12,15 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.generic import PodKey
 from scheduler_core.monitor.capacity_report import CapacityReport, LargestVolumes
 from scheduler_core.predict.cluster_additions import scale
-from scheduler_core.predict.move_search import Baseline, Rebalance, find_moves
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, ReplicaMove, apply_move, next_step
-from scheduler_core.predict.rebalance_goals import LargestVolumeGoal, WaitingPodsGoal
+from scheduler_core.predict.rebalance import (
+    Baseline,
+    Rebalance,
+    find_moves,
+    largest_volume_goal,
+    waiting_pods_goal,
+)
 from scheduler_core.predict.situation import Situation
 from scheduler_core.values import replace
 from tests.builders import GI
@@ -56,12 +61,12 @@ def placed_pods(start: Situation, cluster: PredictedCluster) -> list[frozenset[P
 
 def find_largest(start: Situation, moves: int, size: int | None = None) -> Rebalance:
     baseline = Baseline.of(start, OPTIONS)
-    return find_moves(LargestVolumeGoal(start.cluster, CLASS, size), baseline, moves)
+    return find_moves(largest_volume_goal(start.cluster, CLASS, size), baseline, moves)
 
 
 def find_pods(start: Situation, moves: int) -> Rebalance:
     baseline = Baseline.of(start, OPTIONS)
-    return find_moves(WaitingPodsGoal(start, OPTIONS, choices), baseline, moves)
+    return find_moves(waiting_pods_goal(start, OPTIONS, choices), baseline, moves)
 
 
 def outcomes(start: PredictedCluster, result: Rebalance) -> list[PredictedCluster]:

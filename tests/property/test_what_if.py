@@ -16,10 +16,9 @@ from scheduler_core.model import kube
 from scheduler_core.model.generic import DisruptionBudget
 from scheduler_core.predict.cluster_additions import Workload, add_disk, add_nodes, scale
 from scheduler_core.predict.cluster_changes import drain, expand, lose_disk, lose_nodes, set_setting
-from scheduler_core.predict.order_outcomes import Certainty
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose
-from scheduler_core.predict.prediction import predict
+from scheduler_core.predict.prediction import Certainty, predict
 from scheduler_core.predict.situation import Change, Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult, ignore_progress, run_order
 from tests.builders import GI, Object

@@ -18,7 +18,7 @@ from msgspec import Struct
 from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.pod_decision import PodDecider
-from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange
+from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange, show_change
 from scheduler_core.predict.predicted_replicas import Choose, ReplicaStep
 from scheduler_core.predict.situation import PodToPlace, Situation
 from scheduler_core.predict.timeline import NOT_CREATED, Observe, OrderResult, Timeline, ignore_progress
@@ -170,11 +170,11 @@ class PacedTimeline(Timeline):
         return hidden
 
     def _show(self, change: StatusChange) -> None:
-        super()._show(change)
+        self.cluster = show_change(self.cluster, change)
         self._note_change()
         # Longhorn tries volumes again at every change of a node; less space cannot help them.
         if _frees_space(change):
-            self._volumes = self._volumes_to_retry()
+            self._volumes = [name for name in sorted(self._problems) if name not in self._delayed]
 
     def _place_volumes(self) -> None:
         while self._volumes:

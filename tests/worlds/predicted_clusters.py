@@ -8,10 +8,9 @@ from app.kube.cluster_cache import as_snapshot
 from app.kube.snapshot_file import SchedulingObjects
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.predict.order_outcomes import PodOutcome
 from scheduler_core.predict.predicted_cluster import PredictedCluster, predicted_state
 from scheduler_core.predict.predicted_replicas import ReplicaMove, replica_moves
-from scheduler_core.predict.prediction import Prediction, predict
+from scheduler_core.predict.prediction import PodOutcome, Prediction, predict
 from scheduler_core.predict.situation import Change, Situation
 from scheduler_core.predict.timeline import Observe, OrderResult, run_order
 from tests.builders import (

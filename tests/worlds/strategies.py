@@ -28,9 +28,9 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.monitor.overbooking_monitor import bytes_over
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
-from scheduler_core.predict.order_outcomes import sort_by_count
 from scheduler_core.predict.predicted_cluster import PredictedCluster, list_replica
 from scheduler_core.predict.predicted_replicas import Choose, with_written_bytes
+from scheduler_core.predict.prediction import sort_by_count
 from scheduler_core.predict.situation import Situation
 from scheduler_core.predict.timeline import OrderProgress, OrderResult
 from scheduler_core.values import replace

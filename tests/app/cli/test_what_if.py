@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.builders import GI, pod, setting, storage_class, write_list
 from tests.worlds.command_line import Run
@@ -39,12 +38,6 @@ def test_a_drain_that_succeeds_ends_with_0(run: Run, cluster: str) -> None:
     assert "a/disk-1 30Gi 0" in lines
     assert "rebuilds copy 30Gi, which takes 0:05:07 one after the other" in lines
     assert lines[-1] == "1 of 1 pod is always placed, in 20 orders; 1 of 1 drain always finishes"
-
-
-def test_a_drain_without_room_ends_with_1(run: Run, cluster: str) -> None:
-    verbs = ("--snapshot", cluster, "--lose", "b/disk-1", "--drain", "a")
-    result = run("what-if", *verbs)
-    assert (result.code, "never" in result.out) == (1, True)
 
 
 def test_a_lost_volume_names_the_pods_that_use_it(run: Run, cluster: str) -> None:
@@ -119,6 +112,7 @@ def test_json_is_stable(run: Run, cluster: str) -> None:
     ]  # fmt: skip
     assert (answer["apiVersion"], answer["kind"]) == ("longhorn-extender/v1", "WhatIf")
     assert (answer["orders"], answer["seed"], answer["succeeds"]) == (3, 7, True)
+    assert answer["shownOrder"]["remedies"] == []
     assert answer["pods"] == [
         {
             "pod": "default/db-0",
@@ -200,16 +194,6 @@ def test_the_last_number_of_pods_counts(run: Run, tmp_path: Path, verbs: tuple[s
     texts = [manifest if verb == "MANIFEST" else verb for verb in verbs]
     result = run("what-if", "--snapshot", file, *texts, "-o", "json")
     assert [entry["pod"] for entry in result.answer["pods"]] == [f"default/{name}" for name in names]
-
-
-def test_a_workload_of_a_file_is_applied(run: Run, cluster: str, tmp_path: Path) -> None:
-    manifest = tmp_path / "web.yaml"
-    manifest.write_text(yaml.safe_dump_all([stateful_set("web", 2, "20Gi")]))
-    result = run("what-if", "--snapshot", cluster, "--apply", str(manifest), "-o", "json")
-    assert [(entry["pod"], entry["outcome"]) for entry in result.answer["pods"]] == [
-        ("default/web-0", "always"),
-        ("default/web-1", "always"),
-    ]
 
 
 def test_an_object_without_a_namespace_gets_the_option_s(run: Run, cluster: str, tmp_path: Path) -> None:
@@ -326,11 +310,6 @@ def test_what_would_help_is_printed_with_its_commands(run: Run, tmp_path: Path) 
     report = tmp_path / "report.html"
     run("what-if", "--snapshot", file, "--drain", "a", "--html", str(report))
     assert "<pre>kubectl uncordon c</pre>" in report.read_text()
-
-
-def test_without_a_failure_nothing_would_help(run: Run, cluster: str) -> None:
-    answer = run("what-if", "--snapshot", cluster, "--drain", "a", "-o", "json").answer
-    assert answer["shownOrder"]["remedies"] == []
 
 
 def test_a_budget_of_a_file_is_applied(run: Run, budget_cluster: str, tmp_path: Path) -> None:

@@ -9,11 +9,16 @@ from functools import partial
 import pytest
 
 from scheduler_core.predict.cluster_changes import drain, permanent_blockers, set_setting
-from scheduler_core.predict.drain_order import DrainOrder, MaintenanceRequest, find_drain_order
+from scheduler_core.predict.drain_order import (
+    DrainOrder,
+    Maintenance,
+    MaintenanceRequest,
+    find_drain_order,
+    maintain_node,
+)
 from scheduler_core.predict.predicted_cluster import WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.trials import Maintenance, maintain_node
 from tests.builders import GI, Object, claim, persistent_volume, pod, replica, volume
 from tests.worlds.predicted_clusters import (
     OPTIONS,

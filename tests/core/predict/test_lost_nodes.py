@@ -10,7 +10,7 @@ import pytest
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.predict.cluster_changes import lose_nodes
-from scheduler_core.predict.order_outcomes import Certainty
+from scheduler_core.predict.prediction import Certainty
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.predicted_clusters import node, owned_pod, prediction, running, situation

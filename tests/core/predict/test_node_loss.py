@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from scheduler_core.predict.node_loss import NodeLossOutcome, predict_node_loss
-from scheduler_core.predict.predicted_cluster import WhatIfError
 from scheduler_core.predict.situation import Situation
 from tests.builders import claim, persistent_volume, pod, replica, volume
 from tests.worlds.predicted_clusters import OPTIONS, node, owned_pod, running, situation
@@ -83,13 +82,3 @@ def test_a_detached_volume_must_keep_a_replica(places: list[str], safe: bool) ->
         *(replica(f"r-{place}", "vol-data", place, size=10) for place in places),
     ]
     assert loss(situation(node("a"), node("b"), objects)).safe is safe
-
-
-def test_pods_without_volumes_do_not_count() -> None:
-    start = situation(node("a"), owned_pod(name="web-0", node="a", owner="ReplicaSet"))
-    assert (loss(start).safe, loss(start).pods) == (True, 0)
-
-
-def test_a_node_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(WhatIfError, match="absent"):
-        loss(situation(node("a")), "absent")

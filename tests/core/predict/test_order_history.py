@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from scheduler_core.predict.cluster_changes import drain, lose_nodes
-from scheduler_core.predict.order_outcomes import OrderHistory, OrderPoint
+from scheduler_core.predict.prediction import OrderHistory, OrderPoint
 from scheduler_core.predict.situation import Change, Situation
 from scheduler_core.predict.timeline import OrderProgress
 from tests.worlds.predicted_clusters import (
@@ -75,7 +75,3 @@ def test_a_long_history_keeps_evenly_spread_points(steps: int) -> None:
     assert [point.waiting for point in points] == [point.step for point in points]
     assert (points[0].step, points[-1].step) == (0, steps - 1)
     assert len({second.step - first.step for first, second in pairwise(points[:-1])}) <= 1
-
-
-def test_without_steps_there_are_no_points() -> None:
-    assert OrderHistory(situation(node("a")).cluster).points() == ()

@@ -24,13 +24,13 @@ def template(size: float, *, ephemeral: bool = False) -> Workload:
     return Workload("StatefulSet", "default", "web", pod)
 
 
-def headroom(start: Situation, workload: Workload, *, limit: int = 100, orders: int = 5) -> Headroom:
+def headroom(start: Situation, workload: Workload, *, orders: int = 5) -> Headroom:
     """The headroom of a cluster."""
     results = [
-        fill_with_pods(start.cluster, workload, OPTIONS, random.Random(seed).randrange, limit)  # noqa: S311
+        fill_with_pods(start.cluster, workload, OPTIONS, random.Random(seed).randrange, 100)  # noqa: S311
         for seed in range(orders)
     ]
-    return summarize_headroom(results, limit)
+    return summarize_headroom(results, 100)
 
 
 def test_pods_fit_until_every_disk_is_full() -> None:
@@ -45,11 +45,6 @@ def test_headroom_is_what_every_order_reaches() -> None:
     result = summarize_headroom(orders, 3)
     assert (result.least, result.most, dict(result.nodes)) == (2, 3, {"a": (1, 2), "b": (1, 1)})
     assert (result.tightest, result.limit_reached) == (orders[1], False)
-
-
-def test_the_limit_ends_an_order() -> None:
-    result = headroom(situation(node("a", 100), node("b", 100)), template(1), limit=7)
-    assert (result.least, result.most, result.limit_reached, result.tightest.refused) == (7, 7, True, None)
 
 
 def test_the_closest_node_lacks_the_fewest_bytes() -> None:

@@ -5,9 +5,8 @@ The limits of the search are tested, too.
 
 import pytest
 
-from app.schemas.remedies_answer import step_commands
 from scheduler_core.longhorn.node_status import ROUNDING
-from scheduler_core.predict.remedies import find_remedies
+from scheduler_core.predict.remedies import Trials, find_remedies
 from scheduler_core.predict.remedy import Cost, Intervention, RemedyKind, Step, exact_bytes
 from scheduler_core.values import replace
 from tests.builders import GI, Object, claim, disk, flat, kube_node, longhorn_node, pod, setting, storage_class
@@ -65,16 +64,6 @@ def test_costs_are_compared_field_by_field(cheaper: Cost, dearer: Cost) -> None:
     assert cheaper < dearer
 
 
-def test_over_provisioning_lowers_the_bytes_that_a_disk_must_grow_by() -> None:
-    objects = node("a", scheduled=120, reserved=30)
-    remedies = world(setting("storage-over-provisioning-percentage", "200"), objects, size=40).find(9)
-    assert summary(remedies) == [
-        ("lower-reserve", "a", 10 * GI),
-        ("grow-disk", "a", 10 * GI),
-        ("free-scheduled", "a", 20 * GI),
-    ]
-
-
 def test_available_bytes_are_freed_as_longhorn_rounds_them() -> None:
     """A disk of a file system needs a multiple of 100Mi.
 
@@ -93,15 +82,6 @@ def test_a_disk_whose_condition_is_outdated_gets_no_space() -> None:
     cluster = situation(*pressed.objects).cluster
     assert find_remedies(waiting(cluster), cluster, OPTIONS, 9).remedies == ()
     assert pressed.fits
-
-
-def test_a_pod_that_no_single_step_helps_gets_none() -> None:
-    raw, longhorn = node("a", scheduled=80)
-    raw["spec"] = {
-        "unschedulable": True,
-        "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
-    }
-    assert world(raw, longhorn).find(9) == ()
 
 
 @pytest.mark.parametrize(("room", "moves"), [(100, ["app-0-a"]), (45, [])])
@@ -130,22 +110,6 @@ def test_the_search_ends_after_so_many_decisions() -> None:
     assert [bool(search.remedies) for search in searches] == [False, True, True]
     assert set(searches[1].remedies) <= set(searches[2].remedies)
     assert len(searches[1].remedies) < len(searches[2].remedies)
-
-
-def test_a_patch_cancels_an_eviction_that_is_requested() -> None:
-    cluster = situation(longhorn_node("a", {"disk-1": disk(100)})).cluster
-    evicted = replace(cluster.snapshot.longhorn_nodes["a"], eviction_requested=True)
-    cluster = cluster.update({("longhorn_nodes", "a"): evicted})
-    patch = '{"spec":{"allowScheduling":true,"evictionRequested":false}}'
-    (command,) = step_commands(cluster, Step(RemedyKind.ALLOW_NODE, "a"), "longhorn-system")
-    assert command[-1] == patch
-    patch = '{"spec":{"disks":{"disk-1":{"allowScheduling":true}}}}'
-    (command,) = step_commands(cluster, Step(RemedyKind.ALLOW_DISK, "a", "disk-1"), "longhorn-system")
-    assert command[-1] == patch
-    (command,) = step_commands(cluster, Step(RemedyKind.TAG_NODE, "a", tags=("x", "y")), "ns")
-    assert command == (
-        "kubectl", "-n", "ns", "patch", "nodes.longhorn.io", "a", "--type=merge", "-p", '{"spec":{"tags":["x","y"]}}',
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -194,3 +158,39 @@ def longhorn_with_closed_disk() -> list[Object]:
         "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
     }
     return [raw, longhorn_node("b", {"disk-1": disk(100, scheduled=100), "disk-2": disk(100, allow=False)})]
+
+
+DECISIONS = 10
+CLOSED_NODE = flat([kube_node("a"), longhorn_node("a", {"disk-1": disk(100, allow=False)})])
+# No volume is created with fewer replicas than it is to have, so that one waits for a second node.
+TWO_REPLICAS = [
+    setting("allow-volume-creation-with-degraded-availability", "false"),
+    storage_class("elsewhere", numberOfReplicas="2", dataLocality="disabled"),
+]
+# A pod that is bound to the node, and whose volume has no place there yet.
+OTHER_POD = [pod("other", name="other", uid="uid-other", node="a"), claim("other", 10)]
+
+
+def waiting_pod(storage_class_name: str = "longhorn", *, spread: bool = False) -> list[Object]:
+    """A pod with one new volume; `longhorn` has one local replica."""
+    raw = pod("data", name="db", uid="uid-db")
+    if spread:
+        constraint = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+        raw["spec"]["topologySpreadConstraints"] = [constraint]
+    return [claim("data", 40, storage_class=storage_class_name), raw]
+
+
+@pytest.mark.parametrize(
+    ("objects", "share"),
+    [
+        pytest.param(waiting_pod(), 1 / 7, id="local replica"),
+        pytest.param([*TWO_REPLICAS, *waiting_pod("elsewhere")], 1, id="replicas may go elsewhere"),
+        pytest.param([*waiting_pod(), *OTHER_POD], 1, id="another pod's volume waits there"),
+        pytest.param(waiting_pod(spread=True), 1, id="topology spread"),
+    ],
+)
+def test_only_the_changed_node_is_decided_about_where_no_other_can_change(objects: list[Object], share: float) -> None:
+    cluster = cluster_of(flat(CLOSED_NODE, objects))
+    trials = Trials(waiting(cluster), cluster, OPTIONS, DECISIONS)
+    trials.fits(Step(RemedyKind.ALLOW_DISK, "a", "disk-1"))
+    assert trials.decisions_left == pytest.approx(DECISIONS - 1 - share)

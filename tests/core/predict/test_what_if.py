@@ -12,7 +12,7 @@ from scheduler_core.longhorn.node_status import ROUNDING
 from scheduler_core.model import kube
 from scheduler_core.predict.cluster_additions import Workload, add_disk, add_nodes, apply_objects, scale
 from scheduler_core.predict.cluster_changes import drain, expand, lose_disk, lose_nodes, lose_zone, set_setting
-from scheduler_core.predict.order_outcomes import Certainty
+from scheduler_core.predict.prediction import Certainty
 from scheduler_core.predict.situation import Change
 from scheduler_core.predict.timeline import run_order
 from tests.builders import (
@@ -23,7 +23,6 @@ from tests.builders import (
     ephemeral_spec,
     kube_node,
     longhorn_node,
-    pod,
     replica,
     setting,
     storage_class,
@@ -196,14 +195,6 @@ def test_scaling_down_deletes_generic_ephemeral_volumes() -> None:
     assert snapshot.longhorn_nodes["a"].disks[0].storage_scheduled == 0
 
 
-def test_a_pod_without_a_controller_holds_up_the_drain() -> None:
-    result = prediction(
-        situation(node("a"), node("b"), pod(name="bare", node="a", phase="Running")), partial(drain, nodes=("a",))
-    )
-    assert list(result.drains[0].blockers) == ["pod default/bare has no controller"]
-    assert result.pods == ()
-
-
 @pytest.mark.parametrize("change", [partial(drain, nodes=("a",)), partial(lose_nodes, nodes=("a",))])
 def test_pods_leave_a_node_that_only_longhorn_knows(change: Change) -> None:
     nodes = [longhorn_node(name, {"disk-1": disk(100)}) for name in ("a", "b")]
@@ -322,11 +313,6 @@ def test_a_zonal_volume_keeps_its_pod_in_its_zone(zone: str) -> None:
     assert outcome_of(result, "db-0").placed == (0 if zone else 10)
 
 
-def test_a_stateful_set_creates_pods_in_order() -> None:
-    result = prediction(situation(node("a", 50)), partial(scale, workload=_workload(size=40), count=3))
-    assert list(outcome_of(result, "web-2").reasons) == ["the pod before it does not run"]
-
-
 @pytest.mark.parametrize(
     ("in_order", "reasons"),
     [(True, {"web-1": "the pod before it does not run", "web-2": "the pod before it does not run"}), (False, {})],
@@ -418,12 +404,6 @@ def test_a_storage_class_may_refuse_an_expansion() -> None:
     assert result.disks == ()
 
 
-def test_changes_count_in_order() -> None:
-    objects = (node("a", listed={"db-0-a": 30}), node("b", 20), running("db-0", "a"))
-    allow = partial(set_setting, name=POLICY, value="always-allow")
-    assert prediction(situation(*objects), allow, partial(drain, nodes=("a",))).drains[0].finished == 10
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -443,14 +423,6 @@ def test_changes_of_what_does_not_exist_are_refused(change: Change) -> None:
     cluster = situation(node("a", listed={"db-0-a": 30}), running("db-0", "a"))
     with pytest.raises(CoreError):
         change(cluster)
-
-
-def test_the_same_seeds_give_the_same_end() -> None:
-    start = after(
-        situation(node("a"), node("b"), node("c")), partial(scale, workload=_workload(size=20, in_order=False), count=6)
-    )
-    ends: list[Any] = [[result.nodes for result in play(start, 5)] for _ in range(2)]
-    assert ends[0] == ends[1]
 
 
 def test_a_share_manager_takes_its_volume_along() -> None:
