@@ -57,7 +57,11 @@ class Obstacle(Struct, frozen=True):
     resource: Resource
     selectors: Mapping[str, str]
     decode: Decode[str]  # returns an object's key, and as value its name if it is one of them
-    refusal: Callable[[set[str]], str]  # says why nothing is written while objects with these names exist
+    refusal: str  # why nothing is written while there are such objects; {} stands for their names
+
+    def explain(self, names: set[str]) -> str:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return self.refusal.format(min(names) + more) if names else ""
 
 
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
@@ -67,30 +71,24 @@ def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     return name, None if POD_PHASE.decode(raw) in FINISHED_PHASES else name
 
 
-def _pods_refusal(pods: set[str]) -> str:
-    more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
-    return f"longhorn-manager runs here (pod {min(pods)}{more}) and allocates by itself; use --mirror to observe it"
-
-
 def _decode_definition(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
-    """Returns the definition's name as key, and as value if it is longhorn-manager's."""
     name, longhorns = longhorns_definition(raw)
     return name, name if longhorns else None
 
 
-def _definition_refusal(_: set[str]) -> str:
-    return f"longhorn-manager owns the DiskSchedules here (the CustomResourceDefinition {_DEFINITION} is its own) and answers them itself"
-
-
 MANAGER_PODS: Final = Obstacle(
-    "pods of longhorn-manager", PODS, {"labelSelector": "app=longhorn-manager"}, _decode_pod, _pods_refusal
+    "pods of longhorn-manager",
+    PODS,
+    {"labelSelector": "app=longhorn-manager"},
+    _decode_pod,
+    "longhorn-manager runs here (pod {}) and allocates by itself; use --mirror to observe it",
 )
 LONGHORNS_DEFINITION: Final = Obstacle(
     f"CustomResourceDefinition {_DEFINITION}",
     CRDS,
     {"fieldSelector": f"metadata.name={_DEFINITION}"},
     _decode_definition,
-    _definition_refusal,
+    "longhorn-manager owns the DiskSchedules here (the CustomResourceDefinition {} is its own) and answers them itself",
 )
 
 
@@ -122,8 +120,7 @@ class ObstacleWatch(Store):
     def problem(self) -> str:
         """Why nothing may be written, in one sentence, or ""; that the objects are not known is a reason, too."""
         for each in self._obstacles:
-            names = set(self[each.label].values())
-            problem = self.problem_of([each.label]) or (each.refusal(names) if names else "")
+            problem = self.problem_of([each.label]) or each.explain(set(self[each.label].values()))
             if problem:
                 return problem
         return ""
@@ -140,8 +137,8 @@ async def refusal(client: KubeClient, namespace: str, *, mirror: bool) -> str:
         names: set[str] = set()
         async for page in pages(client, obstacle.resource.path(namespace), obstacle.selectors):
             names.update(name for _, name in map(obstacle.decode, page.items) if name is not None)
-        if names:
-            return obstacle.refusal(names)
+        if problem := obstacle.explain(names):
+            return problem
     return ""
 
 
@@ -276,9 +273,6 @@ class DiskScheduleLifecycle(Program):
             self._controllers_task.result()
 
     async def after_step(self) -> None:
-        self._report()
-
-    def _report(self) -> None:
         refusal = self.refusal
         if refusal != self._logged_refusal:
             log.info("does not reconcile" if refusal else "reconciles", because=refusal)
@@ -297,7 +291,7 @@ class DiskScheduleLifecycle(Program):
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self._report()
+        await self.after_step()
 
     def begin_drain(self) -> None:
         self._draining = True

@@ -211,7 +211,8 @@ class EventRecorder:
 
     def record(self, about: ObjectReference, reason: str, message: str, *, normal: bool) -> None:
         """Records that something has happened to an object."""
-        name = f"{about.name[:_MAX_NAME]}.{_digest(self._component, about, reason)}"
+        identity = "/".join((self._component, about.kind, about.name, about.uid, reason))
+        name = f"{about.name[:_MAX_NAME]}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
         time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         recorded = self._events.get(name)
         if recorded is None:
@@ -277,8 +278,3 @@ class EventRecorder:
             if not error.conflict:
                 raise
             await self._client.patch(path, event_patch(event))
-
-
-def _digest(component: str, about: ObjectReference, reason: str) -> str:
-    text = "/".join((component, about.kind, about.name, about.uid, reason))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

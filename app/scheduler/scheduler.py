@@ -29,7 +29,6 @@ from app.scheduler.api_calls import ERROR, SCHEDULED, UNSCHEDULABLE, Binder, Pod
 from app.scheduler.cache import LonghornCache, SchedulerCache, binding_changes, kinds_required
 from app.scheduler.decision import decide
 from app.scheduler.scheduling_queue import SchedulingQueue
-from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.generic import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE, PendingPod
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.policy import (
@@ -137,7 +136,11 @@ class GenericScheduler:
                 can_decide = self._may_write() and not self.problem
                 pending = self.queue.pop(self._clock()) if can_decide else None
                 if pending is None:
-                    await self._pause(self.queue.next_due() if can_decide else None)
+                    # At the latest after the interval, because nothing wakes this task when the process gains the lead.
+                    due = self.queue.next_due() if can_decide else None
+                    seconds = POLL_INTERVAL if due is None else min(POLL_INTERVAL, max(0.0, due - self._clock()))
+                    await wait_at_most(self._wake, seconds)
+                    self._wake.clear()
                     continue
                 async with self._deciding:
                     await self._schedule_one(pending, tasks)
@@ -217,12 +220,6 @@ class GenericScheduler:
         self._pass_change_on()
         self.queue.back_off(key, self._clock())
 
-    async def _pause(self, due: float | None) -> None:
-        # At the latest after the interval, because nothing wakes this task when the process gains the lead.
-        seconds = POLL_INTERVAL if due is None else min(POLL_INTERVAL, max(0.0, due - self._clock()))
-        await wait_at_most(self._wake, seconds)
-        self._wake.clear()
-
     async def _schedule_one(self, pending: PendingPod, tasks: asyncio.TaskGroup) -> None:
         began = self._clock()
         for _ in range(_MAX_DECISIONS):
@@ -237,13 +234,20 @@ class GenericScheduler:
             if not self.queue.is_unchanged(pending) or not self._may_write():
                 break
             if result is None or not result.node:
-                self._handle_unschedulable(pending, result.message if result else problem)
+                why = result.message if result else problem
+                self.metrics.attempts.count(UNSCHEDULABLE)
+                self._back_off(pending.pod.namespaced_name)
+                self.reporter.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
+                log.info("unschedulable", pod=pending.pod.key, why=why)
                 return
             # The decision ran in a thread of its own: if its node changed meanwhile, the pod may not fit there any more.
             if self.cache.state().nodes.get(result.node) is before.nodes.get(result.node):
                 self.metrics.decision_seconds.observe(self._clock() - began)
                 self._warn_about_constraints(pending, result.node)
-                self._assume_and_bind(pending, result.node, tasks)
+                self.cache.assume(pending, result.node)
+                self._bindings_in_progress += 1
+                self._no_bindings.clear()
+                tasks.create_task(self._bind(pending, result.node), name=f"bind {pending.pod.key}")
                 return
         self._back_off(pending.pod.namespaced_name)
 
@@ -254,7 +258,9 @@ class GenericScheduler:
         await check_claims(self._client, pending.pod)
         if longhorn is not None:
             await longhorn.fetch_missing(pending)
-            facts_for = longhorn.facts_for(pending, self._assumed_changes())
+            assumed = ((self.cache.pod(key), node) for key, node in self.cache.assumed_nodes.items())
+            changes = binding_changes((known.pod, node) for known, node in assumed if known is not None)
+            facts_for = longhorn.facts_for(pending, changes)
         config = self._config
         return await self._runner.run(
             partial(decide, pending.pod, self.cache.state(), policy, config.select_host, facts_for, config.unsupported)
@@ -275,22 +281,6 @@ class GenericScheduler:
             why = unsupported_message(constraints)
             self.reporter.record(pending.pod, "UnsupportedConstraints", why, normal=False)
             log.warning("constraints ignored", pod=pending.pod.key, node=node, why=why)
-
-    def _assumed_changes(self) -> Changes:
-        assumed = ((self.cache.pod(key), node) for key, node in self.cache.assumed_nodes.items())
-        return binding_changes((pending.pod, node) for pending, node in assumed if pending is not None)
-
-    def _handle_unschedulable(self, pending: PendingPod, why: str) -> None:
-        self.metrics.attempts.count(UNSCHEDULABLE)
-        self._back_off(pending.pod.namespaced_name)
-        self.reporter.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
-        log.info("unschedulable", pod=pending.pod.key, why=why)
-
-    def _assume_and_bind(self, pending: PendingPod, node: str, tasks: asyncio.TaskGroup) -> None:
-        self.cache.assume(pending, node)
-        self._bindings_in_progress += 1
-        self._no_bindings.clear()
-        tasks.create_task(self._bind(pending, node), name=f"bind {pending.pod.key}")
 
     async def _bind(self, pending: PendingPod, node: str) -> None:
         name = pending.pod.key

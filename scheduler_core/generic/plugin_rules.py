@@ -5,8 +5,7 @@ argument. Its argument has a type of its own, to which the policy's text is conv
 
 A plugin may raise, and return anything, so all of its code runs in `contain`: its import, the reading of its rules, the conversion
 of arguments, and calls. What leaves `contain` is plain: rules with checked fields, exact texts and whole numbers. The argument is
-the plugin's own value: it is passed on, and never hashed or compared. Each call is passed to a `RunPlugin`, which a program may
-replace by one that also gives up a call that does not return.
+the plugin's own value: it is passed on, and never hashed or compared. A call that does not return is waited for.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -101,31 +100,11 @@ class PriorityPlugin(Struct, frozen=True):
 PluginRule = PredicatePlugin | PriorityPlugin
 
 
-class RunPlugin(Protocol):
-    """Calls a plugin."""
-
-    def __call__(self, rule: str, call: Callable[[], _Result], /) -> _Result:
-        """Returns the result of a call to a plugin's rule.
-
-        Raises:
-            UndecidableError: the call failed
-        """
-
-
-def run_directly(rule: str, call: Callable[[], _Result]) -> _Result:
-    """Calls a plugin; one that does not return is waited for."""
-    try:
-        return contain(call, f"plugin rule {rule} failed")
-    except PluginError as error:
-        raise UndecidableError(str(error)) from error
-
-
 class Plugins(Struct, frozen=True):
     """The rules that plugins add, by name."""
 
     predicates: Mapping[str, PredicatePlugin] = {}
     priorities: Mapping[str, PriorityPlugin] = {}
-    run: RunPlugin = run_directly
     # The plugin of each rule, by kind of rule and name.
     origins: Mapping[tuple[str, str], str] = {}
 
@@ -161,7 +140,7 @@ class Plugins(Struct, frozen=True):
             check = plugin.function(cycle_state, argument)
             return {node_info.node.name: _text(check(node_info)) for node_info in node_infos}
 
-        return self.run(rule, call)
+        return _run(rule, call)
 
     def scores(self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]) -> list[int]:
         """Returns the scores of a plugin's priority, in the order of the nodes."""
@@ -175,7 +154,14 @@ class Plugins(Struct, frozen=True):
                 raise ValueError(f"{len(scores)} scores for {len(node_infos)} nodes")
             return scores
 
-        return self.run(rule, call)
+        return _run(rule, call)
+
+
+def _run(rule: str, call: Callable[[], _Result]) -> _Result:
+    try:
+        return contain(call, f"plugin rule {rule} failed")
+    except PluginError as error:
+        raise UndecidableError(str(error)) from error
 
 
 NO_PLUGINS: Final = Plugins()

@@ -167,7 +167,6 @@ def _empty_section_warnings(document: PolicyDocument) -> list[str]:
 class _Section:
     def __init__(self, registry: rule_registry.RuleRegistry[Any], plugins: Mapping[str, PluginRule]) -> None:
         self._rule_kind = registry.rule_kind
-        self._advice = registry.advice
         self._static = [*registry.static, *(name for name, rule in plugins.items() if rule.argument is None)]
         self._configurable = [*registry.configurable, *(name for name in plugins if name not in self._static)]
         self.registered: dict[str, tuple[PolicyEntry, str, object]] = {}
@@ -188,7 +187,10 @@ class _Section:
             rule = entry.name
             argument = NO_ARGUMENT
         else:
-            return f"{entry.location}: {self._unknown_name_fault(entry.name)}{entry.place}"
+            names = ", ".join(self._static)
+            rules = " or ".join(self._configurable)
+            fault = f"no {self._rule_kind} has this name ({names}), and a name of your own needs an argument: {rules}"
+            return f"{entry.location}: {fault}{entry.place}"
         if previous is not None:
             self.warnings.append(f"{entry.location}: the name was used before; the last entry wins, and counts once")
         self.registered[entry.name] = (entry, rule, argument)
@@ -204,13 +206,6 @@ class _Section:
         if not _NAME.fullmatch(entry.name):
             return "a name of your own must be letters, digits and -, at least two, with no - at either end"
         return ""
-
-    def _unknown_name_fault(self, name: str) -> str:
-        if name in self._advice:
-            return f"this {self._rule_kind} of a later Kubernetes is not a rule here: {self._advice[name]}"
-        names = ", ".join(self._static)
-        rules = " or ".join(self._configurable)
-        return f"no {self._rule_kind} has this name ({names}), and a name of your own needs an argument: {rules}"
 
     def _warn_about_argument(self, entry: PolicyEntry, rule: str, argument: object) -> None:
         if type(argument) is Argument and not any(argument.labels):

@@ -2,8 +2,6 @@
 
 A policy names a static rule. A configurable rule has a name that the administrator chooses; its argument says which rule
 it is.
-
-Before the table are names of later Kubernetes rules that this scheduler does not have, each with what to use in its place.
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ class RuleRegistry(Struct, Generic[_Function], frozen=True):
     rule_kind: str  # what messages call a rule of this registry
     static: Mapping[str, PolicyRule[_Function]]  # by name
     configurable: Mapping[str, PolicyRule[_Function]]  # by the key of their argument
-    advice: Mapping[str, str]  # what to use in place of a rule of a later Kubernetes, by its name
 
     def __getitem__(self, rule: str) -> PolicyRule[_Function]:
         # The two kinds of names never collide: only a static one begins with a capital.
@@ -73,56 +70,6 @@ class RuleRegistry(Struct, Generic[_Function], frozen=True):
 def is_longhorn_rule(rule: str) -> bool:
     return rule.startswith(_LONGHORN)
 
-
-# They are the names of the policy files of Kubernetes 1.2 to 1.22, and of the plugins that followed them. Sources:
-# pkg/scheduler/algorithmprovider and pkg/scheduler/framework/plugins/legacy_registry.go.
-_NO_RULE: Final = "no rule here does that; remove it, or let kube-scheduler schedule and use `serve --policy`"
-_VOLUMES: Final = (
-    "no rule reads cloud volumes' limits and zones; remove it, and use LonghornVolumeFit for Longhorn's volumes"
-)
-_CONDITIONS: Final = (
-    "nodes that are not ready are always left out; the node's other conditions are taints: use PodToleratesNodeTaints"
-)
-
-_VOLUME_PREDICATES: Final = (
-    "NoVolumeZoneConflict", "NoVolumeNodeConflict", "CheckVolumeBinding", "MaxEBSVolumeCount", "MaxGCEPDVolumeCount",
-    "MaxAzureDiskVolumeCount", "MaxCinderVolumeCount", "MaxCSIVolumeCountPred", "VolumeBinding",
-    "VolumeRestrictions", "VolumeZone", "NodeVolumeLimits", "EBSLimits", "GCEPDLimits", "AzureDiskLimits",
-)  # fmt: skip
-_OTHER_PRIORITIES: Final = (
-    "MostRequestedPriority", "NodeResourcesMostAllocated", "RequestedToCapacityRatioPriority",
-    "RequestedToCapacityRatio", "NodeAffinityPriority", "TaintTolerationPriority", "InterPodAffinityPriority",
-    "EvenPodsSpreadPriority", "NodePreferAvoidPodsPriority", "ImageLocalityPriority", "ImageLocality",
-    "ResourceLimitsPriority",
-)  # fmt: skip
-_PREDICATE_ADVICE: Final[Mapping[str, str]] = {
-    "GeneralPredicates": "use PodFitsResources, PodFitsHostPorts, MatchNodeSelector and HostName, or today's NodeResourcesFit, "
-    "NodePorts and NodeAffinity",
-    "CheckServiceAffinity": 'use a name of your own with the argument {"serviceAffinity": {"labels": [...]}}',
-    "ServiceAffinity": 'use a name of your own with the argument {"serviceAffinity": {"labels": [...]}}',
-    "CheckNodeLabelPresence": 'use a name of your own with the argument {"labelsPresence": {"labels": [...], "presence": true}}',
-    "NodeLabel": 'use a name of your own with the argument {"labelsPresence": {"labels": [...], "presence": true}}',
-    "PodToleratesNodeNoExecuteTaints": "use PodToleratesNodeTaints",
-    "TaintToleration": "use PodToleratesNodeTaints",
-    "NodeUnschedulable": "use CheckNodeUnschedulable",
-    "InterPodAffinity": "use MatchInterPodAffinity",
-    "PodTopologySpread": "use EvenPodsSpread",
-    "NodeName": "use HostName",
-    "CheckNodeCondition": _CONDITIONS,
-    "CheckNodeMemoryPressure": _CONDITIONS,
-    "CheckNodeDiskPressure": _CONDITIONS,
-    "CheckNodePIDPressure": _CONDITIONS,
-    **dict.fromkeys(_VOLUME_PREDICATES, _VOLUMES),
-    "DynamicResources": _NO_RULE,
-}
-_PRIORITY_ADVICE: Final[Mapping[str, str]] = {
-    "NodeLabelPriority": 'use a name of your own with the argument {"labelPreference": {"label": ..., "presence": true}}',
-    "ServiceAntiAffinityPriority": 'use a name of your own with the argument {"serviceAntiAffinity": {"label": ...}}',
-    "SelectorSpread": "use SelectorSpreadPriority",
-    "NodeResourcesLeastAllocated": "use LeastRequestedPriority",
-    "NodeResourcesBalancedAllocation": "use BalancedResourceAllocation",
-    **dict.fromkeys(_OTHER_PRIORITIES, _NO_RULE),
-}
 
 _FINISHED: Final = "pod status.phase"
 _REQUESTS: Final = ("pod spec.containers[].resources", _FINISHED)
@@ -179,7 +126,6 @@ PREDICATES: Final[RuleRegistry[Predicate]] = RuleRegistry(
             RuleInputs(SERVICES, (*_SERVICE, "pod spec.nodeSelector", "node metadata.labels", "node spec.unschedulable"))),
         "labelsPresence": PolicyRule(predicates.labels_presence, _NODE_LABELS, local=True),
     },
-    _PREDICATE_ADVICE,
 )
 PRIORITIES: Final[RuleRegistry[Priority]] = RuleRegistry(
     "priority",
@@ -201,7 +147,6 @@ PRIORITIES: Final[RuleRegistry[Priority]] = RuleRegistry(
         "serviceAntiAffinity": PolicyRule(priorities.service_anti_affinity, RuleInputs(SERVICES, (*_SERVICE, "node metadata.labels"))),
         "labelPreference": PolicyRule(priorities.label_preference, _NODE_LABELS, local=True),
     },
-    _PRIORITY_ADVICE,
 )
 # fmt: on
 

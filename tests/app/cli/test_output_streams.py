@@ -129,7 +129,7 @@ def test_the_decisions_are_alone(run: Run, tmp_path: Path) -> None:
         assert_streams(run("decisions", "--url", f"http://127.0.0.1:{process.port}", "-o", "json"))
 
 
-def test_what_a_plugin_logs_and_prints_is_no_result(tmp_path: Path) -> None:
+def test_what_a_plugin_prints_is_no_result(tmp_path: Path) -> None:
     plugin = tmp_path / "noisy.py"
     plugin.write_text(
         "from scheduler_core.generic.plugin_rules import PredicatePlugin\n"
@@ -146,7 +146,6 @@ def test_what_a_plugin_logs_and_prints_is_no_result(tmp_path: Path) -> None:
     answer = json.loads(result.stdout)
     assert {pod["message"] for pod in answer["unschedulable"]} == {"plugin rule Noisy failed: ValueError: boom"}
     assert len(answer["unschedulable"]) == 6
-    assert result.stderr.count("Traceback") == 1
     assert result.stderr.count("printed in a call") == 6
     assert "printed at import" in result.stderr
 

@@ -67,7 +67,10 @@ def test_warnings_are_no_errors(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"predicates": [{"name": "GeneralPredicates"}]}', "predicates[0] (GeneralPredicates): this predicate of a"),
+        (
+            '{"predicates": [{"name": "GeneralPredicates"}]}',
+            "predicates[0] (GeneralPredicates): no predicate has this name (PodFits",
+        ),
         ('{"predicates": [],\n "Predicates": []}', "are one key, written twice (line 1, column 2; line 2, column 2)"),
         ('{"priorities": [{"name": "EqualPriority"}]}', "weight is missing"),
     ],

@@ -106,6 +106,7 @@ async def test_an_unreadable_pod_without_a_node_is_no_problem(tmp_path: Path) ->
         assert (cache.problem_of(SERVICES), cache.pod(("default", "greedy"))) == ("", None)
         await api.put(PATHS["Pod"], requesting_pod(name="greedy", uid="g", cpu="much", node="b"))
         await until("the problem", lambda: "Pod default/greedy: " in cache.problem_of(SERVICES))
+        assert cache.problem_of(NODES) == ""
         await api.put(PATHS["Pod"], requesting_pod(name="greedy", uid="g", cpu="10P", node="b"))
         await until("its end", lambda: cache.state().nodes["b"].pod_count == 2)
         assert cache.problem_of(SERVICES) == ""
@@ -191,14 +192,6 @@ async def test_a_kind_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
             "the reason", lambda: "404" in cache.problem_of(SERVICES) or "not found" in cache.problem_of(SERVICES)
         )
         assert "services" in cache.problem_of(SERVICES)
-
-
-async def test_an_unreadable_pod_on_a_node_is_a_problem(tmp_path: Path) -> None:
-    async with generic_cache(tmp_path) as (api, cache):
-        api.add(PATHS["Pod"], requesting_pod(name="odd", uid="odd", node="a", cpu="much"))
-        cache.want(PODS)
-        await until("the problem", lambda: "Pod default/odd" in cache.problem_of(PODS))
-        assert cache.problem_of(NODES) == ""
 
 
 class FakeSource:

@@ -218,14 +218,3 @@ def test_a_discarded_pod_is_not_tried_again() -> None:
     queue.discard(KEY)
     queue.back_off(KEY, 0)
     assert (len(queue), queue.next_due(), pop_due(queue, 1000)) == (0, None, [])
-
-
-def test_discarded_pods_do_not_pile_up_in_a_follower() -> None:
-    queue = SchedulingQueue()
-    queue.put(pod("stays"), 0)
-    for number in range(10_000):
-        queue.put(pod(f"web-{number}"), number)
-        queue.discard(("shop", f"web-{number}"))
-    assert len(queue) == 1
-    assert len(queue._active_new) < 200  # noqa: SLF001 # nothing else shows what is kept
-    assert pop_due(queue, 10_000) == ["stays"]

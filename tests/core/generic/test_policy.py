@@ -227,14 +227,6 @@ def test_a_file_that_is_no_policy_is_refused_when_decoding(text: bytes, problem:
             (mine("serviceAffinity", LABELS, name), BUILD, f"predicates[1] ({name}): a name of your own")
             for name in ("", "x", "-ab", "ab-", "my_zone", "Zone 1", "zöne")
         ),
-        (
-            {"name": "GeneralPredicates"},
-            BUILD,
-            "use PodFitsResources, PodFitsHostPorts, MatchNodeSelector and HostName",
-        ),
-        ({"name": "TaintToleration"}, BUILD, "use PodToleratesNodeTaints"),
-        ({"name": "NoVolumeZoneConflict"}, BUILD, "no rule reads cloud volumes"),
-        ({"name": "CheckNodeCondition"}, BUILD, "nodes that are not ready are always left out"),
     ],
     ids=str,
 )
@@ -261,8 +253,7 @@ def test_a_predicate_that_cannot_be_used_is_named_with_what_would_be_right(
         (weighted(-1), VALIDATE, "weight is -1"),
         (weighted(0, "Nonsense"), VALIDATE, "weight is 0"),  # before names, as in Kubernetes
         (weighted(1, "HostName"), BUILD, "no priority has this name"),
-        (weighted(1, "SelectorSpread"), BUILD, "use SelectorSpreadPriority"),
-        (weighted(1, "ImageLocalityPriority"), BUILD, "let kube-scheduler schedule"),
+        (weighted(1, "SelectorSpread"), BUILD, "no priority has this name (LeastRequestedPriority"),
         (entry_with({"serviceAntiAffinity": {}, "labelPreference": {}}, weight=1), BUILD, "has both"),
         (mine("serviceAntiAffinity", {"labels": ["rack"]}, weight=1), DECODE, "needs label, and 'labels' is not known"),
         (mine("labelPreference", {"lable": "a", "presence": True}, weight=1), DECODE, "and 'lable' is not known"),
@@ -276,11 +267,6 @@ def test_a_priority_that_cannot_be_used_is_named_with_what_would_be_right(
     assert error.stage is stage
     assert "priorities[1]" in str(error)
     assert problem in str(error)
-
-
-def test_no_name_is_both_a_rule_and_refused_with_advice() -> None:
-    for rules in (PREDICATES, PRIORITIES):
-        assert not rules.advice.keys() & rules.static.keys()
 
 
 def test_keys_may_be_written_in_any_case() -> None:
