@@ -273,6 +273,7 @@ class DiskScheduleLifecycle(Program):
             self._controllers_task.result()
 
     async def after_step(self) -> None:
+        """Logs when this process begins or stops to reconcile, and counts it in a metric."""
         refusal = self.refusal
         if refusal != self._logged_refusal:
             log.info("does not reconcile" if refusal else "reconciles", because=refusal)

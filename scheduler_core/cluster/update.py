@@ -171,14 +171,14 @@ class _Builder:
             case _:
                 pass
 
-    def _index_disks(self, old: longhorn.Node | None, new: longhorn.Node | None) -> None:
+    def _index_disks(self, old: Any, new: Any) -> None:
         # At once: the node's other changes are made with this index.
         for disk in old.disks if old else ():
-            if disk.uuid and old and self.indexes.node_of_disk.get(disk.uuid) == old.name:
+            if disk.uuid and self.indexes.node_of_disk.get(disk.uuid) == old.name:
                 self.indexes.node_of_disk = self.indexes.node_of_disk.discard(disk.uuid)
                 self.disks.add(disk.uuid)
         for disk in new.disks if new else ():
-            if disk.uuid and new:
+            if disk.uuid:
                 self.indexes.node_of_disk = self.indexes.node_of_disk.insert(disk.uuid, new.name)
 
     def finish(self, now: datetime) -> Update:
