@@ -1,6 +1,7 @@
 """Reads the Kubernetes API: calls, list and watch, caches, and snapshots.
 
 client              calls that return the body as bytes; collections, page by page
+answer_memory       the memory that answers may take
 resources           the REST path of each kind
 reflector           lists and watches one kind
 store               the watched objects, and how current they are; the data of one ConfigMap

@@ -35,7 +35,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 from msgspec import Struct
 
 from app import DISTRIBUTION
-from app.memory import AnswerMemory, AnswerTooLargeError
+from app.kube.answer_memory import AnswerMemory, AnswerTooLargeError
 from scheduler_core.backoff import TokenBucket
 from scheduler_core.convert.leadership import SELF_REVIEW, owner_references, with_owners
 from scheduler_core.errors import CoreError

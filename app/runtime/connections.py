@@ -5,7 +5,6 @@ connection replaces an old one. The old one belongs to the caller with the most 
 longest; one whose request is being answered goes last.
 
 A timer looks at every connection once a second, which costs less than a timer for each.
-
 Refusals and hang-ups, whose number callers choose, have a log of their own, with few lines.
 """
 

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from app.kube.answer_memory import AnswerMemory, resident_memory
 from app.kube.client import KubeClient
 from app.kube.reflector import QUIET_SECONDS, CacheStatus, Key, Phase, Reflector, Timing
 from app.kube.resources import Resource
-from app.memory import AnswerMemory, resident_memory
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
 from scheduler_core.errors import ObjectError
