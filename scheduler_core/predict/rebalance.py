@@ -132,9 +132,13 @@ def waiting_pods_goal(
 
     decider = PodDecider(options)
     # Moves help no pod that kube-scheduler's own filters refuse on every node.
-    helped = (key for key in pods if key not in always_before)
-    refused = [key for key in helped if decider.decide(cluster.snapshot.pods[key], cluster, choose_first).decision]
-    least_free = min((_least_volume(cluster, key) for key in refused), default=MAX_BYTES)
+    helped = (
+        key
+        for key in pods
+        if key not in always_before
+        and decider.decide(cluster.snapshot.pods[key], cluster, choose_first).decision is not None
+    )
+    least_free = min((_least_volume(cluster, key) for key in helped), default=MAX_BYTES)
     evaluations = max(_LEAST_EVALUATIONS, _EVALUATIONS_OF_ONE_NODE // max(1, len(cluster.state.view.cluster.nodes)))
     return Goal(
         before,
