@@ -100,11 +100,12 @@ def waiting_pods_goal(
     """
     cluster = situation.cluster
     pods = tuple(entry.key for entry in situation.all_pods())
+    total = len(pods)
 
     def placed_pods(cluster: PredictedCluster, needed: int) -> tuple[int, frozenset[PodKey]]:
         # The least number of placed pods, and those always placed; ends with an order in which fewer than `needed` are placed.
         always = frozenset(pods)
-        least = len(pods)
+        least = total
         for choose in make_choices():
             result = run_order(replace(situation, cluster=cluster), options, choose)
             placed = {key for key in result.nodes if key not in result.stuck}
@@ -117,7 +118,7 @@ def waiting_pods_goal(
     before, always_before = placed_pods(cluster, 0)
 
     def value(clusters: Clusters, _: Collection[str], needed: int) -> int:
-        least = len(pods)
+        least = total
         for each in clusters:
             if not before and not any(each_fits(pods, each, options)):
                 return 0
@@ -141,14 +142,7 @@ def waiting_pods_goal(
     least_free = min((_least_volume(cluster, key) for key in helped), default=MAX_BYTES)
     evaluations = max(_LEAST_EVALUATIONS, _EVALUATIONS_OF_ONE_NODE // max(1, len(cluster.state.view.cluster.nodes)))
     return Goal(
-        before,
-        len(pods),
-        len(pods),
-        least_free,
-        accepts_less=True,
-        max_clusters=128,
-        max_evaluations=evaluations,
-        value=value,
+        before, total, total, least_free, accepts_less=True, max_clusters=128, max_evaluations=evaluations, value=value
     )
 
 
