@@ -1,7 +1,5 @@
 """Escapes what a terminal shows as something else, or not at all, in texts that callers and the cluster choose."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -2,8 +2,6 @@
 comes from a snapshot file, or from the live cluster (`app/kube/cluster_cache.py`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,6 +11,7 @@ from typing import Final, Protocol, TypeVar
 from app.runtime.decision_thread import DecisionRunner, OnCallersThread, Urgency
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
+from scheduler_core.decide import score_facts
 from scheduler_core.decide.decision import (
     NO_CONTENDERS,
     Competing,
@@ -22,7 +21,6 @@ from scheduler_core.decide.decision import (
 )
 from scheduler_core.decide.explain import Explanation, explain_nodes
 from scheduler_core.decide.filter import candidate_volumes, filter_nodes
-from scheduler_core.decide.score_facts import PlanCache
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
@@ -114,7 +112,7 @@ class Evaluator:
         self._runner = runner or OnCallersThread()
         self._explained_contention = Contention()
         self._explained_equivalence = EquivalenceCache()
-        self._plans = PlanCache()
+        self._plans = score_facts.PlanCache()
         # Requests about pods that do not exist must not become a flood of requests to the API server.
         self._pod_fetches = asyncio.Semaphore(MAX_POD_FETCHES)
         self.explanations = 0  # how many are being made

@@ -9,8 +9,6 @@ when its answer is sent. A request that needs more than is left takes it from a 
 that holds the most; otherwise it is refused, and the caller tries again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -91,7 +89,7 @@ class SlowBodyError(Exception):
 class Lease:
     """The memory that one request holds."""
 
-    def __init__(self, budget: MemoryBudget, owner: str) -> None:
+    def __init__(self, budget: "MemoryBudget", owner: str) -> None:
         self._budget = budget
         self.owner = owner  # the caller's address
         self.held = 0  # in bytes

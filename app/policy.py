@@ -10,8 +10,6 @@ Rules from outside the package come from modules and files that the command line
 `PREDICATES` and `PRIORITIES`. A rule that raises fails its decision, not the program; one that does not return is waited for.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import importlib.util
@@ -83,7 +81,7 @@ class PolicyInForce:
 
     def __init__(
         self,
-        file: PolicyFile | None = None,
+        file: "PolicyFile | None" = None,
         source: GenericSource | None = None,
         default: Policy = EXTENDER_POLICY,
         needs: Callable[[Policy], frozenset[str]] = kinds_read,

@@ -3,8 +3,6 @@
 Every value is a flag, and most are an environment variable too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -12,8 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct, field
 
-from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.decide.extender_settings import Enforcement
+from scheduler_core.decide import decision, extender_settings
 
 if TYPE_CHECKING:
     from scheduler_core.leadership.election import ElectionTiming
@@ -54,9 +51,9 @@ class Settings(Struct, frozen=True):
 
     max_body: int = DEFAULT_MAX_BODY  # the largest body of a request, in bytes; 5,000 full nodes of 10 kB are 50 MB
     request_memory: int = DEFAULT_REQUEST_MEMORY  # what all requests together may hold, in bytes
-    options: FilterOptions = field(default_factory=FilterOptions)  # how pods are decided about
+    options: decision.FilterOptions = field(default_factory=decision.FilterOptions)  # how pods are decided about
     # What happens to a refusal; over a snapshot only, in a cluster it may change while the process runs.
-    enforcement: Enforcement = Enforcement.ENFORCE
+    enforcement: extender_settings.Enforcement = extender_settings.Enforcement.ENFORCE
     # A policy file of the generic scheduler; None: its default for /prioritize, and no predicates in /filter.
     policy: str | None = None
     alone: bool = False  # whether a pod is evaluated without the demand of other pods; over a snapshot only
@@ -81,7 +78,7 @@ class LiveOptions(Struct, frozen=True):
     """How to reach the cluster, and the identity of this process there."""
 
     identity: str  # holder of the Lease; unique among the candidates
-    timing: ElectionTiming  # how long a Lease lasts, and how often it is renewed
+    timing: "ElectionTiming"  # how long a Lease lasts, and how often it is renewed
     namespace: str = DEFAULT_NAMESPACE  # of Longhorn, the Lease, the Service and the ConfigMap
     # A kubeconfig file; None: the pod's own credentials, else $KUBECONFIG or ~/.kube/config.
     kubeconfig: str | None = None

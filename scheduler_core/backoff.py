@@ -4,8 +4,6 @@ Neither clock nor randomness is used here; times are seconds on the caller's clo
 returned delay.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 
@@ -39,6 +37,6 @@ class TokenBucket(Struct, frozen=True):
     def ready_at(self) -> float:
         return self.full_at - (self.burst - 1) * (1 / self.rate)
 
-    def after(self, now: float) -> TokenBucket:
+    def after(self, now: float) -> "TokenBucket":
         """Returns the bucket after a token was taken. That must not be before `ready_at`."""
         return replace(self, full_at=max(self.full_at, now) + 1 / self.rate)

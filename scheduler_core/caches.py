@@ -4,8 +4,6 @@ Every version of a value (views, demand, offers) holds a change log. A reader ke
 results; the logs of a later version name the nodes that changed since, whose results are dropped. No versions are compared.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, ItemsView, Sequence
 from typing import Any, Final, Generic, TypeVar
@@ -91,16 +89,16 @@ class ChangeLog(Struct, frozen=True, eq=False):
     """The latest change, linked to the changes before it."""
 
     names: frozenset[str] = frozenset()
-    before: ChangeLog | None = None
+    before: "ChangeLog | None" = None
     steps: int = 0
 
-    def append(self, names: frozenset[str] | None) -> ChangeLog:
+    def append(self, names: frozenset[str] | None) -> "ChangeLog":
         """Returns the log after these nodes changed; None for any node."""
         if names is None or self.steps >= MAX_STEPS:
             return ChangeLog()
         return ChangeLog(names, self, self.steps + 1) if names else self
 
-    def since(self, mark: ChangeLog) -> frozenset[str] | None:
+    def since(self, mark: "ChangeLog") -> frozenset[str] | None:
         """Names of the nodes that changed since `mark`. None if that is not recorded."""
         step: ChangeLog | None = self
         changes: list[frozenset[str]] = []

@@ -14,8 +14,6 @@
 A node that does not fit is not an exception but a `Verdict` with a `Reason` (model/verdict.py).
 """
 
-from __future__ import annotations
-
 
 class CoreError(Exception):
     """A fault in the input. Its text is one sentence for an administrator."""

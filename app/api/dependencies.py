@@ -9,8 +9,6 @@ buffer. The buffer grows with the bytes that arrive, an eighth ahead of them: a 
 costs no memory. A body that stops arriving is cut off (`app/memory.py`).
 """
 
-from __future__ import annotations
-
 import codecs
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -26,24 +24,13 @@ from starlette.requests import ClientDisconnect
 
 from app.api.errors import BodyTooLargeError, RequestError
 from app.evaluator import Evaluator
-from app.extender.capacity import NodeLosses
+from app.extender import capacity, status_reporter
 from app.extender.metrics import Metrics
-from app.extender.status_reporter import StatusSources
 from app.extender.verbs import Verbs
 from app.memory import Lease, MemoryBudget
 from app.schemas.state import CallerAnswer
 from scheduler_core.caches import LruMap
-from scheduler_core.decide.decision import (
-    MAX_DECISIONS,
-    MAX_ERROR_LENGTH,
-    MAX_LENGTH,
-    MAX_OFFERED,
-    MAX_REASONS,
-    DecisionPage,
-    DecisionQuery,
-    DecisionResult,
-    LoggedDecision,
-)
+from scheduler_core.decide import decision
 from scheduler_core.model.kube import Pod
 
 if TYPE_CHECKING:
@@ -66,44 +53,46 @@ class DecisionLog:
 
     def __init__(self, now: Callable[[], datetime] = _now) -> None:
         self._now = now
-        self._entries: deque[LoggedDecision] = deque(maxlen=MAX_DECISIONS)
+        self._entries: deque[decision.LoggedDecision] = deque(maxlen=decision.MAX_DECISIONS)
         self._recorded = 0
 
-    def record(self, verb: str, pod: Pod, result: DecisionResult) -> None:
+    def record(self, verb: str, pod: Pod, result: decision.DecisionResult) -> None:
         """Adds a decision; the oldest one makes room."""
         time = self._now()
         previous = self._entries[-1].number if self._entries else 0
-        entry = LoggedDecision(
+        entry = decision.LoggedDecision(
             number=max(int(time.timestamp() * _MICROSECONDS), previous + 1),
             time=time,
             verb=verb,
-            namespace=pod.namespace[:MAX_LENGTH],
-            pod=pod.name[:MAX_LENGTH],
-            uid=pod.uid[:MAX_LENGTH],
+            namespace=pod.namespace[: decision.MAX_LENGTH],
+            pod=pod.name[: decision.MAX_LENGTH],
+            uid=pod.uid[: decision.MAX_LENGTH],
             nodes=result.nodes,
-            offered=tuple(name[:MAX_LENGTH] for name in islice(result.fitting, min(result.fits, MAX_OFFERED))),
+            offered=tuple(
+                name[: decision.MAX_LENGTH] for name in islice(result.fitting, min(result.fits, decision.MAX_OFFERED))
+            ),
             fits=result.fits,
             refused=_most_frequent(result.refused),
-            error=result.error[:MAX_ERROR_LENGTH],
+            error=result.error[: decision.MAX_ERROR_LENGTH],
             milliseconds=round(result.seconds * 1000, 3),
             observed=result.observed,
         )
         self._entries.append(entry)
         self._recorded += 1
 
-    def page(self, query: DecisionQuery) -> DecisionPage:
+    def page(self, query: decision.DecisionQuery) -> decision.DecisionPage:
         entries = tuple(islice(self._select(query), query.limit + 1))
         shown = entries[: query.limit]
         further = len(entries) > query.limit
-        return DecisionPage(shown, shown[-1].number if further and shown else None, self._recorded)
+        return decision.DecisionPage(shown, shown[-1].number if further and shown else None, self._recorded)
 
-    def _select(self, query: DecisionQuery) -> Iterator[LoggedDecision]:
+    def _select(self, query: decision.DecisionQuery) -> Iterator[decision.LoggedDecision]:
         return (entry for entry in reversed(self._entries) if query.selects(entry))
 
 
 def _most_frequent(reasons: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    entries = nlargest(MAX_REASONS, ((count, text) for text, count in reasons.items()))
-    return tuple((text[:MAX_LENGTH], count) for count, text in entries)
+    entries = nlargest(decision.MAX_REASONS, ((count, text) for text, count in reasons.items()))
+    return tuple((text[: decision.MAX_LENGTH], count) for count, text in entries)
 
 
 # Kubernetes has a handful of kube-schedulers; any client may call.
@@ -147,12 +136,12 @@ class AppState(Struct, frozen=True):
     metrics: Metrics
     max_body: int  # the largest body of a request, in bytes
     budget: MemoryBudget  # the memory that all requests together may hold
-    lifecycle: ExtenderLifecycle | None = None  # of a live cluster; None for a snapshot file
+    lifecycle: "ExtenderLifecycle | None" = None  # of a live cluster; None for a snapshot file
     observes: Callable[[], bool] = lambda: False  # returns whether refusals are only counted and logged now
     callers: RecentCallers = field(default_factory=RecentCallers)  # from where /filter is called
     decisions: DecisionLog = field(default_factory=DecisionLog)  # the latest decisions
-    node_losses: NodeLosses | None = None  # which nodes can be lost; None if that is not predicted
-    status: StatusSources | None = None  # what the status page reads; None without a status page
+    node_losses: capacity.NodeLosses | None = None  # which nodes can be lost; None if that is not predicted
+    status: status_reporter.StatusSources | None = None  # what the status page reads; None without a status page
 
 
 def state_of(request: Request, kind: type[_State]) -> _State:

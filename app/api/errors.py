@@ -5,8 +5,6 @@ The body of an error is ``{"error": "..."}``, never a traceback. Only `/filter` 
 that kube-scheduler shows to users.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

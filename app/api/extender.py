@@ -1,7 +1,5 @@
 """POST /filter, /prioritize, /preempt and /explain; GET /state and /decisions; whether /readyz is well."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -8,8 +8,6 @@ Full nodes are kept as bytes: they are located, named and sent back, never parse
 for byte and without a copy.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import secrets
@@ -22,8 +20,7 @@ from msgspec import Struct
 
 from app.api.errors import RequestError
 from app.runtime.decision_thread import Turns
-from scheduler_core.convert.generic import SCHEDULED_POD
-from scheduler_core.convert.kube import POD
+from scheduler_core.convert import generic, kube
 from scheduler_core.errors import CoreError
 from scheduler_core.model.kube import Pod
 
@@ -197,8 +194,8 @@ class _RawArgs(msgspec.Struct, gc=False):
 class _Victims(msgspec.Struct, gc=False):
     """Victims or MetaVictims: pods as objects or by UID."""
 
-    Pods: list[_Victim] | None = None
-    pods: list[_Victim] | None = None
+    Pods: "list[_Victim] | None" = None
+    pods: "list[_Victim] | None" = None
     NumPDBViolations: int = 0
     numPDBViolations: int = 0
     numpdbviolations: int = 0
@@ -236,7 +233,7 @@ _ARGS: Final = msgspec.json.Decoder(_RawArgs)
 # By whether the rules of a policy file read the pod, too.
 _PODS: Final = {
     scheduling: (msgspec.json.Decoder[Any](fields.wire), fields)
-    for scheduling, fields in ((False, POD), (True, SCHEDULED_POD))
+    for scheduling, fields in ((False, kube.POD), (True, generic.SCHEDULED_POD))
 }
 _PREEMPTION_ARGS: Final = msgspec.json.Decoder(_RawPreemptionArgs)
 _Decoded = TypeVar("_Decoded")

@@ -5,8 +5,6 @@ admission.k8s.io/v1. Every review that can be read is allowed: the guard may cha
 An error, a review that takes too long, and a process that does not lead leave it as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

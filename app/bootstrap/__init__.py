@@ -1,7 +1,5 @@
 """Wires the HTTP service over a snapshot file. `app/bootstrap/live.py` does so for a live cluster."""
 
-from __future__ import annotations
-
 import asyncio
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
@@ -16,9 +14,8 @@ from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
-from app import DISTRIBUTION
-from app.api import errors, extender
-from app.api.dependencies import AppState
+from app import DISTRIBUTION, memory
+from app.api import dependencies, errors, extender
 from app.api.page import routes as page_routes
 from app.api.page.rendering import compile_templates
 from app.evaluator import Evaluator, SnapshotState
@@ -27,15 +24,13 @@ from app.extender.certificates import CertificateFiles
 from app.extender.metrics import Metrics
 from app.extender.status_reporter import StatusReporter, StatusSources
 from app.extender.verbs import Verbs, WithoutReservations
-from app.memory import MemoryBudget
 from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState
 from app.runtime import probes
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
 from app.runtime.server import HEADERS
 from app.settings import Settings
 from scheduler_core.cluster.view import View
-from scheduler_core.decide.decision import NO_CONTENDERS, Competing
-from scheduler_core.decide.extender_settings import Enforcement
+from scheduler_core.decide import decision, extender_settings
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.predict.predicted_cluster import persistent_state
@@ -65,21 +60,21 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
     """
     source = SnapshotState(View.of(snapshot, now))
     evaluator = Evaluator(source, settings.options, runner or DecisionThread())
-    contenders = NO_CONTENDERS if settings.alone else Competing.without_offers(source.state())
+    contenders = decision.NO_CONTENDERS if settings.alone else decision.Competing.without_offers(source.state())
     metrics = Metrics()
     metrics.capacity(source.state, with_disks=settings.disk_metrics)
     policy = PolicyInForce(file, SnapshotGenericState(generic or GenericClusterState()))
     if file is not None:
         file.subscribe(metrics.policy_reloads.count)
     verbs = Verbs(evaluator, policy, decider=WithoutReservations(evaluator, contenders))
-    observes = settings.enforcement is Enforcement.OBSERVE
-    budget = MemoryBudget(settings.request_memory)
+    observes = settings.enforcement is extender_settings.Enforcement.OBSERVE
+    budget = memory.MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
     persistent = cache(lambda: persistent_state(snapshot, now))
     losses = NodeLosses(evaluator, persistent)
     metrics.node_losses(lambda: losses.latest)
     reporter = StatusReporter(evaluator, persistent, lambda: contenders)
-    state = AppState(
+    state = dependencies.AppState(
         evaluator,
         verbs,
         metrics,
@@ -92,7 +87,7 @@ def create_app(  # noqa: PLR0913 # what is served, and by what
     return application(state)
 
 
-def application(state: AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:
+def application(state: dependencies.AppState, before_scrape: Callable[[], None] | None = None) -> FastAPI:
     """Returns the application with all routes; `before_scrape` is called in the event loop before the metrics are
     computed in another thread.
     """
@@ -166,7 +161,7 @@ def plain_probes(app: FastAPI) -> FastAPI:
     """Returns an application that says only whether an `application` is well, for a kubelet, which has no certificate,
     so any other caller may ask it as well.
     """
-    state: AppState = app.state.services
+    state: dependencies.AppState = app.state.services
 
     def readiness() -> probes.Health:
         try:

@@ -1,7 +1,5 @@
 """Wires the HTTP service for a live cluster: options become an application, and a lifecycle that runs next to it."""
 
-from __future__ import annotations
-
 import random
 import ssl
 from collections.abc import Callable
@@ -14,12 +12,10 @@ from fastapi import FastAPI
 from msgspec import Struct
 from prometheus_client import Gauge
 
-from app.api.dependencies import AppState
-from app.api.placement_review import AdmissionState, guard_application
+from app.api import dependencies, placement_review
 from app.bootstrap import application
 from app.evaluator import Evaluator, no_contenders
-from app.extender.capacity import NodeLosses
-from app.extender.certificates import CertificateFiles
+from app.extender import capacity, certificates
 from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint
 from app.extender.guard import GuardContext, PlacementGuard, written_replicas
 from app.extender.guard_certificate import CertificateOptions, GuardCertificate
@@ -117,7 +113,7 @@ class _Wiring:
         metrics.capacity(lambda: cache.latest_state if elector.leading() else None, with_disks=settings.disk_metrics)
         if file is not None:
             file.subscribe(metrics.policy_reloads.count)
-        files = CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
+        files = certificates.CertificateFiles(settings.tls, metrics, _now) if settings.tls is not None else None
         service = endpoint_slice.EXTENDER if files is None else endpoint_slice.EXTENDER_WITH_TLS
         certificate = self._certificate()
         guard = self._placement_guard(reservation, certificate)
@@ -133,7 +129,7 @@ class _Wiring:
             guard=self._guard_endpoint(certificate, guard),
             background=[task.run for task in (generic if file is not None else None, file, files) if task is not None],
         )
-        losses = NodeLosses(self._evaluator, cache.state)
+        losses = capacity.NodeLosses(self._evaluator, cache.state)
         metrics.node_losses(lambda: losses.latest)
         tasks = (*reservation.tasks, guard, certificate, losses)
         reservations = reservation.reservations
@@ -145,7 +141,7 @@ class _Wiring:
         if settings.status_page:
             reporter = StatusReporter(self._evaluator, cache.state, reservation.contenders, options.namespace)
             status = StatusSources(reporter, losses, lambda: cache.statuses, options.identity)
-        state = AppState(
+        state = dependencies.AppState(
             self._evaluator,
             verbs,
             metrics,
@@ -156,12 +152,12 @@ class _Wiring:
             node_losses=losses,
             status=status,
         )
-        guard_state = AdmissionState(
+        guard_state = placement_review.AdmissionState(
             guard, lifecycle.review_refusal, lifecycle.keeps_guard_connections, metrics, budget
         )
         app = application(state, partial(_prepare_scrape, cache, elector, guard, metrics.guard_proven()))
         tls = None if files is None else lambda: files.context
-        guard_app = guard_application(guard_state)
+        guard_app = placement_review.guard_application(guard_state)
         return LiveExtender(app, guard_app, lambda: certificate.context, lifecycle, self._client, tls)
 
     def _guard_endpoint(self, certificate: GuardCertificate, guard: PlacementGuard) -> GuardEndpoint:

@@ -8,8 +8,6 @@ it is, or a prediction that starts with it (`predicted_cluster`) → an answer, 
 An argument names pods and workloads in a file or in the cluster; the pod may also be that of a workload or claim.
 """
 
-from __future__ import annotations
-
 import gc
 import random
 import re
@@ -26,13 +24,11 @@ from msgspec import Struct, field
 
 from app.cli import options as flags
 from app.cli.render import format_duration, json_text, print_line, print_result, warn, yaml_text
-from app.kube import snapshot_file
-from app.kube.resources import Resource
+from app.kube import resources, snapshot_file
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.convert.kubectl import read_pod, workload_spec
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
-from scheduler_core.decide.decision import FilterOptions, Packing
-from scheduler_core.decide.kube_scheduler_filters import compares_resources
+from scheduler_core.decide import decision, kube_scheduler_filters
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.model import kube
 from scheduler_core.model.quantity import format_count, natural_key, parse_bytes
@@ -72,7 +68,7 @@ class Query(Struct, frozen=True):
         if [self.snapshot, *files].count(snapshot_file.STDIN) > 1:
             raise CoreError(f"standard input ({snapshot_file.STDIN}) can be read only once")
 
-    def read(self, *, needs_nodes: bool = False) -> ClusterSource:
+    def read(self, *, needs_nodes: bool = False) -> "ClusterSource":
         """Returns the cluster. Raises a CoreError if it cannot be read, has no objects, or lacks Longhorn nodes that
         are needed.
         """
@@ -86,7 +82,7 @@ class Query(Struct, frozen=True):
             gc.freeze()
             gc.enable()
 
-    def _read_cluster(self, *, needs_nodes: bool) -> ClusterSource:
+    def _read_cluster(self, *, needs_nodes: bool) -> "ClusterSource":
         # Its import brings the Kubernetes client, which a snapshot file does not need.
         from app.kube.cluster_cache import as_snapshot
 
@@ -102,7 +98,7 @@ class Query(Struct, frozen=True):
             warn(problem)
         return ClusterSource(snapshot, objects, self)
 
-    def _read_file(self, file: str, *, needs_nodes: bool) -> ClusterSource:
+    def _read_file(self, file: str, *, needs_nodes: bool) -> "ClusterSource":
         entries = list(snapshot_file.read_objects(file))
         if not entries:
             raise CoreError(f"{file}: has no objects")
@@ -123,10 +119,10 @@ class Rules(Struct, frozen=True):
     """By which options pods are decided about."""
 
     best_effort: flags.BestEffortOption = BestEffort.REQUIRE
-    packing: flags.PackingOption = Packing.AUTO
+    packing: flags.PackingOption = decision.Packing.AUTO
 
     @property
-    def options(self) -> FilterOptions:
+    def options(self) -> decision.FilterOptions:
         return flags.filter_options(self.best_effort, self.packing)
 
 
@@ -161,7 +157,7 @@ class ClusterSource(Struct, frozen=True):
 
     def notes(self, *, drains: bool) -> list[str]:
         """Returns what the source lacks for a prediction, with or without drains."""
-        notes = [] if compares_resources(self.objects.state) else [NO_RESOURCES]
+        notes = [] if kube_scheduler_filters.compares_resources(self.objects.state) else [NO_RESOURCES]
         pods = self.snapshot.pods.values()
         if drains and pods and not any(pod.owner for pod in pods):
             notes.append(_NO_CONTROLLERS)
@@ -245,7 +241,7 @@ def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:
     return yaml_text(partial(yaml.dump, Dumper=Dumper), object_list)
 
 
-def predicted_cluster(source: ClusterSource) -> PredictedCluster:
+def predicted_cluster(source: ClusterSource) -> "PredictedCluster":
     """Returns the cluster of a source, as predictions change it. Raises a WhatIfError if the source is a cluster that
     cannot be predicted.
     """
@@ -256,7 +252,7 @@ def predicted_cluster(source: ClusterSource) -> PredictedCluster:
     )
 
 
-def seeded_choice(seed: str) -> Choose:
+def seeded_choice(seed: str) -> "Choose":
     choose: Choose = random.Random(seed).randrange  # noqa: S311 # a seed is reproducible, not secret
     return choose
 
@@ -289,7 +285,7 @@ POD_PREFIXES: Final = frozenset({"po", "pod", "pods"})
 _APPS: Final = ("apps", "v1")
 _BATCH: Final = ("batch", "v1")
 WORKLOADS: Final = {
-    prefix: Resource(*group, plural, kind, namespaced=True)
+    prefix: resources.Resource(*group, plural, kind, namespaced=True)
     for group, plural, kind, *short in (
         (_APPS, "deployments", "Deployment", "deploy"),
         (_APPS, "statefulsets", "StatefulSet", "sts"),
@@ -337,7 +333,7 @@ def pod_by_name(text: str, name: str, namespace: str | None, source: ClusterSour
     return snapshot_file.named_pod(name, source.snapshot, namespace)
 
 
-def _pod_of_workload(resource: Resource, key: NamespacedName, source: ClusterSource) -> ExplainedPod:
+def _pod_of_workload(resource: resources.Resource, key: NamespacedName, source: ClusterSource) -> ExplainedPod:
     """Returns a workload's first pod that waits, its first pod, or the one that it would create."""
     # Its import brings what `what-if` changes in a cluster.
     from scheduler_core.predict.cluster_additions import MEMBER_NAMES, workload_members
@@ -359,7 +355,7 @@ def _first_pod(kind: str, raw: Any) -> str:
     return f"the first that {kind} {raw['metadata']['name']} creates{name}"
 
 
-def read_workload(resource: Resource, name: str, namespace: str, source: ClusterSource) -> Any:
+def read_workload(resource: resources.Resource, name: str, namespace: str, source: ClusterSource) -> Any:
     """Returns a workload, undecoded, from its cluster."""
     raw = source.objects.workloads.get((resource.kind, namespace, name))
     if raw is None and source.query.snapshot is None:

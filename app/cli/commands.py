@@ -5,8 +5,6 @@ A command's module is imported when the command is called, so `--help` and `--ve
 struct, such as the `Query` of `app/cli/cluster_source.py`, stands for a group of options that commands share.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from functools import cache, wraps

@@ -2,8 +2,6 @@
 and passes ESC, C1 and bidirectional formatting on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Data flow of `waiting`, for which no extender needs to run: a cluster or a snaps
 `/filter`, for each waiting pod → rows. Of `decisions`: the leader's `/decisions`, through the API server or at a URL → as it came, or as a table.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from datetime import datetime
@@ -26,8 +24,7 @@ from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.cluster import parse_time
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.quantity import format_age, format_bytes
+from scheduler_core.model import kube, quantity
 from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nodes, waiting_pods, waiting_row
 
 if TYPE_CHECKING:
@@ -105,7 +102,7 @@ def waiting(
 
 
 def _row(
-    pod: Pod, source: ClusterSource, state: ClusterState, options: FilterOptions, contenders: Competing
+    pod: kube.Pod, source: ClusterSource, state: ClusterState, options: FilterOptions, contenders: Competing
 ) -> WaitingRow:
     objects = source.objects
     claims = pod_claims(pod, source.snapshot, objects.affinities)
@@ -116,7 +113,7 @@ def _row(
 
 def _remedies(
     rows: Sequence[WaitingRow], source: ClusterSource, options: FilterOptions, count: int
-) -> dict[str, RemedyAnswer]:
+) -> "dict[str, RemedyAnswer]":
     from app.cli.remedies import cheapest_remedies
 
     stuck = [row.pod for row in rows if not row.fitting and not row.error][:count]
@@ -145,8 +142,8 @@ def _waiting_cells(item: dict[str, Any], now: datetime) -> Sequence[str]:
     return (
         item["pod"],
         item["since"] or "-",
-        format_age((now - created).total_seconds()) if created is not None else "-",
-        format_bytes(item["size"]) if item["size"] else "-",
+        quantity.format_age((now - created).total_seconds()) if created is not None else "-",
+        quantity.format_bytes(item["size"]) if item["size"] else "-",
         f"{item['fits']} of {item['nodes']}",
         _why(item),
         _closest(item["closest"]),
@@ -168,7 +165,7 @@ def _why(item: dict[str, Any]) -> str:
 def _closest(closest: NearestNode | None) -> str:
     if closest is None:
         return "-"
-    lack = f"lacks {format_bytes(closest.missing)}" if closest.missing else closest.reason.text
+    lack = f"lacks {quantity.format_bytes(closest.missing)}" if closest.missing else closest.reason.text
     return f"{closest.node}: {lack}"
 
 

@@ -1,7 +1,5 @@
 """`longhorn-extender disk-schedule`: the DiskSchedule controllers."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import typer

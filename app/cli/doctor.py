@@ -4,8 +4,6 @@ Data flow: the facts are read from the cluster (`app.extender.installation_reade
 (`scheduler_core.installation.diagnosis`) → one line for each finding, with the command that mends it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from contextlib import suppress
@@ -87,7 +85,7 @@ def doctor(
         raise typer.Exit(FINDINGS)
 
 
-async def _read(kubeconfig: str | None, context: str | None, options: ReadOptions) -> Installation:
+async def _read(kubeconfig: str | None, context: str | None, options: "ReadOptions") -> "Installation":
     from app.extender.installation_reader import InstallationReader
     from app.kube.client import KubeClient
 
@@ -104,7 +102,7 @@ async def _read(kubeconfig: str | None, context: str | None, options: ReadOption
             raise CommandInterruptedError("interrupted; the probe pod is removed") from error
 
 
-def _print(findings: Sequence[Finding], console: Console) -> None:
+def _print(findings: "Sequence[Finding]", console: Console) -> None:
     rows: list[Sequence[Cell]] = []
     for entry in findings:
         finding = f"{entry.where}: {entry.what}" if entry.where else entry.what

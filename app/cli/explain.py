@@ -5,8 +5,6 @@ Data flow: a pod and its cluster → kube-scheduler's own filters → Longhorn's
 the others → its JSON, or a line for each node.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Why a volume's next replica can or cannot be placed: `longhorn-extender explain --volume`, as JSON and as a table of it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -9,15 +7,8 @@ from app.cli.render import NO, YES, Cell, Console
 from app.schemas.decision import replica_answer
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError
-from scheduler_core.longhorn.anti_affinity import Tier
-from scheduler_core.longhorn.new_volume_placement import (
-    DiskExplanation,
-    NodeExplanation,
-    explain_next_replica,
-    waits_for_attachment,
-)
+from scheduler_core.longhorn import anti_affinity, new_volume_placement, space
 from scheduler_core.longhorn.refusal_rules import DISK_RULES, NODE_RULES, Refusal, Rule
-from scheduler_core.longhorn.space import space_detail
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.model.quantity import format_bytes, format_count
 
@@ -34,7 +25,7 @@ def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) 
         raise CoreError(f"there is no volumes.longhorn.io {name} in the snapshot; there are {examples}, ...")
     if volume.has_shards:
         raise CoreError(f"volume {name} is sharded: it has shards (kubectl get shards.longhorn.io) and no replicas")
-    next_replica = explain_next_replica(view.cluster, volume)
+    next_replica = new_volume_placement.explain_next_replica(view.cluster, volume)
     explanation = next_replica.explanation
     chosen = {choice.candidate.disk_uuid: choice.reason.text for choice in next_replica.choices}
     return {
@@ -47,7 +38,7 @@ def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) 
         # The unplaced replica that is asked about; "": one more.
         "nextReplica": next_replica.replica.name if next_replica.replica else "",
         # Longhorn places local data only once it is attached.
-        "waitsForAttachment": waits_for_attachment(volume),
+        "waitsForAttachment": new_volume_placement.waits_for_attachment(volume),
         # `chosen` is why Longhorn may choose a disk, "" if it would not.
         "candidates": [
             {
@@ -63,7 +54,7 @@ def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) 
         "nodes": {
             entry.node.name: {
                 # In which it was tried; "" if it was not.
-                "tier": entry.tier.value if isinstance(entry.tier, Tier) else "",
+                "tier": entry.tier.value if isinstance(entry.tier, anti_affinity.Tier) else "",
                 "rules": _rules(NODE_RULES, entry.refusal or explanation.refusal),
                 "disks": {disk.disk.name: _disk(view, volume, entry, disk) for disk in entry.disks},
             }
@@ -73,8 +64,10 @@ def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) 
     }
 
 
-def _disk(view: View, volume: Volume, node: NodeExplanation, entry: DiskExplanation) -> dict[str, Any]:
-    numbers = {rule: space_detail(rule, entry.disk, view.settings, entry.space, volume) for rule in _SPACE_RULES}
+def _disk(
+    view: View, volume: Volume, node: new_volume_placement.NodeExplanation, entry: new_volume_placement.DiskExplanation
+) -> dict[str, Any]:
+    numbers = {rule: space.space_detail(rule, entry.disk, view.settings, entry.space, volume) for rule in _SPACE_RULES}
     return {
         "uuid": entry.disk.uuid,
         "candidate": entry.refusal is None and node.refusal is None,

@@ -1,7 +1,5 @@
 """Flags that commands share, and what is made of their values."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

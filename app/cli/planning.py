@@ -2,25 +2,19 @@
 drain fits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
-from app.cli import cluster_source, render
-from app.cli.options import namespace_option
-from app.cli.what_if_changes import pod_template
-from scheduler_core.errors import CoreError
+from app.cli import cluster_source, options, render, what_if_changes
+from scheduler_core import errors, values
 from scheduler_core.model.quantity import format_bytes, format_count
+from scheduler_core.predict import predicted_replicas, prediction
 from scheduler_core.predict.drain_order import DrainOrder, DrainStep, MaintenanceRequest, find_drain_order
 from scheduler_core.predict.pod_headroom import ClosestNode, Headroom, closest_node, fill_with_pods, summarize_headroom
-from scheduler_core.predict.predicted_replicas import Choose
-from scheduler_core.predict.prediction import refusal_text
 from scheduler_core.predict.situation import Situation
-from scheduler_core.values import replace
 
 _DEFAULT_LIMIT: Final = 1_000
 _MAX_LIMIT: Final = 100_000
@@ -40,7 +34,7 @@ def headroom(
     output: render.OutputOption = render.Output.TABLE,
     rules: cluster_source.Rules,
     query: cluster_source.Query,
-    namespace: Annotated[str | None, namespace_option("Namespace of the workload or pod.")] = None,
+    namespace: Annotated[str | None, options.namespace_option("Namespace of the workload or pod.")] = None,
 ) -> None:
     """Say how many more pods of a template fit.
 
@@ -52,11 +46,11 @@ def headroom(
     Exit code 0: at least one pod fits in every order, or as many as --at-least says. 1: fewer. 2: bad input.
     """
     if at_least > limit:
-        raise CoreError(f"--at-least {at_least}: is more than --limit {limit}")
+        raise errors.CoreError(f"--at-least {at_least}: is more than --limit {limit}")
     query.check_standard_input(template)
     source = query.read(needs_nodes=True)
-    workload, objects = pod_template(template, namespace, source)
-    cluster = cluster_source.predicted_cluster(replace(source, snapshot=objects))
+    workload, objects = what_if_changes.pod_template(template, namespace, source)
+    cluster = cluster_source.predicted_cluster(values.replace(source, snapshot=objects))
     results = [
         fill_with_pods(cluster, workload, rules.options, cluster_source.seeded_choice(seed), limit)
         for seed in render.show_progress(orders.seeds, "Playing orders")
@@ -95,7 +89,7 @@ def _print_headroom(result: Headroom, closest: ClosestNode | None, console: rend
     refused = result.tightest.refused
     if refused is None:
         return
-    first = refusal_text(refused.reasons)
+    first = prediction.refusal_text(refused.reasons)
     console.write(f"{'/'.join(refused.key)} does not fit after {format_count(result.least, 'pod')}: {first}")
     if closest is not None:
         lacks = f", {format_bytes(closest.missing)} are missing" if closest.missing else ""
@@ -175,7 +169,7 @@ def maintenance(
     render.show_answer("Maintenance", data, output, table, succeeds=order.complete)
 
 
-def _choose(seed: str, node: str) -> Choose:
+def _choose(seed: str, node: str) -> predicted_replicas.Choose:
     return cluster_source.seeded_choice(f"{seed}/{node}")
 
 

@@ -2,8 +2,6 @@
 `longhorn-extender rebalance`: replica moves after which more fits.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Final
@@ -13,7 +11,7 @@ import typer
 from app.cli import cluster_source, render
 from app.cli.options import namespace_option
 from app.schemas.remedies_answer import RemedyAnswer, move_commands, remedy_answer
-from scheduler_core.decide.decision import FilterOptions
+from scheduler_core.decide import decision
 from scheduler_core.decide.filter import candidate_volumes, check_existing_volumes
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.csi_driver import DRIVER
@@ -105,7 +103,7 @@ def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: render
 
 
 def cheapest_remedies(
-    pod: cluster_source.ExplainedPod, source: cluster_source.ClusterSource, options: FilterOptions, limit: int
+    pod: cluster_source.ExplainedPod, source: cluster_source.ClusterSource, options: decision.FilterOptions, limit: int
 ) -> tuple[RemedyAnswer, ...]:
     """Returns the cheapest remedies, none in a cluster that cannot be predicted. The search for one is short."""
     if pod.snapshot.disk_schedules:

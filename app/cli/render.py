@@ -8,8 +8,6 @@ This is the one place that writes to standard output and standard error. What pe
 lines here, tables by the console. Results for programs have escapes of their own.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import signal
@@ -24,8 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
 
-from app import API_VERSION
-from app.escaping import escape_invisible
+from app import API_VERSION, escaping
 from scheduler_core.errors import CoreError
 
 if TYPE_CHECKING:
@@ -40,7 +37,7 @@ class CommandInterruptedError(CoreError):
 
 
 def print_line(text: str, *, err: bool = False) -> None:
-    typer.echo(escape_invisible(text), err=err)
+    typer.echo(escaping.escape_invisible(text), err=err)
 
 
 def print_lines(text: str, *, err: bool = False) -> None:
@@ -249,7 +246,7 @@ def _draw(table: Table) -> None:
     print_result(_CLEAR_SCREEN + "\n".join(lines) + "\n")
 
 
-def _console(**options: Any) -> EscapingConsole:
+def _console(**options: Any) -> "EscapingConsole":
     # rich takes long to import.
     from app.cli.console import EscapingConsole
 
@@ -265,7 +262,7 @@ def yaml_text(dump: Callable[..., Any], data: Any) -> str:
     """Returns data as YAML; `dump` is one of PyYAML's functions, or behaves as they do."""
     # YAML permits letters that change a terminal, such as U+202E. A text with such a letter is in ASCII letters.
     text = str(dump(data, sort_keys=False, allow_unicode=True))
-    return text if escape_invisible(text, "\n") == text else str(dump(data, sort_keys=False))
+    return text if escaping.escape_invisible(text, "\n") == text else str(dump(data, sort_keys=False))
 
 
 def shorten(names: Sequence[str], limit: int, separator: str = ", ", *, total: int | None = None) -> str:

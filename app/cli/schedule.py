@@ -1,7 +1,5 @@
 """`longhorn-extender schedule`: schedules a snapshot's pending pods as a what-if, or the pods of a live cluster."""
 
-from __future__ import annotations
-
 import random
 import re
 import sys
@@ -18,8 +16,8 @@ from app.cli.render import Console, Output, OutputOption, print_line, show, show
 from app.policy import PolicyFile, load_plugins
 from app.runtime.logs import configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort
+from scheduler_core import errors, values
 from scheduler_core.decide.decision import FilterOptions, Packing
-from scheduler_core.errors import CoreError
 from scheduler_core.generic.policy import (
     DEFAULT_POLICY,
     Policy,
@@ -31,7 +29,6 @@ from scheduler_core.generic.policy import (
 )
 from scheduler_core.generic.rule_registry import rule_inputs
 from scheduler_core.leadership.election import ElectionTiming
-from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from app.kube.snapshot_file import LoadedCluster
@@ -145,10 +142,10 @@ def schedule(given: _Flags) -> None:
     Exit code with --snapshot 0: every pod has found a node. 1: some have not. 2: bad input.
     """
     if (given.snapshot is not None) == given.watch:
-        raise CoreError("schedule needs either --snapshot or --watch; see --help")
+        raise errors.CoreError("schedule needs either --snapshot or --watch; see --help")
     file = None if given.policy is None else read_policy(given.policy, given.plugin)
     # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
-    options = replace(flags.filter_options(given.best_effort, given.packing), match_volumes=False)
+    options = values.replace(flags.filter_options(given.best_effort, given.packing), match_volumes=False)
     if given.snapshot is not None:
         in_force = DEFAULT_POLICY if file is None else file.policy
         loaded = _load(given.snapshot, in_force, given.scheduler_name)
@@ -159,9 +156,9 @@ def schedule(given: _Flags) -> None:
             raise typer.Exit(NOT_ALL_PLACED)
         return
     if not given.scheduler_name:
-        raise CoreError("schedule --watch needs --scheduler-name: whose pods it shall schedule; see --help")
+        raise errors.CoreError("schedule --watch needs --scheduler-name: whose pods it shall schedule; see --help")
     if not _NAME.fullmatch(given.lease_name) or len(given.lease_name) > _MAX_NAME_LENGTH:
-        raise CoreError(
+        raise errors.CoreError(
             f"--lease-name {given.lease_name!r}: a Lease's name has lower-case letters, digits, '-' and '.', begins and ends each part "
             f"with a letter or digit, and has {_MAX_NAME_LENGTH} characters at most"
         )
@@ -193,7 +190,7 @@ def schedule(given: _Flags) -> None:
     run_process(run_scheduler(config, process_options, listener, lambda: print_line(start_message, err=True)))
 
 
-def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, list[PendingPod]]:
+def _load(source: str, policy: Policy, scheduler: str) -> "tuple[LoadedCluster, list[PendingPod]]":
     from app.kube.snapshot_file import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=policy.reads_longhorn)
@@ -207,12 +204,12 @@ def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, l
 
 
 def _what_if(
-    cluster: tuple[LoadedCluster, list[PendingPod]],
+    cluster: "tuple[LoadedCluster, list[PendingPod]]",
     policy: Policy,
-    select_host: SelectHost,
+    select_host: "SelectHost",
     options: FilterOptions,
     unsupported: UnsupportedMode,
-) -> WhatIfReport:
+) -> "WhatIfReport":
     from app.scheduler.decision import what_if
 
     loaded, pending = cluster
@@ -231,7 +228,7 @@ def _what_if(
     return report
 
 
-def _print_table(report: WhatIfReport, console: Console) -> None:
+def _print_table(report: "WhatIfReport", console: Console) -> None:
     table = console.table_of(("POD", "NODE", "SCORE", "EQUALLY GOOD", "WHY NOT"))
     for placed in report.placed:
         table.add_row(placed.pod, placed.node, str(placed.score), str(placed.best), "")

@@ -9,8 +9,6 @@ Data flow: the Service, kube-scheduler's flags and the options → a registratio
 nodes with their places → pieces of text to replace → the text, checked.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path

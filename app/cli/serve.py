@@ -1,7 +1,5 @@
 """`longhorn-extender serve`: the HTTP service, its flags, and the keys of its configuration file."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import shlex
@@ -16,8 +14,7 @@ from msgspec import Struct
 from typer.core import TyperCommand
 
 from app.cli import options as flags
-from app.cli.render import print_line, print_lines, warn
-from app.cli.schedule import read_policy
+from app.cli import render, schedule
 from app.runtime.logs import configure
 from app.schemas.decision import problem_of
 from app.settings import (
@@ -33,15 +30,11 @@ from app.settings import (
     TlsFiles,
     read_content,
 )
-from scheduler_core.decide import extender_settings
-from scheduler_core.decide.decision import Packing
+from scheduler_core.decide import decision, extender_settings
 from scheduler_core.decide.extender_settings import Enforcement, SettingsHistory, SettingsSource
 from scheduler_core.errors import CoreError
-from scheduler_core.leadership import endpoint_slice
-from scheduler_core.leadership.election import ElectionTiming
-from scheduler_core.model import installation
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.quantity import format_count
+from scheduler_core.leadership import election, endpoint_slice
+from scheduler_core.model import installation, kube, quantity
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
 
@@ -80,7 +73,7 @@ class Flags(Struct, frozen=True):
     max_body: Annotated[str, _hidden(f"{_ENV}MAX_BODY")] = ""
     memory_limit: Annotated[str, _hidden(f"{_ENV}MEMORY_LIMIT")] = ""
     best_effort: Annotated[BestEffort, _hidden(f"{_ENV}BEST_EFFORT")] = BestEffort.REQUIRE
-    packing: flags.PackingOption = Packing.AUTO
+    packing: flags.PackingOption = decision.Packing.AUTO
     enforcement: Annotated[Enforcement | None, _hidden(f"{_ENV}ENFORCEMENT")] = None
     policy: Annotated[
         str | None,
@@ -272,7 +265,7 @@ def serve(config: _Config = None, *, given: Flags) -> None:
         status_page=given.status_page,
     )
     if settings.policy is not None:
-        read_policy(settings.policy, settings.plugins)
+        schedule.read_policy(settings.policy, settings.plugins)
     if given.snapshot is not None:
         _serve_snapshot(given.snapshot, settings, given)
         return
@@ -287,7 +280,7 @@ def serve(config: _Config = None, *, given: Flags) -> None:
         reservation=given.reservation,
         nudge=given.nudge,
         stale_after=given.stale_after,
-        timing=ElectionTiming(given.lease_duration, given.renew_deadline, given.retry_period),
+        timing=election.ElectionTiming(given.lease_duration, given.renew_deadline, given.retry_period),
         environment={key: value for name, key in SETTINGS.items() if (value := getattr(given, name))},
     )
     # The extender's own settings that were given.
@@ -316,7 +309,7 @@ def _serve_snapshot(source: str, settings: Settings, given: Flags) -> None:
     file = PolicyFile(settings.policy, load_plugins(settings.plugins)) if settings.policy is not None else None
     loaded = load_snapshot(source) if file is None else load_cluster(source, file.policy, longhorn=True)
     for warning in loaded.warnings:
-        warn(warning)
+        render.warn(warning)
     generic = loaded.state if isinstance(loaded, LoadedCluster) else None
     app = create_app(loaded.snapshot, settings, flags.now(), generic, file)
     metrics = app.state.services.metrics
@@ -325,7 +318,7 @@ def _serve_snapshot(source: str, settings: Settings, given: Flags) -> None:
     tls = None if certificate is None else lambda: certificate.context
     servers = [HttpServer(app, listener, tls, hosts=_hosts(given, DEFAULT_NAMESPACE)), *_probe_servers(app, given)]
     configure(given.log_format, given.log_level)
-    print_lines(_welcome(loaded.snapshot, _address(given, listener)), err=True)
+    render.print_lines(_welcome(loaded.snapshot, _address(given, listener)), err=True)
     freeze_heap()
     run_process(serve_until_signal(SnapshotService(file, certificate, app.state.services.node_losses), servers))
 
@@ -340,7 +333,7 @@ def _hosts(given: Flags, namespace: str) -> list[str]:
     return [given.host, *(given.allowed_host or ()), *names]
 
 
-def _probe_servers(app: FastAPI, given: Flags) -> list[HttpServer]:
+def _probe_servers(app: "FastAPI", given: Flags) -> "list[HttpServer]":
     from app.bootstrap import plain_probes
     from app.runtime.server import HttpServer
 
@@ -381,7 +374,7 @@ async def _run_live(options: LiveOptions, settings: Settings, given: Flags, list
         servers += _probe_servers(extender.app, given)
         address = _address(given, listeners[0])
         hint = f"(state: {address}/state, Ctrl-C hands over and stops)"
-        print_line(f"Serving a cluster on {address} as {options.identity} {hint}", err=True)
+        render.print_line(f"Serving a cluster on {address} as {options.identity} {hint}", err=True)
         await serve_until_signal(extender.lifecycle, servers)
     finally:
         await extender.client.close()
@@ -402,8 +395,8 @@ def _advertised_address(advertise: str, host: str) -> str:
 
 
 def _welcome(snapshot: Snapshot, address: str) -> str:
-    nodes = format_count(len(snapshot.longhorn_nodes), "Longhorn node")
-    counts = f"{nodes} and {format_count(len(snapshot.volumes), 'volume')}"
+    nodes = quantity.format_count(len(snapshot.longhorn_nodes), "Longhorn node")
+    counts = f"{nodes} and {quantity.format_count(len(snapshot.volumes), 'volume')}"
     lines = [f"Serving {counts} on {address} (docs: {address}/docs, Ctrl-C stops)"]
     example = _example_request(snapshot)
     # With TLS a caller has to name files.
@@ -422,7 +415,7 @@ def _example_request(snapshot: Snapshot) -> dict[str, Any] | None:
     return {"Pod": _kube_pod(pods[0]), "NodeNames": names} if pods and names else None
 
 
-def _kube_pod(pod: Pod) -> dict[str, Any]:
+def _kube_pod(pod: kube.Pod) -> dict[str, Any]:
     metadata = {"namespace": pod.namespace, "name": pod.name}
     volumes = [
         {"name": volume.name, "persistentVolumeClaim": {"claimName": volume.claim}}

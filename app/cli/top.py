@@ -3,8 +3,6 @@ cluster or a snapshot file → the state of decisions → the rows of the status
 table or JSON. No extender needs to run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
@@ -13,18 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from msgspec import Struct
 
-from app.cli.cluster_source import Query
-from app.cli.options import BestEffortOption, now
+from app.cli import cluster_source, options
 from app.cli.render import Cell, Console, ListOutput, Refreshing, Table, document, show
 from app.settings import BestEffort
+from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
-from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.monitor import node_rows
-from scheduler_core.monitor.capacity_report import DiskUsage
+from scheduler_core.monitor import capacity_report, node_rows
 from scheduler_core.monitor.report import StatusReport, placement_problems, status_report
-from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from rich import table as rich_table
@@ -74,8 +69,8 @@ def top(
     output: Annotated[
         ListOutput, typer.Option("--output", "-o", help="How to print; name prints the nodes.")
     ] = ListOutput.TABLE,
-    best_effort: BestEffortOption = BestEffort.REQUIRE,
-    query: Query,
+    best_effort: options.BestEffortOption = BestEffort.REQUIRE,
+    query: cluster_source.Query,
 ) -> None:
     """Show how full nodes or disks are, the worst first.
 
@@ -89,11 +84,11 @@ def top(
     grouped = group_by is not None
 
     def read() -> dict[str, Any]:
-        state = ClusterState.of(View.of(query.read().snapshot, now()))
+        state = ClusterState.of(View.of(query.read().snapshot, options.now()))
         report = status_report(state)
         rows = node_rows.select_rows(report.rows, zone=zone)
         if zone is not None and not rows:
-            raise CoreError(f"--zone '{zone}': no Longhorn node is in it")
+            raise errors.CoreError(f"--zone '{zone}': no Longhorn node is in it")
         zones = node_rows.group_by_zone(rows)
         items = _items([entry.rows for entry in zones] if grouped else [rows], subject, sort)
         data = {
@@ -164,7 +159,7 @@ def _items(
     ]
 
 
-def _space(space: node_rows.SpaceTotal | DiskUsage) -> dict[str, int]:
+def _space(space: node_rows.SpaceTotal | capacity_report.DiskUsage) -> dict[str, int]:
     return {key: getattr(space, key) for key in ("maximum", "reserved", "scheduled", "promised", "free", "written")}
 
 
@@ -178,14 +173,14 @@ class _Layout(Struct, frozen=True):
     bar: int = 0  # width of the bars; 0 for none
 
     @classmethod
-    def of(cls, answer: dict[str, Any], console: Console, *, grouped: bool) -> _Layout:
+    def of(cls, answer: dict[str, Any], console: Console, *, grouped: bool) -> "_Layout":
         """Returns the layout for a console; bars are as wide as the other columns leave."""
         if not console.is_terminal:
             return cls(reasons=True, state_width=None, letters=_LETTERS, grouped=grouped)
         letters = _ASCII_LETTERS if console.options.ascii_only else _LETTERS
         without_bar = cls(console.width >= _REASON_WIDTH, _NARROW_STATE, letters, grouped)
         width = console.width - _full_width(_usage_table(answer, without_bar, console), console) - 2
-        return replace(without_bar, bar=min(width, _MAX_BAR) if width >= _MIN_BAR else 0)
+        return values.replace(without_bar, bar=min(width, _MAX_BAR) if width >= _MIN_BAR else 0)
 
 
 def print_usage(answer: dict[str, Any], console: Console, *, grouped: bool) -> None:
@@ -211,7 +206,7 @@ def print_usage(answer: dict[str, Any], console: Console, *, grouped: bool) -> N
         console.write(f"{answer['count'] - len(answer['items'])} more; see --limit")
 
 
-def _full_width(table: rich_table.Table, console: Console) -> int:
+def _full_width(table: "rich_table.Table", console: Console) -> int:
     return console.measure(table, options=console.options.update(max_width=_UNLIMITED_WIDTH)).maximum
 
 
@@ -241,7 +236,7 @@ def _count(number: int, singular: str, plural: str) -> str:
     return format_count(number, singular, plural) if number else f"no {plural}"
 
 
-def _usage_table(answer: dict[str, Any], layout: _Layout, console: Console) -> rich_table.Table:
+def _usage_table(answer: dict[str, Any], layout: _Layout, console: Console) -> "rich_table.Table":
     of_nodes = answer["kind"] == "NodeUsageList"
     names = ("NODE", "ZONE", "STATE", "DEMAND") if of_nodes else ("NODE", "DISK", "ZONE", "STATE")
     table = console.table_of(names)

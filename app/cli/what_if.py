@@ -4,8 +4,6 @@ Data flow: the cluster, and the changes in the order of the options → the situ
 what they have in common, and the steps of one order → JSON, tables, or a report (`app/cli/what_if_report.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -15,13 +13,12 @@ import typer
 from msgspec import Struct
 from typer.core import TyperCommand
 
-from app.cli import cluster_source, render
+from app.cli import cluster_source, render, what_if_changes
 from app.cli.options import namespace_option
-from app.cli.what_if_changes import ChangeReader
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.predict.predicted_replicas import NO_DATA
+from scheduler_core.predict import predicted_replicas, timeline
 from scheduler_core.predict.prediction import (
     Certainty,
     DiskOutcome,
@@ -32,7 +29,6 @@ from scheduler_core.predict.prediction import (
     predict,
 )
 from scheduler_core.predict.situation import ExpansionOutcome, Situation
-from scheduler_core.predict.timeline import OrderResult, run_order
 
 _ORDERS: Final = cluster_source.Orders(20)
 # Each is searched for about a tenth of a second.
@@ -166,13 +162,13 @@ def what_if(
         _check_place(html)
     # The nodes may be those of --apply.
     source = query.read(needs_nodes=not changes.apply)
-    reader = ChangeReader(source, namespace)
+    reader = what_if_changes.ChangeReader(source, namespace)
     before = Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets)
     after = reduce(lambda situation, change: change(situation), reader.read(verbs), before)
     options = rules.options
     seeds = orders.seeds
     results = [
-        run_order(after, options, cluster_source.seeded_choice(seed))
+        timeline.run_order(after, options, cluster_source.seeded_choice(seed))
         for seed in render.show_progress(seeds, "Playing orders")
     ]
     prediction = predict(before, after, results)
@@ -182,7 +178,7 @@ def what_if(
     # A table has no steps.
     if output is not render.Output.TABLE or html is not None:
         # The order that is shown is played again.
-        run_order(after, options, cluster_source.seeded_choice(seeds[number]), history.observe)
+        timeline.run_order(after, options, cluster_source.seeded_choice(seeds[number]), history.observe)
     remedies = [] if unlucky is None else _remedies(results[number], after, options, query.longhorn_namespace)
     order = {
         # From 0; it determines the order together with the seed.
@@ -221,7 +217,7 @@ def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _remedies(
-    result: OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
+    result: timeline.OrderResult, after: Situation, options: FilterOptions, longhorn_namespace: str
 ) -> list[dict[str, Any]]:
     """Returns what would help the first pods that no node fits at the end of an order, by a short search that changes no node
     which is drained or lost.
@@ -358,7 +354,7 @@ def summary(prediction: Prediction) -> str:
         finished = sum(drain.outcome is Certainty.ALWAYS for drain in prediction.drains)
         drains = format_count(len(prediction.drains), "drain always finishes", "drains always finish")
         parts.append(f"{finished} of {drains}")
-    faulted = sum(volume.problem == NO_DATA for volume in prediction.volumes)
+    faulted = sum(volume.problem == predicted_replicas.NO_DATA for volume in prediction.volumes)
     incomplete = sum(volume.incomplete > 0 for volume in prediction.volumes) - faulted
     failures = (
         (len(prediction.gone_pods), "pod is gone", "pods are gone"),

@@ -1,7 +1,5 @@
 """Reads what a prediction changes: the verbs of `longhorn-extender what-if`, and the workloads whose pods are created."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -9,9 +7,8 @@ from typing import Any, Final
 from app.cli import cluster_source
 from app.kube.resources import Resource
 from app.kube.snapshot_file import is_file, pod_in_file, read_from, read_objects
+from scheduler_core.convert import kubectl, snapshot_kinds
 from scheduler_core.convert.generic import NODE, SCHEDULED_POD
-from scheduler_core.convert.kubectl import read_pod, with_namespace, workload_spec
-from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError
 from scheduler_core.model import generic, kube
@@ -128,8 +125,8 @@ class ChangeReader:
         pods: list[kube.Pod] = []
         scales: list[Change] = []
         for kind, group, listed in read_objects(text):
-            entry = KINDS.get((group, kind))
-            raw = with_namespace(listed, self._namespace) if kind in _NAMESPACED else listed
+            entry = snapshot_kinds.KINDS.get((group, kind))
+            raw = kubectl.with_namespace(listed, self._namespace) if kind in _NAMESPACED else listed
             if kind in cluster_additions.MEMBER_NAMES:
                 scales.append(read_from(text, partial(self._apply_workload, kind, raw)))
             elif kind == "Pod":
@@ -148,7 +145,7 @@ class ChangeReader:
     def _apply_workload(self, kind: str, raw: Any) -> Change:
         workload = workload_of(kind, raw)
         self._applied[kind, workload.namespace, workload.name] = workload
-        replicas = workload_spec(kind, raw).replicas
+        replicas = kubectl.workload_spec(kind, raw).replicas
         count = None if replicas is None else _count(str(replicas), f"{kind} {workload.name}: spec.replicas")
         return partial(cluster_additions.scale, workload=workload, count=count)
 
@@ -183,8 +180,8 @@ def _count(text: str, subject: str) -> int:
 
 def workload_of(kind: str, raw: Any) -> cluster_additions.Workload:
     """Returns a workload from its undecoded object, or raises an ObjectError if it cannot be read."""
-    pod = read_pod(kind, raw)
-    in_order = kind == STATEFUL_SET and workload_spec(kind, raw).creates_in_order
+    pod = kubectl.read_pod(kind, raw)
+    in_order = kind == STATEFUL_SET and kubectl.workload_spec(kind, raw).creates_in_order
     name = pod.name.removesuffix("-0")
     return cluster_additions.Workload(kind, pod.namespace, name, pod, in_order=in_order)
 

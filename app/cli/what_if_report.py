@@ -3,8 +3,6 @@ plots are the numbers that an inline SVG needs, in the units of its viewBox. The
 escaped there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from app.api.page.rendering import environment
-from app.cli import what_if
-from app.cli.options import now
+from app.cli import options, what_if
 from scheduler_core.errors import CoreError
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.predict.prediction import Certainty, OrderPoint
@@ -48,7 +45,7 @@ def write_report(file: Path, answer: what_if.WhatIf, verbs: Sequence[str], sourc
         "outcome": what_if.outcome_text,
         "pod_outcome": what_if.pod_outcome_text,
         "source": source,
-        "time": now(),
+        "time": options.now(),
         "title": f"What-if: {', '.join(verbs)}" if verbs else "What-if: the pods that wait",
         "summary": what_if.summary(prediction),
         "changed_pods": [pod for pod in pods if pod.origin is not Origin.WAITING],
@@ -67,7 +64,7 @@ def write_report(file: Path, answer: what_if.WhatIf, verbs: Sequence[str], sourc
         raise CoreError(f"--html {file}: cannot be written: {error.strerror}") from error
 
 
-def step_plots(steps: Sequence[OrderPoint]) -> list[LinePlot]:
+def step_plots(steps: Sequence[OrderPoint]) -> "list[LinePlot]":
     """Returns the plots of an order's steps, none without steps."""
     if len(steps) < 2:  # one point is no course
         return []

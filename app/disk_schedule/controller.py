@@ -8,8 +8,6 @@ may be about to be created; then it is waited for.
 The metrics for Prometheus are those of all controllers of a process.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -30,8 +28,7 @@ from app.kube.event_recorder import EventRecorder
 from app.kube.resources import DISK_SCHEDULES
 from app.runtime.probes import BEHIND_HELP, PREFIX, Reading, gauge_family, process_registry
 from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
-from scheduler_core.convert.kube import ObjectReference
-from scheduler_core.convert.meta import header
+from scheduler_core.convert import kube, meta
 from scheduler_core.disk_schedule import writes as disk_writes
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import condition
@@ -157,9 +154,9 @@ class ControllerContext(Struct, frozen=True):
         """Records what a person must know about the object of this kind that was read as `raw`."""
         if self.events is None:
             return
-        metadata = header(raw)
+        metadata = meta.header(raw)
         # All kinds of Longhorn have one apiVersion.
-        about = ObjectReference(DISK_SCHEDULES.api_version, kind, self.namespace, metadata.name, metadata.uid)
+        about = kube.ObjectReference(DISK_SCHEDULES.api_version, kind, self.namespace, metadata.name, metadata.uid)
         self.events.record(about, reason, message, normal=normal)
 
 

@@ -7,8 +7,6 @@ the disk, and what the last version of an earlier DiskSchedule had granted → o
 without the requests of what runs on its disk.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping

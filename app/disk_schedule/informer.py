@@ -4,8 +4,6 @@ An object that cannot be read is kept as a `Fault`, so that its name and its pro
 and Replicas are kept together with the bytes they were read from, because every write is based on them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,13 +15,11 @@ from msgspec import Struct
 from app.kube.reflector import Key
 from app.kube.store import Objects
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert.meta import header
-from scheduler_core.convert.snapshot_kinds import BACKING_IMAGE, VOLUME
+from scheduler_core.convert import meta, snapshot_kinds
 from scheduler_core.disk_schedule.writes import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError
+from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import BackingImageCopies, Fault
-from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import BackingImage, Volume
 
 _Value = TypeVar("_Value")
 _NO_BYTES: Final = b""
@@ -42,14 +38,14 @@ class InformerObject(Struct, Generic[_Value], frozen=True):
 class VolumeObject(Struct, frozen=True):
     """A volume and its condition DiskAllocation."""
 
-    volume: Volume
-    condition: Condition | None
+    volume: longhorn.Volume
+    condition: kube.Condition | None
 
 
 class ImageObject(Struct, frozen=True):
     """A backing image in two forms: for placement, and for its controller."""
 
-    image: BackingImage
+    image: longhorn.BackingImage
     copies: BackingImageCopies
 
 
@@ -96,7 +92,7 @@ class Informer(Objects[InformerObject[_Value]]):
         """Reads an object that a watch delivers. It is the cached one if this process wrote this version. Raises an
         ObjectError if it has no name.
         """
-        metadata = header(raw)
+        metadata = meta.header(raw)
         cached = self.get(metadata.name)
         # The cache has a version that this process wrote, or a newer one.
         if cached is not None and metadata.version in self._written_versions.get(metadata.name, ()):
@@ -105,7 +101,7 @@ class Informer(Objects[InformerObject[_Value]]):
 
     def object_of(self, raw: bytes | msgspec.Raw) -> InformerObject[_Value]:
         """Reads an object; one that cannot be read has a Fault. Raises an ObjectError if it has no name."""
-        metadata = header(raw)
+        metadata = meta.header(raw)
         try:
             value = self._read(raw)
         except ObjectError as error:
@@ -182,7 +178,7 @@ def _body(raw: bytes | msgspec.Raw) -> bytes:
 
 def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject:
     """Reads a volume with its condition. Raises an ObjectError if it cannot be read."""
-    return VolumeObject(VOLUME.decode(raw), condition_of(raw))
+    return VolumeObject(snapshot_kinds.VOLUME.decode(raw), condition_of(raw))
 
 
 def volume_label(raw: bytes) -> str:
@@ -193,12 +189,12 @@ def volume_label(raw: bytes) -> str:
         return ""
 
 
-def condition_of(raw: bytes | msgspec.Raw) -> Condition | None:
+def condition_of(raw: bytes | msgspec.Raw) -> kube.Condition | None:
     return convert.volume_condition(raw, DISK_ALLOCATION)
 
 
 def read_image(raw: bytes | msgspec.Raw) -> ImageObject | Fault:
     """Reads a backing image in both forms. Raises an ObjectError if it cannot be read."""
-    image = BACKING_IMAGE.decode(raw)
+    image = snapshot_kinds.BACKING_IMAGE.decode(raw)
     copies = convert.backing_image_copies(raw)
     return copies if isinstance(copies, Fault) else ImageObject(image, copies)

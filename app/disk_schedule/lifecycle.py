@@ -11,8 +11,6 @@ keeps them from doing the same work twice. Where longhorn-manager runs, it alloc
 bytes. Where it owns DiskSchedules, it answers them itself, and a mirror would write what Longhorn decides from.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import socket
@@ -26,23 +24,19 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from app.disk_schedule import watches, writer
 from app.disk_schedule.controller import Controller, ControllerContext, ControllerMetrics, OrphanController
 from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
 from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
-from app.disk_schedule.watches import ControllerCache
-from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient, pages
 from app.kube.event_recorder import EventRecorder
 from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource
 from app.kube.store import Store, Watch
+from app.runtime import leader_loop, server
 from app.runtime.elector import Elector
-from app.runtime.leader_loop import Election, NoElection, Program
 from app.runtime.probes import Health, UnavailableError, probe_application
-from app.runtime.server import HttpServer, serve
-from scheduler_core.convert.disk_schedule import longhorns_definition
-from scheduler_core.convert.kube import POD_PHASE
-from scheduler_core.convert.meta import header
+from scheduler_core.convert import disk_schedule, kube, meta
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import FINISHED_PHASES
@@ -67,12 +61,12 @@ class Obstacle(Struct, frozen=True):
 def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     """Returns a pod's name as key, and as value unless it has ended."""
     # No more is read, because a pod that cannot be read forbids nothing.
-    name = header(raw).name
-    return name, None if POD_PHASE.decode(raw) in FINISHED_PHASES else name
+    name = meta.header(raw).name
+    return name, None if kube.POD_PHASE.decode(raw) in FINISHED_PHASES else name
 
 
 def _decode_definition(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
-    name, longhorns = longhorns_definition(raw)
+    name, longhorns = disk_schedule.longhorns_definition(raw)
     return name, name if longhorns else None
 
 
@@ -170,7 +164,7 @@ class ProcessOptions(Struct, frozen=True):
     timing: ElectionTiming | None
 
 
-class DiskScheduleLifecycle(Program):
+class DiskScheduleLifecycle(leader_loop.Program):
     """Owner of the decision whether this process reconciles.
 
     Args:
@@ -181,7 +175,7 @@ class DiskScheduleLifecycle(Program):
         self,
         client: KubeClient,
         options: ControllerOptions,
-        election: Election,
+        election: leader_loop.Election,
         metrics: ControllerMetrics,
         *,
         timing: Timing,
@@ -193,7 +187,7 @@ class DiskScheduleLifecycle(Program):
         self._draining = False
         self._logged_refusal = ""
         self._controllers_task: asyncio.Task[None] | None = None
-        self.watches = ControllerCache(client, options.namespace, timing, now, options.stale_after)
+        self.watches = watches.ControllerCache(client, options.namespace, timing, now, options.stale_after)
         self._obstacles = ObstacleWatch(
             client, options.namespace, timing, options.stale_after, obstacles(mirror=options.mirror)
         )
@@ -201,7 +195,7 @@ class DiskScheduleLifecycle(Program):
         context = ControllerContext(
             options.namespace,
             self.watches,
-            ObjectWriter(client, options.namespace, self.watches, lambda: not self.refusal),
+            writer.ObjectWriter(client, options.namespace, self.watches, lambda: not self.refusal),
             metrics,
             None if options.mirror else self._recorder,
             options.orphans_after,
@@ -315,7 +309,7 @@ async def run_controllers(
         if problem:
             raise CoreError(problem)
         metrics = ControllerMetrics()
-        election: Election = NoElection()
+        election: leader_loop.Election = leader_loop.NoElection()
         if process.timing is not None:
             election = Elector(connect, process.identity, options.namespace, process.timing, lease=LEASE)
         lifecycle = DiskScheduleLifecycle(
@@ -334,4 +328,4 @@ async def run_controllers(
             return Health(status="ok")
 
         connected()
-        await serve(lifecycle, [HttpServer(probe_application(readiness, metrics.registry), listener)])
+        await server.serve(lifecycle, [server.HttpServer(probe_application(readiness, metrics.registry), listener)])

@@ -3,8 +3,6 @@ volume's condition DiskAllocation; `ReplicaController` releases what a replica h
 reconciles where copies of a backing image are made, and requests for their space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -14,22 +12,16 @@ from app.disk_schedule.watches import readable
 from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
+from scheduler_core import errors, values
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.meta import header
+from scheduler_core.disk_schedule import backing_images
 from scheduler_core.disk_schedule import writes as disk_writes
-from scheduler_core.disk_schedule.backing_images import (
-    ImageSnapshot,
-    candidate_disks,
-    decide_image,
-    disks_that_need_image,
-)
 from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, condition_writes, decide_volume
-from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
-from scheduler_core.values import replace
 
 _EXPANSION_REASONS: Final = frozenset(
     {disk_writes.EXPANSION_PENDING, disk_writes.EXPANSION_GRANTED, disk_writes.EXPANSION_REJECTED}
@@ -281,7 +273,7 @@ class ReplicaController(Controller):
             replica = self.cache.replicas.object_of(raw).value
             if isinstance(replica, Fault):
                 # It still shows whether it is being deleted.
-                replica = replace(Replica(key, ""), deleting=header(raw).deleting)
+                replica = values.replace(Replica(key, ""), deleting=header(raw).deleting)
             writes = disk_writes.release_replica(replica, readable(cached_schedules))
             await self.writer.write_all(
                 writes, ReadObjects(cached_schedules, objects={(RequestKind.REPLICA, key): raw})
@@ -289,7 +281,7 @@ class ReplicaController(Controller):
         return None
 
 
-class UnreadableError(CoreError):
+class UnreadableError(errors.CoreError):
     """A backing image cannot be read; it has no condition that could say so, but the log and a metric do."""
 
 
@@ -340,7 +332,7 @@ class ImageController(Controller):
         if raw is None:
             return None
         snapshot = self._snapshot(raw, key, readable(cached_schedules))
-        decision = decide_image(snapshot)
+        decision = backing_images.decide_image(snapshot)
         read_objects = ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
         await self.writer.write_all(decision.writes, read_objects)
         if decision.shortage:
@@ -349,18 +341,18 @@ class ImageController(Controller):
         waits_for_event = not snapshot.image.size and snapshot.image.wanted_disks
         return Requeue.WAITING if decision.requeue and not waits_for_event else None
 
-    def _snapshot(self, raw: bytes, name: str, schedules: Mapping[str, DiskSchedule]) -> ImageSnapshot:
+    def _snapshot(self, raw: bytes, name: str, schedules: Mapping[str, DiskSchedule]) -> backing_images.ImageSnapshot:
         copies = convert.backing_image_copies(raw)
         if isinstance(copies, BackingImageCopies) and copies.deleting:
-            return ImageSnapshot(copies, schedules)
+            return backing_images.ImageSnapshot(copies, schedules)
         image = _read_image(raw, name)
         space = self.cache.disks.space()
-        return ImageSnapshot(
+        return backing_images.ImageSnapshot(
             image.copies,
             schedules,
             nodes={each.name: each.value for each in self.cache.nodes.all().values()},
-            needed_disks=disks_that_need_image(*self._users(name), name),
-            candidates=candidate_disks(self.cache.cluster(), space, image.image),
+            needed_disks=backing_images.disks_that_need_image(*self._users(name), name),
+            candidates=backing_images.candidate_disks(self.cache.cluster(), space, image.image),
             space=space,
         )
 
@@ -375,7 +367,7 @@ def _read_image(raw: bytes, name: str) -> ImageObject:
     """Returns the image, or raises an UnreadableError if something that decisions depend on cannot be read."""
     try:
         image = read_image(raw)
-    except ObjectError as error:
+    except errors.ObjectError as error:
         raise UnreadableError(f"backing image {name} cannot be read: {error}") from error
     if isinstance(image, Fault) or image.copies.faults:
         faults = (image,) if isinstance(image, Fault) else image.copies.faults

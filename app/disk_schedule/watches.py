@@ -5,8 +5,6 @@ Data flow: an event of a Replica, Volume, BackingImage, DiskSchedule or Longhorn
 what exists.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
@@ -27,9 +25,8 @@ from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.kube.resources import Resource
 from app.kube.store import Store, Watch
+from scheduler_core.convert import disk_schedule, kube
 from scheduler_core.convert import snapshot_kinds as kinds
-from scheduler_core.convert.disk_schedule import read_disk_schedule
-from scheduler_core.convert.kube import NODE
 from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
 from scheduler_core.longhorn.cluster import Cluster
@@ -64,7 +61,7 @@ class ControllerCache(Store):
             self.watch(resource.label, spec)
             return informer
 
-        self.schedules = watch(resources.DISK_SCHEDULES, Informer(read_disk_schedule, keep=True))
+        self.schedules = watch(resources.DISK_SCHEDULES, Informer(disk_schedule.read_disk_schedule, keep=True))
         self.nodes = watch(resources.LONGHORN_NODES, Informer(kinds.LONGHORN_NODE.decode))
         self.volumes = watch(resources.LONGHORN_VOLUMES, Informer(read_volume, keep=True))
         self.replicas = watch(resources.LONGHORN_REPLICAS, Informer(kinds.REPLICA.decode, keep=True))
@@ -72,7 +69,7 @@ class ControllerCache(Store):
         self._settings = watch(resources.LONGHORN_SETTINGS, Informer(kinds.SETTING.decode))
         self._engine_images = watch(resources.LONGHORN_ENGINE_IMAGES, Informer(kinds.ENGINE_IMAGE.decode))
         self._instance_managers = watch(resources.LONGHORN_INSTANCE_MANAGERS, Informer(kinds.INSTANCE_MANAGER.decode))
-        self._kube_nodes = watch(resources.NODES, Informer(NODE.decode))
+        self._kube_nodes = watch(resources.NODES, Informer(kube.NODE.decode))
         self.disks = DiskIndex(self.schedules, self.nodes, self.volumes, self.replicas, self.images)
         self._now = now
         self._clock = timing.clock

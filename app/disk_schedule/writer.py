@@ -16,8 +16,6 @@ A withdrawal is left out if its object is on the disk. The object is read after 
 for every version anew: a controller that places the object there afterwards, and requests its bytes, makes another version.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -56,7 +54,7 @@ class _Disk(Struct):
     """The writes of one disk that wait."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the writer
-    changes: list[_Change] = []  # what the next writer applies
+    changes: "list[_Change]" = []  # what the next writer applies
 
 
 class _Change(Struct):

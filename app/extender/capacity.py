@@ -9,8 +9,6 @@ cluster of more than `MAX_NODES` nodes none has: a single step of a prediction t
 for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import deque
@@ -29,8 +27,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.monitor.capacity_report import CapacityReport, DiskUsage
-from scheduler_core.predict.node_loss import MAX_NODES, NodeLossOutcome, predict_node_loss
-from scheduler_core.predict.predicted_cluster import cluster_without_scheduling
+from scheduler_core.predict import node_loss, predicted_cluster
 
 log = structlog.get_logger("node losses")
 
@@ -56,7 +53,7 @@ class NodeLosses:
         self._evaluator = evaluator
         self._read = read
         # The known outcomes of nodes, by name. The mapping does not change, and may be read from any thread.
-        self.latest: Mapping[str, NodeLossOutcome] = MappingProxyType({})
+        self.latest: Mapping[str, node_loss.NodeLossOutcome] = MappingProxyType({})
         self._leads = asyncio.Event()
         self._predicted: Snapshot | None = None  # the objects of the latest round
         self._round: asyncio.Task[None] | None = None
@@ -105,7 +102,7 @@ class NodeLosses:
     async def _predict_all(self, snapshot: Snapshot) -> None:
         # A round may take hours: what is on the fullest nodes is the hardest to place elsewhere, so they come first.
         names = sorted(snapshot.nodes or snapshot.longhorn_nodes, key=lambda name: (-_fullness(snapshot, name), name))
-        if len(names) > MAX_NODES:
+        if len(names) > node_loss.MAX_NODES:
             names = []
         self.latest = MappingProxyType({name: self.latest[name] for name in names if name in self.latest})
         clock = asyncio.get_running_loop().time
@@ -120,14 +117,14 @@ class NodeLosses:
             self.latest = MappingProxyType(outcomes if outcome is None else {**outcomes, name: outcome})
         self._open = ()
 
-    async def _predict(self, name: str, rest: float) -> NodeLossOutcome | None:
+    async def _predict(self, name: str, rest: float) -> node_loss.NodeLossOutcome | None:
         # None if it cannot be predicted.
         try:
-            make_cluster = partial(cluster_without_scheduling, self._read())
+            make_cluster = partial(predicted_cluster.cluster_without_scheduling, self._read())
             cluster = await self._evaluator.run(make_cluster, Urgency.IDLE, rest)
             # A seed is reproducible, not secret.
             orders = [random.Random(f"{name}/{number}").randrange for number in range(ORDERS)]  # noqa: S311
-            predict = partial(predict_node_loss, cluster, name, self._evaluator.options, orders)
+            predict = partial(node_loss.predict_node_loss, cluster, name, self._evaluator.options, orders)
             return await self._evaluator.run(predict, Urgency.IDLE, rest)
         except CoreError as error:
             log.debug("cannot predict the loss of a node", node=name, problem=str(error))
@@ -182,7 +179,7 @@ def capacity_metrics(state: ClusterState | None, *, with_disks: bool) -> Iterabl
     )
 
 
-def node_loss_metrics(outcomes: Mapping[str, NodeLossOutcome]) -> Iterable[Metric]:
+def node_loss_metrics(outcomes: Mapping[str, node_loss.NodeLossOutcome]) -> Iterable[Metric]:
     """Returns whether each node can be lost for good, of those whose outcome is known."""
     yield gauge_family(
         "node_safe_to_lose",

@@ -7,8 +7,6 @@ Each change makes a new context: an authority cannot be taken out of one, and a 
 module contains a key: neither an error nor the representation of an object.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import ssl
@@ -72,7 +70,7 @@ class ServingPair:
     key: bytes = field(repr=False)  # PEM
 
     @classmethod
-    def decode(cls, chain: Pem, key: Pem) -> ServingPair:
+    def decode(cls, chain: Pem, key: Pem) -> "ServingPair":
         """Returns a certificate and its key. Raises a CertificateError if one is unreadable, or they do not belong
         together.
         """
@@ -179,7 +177,7 @@ def decode_chain(pem: Pem) -> list[x509.Certificate]:
     return certificates
 
 
-def decode_key(pem: Pem) -> PrivateKeyTypes:
+def decode_key(pem: Pem) -> "PrivateKeyTypes":
     # The cause could quote the key.
     try:
         return serialization.load_pem_private_key(pem.content, None)
@@ -187,7 +185,7 @@ def decode_key(pem: Pem) -> PrivateKeyTypes:
         raise CertificateError(f"{pem.name} holds no private key in PEM form without a password") from None
 
 
-def belongs(certificate: x509.Certificate, key: PrivateKeyTypes) -> bool:
+def belongs(certificate: x509.Certificate, key: "PrivateKeyTypes") -> bool:
     form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return certificate.public_key().public_bytes(*form) == key.public_key().public_bytes(*form)
 

@@ -9,8 +9,6 @@ there is a certificate that API servers accept. Otherwise the leader keeps both 
 for nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Final

@@ -13,8 +13,6 @@ One lock makes deciding and allowing one step, so that two placements of a pod s
 here, Longhorn's own choice is written. An answer that would come too late is given up, because the API server does not wait for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -31,9 +29,7 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.resources import LONGHORN_REPLICAS
 from app.runtime.decision_thread import Urgency
 from app.schemas.state import GuardActivity
-from scheduler_core.convert.admission import AdmissionRequest, JsonPatch, placement_patch
-from scheduler_core.convert.meta import Wire, decode_json
-from scheduler_core.convert.snapshot_kinds import REPLICA
+from scheduler_core.convert import admission, meta, snapshot_kinds
 from scheduler_core.decide.decision import Competing, Contenders
 from scheduler_core.decide.extender_settings import ExtenderSettings, GuardMode
 from scheduler_core.errors import ObjectError
@@ -76,7 +72,7 @@ class GuardContext(Struct, frozen=True):
     obstacle: Callable[[], str]  # returns why API servers cannot reach this guard, "" if nothing is known to prevent it
 
 
-class _ReplicaList(Wire):
+class _ReplicaList(meta.Wire):
     items: list[Any]
 
 
@@ -90,9 +86,9 @@ async def written_replicas(client: KubeClient, namespace: str, node: str) -> Seq
     query = {"labelSelector": f"{NODE_LABEL}={node}"}
     raw = await client.get(LONGHORN_REPLICAS.path(namespace), query, READ_SECONDS)
     replicas: list[Replica] = []
-    for entry in decode_json("ReplicaList", raw, _ReplicaList).items:
+    for entry in meta.decode_json("ReplicaList", raw, _ReplicaList).items:
         try:
-            replicas.append(REPLICA.read(entry))
+            replicas.append(snapshot_kinds.REPLICA.read(entry))
         except ObjectError as error:
             log.warning("a replica cannot be read", problem=str(error))
     return replicas
@@ -167,7 +163,7 @@ class PlacementGuard:
     def _fall_behind(self) -> None:
         self._behind_until = self._clock() + CATCH_UP_SECONDS
 
-    async def review(self, request: AdmissionRequest) -> JsonPatch:
+    async def review(self, request: admission.AdmissionRequest) -> admission.JsonPatch:
         """Returns the patch for the object of a review, empty to leave it alone."""
         if self._mode is GuardMode.OFF:
             return []
@@ -176,7 +172,7 @@ class PlacementGuard:
         self._metrics.guard_duration.observe(self._clock() - started)
         return patch
 
-    async def _patch(self, request: AdmissionRequest) -> JsonPatch:
+    async def _patch(self, request: admission.AdmissionRequest) -> admission.JsonPatch:
         wanted = request.placement
         if isinstance(wanted, str):
             self._count(placement_guard.GuardOutcome.REFUSED_SHAPE)
@@ -195,7 +191,7 @@ class PlacementGuard:
             self._fall_behind()
             raise
 
-    async def _decide(self, request: AdmissionRequest, wanted: Placement) -> JsonPatch:
+    async def _decide(self, request: admission.AdmissionRequest, wanted: Placement) -> admission.JsonPatch:
         started = self._clock()
         settings = self._context.settings()
         contenders = self._context.contenders()
@@ -226,7 +222,7 @@ class PlacementGuard:
             if not refused:
                 self._allow(written, self._clock())
         self._log(decision, wanted, written, self._clock() - started)
-        return [] if refused else placement_patch(wanted, written, has_annotations=request.has_annotations)
+        return [] if refused else admission.placement_patch(wanted, written, has_annotations=request.has_annotations)
 
     def _watch_lags(self, node: str, now: float) -> bool:
         """Whether a watch should have shown an answer on a node by now."""

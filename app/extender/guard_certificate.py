@@ -10,8 +10,6 @@ this process leading after that, so that a former leader cannot overwrite its su
 is never overwritten. Its content, and what the API server answers to a write of it, is in no text.
 """
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,10 +43,9 @@ from app.extender.metrics import Metrics
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from app.runtime.logs import ProblemLog
+from scheduler_core import errors, values
 from scheduler_core.convert.meta import Metadata, Wire, decode_json
-from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
-from scheduler_core.values import replace
 
 log = structlog.get_logger("certificate")
 
@@ -98,14 +95,14 @@ class Certificates:
             return "authority"
         return "serving" if _is_due(self.serving.certificate, now) or self.serving.problem(host, now) else ""
 
-    def renew_serving(self, host: str, now: datetime) -> Certificates:
-        return replace(self, serving=_sign_serving(self.authorities[0], self.authority_key, host, now))
+    def renew_serving(self, host: str, now: datetime) -> "Certificates":
+        return values.replace(self, serving=_sign_serving(self.authorities[0], self.authority_key, host, now))
 
-    def renew_authority(self, host: str, now: datetime) -> Certificates:
+    def renew_authority(self, host: str, now: datetime) -> "Certificates":
         """Returns a new authority with a serving certificate; the authorities before are trusted until they expire."""
         renewed = issue(host, now)
         valid = tuple(entry for entry in self.authorities if entry.not_valid_after_utc > now)
-        return replace(renewed, authorities=(*renewed.authorities, *valid))
+        return values.replace(renewed, authorities=(*renewed.authorities, *valid))
 
     def encode(self) -> dict[str, bytes]:
         authority = {AUTHORITIES_KEY: self.bundle, AUTHORITY_KEY_KEY: private_pem(self.authority_key)}
@@ -254,7 +251,7 @@ class GuardCertificate(CertificateReloader):
             problem = f"{error}; {_MANIFESTS}" if error.not_found or error.forbidden else str(error)
         except CertificateError as error:
             problem = f"Secret {NAME}: {error}"
-        except ObjectError as error:
+        except errors.ObjectError as error:
             problem = str(error)
         self._problem = problem
         self._log.note(problem)

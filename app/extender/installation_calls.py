@@ -8,8 +8,6 @@ Data flow of the probe: StorageClass, namespace, claim and pod are created → t
 something, or chosen a node → everything is deleted, whatever happened.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import ssl
@@ -23,8 +21,7 @@ from msgspec import Struct
 from app.kube import resources
 from app.kube.client import ApiError, KubeClient, pages
 from app.settings import NO_BROWSER
-from scheduler_core.convert import installed_objects
-from scheduler_core.convert.leadership import lease
+from scheduler_core.convert import installed_objects, leadership
 from scheduler_core.errors import CoreError
 from scheduler_core.installation.facts import ProbeResult, leading_pod
 from scheduler_core.installation.registration import SchedulerFlags, flags
@@ -194,7 +191,7 @@ async def leader_call(client: KubeClient, namespace: str) -> Ask:
         )
     pods = await _pods(client, namespace, EXTENDER_PODS, installed_objects.installed_pod)
     raw = await client.find(resources.LEASES.path(namespace, EXTENDER.name))
-    leader = leading_pod([pod for pod in pods if pod.live], lease(raw).holder if raw is not None else "")
+    leader = leading_pod([pod for pod in pods if pod.live], leadership.lease(raw).holder if raw is not None else "")
     if leader is None:
         raise CoreError(
             f"no pod in namespace {namespace} leads the extender; see --longhorn-namespace, --url and `longhorn-extender doctor`"

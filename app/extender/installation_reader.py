@@ -2,8 +2,6 @@
 `installation_calls` says. `PERMISSIONS` are the calls that the extender makes; the manifests grant its ServiceAccount exactly these.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable
@@ -13,16 +11,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from app.extender import installation_calls
-from app.extender.offer_store import CONFIG_MAP
-from app.kube import resources
+from app.extender import installation_calls, offer_store
+from app.kube import cluster_cache, resources
 from app.kube.client import ApiError, KubeClient, pages
-from app.kube.cluster_cache import WATCHED
-from scheduler_core.convert import installed_objects
-from scheduler_core.convert.kube import ConfigMap
-from scheduler_core.convert.leadership import endpoint_slice
-from scheduler_core.convert.meta import decode_json
-from scheduler_core.convert.snapshot_kinds import KINDS
+from scheduler_core.convert import installed_objects, kube, leadership, meta, snapshot_kinds
 from scheduler_core.decide.extender_settings import ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.installation.facts import PROGRAM, Caller, GuardTrial, Installation, ProbeResult, ProcessReport
@@ -199,7 +191,7 @@ class InstallationReader:
 
     async def _models(self, resource: resources.Resource, namespace: str = "") -> list[tuple[Any, Any]]:
         """Returns objects as snapshots have them, each with its key."""
-        return await self._list(resource, namespace, KINDS[resource.group, resource.kind].decode)
+        return await self._list(resource, namespace, snapshot_kinds.KINDS[resource.group, resource.kind].decode)
 
     async def _list(
         self,
@@ -293,11 +285,11 @@ class InstallationReader:
 
 
 def _addresses(raw: bytes) -> tuple[str, ...]:
-    return tuple(endpoint.address for endpoint in endpoint_slice(raw, EXTENDER).endpoints)
+    return tuple(endpoint.address for endpoint in leadership.endpoint_slice(raw, EXTENDER).endpoints)
 
 
 def _extender_settings(raw: bytes) -> ExtenderSettings:
-    data = decode_json("ConfigMap", raw, ConfigMap).data or {}
+    data = meta.decode_json("ConfigMap", raw, kube.ConfigMap).data or {}
     return SettingsHistory().merge([SettingsSource(f"ConfigMap {PROGRAM}", data)])
 
 
@@ -353,12 +345,12 @@ def _cache_permissions(resource: resources.Resource) -> list[Permission]:
 
 
 PERMISSIONS: Final = (
-    *(permission for entry in WATCHED for permission in _cache_permissions(entry.resource)),
+    *(permission for entry in cluster_cache.WATCHED for permission in _cache_permissions(entry.resource)),
     # Nudges.
     *_permissions(resources.PODS, "patch", everywhere=True),
     # The extender's own settings, and the open offers.
     *_permissions(resources.CONFIG_MAPS, "list", "watch", name=EXTENDER.name),
-    *_permissions(resources.CONFIG_MAPS, "get", "patch", name=CONFIG_MAP),
+    *_permissions(resources.CONFIG_MAPS, "get", "patch", name=offer_store.CONFIG_MAP),
     # Leader election. `create` cannot be granted by name.
     *_permissions(resources.LEASES, "create"),
     *_permissions(resources.LEASES, "get", "update", name=LEASE_NAME),

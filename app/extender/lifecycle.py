@@ -9,8 +9,6 @@ Every request checks `refusal` before it is decided and `late_refusal` before it
 fence, so that a process that was stopped or cut off refuses before another process may answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -24,15 +22,12 @@ from app.extender.endpoint_publisher import EndpointPublisher, GuardEndpoint, Pu
 from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
 from app.extender.verbs import Reservations
-from app.kube import resources
-from app.kube.client import ApiError
+from app.kube import client, resources
 from app.kube.cluster_cache import ClusterCache
 from app.kube.store import ConfigMapCache
+from app.runtime import leader_loop, logs, server
 from app.runtime.elector import Elector
-from app.runtime.leader_loop import Program
-from app.runtime.logs import ProblemLog
 from app.runtime.probes import ALWAYS_AVAILABLE, Availability, SwitchedOff
-from app.runtime.server import freeze_heap
 from app.schemas.state import OutstandingState, ServiceState
 from scheduler_core.decide.extender_settings import DEFAULTS, ExtenderSettings, SettingsHistory, SettingsSource
 from scheduler_core.leadership.endpoint_slice import EXTENDER
@@ -99,7 +94,7 @@ class LiveSettings:
         return self._latest
 
 
-class ExtenderLifecycle(Program):
+class ExtenderLifecycle(leader_loop.Program):
     """Owner of the decision whether this process answers.
 
     Args:
@@ -123,7 +118,7 @@ class ExtenderLifecycle(Program):
         self._outstanding = outstanding
         self._settings = settings
         self._logged_settings = ExtenderSettings()
-        self._trouble = ProblemLog(log, "trouble", "trouble is over")
+        self._trouble = logs.ProblemLog(log, "trouble", "trouble is over")
         self._draining = False
         self._publishing: asyncio.Task[None] | None = None
         self._record: HandoverRecord | None = None
@@ -219,7 +214,7 @@ class ExtenderLifecycle(Program):
 
     async def _freeze_heap_after_sync(self) -> None:
         await self._parts.cache.wait_for_sync()
-        freeze_heap()
+        server.freeze_heap()
 
     @property
     def competes(self) -> bool:
@@ -297,8 +292,8 @@ class ExtenderLifecycle(Program):
             return None
         try:
             return await store.read()
-        except (ApiError, RecordError) as error:
-            self._record_unusable = not (isinstance(error, ApiError) and error.not_found)
+        except (client.ApiError, RecordError) as error:
+            self._record_unusable = not (isinstance(error, client.ApiError) and error.not_found)
             log.warning("the previous leader's offers are unknown", problem=str(error))
             return None
 

@@ -1,7 +1,5 @@
 """Metrics of the extender, of which four have the names and labels of Longhorn's scheduler-extender proposal."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -13,10 +11,9 @@ from prometheus_client import Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
+from app import memory, settings
 from app.extender.capacity import capacity_metrics, node_loss_metrics
-from app.memory import MemoryBudget
 from app.runtime import probes
-from app.settings import LOADED, REFUSED
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.guard.placement_guard import GuardOutcome, Observation
 from scheduler_core.model.verdict import UNSAFE, Reason
@@ -68,7 +65,7 @@ def _outstanding_metrics(now: Outstanding) -> Iterable[Metric]:
         yield GaugeMetricFamily(f"{probes.PREFIX}_{name}", text, value=getattr(now, name))
 
 
-def _budget_metrics(budget: MemoryBudget) -> Iterable[Metric]:
+def _budget_metrics(budget: memory.MemoryBudget) -> Iterable[Metric]:
     text = "Memory that requests hold, as charged"
     yield GaugeMetricFamily(f"{probes.PREFIX}_request_memory_bytes", text, value=budget.used)
     text = "Memory that all requests together may hold"
@@ -91,12 +88,12 @@ class Metrics:
         self.policy_reloads = self._labelled_counter(
             "policy_reloads",
             "Other contents of the policy file, by result: loaded, or refused (the policy before stays)",
-            result=(LOADED, REFUSED),
+            result=(settings.LOADED, settings.REFUSED),
         )
         self.tls_reloads = self._labelled_counter(
             "tls_reloads",
             "Changes of the certificate files, by result: loaded, or refused (the certificate before stays)",
-            result=(LOADED, REFUSED),
+            result=(settings.LOADED, settings.REFUSED),
         )
         self.tls_certificate_expiry = self._gauge(
             "tls_certificate_expiry_timestamp_seconds",
@@ -252,10 +249,10 @@ class Metrics:
     def node_losses(self, read: Callable[[], Mapping[str, NodeLossOutcome]]) -> None:
         self._read(lambda: node_loss_metrics(read()))
 
-    def request_memory(self, budget: MemoryBudget) -> None:
+    def request_memory(self, budget: memory.MemoryBudget) -> None:
         self._read(lambda: _budget_metrics(budget))
 
-    def caches(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:
+    def caches(self, statuses: "Callable[[], Mapping[str, CacheStatus]]", clock: Callable[[], float]) -> None:
         self._read(lambda: probes.cache_metrics(statuses(), clock()))
 
     def instrument(self, app: FastAPI) -> None:

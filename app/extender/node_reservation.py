@@ -13,8 +13,6 @@ A new leader reads from the cluster what the previous leader held in memory (`ad
 than the proposal says: nodes stay reserved for that long, and so does the node chosen for a pod that was not bound in time.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -23,8 +21,7 @@ import structlog
 
 from app.evaluator import Evaluator, LiveStateSource
 from app.extender.metrics import Metrics
-from app.runtime import wait_at_most
-from app.runtime.probes import HungUp, check_caller
+from app.runtime import probes, wait_at_most
 from scheduler_core.decide.decision import NO_SCORES, Contenders, Decision, ExcludedNodes
 from scheduler_core.decide.extender_settings import ExtenderSettings
 from scheduler_core.errors import ResolutionError
@@ -74,7 +71,7 @@ class NodeReservations:
         return ExcludedNodes(self.reserved_nodes())
 
     async def decide(
-        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
+        self, pod: Pod, candidates: Sequence[str], hung_up: probes.HungUp, scores: Mapping[str, int] = NO_SCORES
     ) -> Decision:
         """Decides as `Decider.decide`, once the lock is free. If the pod takes space, the lock stays held until the pod is
         bound. `hung_up` is checked once the lock is held, and again before anything is reserved.
@@ -87,11 +84,11 @@ class NodeReservations:
         self._end_waits(pod)
         await self._lock.acquire()
         try:
-            await check_caller(hung_up)
+            await probes.check_caller(hung_up)
             decision = await self._evaluator.decide(pod, candidates, self.contenders)
             waits = self._settings().pod_scheduling_timeout > 0 and decision.takes_space
             if waits:
-                await check_caller(hung_up)
+                await probes.check_caller(hung_up)
         except BaseException:
             self._lock.release()
             raise

@@ -9,8 +9,6 @@ milliseconds. Of equivalent pods only the first is evaluated while it does not f
 They are lost with the lead; the next leader reads most of them from the cluster (`adopt`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import deque
@@ -26,19 +24,15 @@ from app.evaluator import Evaluator, StateSource
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import PODS
 from app.runtime.decision_thread import Turns
-from scheduler_core.caches import LruMap
+from scheduler_core import caches, errors, values
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
-from scheduler_core.convert.generic import nudge_patch
-from scheduler_core.convert.snapshot_kinds import KINDS
-from scheduler_core.decide import nudge
+from scheduler_core.convert import generic, snapshot_kinds
+from scheduler_core.decide import nudge, offered_nodes
 from scheduler_core.decide.decision import Competing, Contenders, Decision
-from scheduler_core.decide.offered_nodes import current_pod
-from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.values import replace
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import Resolution, exceeds_attach_limit, missing_storage_classes, resolve
 
@@ -90,7 +84,7 @@ class RefusedPods:
 
     def __init__(self) -> None:
         self._refused: dict[str, RefusedPod] = {}
-        self._aside: LruMap[str, RefusedPod] = LruMap(MAX_REMEMBERED)
+        self._aside: caches.LruMap[str, RefusedPod] = caches.LruMap(MAX_REMEMBERED)
         self._candidates: WeakValueDictionary[tuple[str, ...], Candidates] = WeakValueDictionary()
 
     def __len__(self) -> int:
@@ -144,7 +138,7 @@ async def write_nudge(client: KubeClient, pod: Pod, at: str) -> bool:
     """
     path = PODS.path(pod.namespace, pod.name)
     try:
-        await client.patch(path, nudge_patch(pod.uid, at), seconds=CALL_SECONDS)
+        await client.patch(path, generic.nudge_patch(pod.uid, at), seconds=CALL_SECONDS)
     except ApiError as error:
         if error.not_found:
             return False
@@ -152,7 +146,7 @@ async def write_nudge(client: KubeClient, pod: Pod, at: str) -> bool:
             raise
         # It may be refused for another reason than the UID: other writers keep changing the pod, for example.
         raw = await client.find(path, CALL_SECONDS)
-        current = None if raw is None else KINDS[PODS.group, PODS.kind].decode(raw)[1]
+        current = None if raw is None else snapshot_kinds.KINDS[PODS.group, PODS.kind].decode(raw)[1]
         if isinstance(current, Pod) and current.uid == pod.uid:
             raise
         return False
@@ -331,7 +325,7 @@ class Nudger:
     def _waiting_pod(self, refusal: RefusedPod, view: View) -> Pod | None:
         """Returns the pod as it is now, None if it does not wait."""
         # It was deleted, bound or ended, or its node was selected after its refusal.
-        current = current_pod(refusal.pod, view)
+        current = offered_nodes.current_pod(refusal.pod, view)
         if current is None:
             unseen = not refusal.seen and self._clock() - refusal.last < UNSEEN_SECONDS
             return refusal.pod if unseen else None
@@ -357,7 +351,7 @@ class Nudger:
         turn.decisions_left -= 1
         try:
             decision = await self._evaluator.decide(pod, refusal.candidates.names, self._contenders_with_nudges)
-        except ResolutionError as error:
+        except errors.ResolutionError as error:
             log.debug("cannot decide about a refused pod", pod=pod.key, uid=pod.uid, problem=str(error))
             return None
         if decision.fits:
@@ -373,7 +367,7 @@ class Nudger:
             return None
         try:
             return resolve(pod, view, require_best_effort=self._evaluator.options.require_best_effort)
-        except ResolutionError:
+        except errors.ResolutionError:
             return None
 
     def _contenders_with_nudges(self) -> Contenders:
@@ -381,7 +375,7 @@ class Nudger:
         if isinstance(contenders, Competing):
             ledger = self._pending.add_to(contenders.ledger)
             # No later request has these contenders, so that the results are not cached.
-            return replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
+            return values.replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
         return Competing(self._no_demand, self._pending.add_to(self._no_offers), self._contention, EquivalenceCache())
 
     def _nudge(self, pod: Pod, view: View, refusal: RefusedPod, decision: Decision, patches: asyncio.TaskGroup) -> None:

@@ -8,8 +8,6 @@ Each write is based on the version that was last read or written, and on the fen
 overwrite its successor's record.
 """
 
-from __future__ import annotations
-
 import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +18,10 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS
-from app.runtime import wait_at_most
+from app.runtime import logs, wait_at_most
 from app.runtime.elector import Elector
-from app.runtime.logs import ProblemLog
-from scheduler_core.offers import handover_record
+from scheduler_core.offers import handover_record, outstanding_offer
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.offers.outstanding_offer import RecordedOffer
 from scheduler_core.values import replace
 
 log = structlog.get_logger("handover")
@@ -93,8 +89,8 @@ class OfferStore:
         self._active = False
         self._version = ""
         self._read_version = ""
-        self._read_offers: Sequence[RecordedOffer] = ()
-        self._problems = ProblemLog(
+        self._read_offers: Sequence[outstanding_offer.RecordedOffer] = ()
+        self._problems = logs.ProblemLog(
             log, "offers are not recorded for a successor", "offers are recorded for a successor again"
         )
         self._changed = asyncio.Event()
@@ -174,7 +170,7 @@ class OfferStore:
             )
         return record
 
-    async def read_offers(self) -> Sequence[RecordedOffer]:
+    async def read_offers(self) -> Sequence[outstanding_offer.RecordedOffer]:
         """Returns the offers that the last leader recorded, none if they cannot be read."""
         try:
             config_map = await self._get_config_map(READ_SECONDS)

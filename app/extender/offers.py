@@ -9,8 +9,6 @@ during I/O. Everything else is read off the cluster at each request. So after a 
 but the offers that the previous leader recorded, and the nominations that `adopt` finds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,19 +26,9 @@ from app.extender.placements import Placements
 from app.extender.watched_pods import WatchedPods
 from app.runtime import wait_at_most
 from app.runtime.probes import HungUp, UnavailableError, check_caller
+from scheduler_core.decide import offered_nodes
 from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.decide.extender_settings import ExtenderSettings
-from scheduler_core.decide.offered_nodes import (
-    current_pod,
-    exclude,
-    make_hold,
-    make_offer,
-    observe,
-    observed_pod,
-    offer_to_restore,
-    stale_nodes,
-    undecided_pods,
-)
 from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER, ContentionQuery
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
@@ -193,7 +181,7 @@ class Offers:
                 raise UnavailableError("the lead was lost while the pod was decided about")
             if isinstance(contenders, Competing):
                 # Without the hold, pods of lower priority would take the room while the victims end.
-                self._apply(make_hold(pod, decision, self._cache.state().view))
+                self._apply(offered_nodes.make_hold(pod, decision, self._cache.state().view))
                 hold = self._ledger.offer_of(pod.uid)
                 if hold is not None:
                     log.info("held", pod=pod.key, uid=pod.uid, nodes=len(hold.nodes), priority=pod.priority)
@@ -230,7 +218,7 @@ class Offers:
         for number, recorded in enumerate(oldest_first):
             if number % _OFFERS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            pod = current_pod(recorded.offered.pod, self._cache.state().view)
+            pod = offered_nodes.current_pod(recorded.offered.pod, self._cache.state().view)
             if pod is None:
                 continue
             try:
@@ -251,17 +239,17 @@ class Offers:
     ) -> outstanding_offer.RecordedOffer | None:
         options = self._evaluator.options
         try:
-            return offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)
+            return offered_nodes.offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)
         except MissingObjectError:
             await self._evaluator.fetch_missing(pod)
-            return offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)
+            return offered_nodes.offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)
 
     async def _wait_for_decisions(self, undisturbed: float) -> None:
         until = self._clock() + SETTLE_TIMEOUT - undisturbed
-        undecided = undecided_pods(self._cache.state().view)
+        undecided = offered_nodes.undecided_pods(self._cache.state().view)
         while undecided and self._clock() < until:
             await asyncio.sleep(min(_RECHECK_INTERVAL, until - self._clock()))
-            undecided &= undecided_pods(self._cache.state().view)
+            undecided &= offered_nodes.undecided_pods(self._cache.state().view)
 
     async def _fill_contention(self) -> None:
         contenders = self.contenders()
@@ -314,10 +302,10 @@ class Offers:
                 offer = self._ledger.offer_of(pod.uid)
                 # While victims end, kube-scheduler does not ask about the node that is held.
                 if offer is not None and (offer.priority is None or decision.fits):
-                    self._apply(outstanding_offer.Offered(observed_pod(pod), frozenset()))
+                    self._apply(outstanding_offer.Offered(offered_nodes.observed_pod(pod), frozenset()))
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             view = self._cache.state().view
-            offered, answered = make_offer(pod, replace(decision, scores=scores), view, self._ledger)
+            offered, answered = offered_nodes.make_offer(pod, replace(decision, scores=scores), view, self._ledger)
             self._apply(offered)
             offer = self._ledger.offer_of(pod.uid)
             if offer is not None:
@@ -334,10 +322,10 @@ class Offers:
             contenders = self.contenders()
             before = (self._cache.state(), contenders)
             decision = await self._evaluator.decide_without_fetch(pod, candidates, contenders)
-            stale = stale_nodes(decision, before, (self._cache.state(), self.contenders()))
+            stale = offered_nodes.stale_nodes(decision, before, (self._cache.state(), self.contenders()))
             tries += 1
             if not stale or tries == _MAX_TRIES:
-                return exclude(decision, stale), contenders
+                return offered_nodes.exclude(decision, stale), contenders
 
     async def _wait_for_outcome(self, seconds: float) -> None:
         self._outcome.clear()
@@ -398,7 +386,7 @@ class Offers:
         for watched in self._watched.take_changed():
             uid = watched.pod.uid
             try:
-                observation = observe(
+                observation = offered_nodes.observe(
                     watched.pod, self._cache.state().view, self._ledger, self._clock(), seen=watched.seen
                 )
                 watched.seen = observation.seen

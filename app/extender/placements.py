@@ -13,8 +13,6 @@ leader counts the misplaced volumes that are still new once more, because the pr
 anywhere. It counts no disk that was overbooked before.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable
@@ -27,18 +25,14 @@ from msgspec import Struct
 
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
-from app.runtime import wait_at_most
-from app.runtime.decision_thread import Turns
+from app.runtime import decision_thread, wait_at_most
 from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
-from scheduler_core.decide.decision import Competing, Contenders
-from scheduler_core.decide.offered_nodes import current_pod
+from scheduler_core.decide import decision, offered_nodes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.longhorn import Replica
-from scheduler_core.monitor.overbooking_monitor import OverbookingReport
-from scheduler_core.monitor.placement_monitor import PlacementReport
+from scheduler_core.model import kube, longhorn
+from scheduler_core.monitor import overbooking_monitor, placement_monitor
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.existing_replicas import decided_node, unlisted_volumes
 
@@ -67,12 +61,12 @@ class _FollowEnd(Enum):
 class _FollowedPod(Struct):
     """A pod whose volumes Longhorn is to place; times are seconds of the clock."""
 
-    pod: Pod  # as it was at the decision
+    pod: kube.Pod  # as it was at the decision
     node: str  # the node that was decided
     offered_at: float  # when the pod was offered nodes
     decided_at: float  # when the decision was seen
     seen: bool = False  # whether a view had the pod; a pod that no view had yet is not gone
-    checked: Pod | None = None  # the pod at the last check
+    checked: kube.Pod | None = None  # the pod at the last check
     check_at: float = -math.inf  # when it is checked even if nothing has changed
 
     @property
@@ -96,7 +90,7 @@ class Placements:
         self,
         cache: StateSource,
         evaluator: Evaluator,
-        contenders: Callable[[], Contenders],
+        contenders: Callable[[], decision.Contenders],
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
@@ -106,8 +100,8 @@ class Placements:
         self._metrics = metrics
         self._clock = clock
         # The latest reports; empty before the first ones, and while another process leads.
-        self.report = PlacementReport()
-        self.overbookings = OverbookingReport()
+        self.report = placement_monitor.PlacementReport()
+        self.overbookings = overbooking_monitor.OverbookingReport()
         self._deliveries: dict[tuple[str, str], float] = {}
         self._contention = Contention()
         self._followed_pods: dict[str, _FollowedPod] = {}
@@ -145,10 +139,10 @@ class Placements:
         # No followed pod is counted: this process does not see their end.
         self._followed_pods.clear()
         self._deliveries.clear()
-        self.report = PlacementReport()
-        self.overbookings = OverbookingReport()
+        self.report = placement_monitor.PlacementReport()
+        self.overbookings = overbooking_monitor.OverbookingReport()
 
-    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
+    def note_decision(self, pod: kube.Pod, node: str, offered_at: float) -> None:
         """Follows a pod that kube-scheduler has decided a node for; the same decision again changes nothing, another
         node starts over.
         """
@@ -160,7 +154,7 @@ class Placements:
 
     def note_delivery(self, _before: object | None, replica: object | None) -> None:
         """Notes when a watch first delivers a replica with its disk; called for every change of a replica."""
-        if self._leads and isinstance(replica, Replica) and replica.disk_id:
+        if self._leads and isinstance(replica, longhorn.Replica) and replica.disk_id:
             self._deliveries.setdefault((replica.name, replica.disk_id), self._clock())
 
     async def run(self) -> None:
@@ -177,7 +171,7 @@ class Placements:
     async def _check_followed_pods(self) -> None:
         if not self._followed_pods:
             return
-        turns = Turns(self._clock)
+        turns = decision_thread.Turns(self._clock)
         state = self._cache.state()
         view = state.view
         now = self._clock()
@@ -197,7 +191,7 @@ class Placements:
         contenders = self._contenders()
         contention = self._contention
         ledger = Ledger()
-        if isinstance(contenders, Competing):
+        if isinstance(contenders, decision.Competing):
             contention = contenders.contention
             ledger = contenders.ledger
         previous = self.report
@@ -246,7 +240,7 @@ class Placements:
         now = self._clock()
         followed.checked = view.snapshot.pods.get((followed.pod.namespace, followed.pod.name))
         followed.check_at = followed.ends_at
-        current = current_pod(followed.pod, view)
+        current = offered_nodes.current_pod(followed.pod, view)
         if current is not None and decided_node(current, view) not in ("", followed.node):
             return _FollowEnd.ELSEWHERE
         required = self._evaluator.options.require_best_effort

@@ -4,8 +4,6 @@ The rows of waiting pods, the drains of nodes and the remedies of pods take long
 each kind at a time, and a page shows those that there are.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
@@ -29,8 +27,7 @@ from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.generic.predicates import UNSCHEDULABLE
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.model import kube, snapshot
 from scheduler_core.monitor.report import (
     StatusReport,
     WaitingRow,
@@ -39,12 +36,10 @@ from scheduler_core.monitor.report import (
     status_report,
     waiting_row,
 )
-from scheduler_core.predict.cluster_changes import drain
-from scheduler_core.predict.predicted_cluster import cluster_without_scheduling
+from scheduler_core.predict import cluster_changes, predicted_cluster, timeline
 from scheduler_core.predict.prediction import Prediction, predict
 from scheduler_core.predict.remedies import find_remedies
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.timeline import OrderResult, run_order
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.kube.reflector import CacheStatus
@@ -204,13 +199,13 @@ class StatusReporter:
                 self._made_at = monotonic()
             return self._report
 
-    async def waiting_rows(self, pods: Sequence[Pod]) -> list[WaitingRow | None]:
+    async def waiting_rows(self, pods: Sequence[kube.Pod]) -> list[WaitingRow | None]:
         """Returns the rows of some waiting pods, None for one that is still being worked out. A row may be that of an
         earlier state until the next one is there.
         """
         return await self._rows.request([(pod.namespace, pod.name) for pod in pods])
 
-    async def _work_out_row(self, key: NamespacedName) -> WaitingRow | None:
+    async def _work_out_row(self, key: snapshot.NamespacedName) -> WaitingRow | None:
         state = self._evaluator.state
         pod = state.view.snapshot.pods.get(key)
         if pod is None:
@@ -230,13 +225,13 @@ class StatusReporter:
         except CoreError as error:
             return DrainReport(node, problem=str(error))
 
-    async def remedies(self, pods: Sequence[Pod], wait: float) -> list[tuple[RemedyAnswer, ...] | None]:
+    async def remedies(self, pods: Sequence[kube.Pod], wait: float) -> list[tuple[RemedyAnswer, ...] | None]:
         """Returns what makes each pod fit, the cheapest first; None for a pod that is still being worked on. At most
         `wait` seconds pass. Remedies may be those of an earlier state until the next ones are there.
         """
         return await self._remedies.request([(pod.namespace, pod.name) for pod in pods], wait)
 
-    async def _find_remedies(self, key: NamespacedName) -> tuple[RemedyAnswer, ...]:
+    async def _find_remedies(self, key: snapshot.NamespacedName) -> tuple[RemedyAnswer, ...]:
         pod = self._evaluator.view.snapshot.pods.get(key)
         if pod is None:
             return ()
@@ -244,7 +239,7 @@ class StatusReporter:
         options = self._evaluator.options
 
         def find() -> tuple[RemedyAnswer, ...]:
-            cluster = cluster_without_scheduling(state)
+            cluster = predicted_cluster.cluster_without_scheduling(state)
             search = find_remedies(pod, cluster, options, MAX_REMEDIES, _MAX_DECISIONS)
             return tuple(remedy_answer(cluster, remedy, self._namespace) for remedy in search.remedies)
 
@@ -254,7 +249,7 @@ class StatusReporter:
             # The page of the pod says why nothing can be decided about it.
             return ()
 
-    async def explain(self, pod: Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
+    async def explain(self, pod: kube.Pod, select: Callable[[Mapping[str, str]], Sequence[str]]) -> ExplainedDecision:
         """Decides about a pod on every node, and explains some: `select` returns those of all nodes, given with their
         reasons, the closest first. Raises a ResolutionError if an object the pod names does not exist or contradicts
         it.
@@ -282,19 +277,19 @@ class StatusSources(Struct, frozen=True):
     reporter: StatusReporter
     losses: NodeLosses
     # Returns the status of every cache of the live cluster; none for a snapshot file.
-    caches: Callable[[], Mapping[str, CacheStatus]] = dict
+    caches: "Callable[[], Mapping[str, CacheStatus]]" = dict
     identity: str = ""  # of this process; "" for a snapshot file
     now: Callable[[], datetime] = partial(datetime.now, UTC)
 
 
 def _predict_drain(state: ClusterState, node: str, options: FilterOptions) -> Prediction:
-    before = Situation(cluster_without_scheduling(state))
-    after = drain(before, (node,))
-    results: list[OrderResult] = []
+    before = Situation(predicted_cluster.cluster_without_scheduling(state))
+    after = cluster_changes.drain(before, (node,))
+    results: list[timeline.OrderResult] = []
     for number in range(_ORDERS):
         # A seed is reproducible, not secret.
         chance = random.Random(f"0/{number}")  # noqa: S311
-        results.append(run_order(after, options, chance.randrange))
+        results.append(timeline.run_order(after, options, chance.randrange))
     return predict(before, after, results)
 
 

@@ -3,8 +3,6 @@ may answer, decides, and checks again. A policy file's predicates are asked befo
 only the nodes that the predicates leave. Nodes are scored by the classic rules (`generic/scheduler.py: prioritize_names`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -20,9 +18,8 @@ from scheduler_core.decide.decision import NO_CONTENDERS, NO_SCORES, Competing, 
 from scheduler_core.decide.explain import Explanation
 from scheduler_core.decide.offered_nodes import may_narrow
 from scheduler_core.errors import ResolutionError
-from scheduler_core.generic.cycle_state import NO_FACTS, UndecidableError
+from scheduler_core.generic import cycle_state, scheduler
 from scheduler_core.generic.policy import priorities_read_longhorn
-from scheduler_core.generic.scheduler import PolicyRefusal, policy_refusals, prioritize_names
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord
 
@@ -102,7 +99,7 @@ class FilterAnswer(Struct, frozen=True):
     """The answer of /filter: refusals by the policy, and the decision about the nodes that the policy leaves."""
 
     decision: Decision
-    policy_refusals: Mapping[str, PolicyRefusal]
+    policy_refusals: Mapping[str, scheduler.PolicyRefusal]
 
     def refusals(self) -> tuple[dict[str, str], dict[str, str]]:
         """Returns the refused nodes with their reasons, first those that preemption cannot help, then those that it
@@ -217,7 +214,7 @@ class Verbs:
             return NO_SCORES
         try:
             return await self._scores(pod, names)
-        except (ResolutionError, UndecidableError) as error:
+        except (ResolutionError, cycle_state.UndecidableError) as error:
             # Without scores the pod can still be decided about; what else is wrong with it, that decision says.
             log.warning("scores are missing", pod=pod.key, uid=pod.uid, error=str(error))
             return NO_SCORES
@@ -225,16 +222,16 @@ class Verbs:
     async def _scores(self, pod: Pod, names: Sequence[str]) -> Mapping[str, int]:
         policy = self._policy.policy
         state = await self._policy.state(names)
-        facts = NO_FACTS
+        facts = cycle_state.NO_FACTS
         if priorities_read_longhorn(policy):
             facts = await self._evaluator.facts(pod, names, self._decider.contenders)
             check(self._late_availability)
-        return await self._evaluator.run(partial(prioritize_names, pod, names, state, policy, facts))
+        return await self._evaluator.run(partial(scheduler.prioritize_names, pod, names, state, policy, facts))
 
-    async def _policy_refusals(self, pod: Pod, names: Sequence[str]) -> Mapping[str, PolicyRefusal]:
+    async def _policy_refusals(self, pod: Pod, names: Sequence[str]) -> Mapping[str, scheduler.PolicyRefusal]:
         if not self._policy.from_file:
             return {}
         self.check()
         policy = self._policy.policy
         state = await self._policy.state(names)
-        return await self._evaluator.run(partial(policy_refusals, pod, names, state, policy))
+        return await self._evaluator.run(partial(scheduler.policy_refusals, pod, names, state, policy))

@@ -4,8 +4,6 @@ Data flow: a watch delivers a pod or a claim → the pod is due → `offers` obs
 delivered lately, or with all that is gathered meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +14,7 @@ from msgspec import Struct
 from app.evaluator import LiveStateSource
 from app.runtime import wait_at_most
 from scheduler_core.decide.offered_nodes import current_pod
-from scheduler_core.model.kube import Claim, Pod
-from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.model import kube, snapshot
 from scheduler_core.offers.outstanding_offer import OFFER_LIFETIME
 
 # After a look, changes are gathered for the shorter time while a request waits for them, and for both times while none does. Each look
@@ -29,8 +26,8 @@ _MORE_GATHER_SECONDS: Final = 0.25
 class WatchedPod(Struct):
     """A pod that has an offer."""
 
-    pod: Pod
-    claims: frozenset[NamespacedName]
+    pod: kube.Pod
+    claims: frozenset[snapshot.NamespacedName]
     seen: bool  # whether some view had the pod
     unseen_until: float
 
@@ -43,7 +40,7 @@ class WatchedPods:
         self._clock = clock
         self._pods: dict[str, WatchedPod] = {}
         self._due: set[str] = set()
-        self._claims: set[NamespacedName] = set()
+        self._claims: set[snapshot.NamespacedName] = set()
         self._changed = asyncio.Event()
         self._awaiting = 0
         self._awaited = asyncio.Event()
@@ -56,7 +53,7 @@ class WatchedPods:
     def get(self, uid: str) -> WatchedPod | None:
         return self._pods.get(uid)
 
-    def add(self, pod: Pod) -> None:
+    def add(self, pod: kube.Pod) -> None:
         """Watches a pod, which is due at once."""
         if pod.uid not in self._pods:
             # A pod that is deleted before it is observed was in the view.
@@ -107,11 +104,11 @@ class WatchedPods:
 
     def _note_pod(self, before: object | None, after: object | None) -> None:
         for pod in (before, after):
-            if isinstance(pod, Pod) and pod.uid in self._pods:
+            if isinstance(pod, kube.Pod) and pod.uid in self._pods:
                 self.note_change(pod.uid)
 
     def _note_claim(self, before: object | None, after: object | None) -> None:
         claim = before or after
-        if self._pods and isinstance(claim, Claim):
+        if self._pods and isinstance(claim, kube.Claim):
             self._claims.add((claim.namespace, claim.name))
             self._changed.set()

@@ -1,7 +1,5 @@
 """The memory that the API server's answers may take: no answer, and no list, uses up the process's memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +40,7 @@ class AnswerMemory:
         self.event = max(_MIN_EVENT, self._process // _EVENT)  # the most bytes of one event of a watch
         self._received = 0
 
-    async def read(self, response: aiohttp.ClientResponse) -> bytes:
+    async def read(self, response: "aiohttp.ClientResponse") -> bytes:
         """Returns the body of a response. Raises an AnswerTooLargeError if all bodies together have more than a quarter
         of the process's memory.
         """

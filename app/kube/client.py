@@ -10,8 +10,6 @@ An object that the process's ServiceAccount owns goes with it (`create_owned`). 
 change them may need permissions that the process does not have (admission plugin OwnerReferencesPermissionEnforcement).
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
@@ -36,9 +34,8 @@ from msgspec import Struct
 
 from app import DISTRIBUTION
 from app.kube.answer_memory import AnswerMemory, AnswerTooLargeError
-from scheduler_core.backoff import TokenBucket
+from scheduler_core import backoff, errors
 from scheduler_core.convert.leadership import SELF_REVIEW, owner_references, with_owners
-from scheduler_core.errors import CoreError
 
 CALL_TIMEOUT: Final = 10.0
 # As in client-go's pager.
@@ -65,11 +62,11 @@ _CREDENTIAL_ERRORS: Final = (
 _CONNECTION_ERRORS: Final = (TimeoutError, aiohttp.ClientError, OSError)
 
 
-class ConnectError(CoreError):
+class ConnectError(errors.CoreError):
     """There is no cluster to connect to: the kubeconfig is missing, cannot be used, or names no server."""
 
 
-class ApiError(CoreError):
+class ApiError(errors.CoreError):
     """The API server refused a call, or did not answer."""
 
     def __init__(self, call: str, status: int, reason: str, message: str) -> None:
@@ -169,9 +166,9 @@ class KubeClient:
         self._api = api
         self.memory = memory or AnswerMemory()  # for answers
         self._limits = limits
-        self._bucket = None if limits is None else TokenBucket(limits.qps, limits.burst)
+        self._bucket = None if limits is None else backoff.TokenBucket(limits.qps, limits.burst)
 
-    def with_own_limits(self) -> KubeClient:
+    def with_own_limits(self) -> "KubeClient":
         """Returns a client of the same connections, whose calls are counted on their own."""
         return KubeClient(self._api, self._limits, self.memory)
 
@@ -182,7 +179,7 @@ class KubeClient:
         context: str | None = None,
         limits: CallLimits | None = None,
         memory: int | None = None,
-    ) -> KubeClient:
+    ) -> "KubeClient":
         """Reads the credentials and returns a client. Credentials come from the given kubeconfig or context; else from
         the pod's service account; else from $KUBECONFIG or ~/.kube/config. Raises a ConnectError if there are no
         credentials, or they cannot be read.

@@ -8,8 +8,6 @@ Nothing is decided before every kind has been listed. A kind that may be missing
 The store (`store.py`) names a required kind that is missing, or a watch that has been silent for too long (`stale_after` of the settings).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

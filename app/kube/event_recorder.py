@@ -7,8 +7,6 @@ There is one Event per object and reason, which counts. It has the latest messag
 `REPEAT_SECONDS` at most. An Event that is refused, or that the API server cannot write for long, is logged and dropped.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Hashable
@@ -21,11 +19,9 @@ from msgspec import Struct
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import EVENTS
+from scheduler_core import caches, errors, values
 from scheduler_core.backoff import Backoff
-from scheduler_core.caches import LruMap
 from scheduler_core.convert.kube import ObjectEvent, ObjectReference, event_patch, new_event
-from scheduler_core.errors import CoreError
-from scheduler_core.values import replace
 
 log = structlog.get_logger("outbox")
 
@@ -52,7 +48,7 @@ class _Attempts(Struct):
     failures: int = 0
     refusals: int = 0  # how many of the failures are answers of the API server
 
-    def may_succeed_later(self, error: CoreError) -> bool:
+    def may_succeed_later(self, error: errors.CoreError) -> bool:
         """Counts a failure, and returns whether the call is to be repeated."""
         self.failures += 1
         if not isinstance(error, ApiError) or not error.unreachable:
@@ -153,7 +149,7 @@ class ApiDispatcher(Generic[_Key, _Call]):
             return 0.0
         try:
             await self._write(key, call)
-        except CoreError as error:
+        except errors.CoreError as error:
             self._on_failure(self._kind)
             if attempts.may_succeed_later(error):
                 if attempts.failures == 1 and not self._failing:
@@ -206,7 +202,7 @@ class EventRecorder:
         self._now = now
         self._may_write = may_write
         self._dispatcher = ApiDispatcher(EVENT, self._write, on_failure, self._note_written)
-        self._events: LruMap[str, _RecordedEvent] = LruMap(_MAX_EVENTS, on_evict=self._dispatcher.discard)
+        self._events: caches.LruMap[str, _RecordedEvent] = caches.LruMap(_MAX_EVENTS, on_evict=self._dispatcher.discard)
         self._quiet: dict[str, asyncio.TimerHandle] = {}
 
     def record(self, about: ObjectReference, reason: str, message: str, *, normal: bool) -> None:
@@ -221,7 +217,7 @@ class EventRecorder:
             self._events.put(name, recorded)
         else:
             before = recorded.event
-            recorded.event = replace(before, message=message, last=time, count=before.count + 1)
+            recorded.event = values.replace(before, message=message, last=time, count=before.count + 1)
         since = self._clock() - recorded.written_at
         if message == recorded.written and since < REPEAT_SECONDS:
             return

@@ -5,8 +5,6 @@ Data flow: reflectors → the store, and the keys of changed objects → `state(
 needs it. The cost is proportional to the changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter

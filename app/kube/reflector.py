@@ -11,8 +11,6 @@ API server first brings its own cache up to date) and then watches briefly. Ever
 watch reaches that version, or ends at its time-out.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum, StrEnum

@@ -1,7 +1,5 @@
 """The REST path of each kind on the API server."""
 
-from __future__ import annotations
-
 from typing import Final
 from urllib.parse import quote
 

@@ -4,8 +4,6 @@ Data flow: text → documents (YAML or JSON) → objects (Lists taken apart) →
 one Snapshot. Every problem is one `SnapshotFileError` that names file, object and field, and the line and column.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter
@@ -18,10 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from app.kube.resources import LONGHORN_NODES
-from scheduler_core.convert import generic, json_text
-from scheduler_core.convert.kubectl import read_pod
-from scheduler_core.convert.meta import object_name
-from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, SnapshotKind, build_snapshot, group_of
+from scheduler_core.convert import generic, json_text, kubectl, meta, snapshot_kinds
 from scheduler_core.decide.kube_scheduler_filters import VolumeAffinity
 from scheduler_core.errors import CoreError, ObjectError, SettingError
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -56,14 +51,14 @@ def snapshot_of(
     source: str,
     objects: Iterable[tuple[str, str, object]],
     skipped_kinds: frozenset[tuple[str, str]] = frozenset(),
-    kinds: Mapping[tuple[str, str], SnapshotKind] = KINDS,
+    kinds: Mapping[tuple[str, str], snapshot_kinds.SnapshotKind] = snapshot_kinds.KINDS,
 ) -> LoadedSnapshot:
     """Returns the snapshot of objects that were read from `source`, as `kinds` reads them.
 
     The caller reads `skipped_kinds`, by kind and API group, so no warning says that they are ignored. Raises a
     SnapshotFileError if an object cannot be read.
     """
-    entries: list[tuple[SnapshotKind, object]] = []
+    entries: list[tuple[snapshot_kinds.SnapshotKind, object]] = []
     ignored: Counter[str] = Counter()
     for kind, group, raw in objects:
         if (kind, group) in skipped_kinds:
@@ -74,7 +69,7 @@ def snapshot_of(
         else:
             _check_version(source, entry, raw)
             entries.append((entry, raw))
-    snapshot = read_from(source, lambda: build_snapshot(entries))
+    snapshot = read_from(source, lambda: snapshot_kinds.build_snapshot(entries))
     read_from(source, lambda: Settings.parse(snapshot.settings))
     warnings = [f"ignored {count} of kind {kind}" for kind, count in sorted(ignored.items())]
     if not snapshot.longhorn_nodes:
@@ -82,13 +77,13 @@ def snapshot_of(
     return LoadedSnapshot(snapshot, tuple(f"{source}: {warning}" for warning in warnings))
 
 
-def _check_version(source: str, kind: SnapshotKind, raw: Any) -> None:
+def _check_version(source: str, kind: snapshot_kinds.SnapshotKind, raw: Any) -> None:
     expected = f"{LONGHORN_NODES.group}/{LONGHORN_NODES.version}"
     version = raw.get("apiVersion") if isinstance(raw, dict) else None
     if kind.group == LONGHORN_NODES.group and version != expected:
         command = f"kubectl get {kind.kind.lower()}s.{LONGHORN_NODES.version}.{LONGHORN_NODES.group} -A -o yaml"
         raise SnapshotFileError(
-            f"{source}: {object_name(kind.label, raw)}: {version} is not read, {expected} is: {command}"
+            f"{source}: {meta.object_name(kind.label, raw)}: {version} is not read, {expected} is: {command}"
         )
 
 
@@ -97,20 +92,20 @@ def pod_in_file(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot, tuple[s
     workload with its kind. Raises a SnapshotFileError if the file cannot be read, or holds none or several pods.
     """
     pods: list[tuple[str, object]] = []
-    other_objects: list[tuple[SnapshotKind, object]] = []
+    other_objects: list[tuple[snapshot_kinds.SnapshotKind, object]] = []
     for kind, group, raw in read_objects(source):
-        entry = KINDS.get((group, kind))
-        if kind in WORKLOADS:
+        entry = snapshot_kinds.KINDS.get((group, kind))
+        if kind in snapshot_kinds.WORKLOADS:
             pods.append((kind, raw))
         elif entry is not None:
             other_objects.append((entry, raw))
     if len(pods) != 1:
         count = "no pod" if not pods else f"{len(pods)} pods"
-        expected = ", ".join(sorted(WORKLOADS))
+        expected = ", ".join(sorted(snapshot_kinds.WORKLOADS))
         raise SnapshotFileError(f"{source}: holds {count}, expected exactly one of {expected}")
     kind, raw = pods[0]
-    pod = read_from(source, lambda: read_pod(kind, raw))
-    return pod, read_from(source, lambda: build_snapshot(other_objects, base=snapshot)), (kind, raw)
+    pod = read_from(source, lambda: kubectl.read_pod(kind, raw))
+    return pod, read_from(source, lambda: snapshot_kinds.build_snapshot(other_objects, base=snapshot)), (kind, raw)
 
 
 def is_file(source: str) -> bool:
@@ -160,7 +155,7 @@ def _flatten(place: str, document: object) -> Iterator[tuple[str, str, object]]:
     if not isinstance(kind, str) or not kind:
         raise SnapshotFileError(f"{place}: is no Kubernetes object: it has no kind")
     api_version = document.get("apiVersion")
-    group = group_of(api_version if isinstance(api_version, str) else "v1")
+    group = snapshot_kinds.group_of(api_version if isinstance(api_version, str) else "v1")
     if not kind.endswith("List") or "items" not in document:
         yield kind, group, document
         return
@@ -296,7 +291,7 @@ def _read_generic(
 
 def _check_new(key: object, known: Mapping[Any, object], kind: str, raw: object) -> None:
     if key in known:
-        raise ObjectError(object_name(kind, raw), "", "is in the file twice")
+        raise ObjectError(meta.object_name(kind, raw), "", "is in the file twice")
 
 
 def _policy_warnings(state: GenericClusterState, pods: Iterable[generic.PendingPod], policy: Policy) -> Iterator[str]:
@@ -322,7 +317,7 @@ def _selects_namespaces(pending: generic.PendingPod) -> bool:
 
 _WORKLOAD_GROUPS: Final = frozenset({"apps", "batch"})
 SCHEDULING_KINDS: Final = frozenset(
-    {("Namespace", "")} | {(kind, group) for kind in WORKLOADS - {"Pod"} for group in _WORKLOAD_GROUPS}
+    {("Namespace", "")} | {(kind, group) for kind in snapshot_kinds.WORKLOADS - {"Pod"} for group in _WORKLOAD_GROUPS}
 )
 """Kinds by API group that this module reads, and decisions do not."""
 
@@ -336,7 +331,7 @@ class SchedulingObjects(Struct, frozen=True):
     workloads: Mapping[tuple[str, str, str], Any]
 
     @classmethod
-    def of(cls, objects: Iterable[tuple[str, str, Any]], pods: Iterable[Pod]) -> SchedulingObjects:
+    def of(cls, objects: Iterable[tuple[str, str, Any]], pods: Iterable[Pod]) -> "SchedulingObjects":
         """Reads the objects of a snapshot, except for its pods. Each is (kind, API group, undecoded object); other
         kinds are left out. Raises an ObjectError if an object cannot be read.
         """

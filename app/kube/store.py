@@ -16,8 +16,6 @@ Equal texts in different objects become one (`intern_texts`), which saves memory
 objects, and each occurrence was decoded into its own text.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sys
@@ -31,8 +29,7 @@ from msgspec import Struct, field, structs
 from app.kube.client import KubeClient
 from app.kube.reflector import CacheStatus, Decode, Key, Phase, Reflector, Timing
 from app.kube.resources import CONFIG_MAPS, Resource
-from scheduler_core.convert.kube import ConfigMap
-from scheduler_core.convert.meta import decode_json
+from scheduler_core.convert import kube, meta
 from scheduler_core.values import is_struct_type
 
 MAX_UNREADABLE_LISTED: Final = 50
@@ -261,7 +258,7 @@ class ConfigMapCache(Store):
 
 
 def _decode(raw: bytes | msgspec.Raw) -> tuple[Key, Mapping[str, str] | None]:
-    config_map = decode_json("ConfigMap", raw, ConfigMap)
+    config_map = meta.decode_json("ConfigMap", raw, kube.ConfigMap)
     return config_map.metadata.name, config_map.data or {}
 
 

@@ -4,8 +4,6 @@ For the latter the file is read a second time, only after an error: the error's 
 field's path in the object → the value's line and column.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import chain
 from typing import Any, Final

@@ -8,8 +8,6 @@ A timer looks at every connection once a second, which costs less than a timer f
 Refusals and hang-ups, whose number callers choose, have a log of their own, with few lines.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import resource

@@ -16,8 +16,6 @@ of it. So jobs of different urgency that share a cache must give way only where 
 competitors.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sys

@@ -11,8 +11,6 @@ A follower reads the Lease five times a second (one GET of one object) instead o
 go silent, and a release is noticed within that time. A leader writes once every `retry_period`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading
@@ -27,8 +25,7 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient, create_owned, one_line
 from app.kube.resources import LEASES
-from app.runtime import wait_at_most
-from app.runtime.logs import ProblemLog
+from app.runtime import logs, wait_at_most
 from scheduler_core.convert.leadership import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership import election
@@ -88,7 +85,7 @@ class Elector:
         self._stop_at: float | None = None
         self._client: KubeClient | None = None
         self._raw_lease = b""
-        self._trouble = ProblemLog(
+        self._trouble = logs.ProblemLog(
             log, "the Lease cannot be read or written", "the Lease can be read and written again"
         )
         self._loop: asyncio.AbstractEventLoop | None = None

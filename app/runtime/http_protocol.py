@@ -7,8 +7,6 @@ Each turn of the event loop is shared among the connections whose input is to be
 of every connection in one turn. Chunks of one byte make that 40,000 calls of the parser.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import deque
@@ -83,7 +81,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol, with limits."""
 
     def __init__(
-        self, connections: Connections, turns: ParserTurns, keeps_idle: Callable[[], bool], **uvicorn: Any
+        self, connections: Connections, turns: "ParserTurns", keeps_idle: Callable[[], bool], **uvicorn: Any
     ) -> None:
         super().__init__(**uvicorn)
         self._connections = connections

@@ -8,8 +8,6 @@
 The methods of a `Program` are called one after the other, in one task.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import ClassVar, Final, TypeAlias

@@ -7,8 +7,6 @@ A line is written at once into a pipe that has room for it. Where writing might 
 own, through a bounded queue, and never by the event loop. Lines that find the queue full are dropped and counted.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -21,8 +19,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from app.escaping import escape_invisible
-from app.settings import LogFormat
+from app import escaping, settings
 
 # The local variables of a failed request contain its pod, whose environment may hold secrets: neither format prints them.
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
@@ -34,7 +31,7 @@ MAX_ITEMS: Final = 64
 _MAX_DEPTH: Final = 8
 
 
-def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
+def configure(log_format: settings.LogFormat = "auto", level: str = "INFO") -> None:
     """Configures the logs of this process, including uvicorn's."""
     console = log_format == "console" or (log_format == "auto" and sys.stdout.isatty())
     shared: list[structlog.typing.Processor] = [
@@ -117,7 +114,7 @@ def limit_fields(_logger: object, _name: str, fields: structlog.typing.EventDict
 def escape_fields(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Escapes texts for a terminal; JSON has escapes of its own, as have the lists and maps of readable lines."""
     return {
-        escape_invisible(key): escape_invisible(value, "\n" if key == "exception" else "")
+        escaping.escape_invisible(key): escaping.escape_invisible(value, "\n" if key == "exception" else "")
         if isinstance(value, str)
         else value
         for key, value in fields.items()

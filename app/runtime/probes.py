@@ -2,8 +2,6 @@
 programs share. Whether requests about pods may be answered now is checked before a decision is made, and again before it is answered.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
@@ -91,7 +89,7 @@ def _log_metrics() -> Iterable[Metric]:
     yield CounterMetricFamily(f"{PREFIX}_log_lines_dropped", help_text, value=dropped_lines())
 
 
-def cache_metrics(statuses: Mapping[str, CacheStatus], now: float) -> Iterable[Metric]:
+def cache_metrics(statuses: "Mapping[str, CacheStatus]", now: float) -> Iterable[Metric]:
     """Returns the status of each reflector."""
     lists = CounterMetricFamily(f"{PREFIX}_cache_lists", "Complete lists of a kind", labels=["kind"])
     events = CounterMetricFamily(f"{PREFIX}_cache_events", "Watch events of a kind", labels=["kind"])

@@ -10,8 +10,6 @@ A name of another site may lead a browser to a loopback address (DNS rebinding),
 the service's own names are answered (`BrowserRules`). A script cannot give the request another Host, or a header that begins with Sec-.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
@@ -35,11 +33,9 @@ from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.escaping import escape_invisible
-from app.runtime import wait_at_most
+from app import escaping, settings
+from app.runtime import http_protocol, wait_at_most
 from app.runtime.connections import CallerLog, Connections, ServerMetrics, owner_of
-from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol, ParserTurns
-from app.settings import NO_BROWSER
 
 # Of the 30 s that a pod has to end. The rest is for the record of offers and the release of the Lease.
 SHUTDOWN_SECONDS: Final = 20
@@ -94,8 +90,8 @@ def freeze_heap() -> None:
 class _Server(uvicorn.Server):
     """A server that leaves signals to `serve`, and may speak TLS."""
 
-    def __init__(self, server: HttpServer, connections: Connections, turns: ParserTurns) -> None:
-        protocol = functools.partial(LimitedProtocol, connections, turns, server.keeps_idle)
+    def __init__(self, server: HttpServer, connections: Connections, turns: http_protocol.ParserTurns) -> None:
+        protocol = functools.partial(http_protocol.LimitedProtocol, connections, turns, server.keeps_idle)
         config = uvicorn.Config(
             BrowserRules(server.app, server.hosts),
             # uvicorn only calls it, with the arguments that follow.
@@ -106,7 +102,7 @@ class _Server(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_keep_alive=http_protocol.KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         super().__init__(config)
@@ -164,7 +160,7 @@ async def serve(service: Service, servers: Sequence[HttpServer]) -> None:
     listening: list[_Server] = []
     if servers:
         connections = Connections(ServerMetrics(servers[0].app.state.registry))
-        turns = ParserTurns()
+        turns = http_protocol.ParserTurns()
         listening = [_Server(server, connections, turns) for server in servers]
         tasks.add(asyncio.create_task(_serve_connections(listening, connections), name="servers"))
     try:
@@ -206,7 +202,7 @@ async def _serve_connections(servers: Sequence[_Server], connections: Connection
         await asyncio.gather(watching, *serving, return_exceptions=True)
 
 
-async def _drain(service: Service, signals: _Signals, tasks: set[asyncio.Task[None]]) -> None:
+async def _drain(service: Service, signals: "_Signals", tasks: set[asyncio.Task[None]]) -> None:
     """Drains until that is done, a second signal comes, or a task ends."""
     draining = asyncio.create_task(service.drain(), name="drain")
     await signals.wait_until(lambda: signals.counted >= 2, {draining, *tasks})
@@ -374,7 +370,7 @@ class BrowserRules:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         host = next((host for host in headers.getlist("host") if not self._answers_to(host)), None)
-        if host is not None and NO_BROWSER not in headers:
+        if host is not None and settings.NO_BROWSER not in headers:
             await self._refuse(host, scope, receive, send)
             return
         if scope["method"] not in {"GET", "HEAD"}:
@@ -398,7 +394,7 @@ class BrowserRules:
         return name in self._hosts or _is_address(name)
 
     async def _refuse(self, host: str, scope: Scope, receive: Receive, send: Send) -> None:
-        text = f"Host is {escape_invisible(host)}, which is no name of this service; see serve --allowed-host"
+        text = f"Host is {escaping.escape_invisible(host)}, which is no name of this service; see serve --allowed-host"
         client = scope.get("client")
         caller_log.warning(
             "refused request", client=owner_of(client[0]) if client else "", path=scope["path"], status=421, error=text

@@ -6,8 +6,6 @@ when something is refused, longest after a failure. One run without such a resul
 one key never stops the others.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from enum import StrEnum

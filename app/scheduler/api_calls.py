@@ -17,8 +17,6 @@ The pod is read first, so that the condition of a pod that was bound meanwhile, 
 the condition True, which the API server does itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable

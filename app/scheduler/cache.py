@@ -14,8 +14,6 @@ binding it has failed. A pod that is seen without a node ends nothing: that even
 too, until the second watch shows that, or a later pod of the name, or the first watch shows that the pod is gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -32,14 +30,11 @@ from app.kube.reflector import Timing
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.generic import PendingPod, pod_on_node
-from scheduler_core.decide.decision import Competing, FilterOptions
-from scheduler_core.decide.score_facts import PlanCache
+from scheduler_core.decide import decision, score_facts
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic import cluster_state, rule_registry, scheduler
 from scheduler_core.generic.policy import Policy, kinds_read
-from scheduler_core.generic.rule_registry import SERVICES
-from scheduler_core.generic.scheduler import FactsFor
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
@@ -52,7 +47,7 @@ _PODS: Final = "pods"
 
 def kinds_required(policy: Policy) -> frozenset[str]:
     """Returns the kinds that a policy needs; nodes, services and pods always, and Longhorn's kinds as one."""
-    kinds = SERVICES | kinds_read(policy)
+    kinds = rule_registry.SERVICES | kinds_read(policy)
     return kinds | {LONGHORN} if policy.reads_longhorn else kinds
 
 
@@ -84,7 +79,7 @@ class SchedulerCache:
         timing: Timing,
         *,
         stale_after: float,
-        new_longhorn_cache: Callable[[], LonghornCache] | None = None,
+        new_longhorn_cache: "Callable[[], LonghornCache] | None" = None,
     ) -> None:
         self._scheduler_name = scheduler_name
         self._take_pod = take_pod
@@ -95,11 +90,11 @@ class SchedulerCache:
         self.longhorn: LonghornCache | None = None
         self._caught_up: LonghornCache | None = None
         self._longhorn_changed = asyncio.Event()
-        self.want(SERVICES)
+        self.want(rule_registry.SERVICES)
 
     def want(self, kinds: frozenset[str]) -> None:
         """Watches these kinds from now on, and no others; nodes, services and pods are always watched."""
-        self.objects.want((kinds - {LONGHORN}) | SERVICES)
+        self.objects.want((kinds - {LONGHORN}) | rule_registry.SERVICES)
         new_cache = self._new_longhorn_cache if LONGHORN in kinds else None
         if (new_cache is None) != (self.longhorn is None):
             self.longhorn = None if new_cache is None else new_cache()
@@ -108,7 +103,7 @@ class SchedulerCache:
 
     def problem_of(self, kinds: frozenset[str]) -> str:
         """Returns why these kinds cannot be used now, "" if they can."""
-        problem = self.objects.problem_of((kinds - {LONGHORN}) | SERVICES)
+        problem = self.objects.problem_of((kinds - {LONGHORN}) | rule_registry.SERVICES)
         if problem or LONGHORN not in kinds:
             return problem
         if self.longhorn is None:
@@ -117,7 +112,7 @@ class SchedulerCache:
             return self.longhorn.cache.problem
         return "" if self._caught_up is self.longhorn else "Longhorn's objects not caught up with yet"
 
-    def state(self) -> GenericClusterState:
+    def state(self) -> cluster_state.GenericClusterState:
         return self.objects.state()
 
     async def run(self) -> None:
@@ -135,7 +130,7 @@ class SchedulerCache:
                     task = None if running is None else tasks.create_task(self._watch(running), name=LONGHORN)
                 await self._longhorn_changed.wait()
 
-    async def _watch(self, longhorn: LonghornCache) -> None:
+    async def _watch(self, longhorn: "LonghornCache") -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(longhorn.cache.run())
             await longhorn.cache.wait_for_sync()
@@ -222,7 +217,7 @@ class LonghornCache:
         cache: kept current by its own `run`, which the caller runs
     """
 
-    def __init__(self, cache: ClusterCache, options: FilterOptions, now: Callable[[], datetime]) -> None:
+    def __init__(self, cache: ClusterCache, options: decision.FilterOptions, now: Callable[[], datetime]) -> None:
         self.cache = cache
         self._now = now
         self._evaluator = Evaluator(cache, options)
@@ -256,7 +251,7 @@ class LonghornCache:
         """
         await self._evaluator.fetch_missing(pending.pod)
 
-    def facts_for(self, pending: PendingPod, assumed: Changes) -> FactsFor:
+    def facts_for(self, pending: PendingPod, assumed: Changes) -> scheduler.FactsFor:
         """Returns how to compute facts about a pod's volumes. `assumed` puts the assumed pods on their nodes; see
         `binding_changes`.
         """
@@ -276,13 +271,13 @@ def _shows_binding(shown: Pod, bound: Pod) -> bool:
 class LonghornSnapshot:
     """Longhorn's objects in a snapshot, whose pods are bound one by one."""
 
-    def __init__(self, snapshot: Snapshot, options: FilterOptions, now: datetime) -> None:
+    def __init__(self, snapshot: Snapshot, options: decision.FilterOptions, now: datetime) -> None:
         self._now = now
         self._facts = _FactsEvaluator(options)
         # Only pods will change. A kind that the file does not list stays unknown.
         self._state = ClusterState.of(View.of(replace(snapshot, pods=HashTrieMap(snapshot.pods)), now))
 
-    def facts_for(self, pending: PendingPod) -> FactsFor:
+    def facts_for(self, pending: PendingPod) -> scheduler.FactsFor:
         return self._facts.of(pending, self._state)
 
     def bind(self, pending: PendingPod, node: str) -> None:
@@ -292,15 +287,15 @@ class LonghornSnapshot:
 class _FactsEvaluator:
     """Computes facts, with caches that outlive one decision."""
 
-    def __init__(self, options: FilterOptions) -> None:
+    def __init__(self, options: decision.FilterOptions) -> None:
         self._options = options
         self._contention = Contention()
         self._equivalence = EquivalenceCache()
-        self._plans = PlanCache()
+        self._plans = score_facts.PlanCache()
 
-    def of(self, pending: PendingPod, state: ClusterState) -> FactsFor:
+    def of(self, pending: PendingPod, state: ClusterState) -> scheduler.FactsFor:
         """Returns how to compute facts about a pod's volumes in this state."""
-        contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
+        contenders = decision.Competing(state.demand, Ledger(), self._contention, self._equivalence)
         return lambda names: self._plans.longhorn_facts(pending.pod, names, state, self._options, contenders)
 
 

@@ -1,15 +1,13 @@
 """The decision about a pod by a policy, and the what-if, which schedules the pending pods of a snapshot one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
+from scheduler_core import errors, values
 from scheduler_core.convert.generic import PendingPod
-from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import (
     Policy,
@@ -22,7 +20,6 @@ from scheduler_core.generic.policy import (
 )
 from scheduler_core.generic.scheduler import FactsFor, ScheduleResult, SelectHost, schedule
 from scheduler_core.model.kube import Pod
-from scheduler_core.values import replace
 
 if TYPE_CHECKING:
     from app.scheduler.cache import LonghornSnapshot
@@ -43,7 +40,7 @@ def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     closed = node_refusals(pod, state, policy) if unsupported is UnsupportedMode.REFUSE else {}
     open_nodes = [name for name in state.node_names if name not in closed] if closed else None
     result = schedule(pod, open_nodes, state, policy, select_host, facts_for)
-    return replace(result, unavailable={**result.unavailable, **closed}) if closed else result
+    return values.replace(result, unavailable={**result.unavailable, **closed}) if closed else result
 
 
 class PlacedPod(Struct, frozen=True, rename={"best": "equallyGood"}):
@@ -86,7 +83,7 @@ def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
     state: GenericClusterState,
     policy: Policy,
     select_host: SelectHost,
-    longhorn: LonghornSnapshot | None,
+    longhorn: "LonghornSnapshot | None",
     unsupported: UnsupportedMode = UnsupportedMode.WARN,
 ) -> WhatIfReport:
     """Schedules the pods in their order, and binds each before the next decision."""
@@ -103,7 +100,7 @@ def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
         facts_for = None if longhorn is None else longhorn.facts_for(pending)
         try:
             result = decide(pending.pod, state, policy, select_host, facts_for, unsupported)
-        except ResolutionError as error:
+        except errors.ResolutionError as error:
             unplaced.append(UnplacedPod(name, str(error), {str(error): len(state.node_names)}))
             continue
         if not result.node:

@@ -8,8 +8,6 @@ answer.
 `SchedulerLifecycle` is the program; `run_scheduler` connects it to the cluster and serves it.
 """
 
-from __future__ import annotations
-
 import random
 import socket
 from collections.abc import Callable
@@ -24,12 +22,9 @@ from msgspec import Struct, field
 from app.kube.client import CallLimits, KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
+from app.runtime import leader_loop, logs, probes, server
 from app.runtime.decision_thread import DecisionThread
 from app.runtime.elector import Elector
-from app.runtime.leader_loop import Program
-from app.runtime.logs import ProblemLog
-from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
-from app.runtime.server import HttpServer, serve
 from app.scheduler.api_calls import PodReporter, SchedulerMetrics
 from app.scheduler.cache import LonghornCache
 from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
@@ -55,7 +50,7 @@ class SchedulerOptions(Struct, frozen=True):
     limits: CallLimits = field(default_factory=CallLimits)  # of Bindings, conditions and watches, and again of Events
 
 
-class SchedulerLifecycle(Program):
+class SchedulerLifecycle(leader_loop.Program):
     """Owner of the decision whether this process schedules."""
 
     # A successor may start at once: it reads from the cluster which pods are bound, and no pod can be bound twice.
@@ -64,17 +59,17 @@ class SchedulerLifecycle(Program):
     def __init__(self, scheduler: GenericScheduler, elector: Elector, metrics: SchedulerMetrics) -> None:
         super().__init__(elector, log)
         self._scheduler = scheduler
-        self._trouble = ProblemLog(log, "trouble", "trouble is over")
+        self._trouble = logs.ProblemLog(log, "trouble", "trouble is over")
         metrics.add_gauge("leading", "Whether this process schedules", lambda: float(self.leading))
 
-    def readiness(self) -> LeaderHealth:
+    def readiness(self) -> probes.LeaderHealth:
         """Returns that the process could schedule, and whether it leads. Raises an UnavailableError if the cluster is
         not known well enough to schedule.
         """
         problem = self._scheduler.problem
         if problem:
-            raise UnavailableError(f"not ready: {problem}")
-        return LeaderHealth(status="ok", role="leader" if self.leading else "follower")
+            raise probes.UnavailableError(f"not ready: {problem}")
+        return probes.LeaderHealth(status="ok", role="leader" if self.leading else "follower")
 
     def log_failure(self, error: BaseException) -> None:
         process_log.error("the scheduler has failed", exc_info=error)
@@ -130,8 +125,8 @@ async def run_scheduler(
         on_connect()
         metrics = SchedulerMetrics()
         lifecycle = build_lifecycle(client, config, options, metrics)
-        app = probe_application(lifecycle.readiness, metrics.registry, LeaderHealth)
-        await serve(lifecycle, [HttpServer(app, listener)] if listener is not None else [])
+        app = probes.probe_application(lifecycle.readiness, metrics.registry, probes.LeaderHealth)
+        await server.serve(lifecycle, [server.HttpServer(app, listener)] if listener is not None else [])
 
 
 def build_lifecycle(

@@ -8,8 +8,6 @@ One pod is decided at a time, in the decision thread, so that other tasks go on.
 Nothing here needs to outlive the process: pending and bound pods are read from the cluster.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable

@@ -10,8 +10,6 @@ changes in a busy cluster, and an unschedulable pod must not be tried all the ti
 as one after it, because the attempt may have begun before the change.
 """
 
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Final
 

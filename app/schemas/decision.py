@@ -2,8 +2,6 @@
 `/state`; and what is wrong with a value that pydantic refuses, in this program's words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Self
@@ -13,17 +11,8 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, to_json
 
 from app import API_VERSION
-from scheduler_core.decide.decision import (
-    MAX_DECISIONS,
-    MAX_OFFERED,
-    MAX_REASONS,
-    DecisionOutcome,
-    DecisionPage,
-    DecisionQuery,
-)
-from scheduler_core.decide.explain import Explanation
-from scheduler_core.model import longhorn
-from scheduler_core.model.kube import Pod
+from scheduler_core.decide import decision, explain
+from scheduler_core.model import kube, longhorn
 from scheduler_core.model.verdict import Verdict
 from scheduler_core.packing.budget import give_way
 from scheduler_core.volumes.resolve import PodVolume
@@ -183,7 +172,7 @@ class ExplainAnswer(Answer):
     nodes: dict[str, NodeAnswer]
 
 
-def explain_answer(pod: Pod, explanation: Explanation) -> ExplainAnswer:
+def explain_answer(pod: kube.Pod, explanation: explain.Explanation) -> ExplainAnswer:
     """Returns an explanation as data; nodes in the order asked."""
     nodes: dict[str, NodeAnswer] = {}
     for name, verdict in zip(explanation.decision.candidates, explanation.verdicts, strict=True):
@@ -191,7 +180,7 @@ def explain_answer(pod: Pod, explanation: Explanation) -> ExplainAnswer:
     return _answer(pod, explanation, nodes)
 
 
-def explain_json(pod: Pod, explanation: Explanation) -> list[bytes]:
+def explain_json(pod: kube.Pod, explanation: explain.Explanation) -> list[bytes]:
     """Returns `explain_answer` as pieces of JSON text, one for each node: that of thousands at once would take too long."""
     head = _answer(pod, explanation, {}).model_dump_json(by_alias=True).removesuffix("}}").encode()
     nodes: dict[str, bytes] = {}
@@ -202,7 +191,7 @@ def explain_json(pod: Pod, explanation: Explanation) -> list[bytes]:
     return [head, *nodes.values(), b"}}"]
 
 
-def _answer(pod: Pod, explanation: Explanation, nodes: dict[str, NodeAnswer]) -> ExplainAnswer:
+def _answer(pod: kube.Pod, explanation: explain.Explanation, nodes: dict[str, NodeAnswer]) -> ExplainAnswer:
     return ExplainAnswer.of(
         explanation,
         pod=pod.key,
@@ -269,15 +258,15 @@ class DecisionParameters(Answer):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    limit: int = Field(default=100, ge=1, le=MAX_DECISIONS, description="the most entries of the answer")
+    limit: int = Field(default=100, ge=1, le=decision.MAX_DECISIONS, description="the most entries of the answer")
     before: int | None = Field(default=None, ge=0, description="only decisions with a smaller `number`")
     namespace: str | None = Field(default=None, description="only of pods in this namespace")
     pod: str | None = Field(default=None, description="only of pods with this name")
-    outcome: DecisionOutcome | None = Field(default=None, description="only with this outcome")
+    outcome: decision.DecisionOutcome | None = Field(default=None, description="only with this outcome")
 
     @property
-    def query(self) -> DecisionQuery:
-        return DecisionQuery(self.limit, self.before, self.namespace, self.pod, self.outcome)
+    def query(self) -> decision.DecisionQuery:
+        return decision.DecisionQuery(self.limit, self.before, self.namespace, self.pod, self.outcome)
 
 
 class DecisionAnswer(Answer):
@@ -288,15 +277,15 @@ class DecisionAnswer(Answer):
     verb: str = Field(description="filter or preempt")
     pod: str = Field(description="namespace/name")
     uid: str
-    outcome: DecisionOutcome = Field(
+    outcome: decision.DecisionOutcome = Field(
         description="fits: on some node; refused: on every node; error: the pod cannot be decided about"
     )
     observed: bool = Field(description="whether refusals were only counted and logged: the answer named every node")
     nodes: int = Field(description="number of nodes in the request")
     fits: int = Field(description="number of nodes that fit")
-    offered: list[str] = Field(description=f"those nodes, in the order of the request; at most {MAX_OFFERED}")
+    offered: list[str] = Field(description=f"those nodes, in the order of the request; at most {decision.MAX_OFFERED}")
     refused: dict[str, int] = Field(
-        description=f"numbers of nodes by the reason of their refusal, the most frequent first; at most {MAX_REASONS}"
+        description=f"numbers of nodes by the reason of their refusal, the most frequent first; at most {decision.MAX_REASONS}"
     )
     error: str = Field(description="why the pod cannot be decided about; empty if it can")
     milliseconds: float = Field(description="from the decoded request to the decision")
@@ -308,13 +297,13 @@ class DecisionListAnswer(Answer):
     api_version: str = Field(default=API_VERSION)
     kind: str = "DecisionList"
     recorded: int = Field(
-        description=f"number of decisions since the process began; the latest {MAX_DECISIONS} are kept"
+        description=f"number of decisions since the process began; the latest {decision.MAX_DECISIONS} are kept"
     )
     next_before: int | None = Field(description="`before` of the next page; null on the last page")
     items: list[DecisionAnswer]
 
 
-def decision_list_answer(page: DecisionPage) -> DecisionListAnswer:
+def decision_list_answer(page: decision.DecisionPage) -> DecisionListAnswer:
     """Returns a page of decisions as data."""
     items = [
         DecisionAnswer.of(entry, pod=f"{entry.namespace}/{entry.pod}", refused=dict(entry.refused))

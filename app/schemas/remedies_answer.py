@@ -1,7 +1,5 @@
 """A remedy with its commands, where kubectl can do it; the fields are the keys of its JSON."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

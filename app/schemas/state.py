@@ -1,7 +1,5 @@
 """The cluster's state, demand and offers as plain data: the stable JSON of `/state`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final
 

@@ -10,8 +10,6 @@ a request only where the StorageClass allows expansion. Longhorn grows all repli
 space for it, also together with the other growth that counts, by volume name.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -22,10 +20,9 @@ from msgspec import Struct, field
 from scheduler_core.disk_schedule.allocation import claims
 from scheduler_core.disk_schedule.disk_space import account
 from scheduler_core.disk_schedule.reconcile import limit_of
-from scheduler_core.longhorn.csi_driver import DRIVER, csi_size
+from scheduler_core.longhorn import csi_driver, volume_validation
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space, scheduling_limit
-from scheduler_core.longhorn.volume_validation import can_grow
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import Snapshot
@@ -140,7 +137,7 @@ def requested_size(handle: str, persistent_volumes: Iterable[str], replicas: Rep
 def _request(persistent_volume: str, snapshot: Snapshot) -> int:
     """Returns what a PersistentVolume's claim requests, 0 if it needs no growth."""
     volume = snapshot.persistent_volumes.get(persistent_volume)
-    if volume is None or volume.driver != DRIVER or volume.claim is None:
+    if volume is None or volume.driver != csi_driver.DRIVER or volume.claim is None:
         return 0
     claim = snapshot.claims.get(volume.claim[:2])
     if (
@@ -153,7 +150,7 @@ def _request(persistent_volume: str, snapshot: Snapshot) -> int:
     request = claim.spec.request or 0
     # The minimum of other file systems is smaller, and a volume has at least that of its own.
     # A PersistentVolume that was created by hand may be larger than its claim requests.
-    return csi_size(request, "") if request > volume.capacity else 0
+    return csi_driver.csi_size(request, "") if request > volume.capacity else 0
 
 
 class Growth(Struct):
@@ -196,5 +193,5 @@ class Growth(Struct):
             return False
         disk, space = located
         has_schedule = effective_schedule(disk, self.snapshot.disk_schedules) is not None
-        allowed = not increase or has_schedule or can_grow(disk, self.settings, increase)
+        allowed = not increase or has_schedule or volume_validation.can_grow(disk, self.settings, increase)
         return allowed and (not increase or increase + self.by_disk[uuid] <= space.free)

@@ -7,8 +7,6 @@ have changed. `View.of` on the same objects returns an equal view.
 A change of Longhorn's settings or of a backing image concerns every disk. It is rare, so the whole view is then built again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime

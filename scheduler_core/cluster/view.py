@@ -5,8 +5,6 @@ cluster are persistent maps. So the next view shares every unchanged entry with 
 requests go on reading.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import datetime
 from operator import attrgetter
@@ -46,19 +44,19 @@ def group_by_key(
 
 
 def add_member(
-    groups: HashTrieMap[_Key, tuple[_Value, ...]], key: _Key, member: _Value, order: Callable[[_Value], Any]
-) -> HashTrieMap[_Key, tuple[_Value, ...]]:
+    groups: "HashTrieMap[_Key, tuple[_Value, ...]]", key: _Key, member: _Value, order: Callable[[_Value], Any]
+) -> "HashTrieMap[_Key, tuple[_Value, ...]]":
     """Returns the groups with one more member, sorted by `order`."""
     return groups.insert(key, tuple(sorted((*(groups.get(key) or ()), member), key=order)))
 
 
 def discard_member(
-    groups: HashTrieMap[_Key, tuple[_Value, ...]], key: _Key, member: _Value
-) -> HashTrieMap[_Key, tuple[_Value, ...]]:
+    groups: "HashTrieMap[_Key, tuple[_Value, ...]]", key: _Key, member: _Value
+) -> "HashTrieMap[_Key, tuple[_Value, ...]]":
     return put(groups, key, tuple(entry for entry in groups.get(key) or () if entry != member) or None)
 
 
-def put(entries: HashTrieMap[_Key, _Value], key: _Key, value: _Value | None) -> HashTrieMap[_Key, _Value]:
+def put(entries: "HashTrieMap[_Key, _Value]", key: _Key, value: _Value | None) -> "HashTrieMap[_Key, _Value]":
     """Returns the map with this value, or without the key if the value is None."""
     return entries.discard(key) if value is None else entries.insert(key, value)
 
@@ -76,7 +74,9 @@ class Grouping(Struct, frozen=True):
         pairs = ((key, self.member(entry)) for entry in objects for key in self.keys(entry))
         return group_by_key(pairs, self.order)
 
-    def replace(self, groups: HashTrieMap[Any, Any], old: object | None, new: object | None) -> HashTrieMap[Any, Any]:
+    def replace(
+        self, groups: "HashTrieMap[Any, Any]", old: object | None, new: object | None
+    ) -> "HashTrieMap[Any, Any]":
         """Returns the groups after one object has changed; None where it did not exist, or exists no longer."""
         for key in self.keys(old) if old is not None else ():
             groups = discard_member(groups, key, self.member(old))
@@ -125,27 +125,29 @@ class Indexes(Struct):
     """Look-ups over a snapshot, all derived from it. Those of a view never change: `update.py` changes a copy."""
 
     # By disk UUID, the placed replicas that the node's status does not list yet, or lists smaller.
-    unlisted_replicas: HashTrieMap[str, Replicas]
+    unlisted_replicas: "HashTrieMap[str, Replicas]"
     free_space: Mapping[str, FreeSpace]  # by Longhorn node, the bytes that each disk can still take
     # By the claim that a PersistentVolume's claimRef names, the names of such volumes, sorted.
-    volumes_by_claim_ref: HashTrieMap[ClaimRef, tuple[str, ...]]
+    volumes_by_claim_ref: "HashTrieMap[ClaimRef, tuple[str, ...]]"
     # By storage class, the free PersistentVolumes that a claim may be bound to, smallest first.
-    available_volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
-    pods_by_claim: HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]  # the pods that mount a claim, sorted by name
+    available_volumes: "HashTrieMap[str, tuple[kube.PersistentVolume, ...]]"
+    pods_by_claim: "HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]"  # the pods that mount a claim, sorted by name
     pods_to_schedule: int  # how many pods with claims kube-scheduler has neither decided about nor refused yet
     # By disk UUID, the replicas whose spec names that disk, sorted by name.
-    replicas_by_disk: HashTrieMap[str, Replicas]
-    node_of_disk: HashTrieMap[str, str]  # by disk UUID, the Longhorn node that lists the disk
+    replicas_by_disk: "HashTrieMap[str, Replicas]"
+    node_of_disk: "HashTrieMap[str, str]"  # by disk UUID, the Longhorn node that lists the disk
     # By Longhorn volume, the names of its PersistentVolumes, sorted.
-    volumes_by_handle: HashTrieMap[str, tuple[str, ...]]
+    volumes_by_handle: "HashTrieMap[str, tuple[str, ...]]"
     # By PersistentVolume, its VolumeAttachments, sorted by name.
-    attachments: HashTrieMap[str, tuple[kube.VolumeAttachment, ...]]
-    requested_sizes: HashTrieMap[str, int]  # by Longhorn volume, the size that its claim requests beyond what it has
-    growing_volumes: HashTrieMap[str, longhorn.Volume]  # by name, the volumes whose growth counts, with their new size
-    growth: HashTrieMap[str, int]  # by disk UUID, the bytes that they grow by
+    attachments: "HashTrieMap[str, tuple[kube.VolumeAttachment, ...]]"
+    requested_sizes: "HashTrieMap[str, int]"  # by Longhorn volume, the size that its claim requests beyond what it has
+    growing_volumes: (
+        "HashTrieMap[str, longhorn.Volume]"  # by name, the volumes whose growth counts, with their new size
+    )
+    growth: "HashTrieMap[str, int]"  # by disk UUID, the bytes that they grow by
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Indexes:
+    def of(cls, cluster: Cluster) -> "Indexes":
         """Builds all indexes."""
         snapshot = cluster.snapshot
         nodes = cluster.nodes.values()
@@ -217,7 +219,7 @@ class View(Struct, frozen=True):
     indexes: Indexes
 
     @classmethod
-    def of(cls, snapshot: Snapshot, now: datetime, version: int = 0, settings: Settings | None = None) -> View:
+    def of(cls, snapshot: Snapshot, now: datetime, version: int = 0, settings: Settings | None = None) -> "View":
         """Builds the view of a snapshot taken at `now`; `settings` replaces those of the snapshot.
 
         Raises:

@@ -7,8 +7,6 @@ a disk's replicas by label, and writes nodeID and diskPath again for any replica
 left alone. A dry run that creates `convert/installed_objects.py: probe_replica` asks only whether the guard answers.
 """
 
-from __future__ import annotations
-
 from base64 import b64encode
 from typing import Any, Final
 

@@ -7,8 +7,6 @@ the kind `diskschedules.longhorn.io`, with different contracts (docs/disk-schedu
 `status.storageAvailable`; only longhorn-manager's objects have a Longhorn node as owner, and the condition Ready.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any, Final
@@ -19,15 +17,13 @@ from scheduler_core.convert.fields import value_at
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json, stored_body
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
+from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
-from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import DISK_LABEL, NODE_LABEL, VOLUME_LABEL
-from scheduler_core.model.quantity import MAX_BYTES
 
-VOLUME_OF_REPLICA: Final = value_at("Replica.longhorn.io", f"metadata.labels[{VOLUME_LABEL}]", "")
+VOLUME_OF_REPLICA: Final = value_at("Replica.longhorn.io", f"metadata.labels[{longhorn.VOLUME_LABEL}]", "")
 
 
-def is_owned_by_longhorn(metadata: Metadata, conditions: Iterable[Condition]) -> bool:
+def is_owned_by_longhorn(metadata: Metadata, conditions: Iterable[kube.Condition]) -> bool:
     """Whether longhorn-manager's own controller answers a DiskSchedule; a new one has no condition yet."""
     owners = metadata.owner_references or ()
     return any(owner.kind == "Node" for owner in owners) or any(each.type == "Ready" for each in conditions)
@@ -58,7 +54,7 @@ def read_size(value: object) -> int | None:
 
 def read_integer(value: object) -> int | None:
     """A number of bytes as Longhorn reports it, which may be negative."""
-    usable = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_BYTES
+    usable = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= quantity.MAX_BYTES
     return value if usable and isinstance(value, int) else None
 
 
@@ -97,7 +93,7 @@ class DiskSchedule(Wire):
     status: Any = None
 
 
-_NO_CONDITIONS: Final[tuple[Condition, ...]] = ()
+_NO_CONDITIONS: Final[tuple[kube.Condition, ...]] = ()
 _CONDITIONS: Final = value_at(
     "Volume.longhorn.io", "status.conditions", _NO_CONDITIONS, conditions, needs_metadata=False
 )
@@ -199,7 +195,7 @@ def _storage_sum(status: Mapping[str, Any], faults: list[Fault]) -> int:
     return size or 0
 
 
-def _conditions(status: Mapping[str, Any], faults: list[Fault]) -> tuple[Condition, ...]:
+def _conditions(status: Mapping[str, Any], faults: list[Fault]) -> tuple[kube.Condition, ...]:
     try:
         return conditions(msgspec.convert(status.get("conditions"), list[WireCondition] | None))
     except msgspec.ValidationError as error:
@@ -260,7 +256,7 @@ def backing_image_copies(raw: bytes | msgspec.Raw) -> model.BackingImageCopies |
     )
 
 
-def volume_condition(raw: bytes | msgspec.Raw, kind: str) -> Condition | None:
+def volume_condition(raw: bytes | msgspec.Raw, kind: str) -> kube.Condition | None:
     """A condition of a volume, None if it is absent or cannot be read."""
     try:
         entries = _CONDITIONS.decode(raw)
@@ -338,7 +334,7 @@ def _gibibytes(size: int) -> str:
     return f"{size / 1024**3:.1f}".removesuffix(".0") + "Gi"
 
 
-def with_volume_condition(raw: bytes, condition: Condition) -> Json:
+def with_volume_condition(raw: bytes, condition: kube.Condition) -> Json:
     """The body for the volume's status subresource, with one condition set and everything else as read in `raw`."""
     body = stored_body(raw)
     status = _object_field(body, "status")
@@ -346,7 +342,7 @@ def with_volume_condition(raw: bytes, condition: Condition) -> Json:
     return {**body, "status": {**status, "conditions": [*others, *_condition_list(status, (condition,))]}}
 
 
-def _condition_list(before: Mapping[str, Any], desired: tuple[Condition, ...]) -> list[Json]:
+def _condition_list(before: Mapping[str, Any], desired: tuple[kube.Condition, ...]) -> list[Json]:
     current = {entry.get("type"): entry for entry in reversed(_condition_entries(before))}
     return [
         {
@@ -384,7 +380,7 @@ def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None
     if place is not None:
         spec["nodeID"], spec["diskID"], spec["diskPath"] = place
         # Longhorn counts replicas by label.
-        place_labels = {NODE_LABEL: spec["nodeID"], DISK_LABEL: spec["diskID"]}
+        place_labels = {longhorn.NODE_LABEL: spec["nodeID"], longhorn.DISK_LABEL: spec["diskID"]}
         metadata = {**metadata, "labels": {**_object_field(metadata, "labels"), **place_labels}}
     if size is not None:
         spec["volumeSize"] = str(size)

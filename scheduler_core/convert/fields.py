@@ -24,8 +24,6 @@ The constructor of these three fields is:
         return model(part_spec.nodeID or "", (part_metadata.labels or {}).get("longhornnode") or "", value_size)
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cached_property
@@ -67,7 +65,7 @@ class Fields(Generic[_Model]):
         /,
         *,
         needs_metadata: bool = True,
-        **conversions: Callable[..., Any] | Fields[Any] | tuple[Any, ...],
+        **conversions: "Callable[..., Any] | Fields[Any] | tuple[Any, ...]",
     ) -> None:
         self.kind = kind
         self._model: Any = model
@@ -75,7 +73,7 @@ class Fields(Generic[_Model]):
         self._conversions = conversions
 
     @classmethod
-    def by_hand(cls, kind: str, wire: type[_Wire], construct: Callable[[_Wire], _Model]) -> Fields[_Model]:
+    def by_hand(cls, kind: str, wire: type[_Wire], construct: Callable[[_Wire], _Model]) -> "Fields[_Model]":
         """The same for a wire type that is written by hand."""
         fields = cls.__new__(cls)
         fields.kind = kind
@@ -83,7 +81,7 @@ class Fields(Generic[_Model]):
         fields.construct = construct
         return fields
 
-    def extend(self, **conversions: Callable[..., Any] | Fields[Any] | tuple[Any, ...]) -> Fields[_Model]:
+    def extend(self, **conversions: "Callable[..., Any] | Fields[Any] | tuple[Any, ...]") -> "Fields[_Model]":
         return Fields(
             self.kind, self._model, needs_metadata=self._needs_metadata, **{**self._conversions, **conversions}
         )

@@ -8,8 +8,6 @@ The annotation that nudges a pod makes kube-scheduler retry it. The condition Po
 as kube-scheduler writes it (schedule_one.go: updatePod, podutil.UpdatePodCondition).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

@@ -6,8 +6,6 @@ refuses every node. Without it, kube-scheduler chooses a node, and Longhorn refu
 tag does not exist"), so that nothing is left of it, and the pod never starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Annotated, Any, Final
@@ -21,15 +19,7 @@ from scheduler_core.convert.meta import Metadata, Wire, WireCondition, condition
 from scheduler_core.convert.pod_constraints import WireResources
 from scheduler_core.errors import ObjectError
 from scheduler_core.leadership.endpoint_slice import EXTENDER_WITH_TLS, PLACEMENT_GUARD
-from scheduler_core.model.constraints import EXTENDER_RESOURCE
-from scheduler_core.model.installation import (
-    HeldLease,
-    InstalledPod,
-    Permission,
-    SchedulingFailure,
-    ServiceAddress,
-)
-from scheduler_core.model.kube import FINISHED_PHASES, SELECTED_NODE_ANNOTATION, condition
+from scheduler_core.model import constraints, installation, kube
 
 # The extender's port in its manifests, with TLS, too.
 _HTTP_PORT: Final = "http"
@@ -55,7 +45,7 @@ _Containers = list[_Container] | None
 
 
 def _is_ready(entries: list[WireCondition] | None) -> bool:
-    return condition(conditions(entries), "Ready").status == "True"
+    return kube.condition(conditions(entries), "Ready").status == "True"
 
 
 def _port_for(name: str) -> Callable[[_Containers, _Containers], int]:
@@ -88,7 +78,10 @@ def _requests_extender(containers: _Containers, init_containers: _Containers) ->
     resources = [container.resources for container in (*(containers or ()), *(init_containers or ()))]
     # A limit without a request is a request of that size.
     return any(
-        EXTENDER_RESOURCE in (entries or {}) for each in resources if each for entries in (each.requests, each.limits)
+        constraints.EXTENDER_RESOURCE in (entries or {})
+        for each in resources
+        if each
+        for entries in (each.requests, each.limits)
     )
 
 
@@ -98,8 +91,8 @@ def _claims(metadata: Metadata, volumes: list[Any] | None) -> tuple[str, ...]:
 
 _POD: Final = Fields(
     "Pod",
-    InstalledPod,
-    live=(lambda deleted, phase: deleted is None and phase not in FINISHED_PHASES, str | None, str | None),
+    installation.InstalledPod,
+    live=(lambda deleted, phase: deleted is None and phase not in kube.FINISHED_PHASES, str | None, str | None),
     ready=_is_ready,
     port=_http_port,
     probe_port=_port_for(_PROBE_PORT),
@@ -117,7 +110,7 @@ def command_line(raw: bytes | msgspec.Raw) -> list[str]:
     return _command_line(containers[0]) if containers else []
 
 
-held_lease: Final = Fields("Lease", HeldLease).decode
+held_lease: Final = Fields("Lease", installation.HeldLease).decode
 
 
 class _ServicePort(Wire):
@@ -127,13 +120,13 @@ class _ServicePort(Wire):
 
 service_address: Final = Fields(
     "Service",
-    ServiceAddress,
+    installation.ServiceAddress,
     port=(lambda ports: ports[0].port if ports else 0, list_of(_ServicePort)),
     tls=(lambda ports: bool(ports) and ports[0].name == EXTENDER_WITH_TLS.port_name, list_of(_ServicePort)),
 ).decode
 
 
-scheduling_failure: Final = Fields("Event", SchedulingFailure, needs_metadata=False).decode
+scheduling_failure: Final = Fields("Event", installation.SchedulingFailure, needs_metadata=False).decode
 """An event of the reason FailedScheduling."""
 
 csi_driver_tracks_capacity: Final = value_at(
@@ -154,7 +147,7 @@ _IMAGE: Final = "registry.k8s.io/pause:3.10"
 
 
 def _waiting_message(entries: list[WireCondition] | None) -> str:
-    scheduled = condition(conditions(entries), "PodScheduled")
+    scheduled = kube.condition(conditions(entries), "PodScheduled")
     return scheduled.message if scheduled.status == "False" else ""
 
 
@@ -166,7 +159,7 @@ class PodProgress(Struct, frozen=True):
     node: Annotated[str, "spec.nodeName"] = ""  # the node that it has, or ""
 
 
-def access_review(permission: Permission, namespace: str, account: str) -> dict[str, Any]:
+def access_review(permission: installation.Permission, namespace: str, account: str) -> dict[str, Any]:
     """A SubjectAccessReview: whether a ServiceAccount may make a call. `namespace` is that of the ServiceAccount, and
     of calls that are not needed everywhere.
     """
@@ -233,7 +226,7 @@ def probe_pod(
     of manifests/overlays leave scheduler and resource as they are given. It tolerates every taint, asks for no CPU or
     memory, and complies with the Pod Security Standard "restricted".
     """
-    resource = {EXTENDER_RESOURCE: "1"} if requests_extender else {}
+    resource = {constraints.EXTENDER_RESOURCE: "1"} if requests_extender else {}
     container = {
         "name": "never-started",
         "image": _IMAGE,
@@ -293,5 +286,7 @@ def is_answered(raw: bytes) -> bool:
 pod_progress: Final = Fields("Pod", PodProgress).decode
 
 
-selected_node: Final = value_at("PersistentVolumeClaim", f"metadata.annotations[{SELECTED_NODE_ANNOTATION}]", "").decode
+selected_node: Final = value_at(
+    "PersistentVolumeClaim", f"metadata.annotations[{kube.SELECTED_NODE_ANNOTATION}]", ""
+).decode
 """The node that kube-scheduler has chosen for a claim, "" for none."""

@@ -2,8 +2,6 @@
 a decoder has accepted; of other text it reads as much as it can.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -46,7 +44,7 @@ class JsonPlaces(Struct):
     duplicates: list[DuplicateKey] = []  # the keys that are written twice
 
     @classmethod
-    def of(cls, text: str, normalize: Callable[[str], str] = str) -> JsonPlaces:
+    def of(cls, text: str, normalize: Callable[[str], str] = str) -> "JsonPlaces":
         """Reads a text; keys that are equal once normalised are the same key."""
         places = cls()
         for path, offset in _values(text, places.duplicates, normalize):

@@ -2,25 +2,17 @@
 `model/generic.py` do not say, and Events as a recorder writes them.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
+from scheduler_core.convert import pod_constraints
 from scheduler_core.convert.fields import Fields, list_of, value_at
 from scheduler_core.convert.meta import Metadata, OwnerReference, Wire, WireCondition, conditions, subject
-from scheduler_core.convert.pod_constraints import (
-    WireLabelSelector,
-    WireNodeSelector,
-    label_selector,
-    node_selector_terms,
-)
 from scheduler_core.errors import ObjectError, OversizeError
-from scheduler_core.model import kube
+from scheduler_core.model import generic, kube
 from scheduler_core.model.constraints import LabelSelector, Requirement
-from scheduler_core.model.generic import DisruptionBudget, is_current
 from scheduler_core.model.kube import condition
 
 NODE: Final = Fields("Node", kube.Node)
@@ -35,8 +27,8 @@ def _owners(owners: list[OwnerReference] | None) -> tuple[tuple[str, str, str], 
     return tuple((owner.kind, owner.name, owner.uid) for owner in owners or ())
 
 
-def _claim_selector(wire: WireLabelSelector | None) -> LabelSelector | None:
-    return LabelSelector() if wire is None else label_selector(wire)
+def _claim_selector(wire: pod_constraints.WireLabelSelector | None) -> LabelSelector | None:
+    return LabelSelector() if wire is None else pod_constraints.label_selector(wire)
 
 
 _CLAIM_SPEC: Final = Fields("", kube.ClaimSpec, selector=_claim_selector)
@@ -83,11 +75,11 @@ POD: Final = Fields(
 )
 
 
-def _node_affinity(required: WireNodeSelector | None) -> tuple[tuple[Requirement, ...], ...] | None:
+def _node_affinity(required: pod_constraints.WireNodeSelector | None) -> tuple[tuple[Requirement, ...], ...] | None:
     """The terms that can be met, None if every node will do (CheckNodeAffinity of
     k8s.io/component-helpers/storage/volume).
     """
-    terms = node_selector_terms(required)
+    terms = pod_constraints.node_selector_terms(required)
     # The rule reads a node's labels and not its name, so requirements on fields are met if they are valid.
     return None if terms is None else tuple(term.labels for term in terms)
 
@@ -131,12 +123,12 @@ class ConfigMap(Wire):
 
 
 def _sync_failure(generation: int | None, observed_generation: int | None, entries: list[WireCondition] | None) -> str:
-    current = (entries or ()) if is_current(generation, observed_generation) else ()
+    current = (entries or ()) if generic.is_current(generation, observed_generation) else ()
     return next((entry.message or "unknown" for entry in current if entry.reason == "SyncFailed"), "")
 
 
 DISRUPTION_BUDGET: Final = Fields(
-    "PodDisruptionBudget", DisruptionBudget, selector=label_selector, sync_failure=_sync_failure
+    "PodDisruptionBudget", generic.DisruptionBudget, selector=pod_constraints.label_selector, sync_failure=_sync_failure
 )
 
 

@@ -2,8 +2,6 @@
 commands that carry out a remedy, in the order of their execution.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import reduce
@@ -11,11 +9,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
+from scheduler_core.convert import generic, kube, meta, snapshot_kinds
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.generic import SCHEDULED_POD
-from scheduler_core.convert.kube import CLAIM
-from scheduler_core.convert.meta import object_name
-from scheduler_core.convert.snapshot_kinds import WORKLOADS
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.kube import Claim, ClaimVolume, Pod
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, Volume
@@ -34,7 +29,9 @@ class WorkloadSpec(Struct, frozen=True):
     claims: Annotated[tuple[Claim, ...], "spec.volumeClaimTemplates"] = ()
 
 
-WORKLOAD_FIELDS: Final = {kind: Fields(kind, WorkloadSpec, claims=CLAIM) for kind in WORKLOADS - {"Pod"}}
+WORKLOAD_FIELDS: Final = {
+    kind: Fields(kind, WorkloadSpec, claims=kube.CLAIM) for kind in snapshot_kinds.WORKLOADS - {"Pod"}
+}
 
 
 def with_namespace(raw: Any, namespace: str) -> Any:
@@ -67,21 +64,21 @@ def read_pod(kind: str, raw: Any) -> Pod:
     empty cluster; for a StatefulSet pod 0, with its own claims.
     """
     if kind == "Pod":
-        return SCHEDULED_POD.read(raw)
+        return generic.SCHEDULED_POD.read(raw)
     workload = workload_spec(kind, raw)
     own_claims = {claim.name: claim.spec for claim in workload.claims}
     path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
     template = reduce(lambda part, key: _mapping(part.get(key)), path.split("."), raw)
     spec = template.get("spec")
     if not isinstance(spec, Mapping):
-        raise ObjectError(object_name(kind, raw), path, "is missing, so there is no pod to decide about")
+        raise ObjectError(meta.object_name(kind, raw), path, "is missing, so there is no pod to decide about")
     if kind == "DaemonSet":
         spec = {**spec, "tolerations": [*(spec.get("tolerations") or ()), *_DAEMON_TOLERATIONS]}
     own = {"name": f"{workload.name}-0", "namespace": raw["metadata"].get("namespace")}
     try:
-        pod = SCHEDULED_POD.read({"metadata": {**_mapping(template.get("metadata")), **own}, "spec": spec})
+        pod = generic.SCHEDULED_POD.read({"metadata": {**_mapping(template.get("metadata")), **own}, "spec": spec})
     except ObjectError as error:
-        raise type(error)(object_name(kind, raw), f"{path}.{error.field}", error.problem) from error
+        raise type(error)(meta.object_name(kind, raw), f"{path}.{error.field}", error.problem) from error
     mounted = (volume for volume in pod.volumes if volume.name not in own_claims)
     created = (ClaimVolume(volume, f"{volume}-{pod.name}", claim) for volume, claim in own_claims.items())
     return Pod(pod.namespace, pod.name, volumes=(*mounted, *created), scheduling=pod.scheduling)

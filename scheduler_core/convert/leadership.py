@@ -5,8 +5,6 @@ Kubernetes removes an object once its owner is gone: an uninstallation that dele
 EndpointSlice.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Any, Final

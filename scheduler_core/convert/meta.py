@@ -2,8 +2,6 @@
 field. The metadata of an object of any kind is read even if the rest of the object cannot be.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final, TypeVar
 
 import msgspec

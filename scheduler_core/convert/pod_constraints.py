@@ -7,8 +7,6 @@ applied here as well, so that objects from files mean the same: a request that i
 without hostPort is the host's port of the same number.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -17,8 +15,7 @@ import msgspec
 
 from scheduler_core.convert.meta import Wire
 from scheduler_core.errors import ObjectError, QuantityError
-from scheduler_core.model import constraints
-from scheduler_core.model.quantity import Amount, parse_clamped
+from scheduler_core.model import constraints, quantity
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 _OPERATORS: Final = {operator.value: operator for operator in constraints.Operator}
@@ -175,7 +172,7 @@ MILLI: Final = 1000
 _CLASSIC: Final = frozenset({CPU, MEMORY})
 _ALWAYS: Final = "Always"
 
-WireAmounts = dict[str, Amount]
+WireAmounts = dict[str, quantity.Amount]
 
 
 class WirePort(Wire):
@@ -353,12 +350,12 @@ def _host_port(port: WirePort, *, host_network: bool) -> int:
     return port.host_port or (port.container_port if host_network else 0)
 
 
-def amount(value: Amount | None, field: str, scale: int = 1) -> int:
+def amount(value: quantity.Amount | None, field: str, scale: int = 1) -> int:
     """A quantity times `scale`, rounded up, and at most 2^63-1. The limit is more than any node has."""
     if value is None or value == "":
         return 0
     try:
-        parsed = parse_clamped(str(value), scale)
+        parsed = quantity.parse_clamped(str(value), scale)
     except QuantityError as error:
         raise ObjectError("", field, str(error)) from error
     if parsed < 0:
@@ -366,6 +363,6 @@ def amount(value: Amount | None, field: str, scale: int = 1) -> int:
     return parsed
 
 
-def resource_amount(name: str, value: Amount | None, field: str) -> int:
+def resource_amount(name: str, value: quantity.Amount | None, field: str) -> int:
     """An amount of a resource: CPU in millicores, all others in whole units."""
     return amount(value, field, MILLI if name == CPU else 1)

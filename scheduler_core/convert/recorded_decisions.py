@@ -3,8 +3,6 @@
 `longhorn/vectors.py` and `generic/vectors.py` each run one kind of recorded decisions with a `Runner`.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence

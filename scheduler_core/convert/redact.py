@@ -7,29 +7,19 @@ that a selector of some pod or of a PodDisruptionBudget names, the mirror label 
 some parameters of Longhorn's own StorageClasses (other parameters hold URLs with credentials).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.disk_schedule import MIRROR_LABEL
+from scheduler_core.convert import disk_schedule, generic, kubectl, meta, snapshot_kinds
 from scheduler_core.convert.fields import Fields
-from scheduler_core.convert.generic import NAMESPACE, NODE, SCHEDULED_POD, TEMPLATE
-from scheduler_core.convert.kubectl import WORKLOAD_FIELDS, read_pod
-from scheduler_core.convert.meta import decode_json
-from scheduler_core.convert.snapshot_kinds import SnapshotKind
-from scheduler_core.model.kube import (
-    DEFAULT_CLASS_ANNOTATIONS,
-    SELECTED_NODE_ANNOTATION,
-    STORAGE_CLASS_ANNOTATION,
-    PersistentVolume,
-)
-from scheduler_core.model.longhorn import backup_name
+from scheduler_core.model import kube, longhorn
 
-_ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
+_ANNOTATIONS: Final = frozenset(
+    {*kube.DEFAULT_CLASS_ANNOTATIONS, kube.SELECTED_NODE_ANNOTATION, kube.STORAGE_CLASS_ANNOTATION}
+)
 # What scheduler_core.longhorn.csi_driver reads of a StorageClass.
 STORAGE_CLASS_PARAMETERS: Final = frozenset(
     {
@@ -44,20 +34,20 @@ STORAGE_CLASS_PARAMETERS: Final = frozenset(
     }
 )  # fmt: skip
 # What kube-scheduler's own filters read of these kinds, besides what decisions read.
-_FILTERED: Final[Mapping[str, Fields[Any]]] = {"nodes": NODE, "pods": SCHEDULED_POD}
+_FILTERED: Final[Mapping[str, Fields[Any]]] = {"nodes": generic.NODE, "pods": generic.SCHEDULED_POD}
 PROVISIONER: Final = "driver.longhorn.io"
 
 
-def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> dict[str, Any]:
+def redact(kind: snapshot_kinds.SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> dict[str, Any]:
     """The redacted object as data, to be printed as JSON or YAML."""
-    wire = decode_json(kind.label, raw, kind.fields.wire)
+    wire = meta.decode_json(kind.label, raw, kind.fields.wire)
     model = kind.fields.construct(wire)  # what is written must be readable
     body = _omit_none(msgspec.to_builtins(wire))
     if kind.field in _FILTERED:
-        filtered = decode_json(kind.label, raw, _FILTERED[kind.field].wire)
+        filtered = meta.decode_json(kind.label, raw, _FILTERED[kind.field].wire)
         body = _merge(body, _omit_none(msgspec.to_builtins(filtered)))
     # Claims may select free PersistentVolumes by any label.
-    selectable = isinstance(model, PersistentVolume) and model.available is not None
+    selectable = isinstance(model, kube.PersistentVolume) and model.available is not None
     _redact_metadata(body, _EVERY_LABEL if selectable else _KEPT_LABELS.get(kind.field, ()))
     if kind.field == "storage_classes":
         parameters = body.pop("parameters", {})
@@ -65,14 +55,14 @@ def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> di
             kept = {key: value for key, value in parameters.items() if key in STORAGE_CLASS_PARAMETERS}
             # The rest of a backup's URL says where the backups are.
             if kept.get("fromBackup"):
-                kept["fromBackup"] = f"?backup={backup_name(kept['fromBackup'])}"
+                kept["fromBackup"] = f"?backup={longhorn.backup_name(kept['fromBackup'])}"
             body["parameters"] = kept
     return {"apiVersion": api_version, "kind": kind.kind, **body}
 
 
 def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     """A namespace as data: its name and its labels, for `keep_selected_labels`."""
-    body = _omit_none(msgspec.to_builtins(decode_json("Namespace", raw, NAMESPACE.wire)))
+    body = _omit_none(msgspec.to_builtins(meta.decode_json("Namespace", raw, generic.NAMESPACE.wire)))
     body["metadata"].pop("annotations", None)
     return {"apiVersion": "v1", "kind": "Namespace", **body}
 
@@ -80,8 +70,8 @@ def redact_namespace(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 def redact_stateful_set(raw: bytes | msgspec.Raw) -> dict[str, Any]:
     """A StatefulSet as data: what predictions read of it."""
     kind = "StatefulSet"
-    wires = [decode_json(kind, raw, wire) for wire in (WORKLOAD_FIELDS[kind].wire, TEMPLATE.wire)]
-    read_pod(kind, msgspec.json.decode(raw))  # what is written must be readable
+    wires = [meta.decode_json(kind, raw, wire) for wire in (kubectl.WORKLOAD_FIELDS[kind].wire, generic.TEMPLATE.wire)]
+    kubectl.read_pod(kind, msgspec.json.decode(raw))  # what is written must be readable
     body = _merge(*(_omit_none(msgspec.to_builtins(wire)) for wire in wires))
     metadata = body["spec"]["template"].setdefault("metadata", {})
     labels = metadata.get("labels", {})
@@ -138,7 +128,7 @@ _KEPT_LABELS: Final[Mapping[str, tuple[str, ...] | None]] = {
     "nodes": _EVERY_LABEL,
     # `keep_selected_labels` removes most of them once all pods are known.
     "pods": _EVERY_LABEL,
-    "disk_schedules": (MIRROR_LABEL,),
+    "disk_schedules": (disk_schedule.MIRROR_LABEL,),
 }
 
 

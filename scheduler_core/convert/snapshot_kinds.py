@@ -5,19 +5,15 @@ DiskSchedule cut down to its requests and answers, and to what says whose contro
 bug report shows it. The controllers read the same object through `disk_schedule.py`, which keeps every field, because they write it back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from scheduler_core.convert import disk_schedule, kube
+from scheduler_core.convert import disk_schedule, generic, kube, meta
 from scheduler_core.convert.fields import Fields, map_of, value_at
-from scheduler_core.convert.generic import SCHEDULED_POD
 from scheduler_core.convert.kube import DISRUPTION_BUDGET
-from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model import longhorn
@@ -51,7 +47,7 @@ REPLICA: Final = Fields("Replica.longhorn.io", longhorn.Replica)
 BACKING_IMAGE: Final = Fields(
     "BackingImage.longhorn.io",
     longhorn.BackingImage,
-    disks=(lambda files: tuple(sorted(files or ())), map_of(Wire | None)),
+    disks=(lambda files: tuple(sorted(files or ())), map_of(meta.Wire | None)),
 )
 BACKUP: Final = Fields("Backup.longhorn.io", longhorn.Backup)
 ENGINE_IMAGE: Final = Fields("EngineImage.longhorn.io", longhorn.EngineImage)
@@ -61,14 +57,14 @@ INSTANCE_MANAGER: Final = Fields("InstanceManager.longhorn.io", longhorn.Instanc
 SETTING: Final = value_at("Setting.longhorn.io", "value", "")
 
 
-class _Spec(Wire):
+class _Spec(meta.Wire):
     name: Any = None
     node_id: Any = msgspec.field(default=None, name="nodeID")
     replicas: Any = None
     backing_images: Any = None
 
 
-class _Status(Wire):
+class _Status(meta.Wire):
     replicas: Any = None
     backing_images: Any = None
     conditions: Any = None
@@ -122,14 +118,14 @@ class SnapshotKind(Struct, frozen=True):
 
     def read(self, raw: object) -> tuple[Key, object]:
         """The key and the model of one decoded object."""
-        return self._convert_wire(decode_object(self.label, raw, self.fields.wire))
+        return self._convert_wire(meta.decode_object(self.label, raw, self.fields.wire))
 
     def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, object]:
         """The key and the model of an object of the API server."""
-        return self._convert_wire(decode_json(self.label, raw, self.fields.wire))
+        return self._convert_wire(meta.decode_json(self.label, raw, self.fields.wire))
 
-    def _convert_wire(self, wire: Wire) -> tuple[Key, object]:
-        metadata: Metadata | None = getattr(wire, "metadata", None)
+    def _convert_wire(self, wire: meta.Wire) -> tuple[Key, object]:
+        metadata: meta.Metadata | None = getattr(wire, "metadata", None)
         if metadata is None or not metadata.name:
             raise ObjectError(self.label, "metadata.name", "is missing")
         key: Key = (metadata.namespace or "default", metadata.name) if self.namespaced else metadata.name
@@ -163,7 +159,7 @@ _KINDS: Final = (
 )
 KINDS: Final = {(kind.group, kind.kind): kind for kind in _KINDS}
 # The same with what kube-scheduler's own filters read of pods.
-PREDICTED_KINDS: Final = {**KINDS, ("", "Pod"): SnapshotKind("", SCHEDULED_POD, "pods", namespaced=True)}
+PREDICTED_KINDS: Final = {**KINDS, ("", "Pod"): SnapshotKind("", generic.SCHEDULED_POD, "pods", namespaced=True)}
 WORKLOADS: Final = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "CronJob"})
 
 

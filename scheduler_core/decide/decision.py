@@ -3,8 +3,6 @@
 `LoggedDecision` is a decision as the decision log keeps it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -61,7 +59,7 @@ class FilterOptions(Struct, frozen=True):
     rank_safety: bool = False
     guarded: bool = False  # whether the placement guard keeps the plan of every node
 
-    def with_guard(self) -> FilterOptions:
+    def with_guard(self) -> "FilterOptions":
         """Returns the options while the placement guard keeps the plan of every node."""
         # The guard makes every node with a packing safe. An administrator asked for the other modes.
         return replace(self, guarded=True, packing=Packing.EXACT if self.packing is Packing.AUTO else self.packing)
@@ -88,7 +86,7 @@ class Competing(Struct, frozen=True):
     equivalence: EquivalenceCache  # caches the results for equivalent pods
 
     @classmethod
-    def without_offers(cls, state: ClusterState) -> Competing:
+    def without_offers(cls, state: ClusterState) -> "Competing":
         return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
 
 

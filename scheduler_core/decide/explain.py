@@ -2,8 +2,6 @@
 that does not. It does not question the decision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -13,24 +11,14 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide import volume_sentences
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.evaluation import single_node
+from scheduler_core.evaluation import fit, replicas, single_node
 from scheduler_core.evaluation.competitors import Volumes
-from scheduler_core.evaluation.fit import missing_bytes_alone
-from scheduler_core.evaluation.replicas import (
-    Optional,
-    OptionalVolumes,
-    domain_shortage,
-    optional_volumes,
-    replica_needs,
-)
 from scheduler_core.evaluation.state import ClusterState, refusal_on_every_node, unready_volume
-from scheduler_core.model import longhorn
-from scheduler_core.model.kube import Pod
+from scheduler_core.model import kube, longhorn
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, format_count, join_first
 from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict
+from scheduler_core.packing import feasible, order_safe
 from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
-from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
-from scheduler_core.packing.order_safe import Safety
 from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, PodVolume, Resolution
 
@@ -59,13 +47,13 @@ class _Node(Struct, frozen=True):
     sentences: volume_sentences.VolumeSentences  # about the pod's volumes
     competitors: Volumes  # the volumes of other pods that were counted
     left_out: Volumes  # those that do not fit there and matter to stale safety alone (`Competitors.left_out`)
-    optional: Optional  # the pod's volumes without data locality that Longhorn may place there
+    optional: replicas.Optional  # the pod's volumes without data locality that Longhorn may place there
     budget: Budget
     options: FilterOptions  # those of the decision
 
 
 def explain_nodes(
-    pod: Pod,
+    pod: kube.Pod,
     candidates: Sequence[str],
     state: ClusterState,
     options: FilterOptions,
@@ -79,7 +67,7 @@ def explain_nodes(
 
 
 def explain_part(
-    pod: Pod, decision: Decision, names: Sequence[str], state: ClusterState, options: FilterOptions
+    pod: kube.Pod, decision: Decision, names: Sequence[str], state: ClusterState, options: FilterOptions
 ) -> Explanation:
     """Explains a decision on those candidates that are in `names`, in their order."""
     # The reasons stay those of the whole decision. `state` and `options` are those of the decision.
@@ -89,7 +77,7 @@ def explain_part(
     return explain_decision(pod, part, state, options)
 
 
-def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options: FilterOptions) -> Explanation:
+def explain_decision(pod: kube.Pod, decision: Decision, state: ClusterState, options: FilterOptions) -> Explanation:
     """Returns a verdict for every candidate of a decision that was made with this state and these options."""
     candidates = decision.candidates
     verdicts = []
@@ -98,7 +86,7 @@ def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options:
     sentences: dict[int, volume_sentences.VolumeSentences] = {}
     # The same volume may compete on every node.
     competing: dict[int, CompetingVolume] = {}
-    optional: dict[int, OptionalVolumes] = {}
+    optional: dict[int, replicas.OptionalVolumes] = {}
     shares = Budget(EXPLAIN_STEPS_FACTOR * options.steps).shares(len(candidates))
     # One node never takes more than a decision may.
     shares = [share.portion(options.steps) for share in shares]
@@ -116,7 +104,7 @@ def explain_decision(pod: Pod, decision: Decision, state: ClusterState, options:
             resolution = decision.resolution
         about_volumes = sentences.setdefault(id(resolution), volume_sentences.VolumeSentences(state.view, resolution))
         if id(resolution) not in optional:
-            optional[id(resolution)] = optional_volumes(state.view, resolution)
+            optional[id(resolution)] = replicas.optional_volumes(state.view, resolution)
         own = optional[id(resolution)].on(name)
         node = _Node(state.view, resolution, name, reason, about_volumes, volumes, left_out, own, share, options)
         verdict = _explain_node(node)
@@ -142,7 +130,7 @@ def _detail_of_cluster(
     if key not in details and reason is Reason.NO_ROOM_IN_CLUSTER:
         details[key] = _no_room_in_cluster(state.view, resolution)
     elif key not in details:
-        shortage = domain_shortage(state, replica_needs(resolution, state.view))
+        shortage = replicas.domain_shortage(state, replicas.replica_needs(resolution, state.view))
         details[key] = shortage.sentence if shortage is not None else ""
     return details[key]
 
@@ -189,11 +177,11 @@ def _explain_node(node: _Node) -> Verdict:
 
 def _explain_fitting(node: _Node, evaluation: single_node.NodeEvaluation) -> Verdict:
     # The verdict has the plan, and whether every placement order succeeds, also on outdated status.
-    portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
+    portion = node.budget.portion(feasible.MAX_STEPS_PER_INSTANCE)
     plan = evaluation.plan(portion)
     node.budget.take_back([portion])
     stale_safe, meeting = _stale_safety(node, evaluation)
-    safety = Safety(PackingAnswer.YES) if stale_safe else evaluation.order_safety(node.budget)
+    safety = order_safe.Safety(PackingAnswer.YES) if stale_safe else evaluation.order_safety(node.budget)
     labels = _labels(node, evaluation)
     volumes = (*evaluation.required.volumes, *evaluation.required.optional_replicas)
     placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
@@ -276,7 +264,9 @@ def _explain_shortage(node: _Node, evaluation: single_node.NodeEvaluation) -> Ve
     parts = []
     if node.reason is Reason.INSUFFICIENT_STORAGE:
         profile = evaluation.profile
-        lacking = [missing_bytes_alone(required, profile, index, mask) for index, mask in enumerate(evaluation.masks)]
+        lacking = [
+            fit.missing_bytes_alone(required, profile, index, mask) for index, mask in enumerate(evaluation.masks)
+        ]
         volume = required.volumes[lacking.index(max(lacking))]
         parts.append(f"{volume.name} needs {volume_sentences.needed_space(volume)}")
     if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
@@ -286,7 +276,7 @@ def _explain_shortage(node: _Node, evaluation: single_node.NodeEvaluation) -> Ve
         f"disk {label} has {_left_to_schedule(disk.free)}" for disk, label in zip(evaluation.disks, labels, strict=True)
     ]
     if node.reason not in _LACKING_SPACE:
-        portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
+        portion = node.budget.portion(feasible.MAX_STEPS_PER_INSTANCE)
         packed = evaluation.reason(portion)
         node.budget.take_back([portion])
         if packed.fits and node.reason is Reason.UNDECIDED and node.sentences.has_needs:

@@ -9,8 +9,6 @@ error switches nothing off. A key that begins like a setting and is none is refu
 ignored, so a ConfigMap may hold more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum

@@ -20,11 +20,10 @@ refuses all candidates, whatever `_constrained_nodes` decided; every later stage
 `explain.py` runs this very decision and adds plans and numbers per node, so the two cannot differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
     NO_CONTENDERS,
@@ -38,25 +37,13 @@ from scheduler_core.decide.decision import (
     volumes_on_pod_node,
     worst_by_node,
 )
-from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation import contention, replicas, single_node, whole_pod
 from scheduler_core.evaluation.competitors import Competitors, Requester
-from scheduler_core.evaluation.contention import (
-    Competition,
-    PodQuery,
-    attribute_to_competitors,
-    evaluate_nodes,
-    evaluate_together,
-)
-from scheduler_core.evaluation.replicas import NO_OPTIONAL_VOLUMES, optional_volumes
-from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState, attach_refusal, refusal_on_every_node, unready_volume
-from scheduler_core.evaluation.whole_pod import nodes_without_placement
 from scheduler_core.longhorn.volume_validation import update_error
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.longhorn import STRICT_LOCAL
+from scheduler_core.model import kube, longhorn
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
-from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import home_nodes
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
@@ -67,7 +54,7 @@ _WORTH_WAITING: Final = UNSAFE | {Reason.SPOKEN_FOR}
 _Reasons = Mapping[str, Reason]
 
 
-class FilterRequest(PodQuery, frozen=True, kw_only=True):
+class FilterRequest(contention.PodQuery, frozen=True, kw_only=True):
     """What every stage of a request reads."""
 
     candidates: Sequence[str]
@@ -82,7 +69,7 @@ class FilterRequest(PodQuery, frozen=True, kw_only=True):
 
 
 def filter_nodes(
-    pod: Pod,
+    pod: kube.Pod,
     candidates: Sequence[str],
     state: ClusterState,
     options: FilterOptions,
@@ -102,7 +89,7 @@ def filter_nodes(
     competition = None
     if isinstance(contenders, Competing):
         requester = Requester.of(pod.uid, resolution.volumes, pod.priority)
-        competition = Competition(
+        competition = contention.Competition(
             state,
             contenders.demand,
             contenders.ledger,
@@ -119,7 +106,9 @@ def filter_nodes(
             state=state,
             resolution=part.resolution,
             required=requirements(part.resolution.local, part.resolution.volumes),
-            optional=optional_volumes(state.view, part.resolution) if examine_safety else NO_OPTIONAL_VOLUMES,
+            optional=replicas.optional_volumes(state.view, part.resolution)
+            if examine_safety
+            else replicas.NO_OPTIONAL_VOLUMES,
             examine_safety=examine_safety,
             budget=budget,
             competition=competition,
@@ -131,16 +120,16 @@ def filter_nodes(
     ]
     if len(requests) > 1:
         homes = _common_homes(requests)
-        requests = [replace(request, homes=homes) for request in requests]
+        requests = [values.replace(request, homes=homes) for request in requests]
     parts, unsafe = _settle([_evaluate_part(request) for request in requests], options.packing)
     if len(parts) == 1:
         return _with_profiles(parts[0], unsafe)
     combined = combine_decisions([_with_profiles(part, {}) for part in parts], candidates)
-    return replace(combined, resolution=resolution, unsafe=unsafe, gave_up=budget.gave_up)
+    return values.replace(combined, resolution=resolution, unsafe=unsafe, gave_up=budget.gave_up)
 
 
 def candidate_volumes(
-    pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
+    pod: kube.Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
 ) -> CandidateVolumes:
     """Returns the pod's volumes on the candidates; `offered` are volumes that other pods may take."""
     taken = offered if options.match_volumes else None
@@ -151,7 +140,7 @@ def check_existing_volumes(resolution: Resolution) -> None:
     for volume in resolution.volumes:
         error = update_error(volume.volume) if volume.bound else ""
         if error:
-            raise ResolutionError(f"Longhorn volume {volume.name}: {error}")
+            raise errors.ResolutionError(f"Longhorn volume {volume.name}: {error}")
 
 
 def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
@@ -192,10 +181,10 @@ def _evaluate_part(request: FilterRequest) -> _Part:
         # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
         reasons: list[Reason] = []
     elif competition is None:
-        alone = evaluate_together(request, names, examine_safety=request.examine_safety)
+        alone = contention.evaluate_together(request, names, examine_safety=request.examine_safety)
         reasons = [alone[name] for name in names]
     else:
-        reasons, counted = evaluate_nodes(request, competition, names)
+        reasons, counted = contention.evaluate_nodes(request, competition, names)
         competitors = {**counted, **competitors}
     if decided:
         decided |= zip(names, reasons, strict=True)
@@ -210,7 +199,7 @@ def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Reasons:
     for volume in request.resolution.local:
         placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
         # A strict-local volume stays where its replica is.
-        if volume.volume.data_locality == STRICT_LOCAL and placed:
+        if volume.volume.data_locality == longhorn.STRICT_LOCAL and placed:
             limits.append((placed, Reason.STRICT_LOCAL_ELSEWHERE))
     # The first reason of a node counts.
     return {name: reason for nodes, reason in reversed(limits) for name in request.candidates if name not in nodes}
@@ -292,18 +281,18 @@ def _reason_of_node_with_replica(
 ) -> Reason:
     """Evaluates one node together with its competitors. A refusal that these alone cause says so."""
     volumes = competitors.volumes if competitors is not None else ()
-    node = evaluate_node(request.view, request.resolution, name, volumes, request.optional.on(name))
+    node = single_node.evaluate_node(request.view, request.resolution, name, volumes, request.optional.on(name))
     reason = node.reason(budget)
     if volumes and not reason.fits:
-        alone = evaluate_node(request.view, request.resolution, name)
+        alone = single_node.evaluate_node(request.view, request.resolution, name)
         if alone.reason(budget).fits:
-            reason = attribute_to_competitors(reason)
+            reason = contention.attribute_to_competitors(reason)
     if reason is Reason.ROOM and request.examine_safety:
         if node.overbooking() is None:
             if competitors is None or not competitors.left_out:
                 return reason
             counted = volumes + competitors.left_out
-            node = evaluate_node(request.view, request.resolution, name, counted, request.optional.on(name))
+            node = single_node.evaluate_node(request.view, request.resolution, name, counted, request.optional.on(name))
             return reason if node.refused is None and node.overbooking() is None else Reason.STALE_UNSAFE
         safe = node.order_safety(budget).answer is PackingAnswer.YES
         return Reason.STALE_UNSAFE if safe else Reason.ORDER_UNSAFE
@@ -318,7 +307,7 @@ def _with_replica(request: FilterRequest, decided: Collection[str], others: froz
 
 def _placeable(request: FilterRequest, reasons: list[Reason]) -> list[Reason]:
     names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason.fits or reason in UNSAFE]
-    refused = nodes_without_placement(request.state, request.resolution, names, request.budget)
+    refused = whole_pod.nodes_without_placement(request.state, request.resolution, names, request.budget)
     if not refused:
         return reasons
     return [refused.get(name, reason) for name, reason in zip(request.candidates, reasons, strict=True)]
@@ -347,7 +336,7 @@ def _reasons_by_node(parts: Sequence[_Part]) -> tuple[Sequence[str], Sequence[Re
     return list(worst), [reason for _, reason in worst.values()]
 
 
-def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterable[PodVolume]:
+def _volumes_offered_to_others(pod: kube.Pod, contenders: Contenders) -> Iterable[PodVolume]:
     offers: Iterable[Any] = contenders.ledger.offers.values() if isinstance(contenders, Competing) else ()
     # Most pods have no claim that an existing volume may match, so that the offers are not even looked at.
     return (
@@ -376,7 +365,7 @@ def _mark_waiting(part: _Part) -> Sequence[Reason]:
     waiting: set[str] = set()
     for names in groups.values():
         demanded = competitors[names[0]].demanded
-        results = evaluate_together(request, names, demanded, examine_safety=examine_safety)
+        results = contention.evaluate_together(request, names, demanded, examine_safety=examine_safety)
         waiting |= {name for name, reason in results.items() if reason in accepted}
     return [
         Reason.WAITING if name in waiting else reason for name, reason in zip(request.candidates, reasons, strict=True)
@@ -396,7 +385,7 @@ def _mark_never_safe(part: _Part) -> Sequence[Reason]:
     settled = [name for name, profile in profiles if profile.free == profile.reported]
     apart = frozenset(_with_replica(request, (), request.optional.nodes_with_replica))
     others = [name for name in settled if name not in apart]
-    alone = evaluate_together(request, others, examine_safety=request.examine_safety)
+    alone = contention.evaluate_together(request, others, examine_safety=request.examine_safety)
     for name in settled:
         if name in apart:
             alone[name] = _reason_of_node_with_replica(request, name, None, request.budget)
@@ -414,7 +403,7 @@ def _with_profiles(part: _Part, unsafe: Mapping[str, Reason]) -> Decision:
     request, reasons, counted = part
     decision = Decision(request.resolution, request.candidates, reasons, competitors=counted, unsafe=unsafe)
     if request.budget.gave_up:
-        decision = replace(decision, gave_up=request.budget.gave_up)
+        decision = values.replace(decision, gave_up=request.budget.gave_up)
     competition = request.competition
     if competition is None or not (decision.takes_space or decision.prefers_space):
         return decision
@@ -426,4 +415,4 @@ def _with_profiles(part: _Part, unsafe: Mapping[str, Reason]) -> Decision:
         if not request.required.sizes:
             competitors = competition.contention.competitors(competition, request.candidates)
     table = request.state.profiles.table(classes)
-    return replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)
+    return values.replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)

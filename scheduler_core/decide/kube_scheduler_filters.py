@@ -6,19 +6,15 @@ Data flow: a pod's claims → `PodClaims`: why they refuse every node, or the no
 plugins, node by node → the first refusal of each node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.cluster.view import default_class
-from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic import cluster_state, scheduler
 from scheduler_core.generic.policy import Policy, PolicyPredicate
-from scheduler_core.generic.scheduler import policy_refusals
-from scheduler_core.model import kube
-from scheduler_core.model.constraints import NodeSelectorTerm
+from scheduler_core.model import constraints, kube
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
 
@@ -41,7 +37,7 @@ PLUGIN_RULES: Final = {
     "InterPodAffinity": "MatchInterPodAffinity",
 }
 
-VolumeAffinity = tuple[NodeSelectorTerm, ...]
+VolumeAffinity = tuple[constraints.NodeSelectorTerm, ...]
 """The terms of a PersistentVolume's required node affinity, of which one must match."""
 
 
@@ -119,13 +115,13 @@ def _class_problem(spec: kube.ClaimSpec, snapshot: Snapshot) -> str:
     return f"StorageClass {spec.storage_class} does not exist"
 
 
-def compares_resources(cluster: GenericClusterState) -> bool:
+def compares_resources(cluster: cluster_state.GenericClusterState) -> bool:
     """Whether some node of the source says what is allocatable; otherwise resources cannot be compared."""
     return any(node_info.node.allocatable for node_info in cluster.nodes.values())
 
 
 def kube_scheduler_refusals(
-    pod: kube.Pod, names: Sequence[str], cluster: GenericClusterState, claims: PodClaims
+    pod: kube.Pod, names: Sequence[str], cluster: cluster_state.GenericClusterState, claims: PodClaims
 ) -> dict[str, PluginRefusal]:
     """Returns the nodes that kube-scheduler's own plugins refuse, each with its first refusal. Nodes that the source
     does not list are not judged.
@@ -141,7 +137,7 @@ def kube_scheduler_refusals(
     predicates = [
         PolicyPredicate(plugin, rule) for plugin, rule in PLUGIN_RULES.items() if compares or plugin != RESOURCES_PLUGIN
     ]
-    refused = policy_refusals(waiting, listed, others, Policy(tuple(predicates)))
+    refused = scheduler.policy_refusals(waiting, listed, others, Policy(tuple(predicates)))
     refusals: dict[str, PluginRefusal] = {}
     for name in listed if affinities else refused:
         if name in refused:

@@ -10,8 +10,6 @@ kube-scheduler retry it at once. Pure values, times in seconds on the caller's c
 - `previously_refused_pods` are what a new leader finds of the previous leader's refusals.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable
 from typing import Final
@@ -23,8 +21,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
 from scheduler_core.decide.offered_nodes import choose_one_node, make_offer
 from scheduler_core.evaluation.replicas import replica_needs
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model import kube, verdict
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Offered
 from scheduler_core.values import replace
@@ -54,19 +51,19 @@ class NudgeBackoff(Struct, frozen=True):
     def ready_at(self) -> float:
         return self.last + BACKOFF.delay(self.attempts - 1) if self.attempts else -math.inf
 
-    def after(self, now: float) -> NudgeBackoff:
+    def after(self, now: float) -> "NudgeBackoff":
         return NudgeBackoff(1 if now - self.last >= 2 * BACKOFF.longest else self.attempts + 1, now)
 
 
 class WaitingPod(Struct, frozen=True):
     """A refused pod: `seconds` have passed since its first refusal, and it was nudged `nudges` times."""
 
-    pod: Pod
+    pod: kube.Pod
     seconds: float
     nudges: int
 
 
-def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | None:
+def equivalence_key(pod: kube.Pod, resolution: Resolution, view: View) -> Hashable | None:
     """Returns a key that pods with the same answer on every set of nodes share, None for a pod without one. Only pods
     that nothing in the cluster distinguishes have one. The caller must know whether the pod has an offer or a pending
     nudge of its own.
@@ -84,9 +81,9 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
     return local.key, requirements(resolution.remote, ()).key, replicas, pod.priority
 
 
-def previously_refused_pods(view: View) -> list[Pod]:
+def previously_refused_pods(view: View) -> list[kube.Pod]:
     """Returns waiting pods that an extender refused on some node, by the message of condition PodScheduled."""
-    texts = [reason.text for reason in Reason if not reason.fits]
+    texts = [reason.text for reason in verdict.Reason if not reason.fits]
     # The condition remains until a pod is bound, so a decided node is mostly newer. After a failed binding it is
     # older, which nothing in the cluster shows.
     return [
@@ -110,7 +107,7 @@ class PendingNudges:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def add(self, pod: Pod, decision: Decision, view: View, now: float) -> None:
+    def add(self, pod: kube.Pod, decision: Decision, view: View, now: float) -> None:
         """Counts a fitting pod as an offer of the node with most free space."""
         self.end(pod.uid)
         offered, _ = make_offer(pod, decision, view, Ledger())

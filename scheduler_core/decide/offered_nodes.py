@@ -19,8 +19,6 @@ of an offer is evaluated again for the next pod. The first node of all is always
 5. of these, those with most room after all demand and offers; ties by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heapreplace, nsmallest
@@ -29,7 +27,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from scheduler_core.caches import ChangeLog, nodes_changed_since
+from scheduler_core import caches, errors, values
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import (
     Competing,
@@ -40,23 +38,12 @@ from scheduler_core.decide.decision import (
     volumes_to_offer,
 )
 from scheduler_core.decide.filter import candidate_volumes
-from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.handover_record import unschedulable_digest
+from scheduler_core.offers import handover_record, outstanding_offer
 from scheduler_core.offers.ledger import Ledger, offer_width, step
-from scheduler_core.offers.outstanding_offer import (
-    NodeSelected,
-    ObservedPod,
-    Offered,
-    OffersRestored,
-    Outcome,
-    PodGone,
-    RecordedOffer,
-)
-from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import ReplicaUse, decided_node, replica_uses
 from scheduler_core.volumes.resolve import PodVolume
 
@@ -250,15 +237,15 @@ class Observation(Struct, frozen=True):
     """The ledger after a look at one pod."""
 
     ledger: Ledger
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[outstanding_offer.Outcome, ...]
     seen: bool  # whether some view so far had the pod
 
 
-def make_offer(pod: Pod, decision: Decision, view: View, ledger: Ledger) -> tuple[Offered, Decision]:
+def make_offer(pod: Pod, decision: Decision, view: View, ledger: Ledger) -> tuple[outstanding_offer.Offered, Decision]:
     """Returns a pod's offer, which leaves room for those of the ledger, and the decision as answered."""
     volumes = volumes_to_offer(decision.resolution)
     on_pod_node = volumes_on_pod_node(decision.resolution)
-    offered = Offered(
+    offered = outstanding_offer.Offered(
         pod=observed_pod(_newer(pod, view)),
         nodes=frozenset(),
         selected_node=view.selected_node(pod),
@@ -272,15 +259,15 @@ def make_offer(pod: Pod, decision: Decision, view: View, ledger: Ledger) -> tupl
     if takes_space:
         recent = ledger.recent.count(ledger.time)
         nodes = choose_nodes(decision, view, ledger.competing_offers(pod.uid), recent)
-    offered = replace(offered, nodes=nodes, volumes=volumes)
+    offered = values.replace(offered, nodes=nodes, volumes=volumes)
     if len(nodes) == len(fitting):
         return offered, decision
     return offered, exclude(decision, frozenset(fitting) - nodes, Reason.NOT_OFFERED)
 
 
-def make_hold(pod: Pod, decision: Decision, view: View) -> Offered:
+def make_hold(pod: Pod, decision: Decision, view: View) -> outstanding_offer.Offered:
     """Returns the hold of a pod for which preemption may make room."""
-    return Offered(
+    return outstanding_offer.Offered(
         pod=observed_pod(_newer(pod, view)),
         # kube-scheduler chooses one of the nodes that fit and nominates the pod to it.
         nodes=frozenset(decision.fitting_nodes if decision.takes_space else ()),
@@ -294,7 +281,7 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
     """Names of fitting nodes that changed since the decision."""
     if before[0].view.version == after[0].view.version:
         return frozenset()
-    logs: list[list[ChangeLog]] = []
+    logs: list[list[caches.ChangeLog]] = []
     # By node, what a decision was made from; an unchanged value is the same object in the next view.
     facts: list[list[Mapping[str, object]]] = []
     for state, contenders in (before, after):
@@ -304,7 +291,7 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
         if isinstance(contenders, Competing):
             logs[-1].append(contenders.demand.changelog)
             facts[-1].append(contenders.demand.by_node)
-    changed = nodes_changed_since(*logs)
+    changed = caches.nodes_changed_since(*logs)
     return frozenset(
         name
         for name in decision.fitting_nodes
@@ -318,12 +305,12 @@ def exclude(decision: Decision, names: frozenset[str], reason: Reason = Reason.W
     if not names:
         return decision
     pairs = zip(decision.candidates, decision.reasons, strict=True)
-    return replace(decision, reasons=[reason if name in names else before for name, before in pairs])
+    return values.replace(decision, reasons=[reason if name in names else before for name, before in pairs])
 
 
-def observed_pod(pod: Pod) -> ObservedPod:
+def observed_pod(pod: Pod) -> outstanding_offer.ObservedPod:
     """Returns a pod as the ledger reads it."""
-    return ObservedPod(
+    return outstanding_offer.ObservedPod(
         uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
@@ -338,23 +325,23 @@ def observed_pod(pod: Pod) -> ObservedPod:
 def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> Observation:
     """Returns the ledger after what a view shows of a pod with an offer; `seen`: an earlier view had the pod."""
     current = current_pod(pod, view)
-    events: list[ObservedPod | NodeSelected | PodGone] = []
+    events: list[outstanding_offer.ObservedPod | outstanding_offer.NodeSelected | outstanding_offer.PodGone] = []
     if current is not None:
         events.append(observed_pod(current))
         selected_node = view.selected_node(current)
         if selected_node:
-            events.append(NodeSelected(pod.uid, selected_node))
+            events.append(outstanding_offer.NodeSelected(pod.uid, selected_node))
     elif seen:
         # Before any view had the pod, its watch may be behind. Another pod of its name is its predecessor.
-        events.append(PodGone(pod.uid))
-    outcomes: tuple[Outcome, ...] = ()
+        events.append(outstanding_offer.PodGone(pod.uid))
+    outcomes: tuple[outstanding_offer.Outcome, ...] = ()
     for event in events:
         ledger, more = step(ledger, event, now)
         outcomes += more
     return Observation(ledger, outcomes, seen or current is not None)
 
 
-def current_pod(pod: Pod | ObservedPod, view: View) -> Pod | None:
+def current_pod(pod: Pod | outstanding_offer.ObservedPod, view: View) -> Pod | None:
     current = view.snapshot.pods.get((pod.namespace, pod.name))
     return current if current is not None and current.uid == pod.uid else None
 
@@ -371,15 +358,19 @@ def undecided_pods(view: View) -> frozenset[str]:
 
 
 def offer_to_restore(
-    recorded: RecordedOffer, view: View, elapsed: float, options: FilterOptions, others: Iterable[PodVolume] = ()
-) -> RecordedOffer | None:
+    recorded: outstanding_offer.RecordedOffer,
+    view: View,
+    elapsed: float,
+    options: FilterOptions,
+    others: Iterable[PodVolume] = (),
+) -> outstanding_offer.RecordedOffer | None:
     """Returns an offer as the previous leader recorded it, with the pod's volumes, or None if the pod is bound,
     finished or gone, or takes no space. `elapsed`: seconds that have passed at least since the record was made.
     `others`: the volumes of offers that are restored already.
     """
     offered = recorded.offered
     if recorded.everywhere:
-        offered = replace(offered, nodes=frozenset(view.snapshot.longhorn_nodes))
+        offered = values.replace(offered, nodes=frozenset(view.snapshot.longhorn_nodes))
     pod = current_pod(offered.pod, view)
     if pod is None or not pod.live or pod.node_name:
         return None
@@ -389,11 +380,11 @@ def offer_to_restore(
     unplaced_volumes = tuple(volume for volume in resolution.unplaced if volume not in on_node)
     if not volumes and not unplaced_volumes:
         return None
-    unchanged = unschedulable_digest(pod.unschedulable) == offered.pod.unschedulable
-    offered_pod = replace(offered.pod, unschedulable=pod.unschedulable) if unchanged else offered.pod
-    return replace(
+    unchanged = handover_record.unschedulable_digest(pod.unschedulable) == offered.pod.unschedulable
+    offered_pod = values.replace(offered.pod, unschedulable=pod.unschedulable) if unchanged else offered.pod
+    return values.replace(
         recorded,
-        offered=replace(offered, pod=offered_pod, volumes=volumes, unplaced_volumes=unplaced_volumes),
+        offered=values.replace(offered, pod=offered_pod, volumes=volumes, unplaced_volumes=unplaced_volumes),
         age=recorded.age + elapsed,
         unschedulable_age=None if recorded.unschedulable_age is None else recorded.unschedulable_age + elapsed,
         narrowed_age=None if recorded.narrowed_age is None else recorded.narrowed_age + elapsed,
@@ -401,18 +392,18 @@ def offer_to_restore(
 
 
 def offers_on_node(
-    recorded: Iterable[RecordedOffer], node: str, view: View, options: FilterOptions, now: float
+    recorded: Iterable[outstanding_offer.RecordedOffer], node: str, view: View, options: FilterOptions, now: float
 ) -> Ledger:
     """Returns a ledger of those recorded offers of a node that the view does not show as decided."""
-    entries: list[RecordedOffer] = []
+    entries: list[outstanding_offer.RecordedOffer] = []
     volumes: list[Any] = []
     # In this order they were matched with existing PersistentVolumes.
     for entry in sorted(recorded, key=lambda entry: entry.number):
         if entry.everywhere or node in entry.offered.nodes:
             # A pod that names an object that is gone gets no volume.
-            with suppress(ResolutionError):
+            with suppress(errors.ResolutionError):
                 restored = offer_to_restore(entry, view, 0.0, options, volumes)
                 if restored is not None:
                     entries.append(restored)
                     volumes += restored.offered.volumes
-    return step(Ledger(), OffersRestored(tuple(entries), len(entries)), now)[0]
+    return step(Ledger(), outstanding_offer.OffersRestored(tuple(entries), len(entries)), now)[0]

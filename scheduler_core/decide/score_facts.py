@@ -9,28 +9,24 @@ The plan puts each volume, largest first, on the disk with most free space. Wher
 Correctness does not depend on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.caches import NodeResults
+from scheduler_core import caches, values
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
+from scheduler_core.evaluation import fit, single_node
 from scheduler_core.evaluation.competitors import Competitors
-from scheduler_core.evaluation.fit import AllowedDisks, Profile, plan
-from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState, Refused, profile_node
 from scheduler_core.generic.cycle_state import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, give_way
-from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
@@ -53,7 +49,7 @@ class PlanCache:
     """
 
     def __init__(self) -> None:
-        self.facts: NodeResults[tuple[_Circumstances, NodeFacts]] = NodeResults(MAX_CACHED_NODES)
+        self.facts: caches.NodeResults[tuple[_Circumstances, NodeFacts]] = caches.NodeResults(MAX_CACHED_NODES)
 
     def longhorn_facts(
         self,
@@ -68,7 +64,7 @@ class PlanCache:
         budget, the disks are as they are without it.
         """
         # Order safety and stale safety are examined whatever the options.
-        examined = replace(options, rank_safety=True)
+        examined = values.replace(options, rank_safety=True)
         decision = filter_nodes(pod, names, state, examined, contenders)
         volumes = decision.resolution.volumes
         replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
@@ -79,7 +75,7 @@ class PlanCache:
         if decision.reasons.count(Reason.ROOM) < len(names):
             fitting = [name for name, reason in zip(names, decision.reasons, strict=True) if reason is Reason.ROOM]
         for resolution, members in _by_resolution(decision, fitting):
-            _add_fitting_nodes(replace(planner, resolution=resolution), members, facts)
+            _add_fitting_nodes(values.replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
         for name, reason in zip(names, decision.reasons, strict=True) if len(fitting) < len(names) else ():
@@ -151,7 +147,7 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
         for name in with_replica.intersection(names):
             competitors = decision.competitors.get(name)
             # Anti-affinity and kept replicas make such a node a special case.
-            node = evaluate_node(planner.view, resolution, name, competitors.volumes if competitors else ())
+            node = single_node.evaluate_node(planner.view, resolution, name, competitors.volumes if competitors else ())
             disks: Disks = ()
             if node.required.sizes:
                 limits = _limits_by_uuid(planner.view, name)
@@ -208,7 +204,7 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dic
         volumes = competitors.volumes if competitors else ()
         required = requirements((*resolution.local, *volumes), resolution.volumes)
         profiles = planner.state.profiles.table(required.classes).of(members)
-        free: dict[Profile, tuple[int, ...]] = {}
+        free: dict[fit.Profile, tuple[int, ...]] = {}
         distinct = dict.fromkeys(profiles)
         shares = planner.budget.shares(len(distinct))
         for profile, share in zip(distinct, shares, strict=True):
@@ -222,7 +218,7 @@ def _free_disks(planner: _Planner, missing: Mapping[str, _Circumstances]) -> dic
 
 
 def _free_after_plan(
-    required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
+    required: Requirements, profile: fit.Profile, budget: Budget, allowed: fit.AllowedDisks | None = None
 ) -> tuple[int, ...]:
     """Returns the free bytes of the disks after the plan, or as they are without a plan within the budget."""
     free = list(profile.free)
@@ -236,7 +232,7 @@ def _free_after_plan(
             return tuple(free)
     free = list(profile.free)
     copied: set[tuple[int, str]] = set()
-    for index, disk in enumerate(plan(required, profile, budget, allowed) or ()):
+    for index, disk in enumerate(fit.plan(required, profile, budget, allowed) or ()):
         free[disk] -= required.sizes[index]
         if profile.copying and required.images[index]:
             copied.add((disk, required.images[index]))
@@ -250,7 +246,7 @@ def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
     return {disk.uuid: scheduling_limit(disk, view.settings) for disk in node.disks}
 
 
-def _limits_in_profile_order(view: View, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
+def _limits_in_profile_order(view: View, required: Requirements, profile: fit.Profile, name: str) -> Sequence[int]:
     node = view.cluster.nodes[name]
     free, in_order = view.free_space(name).limits(node, view.settings)
     # Mostly all disks are open and no two have the same free bytes, which then tell which disk is which.

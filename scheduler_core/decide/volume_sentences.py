@@ -2,8 +2,6 @@
 and where they fit but Longhorn may miss that; and what the claims are that are no Longhorn volumes.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -14,9 +12,8 @@ from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Packing
 from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.longhorn.csi_driver import DRIVER
-from scheduler_core.model import kube
+from scheduler_core.model import kube, verdict
 from scheduler_core.model.quantity import MAX_LISTED, format_bytes, join_first
-from scheduler_core.model.verdict import Meeting
 from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
 from scheduler_core.volumes.resolve import PodVolume, Resolution, storage_class_of
 
@@ -134,7 +131,7 @@ def failing_order(placed: Sequence[tuple[str, int | None]], disks: Sequence[str]
     return f"unlucky order: {join_first(steps, ', ')}, then no disk is left for {placed[-1][0]}"
 
 
-def meeting_on(disks: Mapping[str, str], meeting: Meeting | None) -> str:
+def meeting_on(disks: Mapping[str, str], meeting: verdict.Meeting | None) -> str:
     if meeting is None:
         return ""
     return f"on outdated status all of these may go to disk {disks[meeting.disk]}: {join_first(meeting.volumes, ', ')}"

@@ -8,8 +8,6 @@ lacks are reserved: no newcomer and no growth gets them, whether the object has 
 and the backing image that it needs on the disk are granted together, or neither is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

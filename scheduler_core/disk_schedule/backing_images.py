@@ -5,16 +5,13 @@ and schedulable, disks that are ready, open and not evicted, tags of both, the d
 comes first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
+from scheduler_core.disk_schedule import occupancy, reconcile
 from scheduler_core.disk_schedule.disk_space import DiskSpace
-from scheduler_core.disk_schedule.occupancy import NOT_STARTED
-from scheduler_core.disk_schedule.reconcile import NodeLookup
 from scheduler_core.disk_schedule.writes import ChangeCopies, RemoveFinalizer, SetRequirement, Write
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import selectors_match
@@ -29,7 +26,7 @@ class ImageSnapshot(Struct, frozen=True):
     image: BackingImageCopies
     schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
     # The Longhorn nodes, by name; one that cannot be read may list any disk.
-    nodes: Mapping[str, NodeLookup] = {}
+    nodes: Mapping[str, reconcile.NodeLookup] = {}
     # UUIDs of disks with replicas that use the image: a copy must be there, so it is requested until granted.
     needed_disks: frozenset[str] = frozenset()
     # UUIDs of disks that Longhorn's rules (tags, eviction, readiness) allow for further copies, best first.
@@ -120,14 +117,14 @@ def _withdrawals(snapshot: ImageSnapshot, disks: AbstractSet[str]) -> tuple[Writ
 
 
 def _refuses_copy(snapshot: ImageSnapshot, uuid: str) -> bool:
-    if snapshot.image.copy_states.get(uuid, "") not in NOT_STARTED:
+    if snapshot.image.copy_states.get(uuid, "") not in occupancy.NOT_STARTED:
         return False
     if uuid not in snapshot.schedules:
         return not any(_may_list(node, uuid) for node in snapshot.nodes.values())
     return snapshot.schedules[uuid].deleting or _rejects_request(snapshot, uuid)
 
 
-def _may_list(node: NodeLookup, uuid: str) -> bool:
+def _may_list(node: reconcile.NodeLookup, uuid: str) -> bool:
     """Whether a node's status lists, or may list, a disk."""
     # Node sync will then create its DiskSchedule, or the cache does not show it yet.
     if isinstance(node, Node):

@@ -12,8 +12,6 @@ A replica may request space on the disk that Longhorn itself would choose, among
 with the backing image that the replica needs there.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,9 +24,8 @@ from msgspec import Struct
 from scheduler_core.disk_schedule.allocation import claim, claims, taken_bytes
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
 from scheduler_core.disk_schedule.reconcile import NodeLookup, limit_of
+from scheduler_core.longhorn import new_volume_placement, placement
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
-from scheduler_core.longhorn.placement import DiskCandidate, schedule_replica
 from scheduler_core.model.disk_schedule import Allocations, AllocationState, DiskSchedule, Fault, Requests
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
 from scheduler_core.model.quantity import format_bytes, join_first
@@ -154,7 +151,7 @@ _MIN_IN_UNUSED_ZONES: Final = 3
 class DiskChoice(Struct, frozen=True):
     """The disk where a replica requests space, or why there is none."""
 
-    candidate: DiskCandidate | None  # the disk; None if there is none
+    candidate: placement.DiskCandidate | None  # the disk; None if there is none
     # What is free on the disks and why they are refused, as a sentence; "" if there is a candidate.
     explanation: str = ""
     undecided: bool = False  # whether a node that cannot be read might have room
@@ -174,7 +171,7 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
     disk with the most bytes left wins among those Longhorn might pick, ties by node and disk name. `replicas` are all
     of the volume.
     """
-    if waits_for_attachment(volume):
+    if new_volume_placement.waits_for_attachment(volume):
         return DiskChoice(None, "the volume is not attached")
     affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else replica.hard_node_affinity
     unplaced = replace(replica, node_id="", disk_id="", hard_node_affinity=affinity)
@@ -188,7 +185,7 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
         names, complete = _roomiest_nodes(view, needs, hosts, limit)
         # Anti-affinity depends on the nodes of the volume's replicas.
         nodes = needs.closed_nodes(hosts | names)
-        result = schedule_replica(replace(view.cluster, nodes=nodes), volume, unplaced, volume_replicas)
+        result = placement.schedule_replica(replace(view.cluster, nodes=nodes), volume, unplaced, volume_replicas)
         options = [choice.candidate for choice in result.choices]
         best = min(
             options, key=lambda each: (-view.space[each.disk.uuid].free, each.node.name, each.disk.name), default=None
@@ -199,7 +196,7 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
 
 
 def _roomiest_nodes(
-    view: PlacementView, needs: _Needs, hosts: AbstractSet[str], limit: float
+    view: PlacementView, needs: "_Needs", hosts: AbstractSet[str], limit: float
 ) -> tuple[AbstractSet[str], bool]:
     # Some of the nodes are in zones without replicas, if there are any.
     nodes = view.cluster.nodes
@@ -226,7 +223,7 @@ def _zones_of(cluster: Cluster, names: Iterable[str]) -> AbstractSet[str]:
 
 
 def _is_first_choice(
-    cluster: Cluster, evaluated: Mapping[str, Node], hosts: AbstractSet[str], best: DiskCandidate
+    cluster: Cluster, evaluated: Mapping[str, Node], hosts: AbstractSet[str], best: placement.DiskCandidate
 ) -> bool:
     """Whether no node outside the evaluated ones could be in an earlier tier (see `anti_affinity.Tier`)."""
     # Such a node is in a zone without replicas, or itself without.

@@ -13,15 +13,12 @@ which one sees all disks granting and the other sees one of them refusing (befor
 What is granted is held, so once the first size is written the others follow, however often a controller is stopped.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
-from scheduler_core.disk_schedule import writes
-from scheduler_core.disk_schedule.allocation import claim
+from scheduler_core.disk_schedule import allocation, writes
 from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run
 from scheduler_core.disk_schedule.writes import Write, unallocated_condition
@@ -122,7 +119,7 @@ def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[W
 def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Counter[str]:
     growth = Counter[str]()
     for entry in growing:
-        claimed = claim(entry.requested, entry.allocation)
+        claimed = allocation.claim(entry.requested, entry.allocation)
         taken = max(claimed, entry.current_size) if has_run(entry.replica) else claimed
         growth[entry.replica.disk_id] += max(0, volume.size - taken)
     return growth

@@ -10,8 +10,6 @@ also reads its occupancy:
     volumes        count what occupants lack as taken before they choose a disk (`allocation.taken_bytes`)
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum, auto
@@ -19,12 +17,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.disk_schedule.writes import (
-    ALLOCATION_PENDING,
-    ALLOCATION_REJECTED,
-    gone_disk,
-    unallocated_condition,
-)
+from scheduler_core.disk_schedule import writes
+from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.disk_schedule import (
     Adoption,
     Allocation,
@@ -34,9 +28,6 @@ from scheduler_core.model.disk_schedule import (
     DiskScheduleSpec,
     RequestKind,
 )
-from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import Replica, Volume
-from scheduler_core.model.quantity import format_bytes
 
 
 class Stage(Enum):
@@ -53,7 +44,7 @@ class Stage(Enum):
 class ReplicaAllocation(Struct, frozen=True):
     """A replica together with its request and allocation."""
 
-    replica: Replica
+    replica: longhorn.Replica
     # The bytes it needs without growing: its own size; if it has none, what is requested for it, and before that the
     # volume's size.
     current_size: int
@@ -62,7 +53,7 @@ class ReplicaAllocation(Struct, frozen=True):
     requested: int | None = None  # the bytes of that request, None if there is none that can be read
     allocation: Allocation | None = None  # what its disk granted or rejected, None while the request is pending
     # Why a replica that holds its bytes cannot use them: the condition of its volume; None if it can.
-    obstacle: Condition | None = None
+    obstacle: kube.Condition | None = None
 
     @property
     def name(self) -> str:
@@ -81,7 +72,7 @@ class ReplicaAllocation(Struct, frozen=True):
 
 
 def replica_allocation(
-    volume: Volume, replica: Replica, schedules: Mapping[str, DiskSchedule], disks: Collection[str]
+    volume: longhorn.Volume, replica: longhorn.Replica, schedules: Mapping[str, DiskSchedule], disks: Collection[str]
 ) -> ReplicaAllocation:
     """Determines the stage of a replica. `disks` are the UUIDs that some node's status lists. REFUSED_NEW has never
     run, so it can go elsewhere: its request was rejected, its DiskSchedule is being deleted, there is none and no node
@@ -99,14 +90,14 @@ def replica_allocation(
     if schedule is None:
         return ReplicaAllocation(replica, current_size, Stage.PENDING if replica.disk_id in disks else refused)
     allocation = schedule.status.replicas.get(replica.name)
-    gone = gone_disk(schedule)
-    obstacle: Condition | None = None
+    gone = writes.gone_disk(schedule)
+    obstacle: kube.Condition | None = None
     if requested is None or requested < current_size:
         stage = refused if schedule.deleting else Stage.UNREQUESTED
     elif allocation is not None and allocation.size >= current_size:
         stage = Stage.ALLOCATED
         obstacle = (
-            unallocated_condition(ALLOCATION_REJECTED, gone)
+            writes.unallocated_condition(writes.ALLOCATION_REJECTED, gone)
             if gone
             else _image_obstacle(schedule, volume.backing_image)
         )
@@ -126,17 +117,19 @@ def replica_allocation(
     )
 
 
-def _image_obstacle(schedule: DiskSchedule, image: str) -> Condition | None:
+def _image_obstacle(schedule: DiskSchedule, image: str) -> kube.Condition | None:
     allocation = schedule.status.backing_images.get(image)
     if not image or (allocation is not None and allocation.size > 0):
         return None
     size = schedule.spec.backing_images.get(image)
-    requested = f" of {format_bytes(size)}" if size else ""
+    requested = f" of {quantity.format_bytes(size)}" if size else ""
     where = f"disk {schedule.spec.disk} on node {schedule.spec.node}"
     if _refuses_image(schedule, image):
-        return unallocated_condition(ALLOCATION_REJECTED, f"backing image {image}{requested} is refused by {where}")
+        return writes.unallocated_condition(
+            writes.ALLOCATION_REJECTED, f"backing image {image}{requested} is refused by {where}"
+        )
     message = f"backing image {image}{requested} has no answer from {where} yet"
-    return unallocated_condition(ALLOCATION_PENDING, message)
+    return writes.unallocated_condition(writes.ALLOCATION_PENDING, message)
 
 
 def _refuses_image(schedule: DiskSchedule, image: str) -> bool:
@@ -145,7 +138,7 @@ def _refuses_image(schedule: DiskSchedule, image: str) -> bool:
     return refused and image in schedule.spec.backing_images
 
 
-def has_run(replica: Replica) -> bool:
+def has_run(replica: longhorn.Replica) -> bool:
     # A replica with data never leaves its disk for lack of space.
     return bool(replica.healthy_at or replica.failed_at) or replica.current_state not in {"", "stopped"}
 
@@ -176,7 +169,7 @@ class DiskOccupancy(Struct, frozen=True):
     def occupants(self, kind: RequestKind) -> Mapping[str, Occupant]:
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
-    def with_adoption(self, adoption: Adoption, spec: DiskScheduleSpec) -> DiskOccupancy:
+    def with_adoption(self, adoption: Adoption, spec: DiskScheduleSpec) -> "DiskOccupancy":
         """The occupancy, in which the adopted objects that still request space have data. The caches of Replicas may be
         older than the DiskSchedule, which knew better when it was created.
         """
@@ -202,7 +195,7 @@ class DiskOccupancy(Struct, frozen=True):
 NO_OCCUPANTS: Final = DiskOccupancy()
 
 
-def replica_occupant(replica: Replica, volume: Volume | None) -> Occupant | None:
+def replica_occupant(replica: longhorn.Replica, volume: longhorn.Volume | None) -> Occupant | None:
     """Returns a placed replica as an occupant of its disk. A replica without a size of its own needs its volume's. None
     if it is being deleted, has no place, or needs no bytes.
     """
@@ -225,7 +218,7 @@ def image_occupants(image: BackingImageCopies) -> Mapping[str, Occupant]:
 
 
 def occupancy_by_disk(
-    replicas: Iterable[Replica], volumes: Mapping[str, Volume], images: Iterable[BackingImageCopies]
+    replicas: Iterable[longhorn.Replica], volumes: Mapping[str, longhorn.Volume], images: Iterable[BackingImageCopies]
 ) -> dict[str, DiskOccupancy]:
     """Returns the occupancy of each disk with occupants, by disk UUID."""
     placed_replicas: defaultdict[str, dict[str, Occupant]] = defaultdict(dict)

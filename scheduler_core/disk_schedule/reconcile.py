@@ -4,8 +4,6 @@ grants, rejects or releases. The mirror describes a disk whose Longhorn allocate
 Node sync decides which DiskSchedules to create, update and delete: one for each entry of `Node.status.diskStatus`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final

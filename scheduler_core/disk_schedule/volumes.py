@@ -5,8 +5,6 @@ different kinds are not equally new: the caller takes the DiskSchedules first, f
 and its replicas after them from the API server. Then a request is never younger than the place or size it was made for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
@@ -14,16 +12,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.disk_schedule import disk_space, writes
-from scheduler_core.disk_schedule.expansion import expand
+from scheduler_core.disk_schedule import disk_space, expansion, writes
 from scheduler_core.disk_schedule.occupancy import ReplicaAllocation, Stage, has_run, replica_allocation
 from scheduler_core.disk_schedule.writes import Write, unallocated_condition
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
+from scheduler_core.model import longhorn, quantity
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import Replica, Volume
-from scheduler_core.model.quantity import format_bytes
 from scheduler_core.values import replace
 
 _PLACING_TIME: Final = timedelta(seconds=3)
@@ -33,8 +29,8 @@ class VolumeSnapshot(Struct, frozen=True):
     """Input of a decision about a volume."""
 
     cluster: Cluster  # what Longhorn's placement rules read
-    volume: Volume
-    replicas: tuple[Replica, ...]
+    volume: longhorn.Volume
+    replicas: tuple[longhorn.Replica, ...]
     schedules: Mapping[str, DiskSchedule]  # all DiskSchedules, by disk UUID
     space: disk_space.DiskSpaces  # what a newcomer can get on each disk, by UUID
     condition: Condition | None = None  # the volume's condition DiskAllocation, None if it has none
@@ -96,7 +92,7 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
         for replica in sorted(snapshot.replicas, key=lambda each: each.name)
         if not replica.deleting
     ]
-    growth = expand(snapshot.volume, allocations, snapshot.schedules, snapshot.space, snapshot.condition)
+    growth = expansion.expand(snapshot.volume, allocations, snapshot.schedules, snapshot.space, snapshot.condition)
     # The size is written before it is requested: it would otherwise follow the volume's, which may change.
     sizes = tuple(
         writes.SetReplicaSize(entry.name, entry.current_size)
@@ -221,7 +217,7 @@ def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaA
     return _Placement(tuple(placing), tuple(without_disk), explanation, undecided)
 
 
-def _waits_for_attachment(volume: Volume, entry: ReplicaAllocation) -> bool:
+def _waits_for_attachment(volume: longhorn.Volume, entry: ReplicaAllocation) -> bool:
     return entry.stage is Stage.UNPLACED and waits_for_attachment(volume)
 
 
@@ -281,13 +277,13 @@ def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAlloca
     for entry in pending:
         schedule = snapshot.schedules.get(entry.replica.disk_id)
         disk = f"disk {schedule.spec.disk} on node {schedule.spec.node}" if schedule else "a disk"
-        waiting.append(f"{format_bytes(entry.current_size)} for replica {entry.name} on {disk}")
+        waiting.append(f"{quantity.format_bytes(entry.current_size)} for replica {entry.name} on {disk}")
     return unallocated_condition(writes.ALLOCATION_PENDING, f"waiting for {', '.join(waiting)}")
 
 
 def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
     uuid = entry.replica.disk_id
-    request = f"{format_bytes(entry.current_size)} for replica {entry.name}, which has data there"
+    request = f"{quantity.format_bytes(entry.current_size)} for replica {entry.name}, which has data there"
     cause = writes.disk_problem(snapshot.schedules, uuid)
     if cause:
         return f"{cause}: it cannot grant {request}"
@@ -295,7 +291,7 @@ def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
     if space is None or space.problem:
         return f"the disk has no room for {request}"
     # What the replica lacks counts as taken, so that no other gets it.
-    left = format_bytes(max(0, space.free + entry.current_size - entry.held))
+    left = quantity.format_bytes(max(0, space.free + entry.current_size - entry.held))
     return f"disk {space.disk} on node {space.node} has {left} left, no room for {request}"
 
 

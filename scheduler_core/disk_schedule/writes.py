@@ -2,8 +2,6 @@
 of the conditions that are written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -10,8 +10,6 @@ Demand counts before offers, and older before younger. Demand that does not fit 
 it would block every pod.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -63,7 +61,7 @@ class Requester(Struct, frozen=True):
     priority: int = 0  # holds of a lower priority do not count against it
 
     @classmethod
-    def of(cls, uid: str, volumes: Iterable[PodVolume], priority: int = 0) -> Requester:
+    def of(cls, uid: str, volumes: Iterable[PodVolume], priority: int = 0) -> "Requester":
         volumes = list(volumes)
         claims = (claim_identity(volume.claim) for volume in volumes if volume.claim)
         return cls(uid, frozenset(identity(volume) for volume in volumes).union(claims), priority)
@@ -304,7 +302,7 @@ class CompetingVolumes(NamedTuple):
     offered: Sequence[Sequence[PodVolume]]  # may be placed there, by offer
     held: Sequence[Sequence[PodVolume]]  # preemption makes room for them there, by hold
 
-    def without(self, identities: frozenset[str]) -> CompetingVolumes:
+    def without(self, identities: frozenset[str]) -> "CompetingVolumes":
         """Returns the volumes without some of them."""
 
         def others(volumes: Sequence[PodVolume]) -> list[PodVolume]:

@@ -13,8 +13,6 @@ places what a lost disk leaves behind within the same moments and on status that
 `ROAMING_LIFETIME` after it was first seen to, because one that finds no place would otherwise block others without end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -32,8 +30,7 @@ from scheduler_core.evaluation.competitors import (
     volumes_key,
 )
 from scheduler_core.evaluation.state import ProfileCache, attach_refusal
-from scheduler_core.model.longhorn import BEST_EFFORT
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model import longhorn, verdict
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import give_way
@@ -123,7 +120,7 @@ class JointCompetitors:
 
 
 # A search that gave up counts, or the space might be promised twice.
-FITTING: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
+FITTING: Final = frozenset({verdict.Reason.ROOM, verdict.Reason.UNDECIDED})
 
 
 def volumes_fit(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> bool:
@@ -224,7 +221,7 @@ def volumes_roaming_from(
 
 def _can_roam(volume: PodVolume, node: str, view: View) -> bool:
     placed = sum(1 for replica in volume.replicas if replica.node_id and not replica.deleting and not replica.failed_at)
-    if volume.volume.data_locality != BEST_EFFORT or placed >= replica_count(volume):
+    if volume.volume.data_locality != longhorn.BEST_EFFORT or placed >= replica_count(volume):
         return False
     # Longhorn places a best-effort volume once it is being attached.
     return volume.volume.node_id != "" or attach_refusal(view, requirements((), (volume,)).classes, node) is None
@@ -246,7 +243,7 @@ class RoamingVolumes:
         self.since: dict[str, tuple[datetime, bool]] = {}
         self._followed: RoamingVolumes | None = None
 
-    def follow(self, other: RoamingVolumes) -> None:
+    def follow(self, other: "RoamingVolumes") -> None:
         """Lets volumes roam since when they roam there, if they do."""
         self._followed = other
 

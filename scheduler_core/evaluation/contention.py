@@ -14,8 +14,6 @@ A node is evaluated first for the pod alone (`state.py`), then jointly with its 
 bytes proves every placement order safe and tells whether outdated status matters; nothing else needs to be computed for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from heapq import merge
@@ -25,6 +23,7 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.caches import NodeResults
+from scheduler_core.evaluation import competitors_anywhere, fit
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     CompetitorGroups,
@@ -40,18 +39,6 @@ from scheduler_core.evaluation.competitors import (
     volumes_key,
     without_matched_claims,
 )
-from scheduler_core.evaluation.competitors_anywhere import (
-    JointCompetitors,
-    RoamingVolumes,
-    VolumesAnywhere,
-    fits_on_node,
-    older_version,
-    roaming_key,
-    volumes_fit,
-    volumes_roaming_from,
-    volumes_with_open_disk,
-)
-from scheduler_core.evaluation.fit import Profile, new_volumes, stale_safe
 from scheduler_core.evaluation.replicas import Optional, OptionalVolumes
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.verdict import UNSAFE, Reason
@@ -94,19 +81,19 @@ class Contention:
         self._entries: dict[str, _Entry] = {}
         self._groups = CompetitorGroups()
         self._offered = OfferedVolumes()
-        self._joint = JointCompetitors(self._groups)
-        self._roaming = RoamingVolumes()
+        self._joint = competitors_anywhere.JointCompetitors(self._groups)
+        self._roaming = competitors_anywhere.RoamingVolumes()
 
-    def follow(self, other: Contention) -> None:
+    def follow(self, other: "Contention") -> None:
         """Lets volumes that may go to any node count as long as they do there, where they were seen first."""
-        self._roaming.follow(other._roaming)
+        self._roaming.follow(other._roaming)  # noqa: SLF001 # the same class
 
-    def volumes_anywhere(self, query: ContentionQuery) -> VolumesAnywhere:
+    def volumes_anywhere(self, query: ContentionQuery) -> competitors_anywhere.VolumesAnywhere:
         self.update(query)
-        return VolumesAnywhere(self.roaming_volumes(query), self.unplaced_share(query))
+        return competitors_anywhere.VolumesAnywhere(self.roaming_volumes(query), self.unplaced_share(query))
 
     def competitors(
-        self, query: ContentionQuery, names: Iterable[str], anywhere: VolumesAnywhere | None = None
+        self, query: ContentionQuery, names: Iterable[str], anywhere: competitors_anywhere.VolumesAnywhere | None = None
     ) -> Mapping[str, Competitors]:
         """Returns the competing volumes of other pods by node. Nodes without any are left out. `anywhere`: what
         `volumes_anywhere` returned for the query, if the caller has it.
@@ -176,7 +163,7 @@ class Contention:
             return entry
         entry = self._evaluate_node(query, name, demands, offers)
         self._entries[name] = entry
-        self._roaming.version = older_version(self._roaming.version, query.version)
+        self._roaming.version = competitors_anywhere.older_version(self._roaming.version, query.version)
         return entry
 
     def nodes_involving(self, requester: Requester, names: Iterable[str]) -> frozenset[str]:
@@ -210,14 +197,16 @@ class Contention:
         steps = query.budget.left
         gave_up = query.budget.gave_up
         joint = self._offered.joint(offers, view)
-        if not demands and joint.volumes is not None and fits_on_node(query, name, joint.required):
+        if not demands and joint.volumes is not None and competitors_anywhere.fits_on_node(query, name, joint.required):
             competitors = joint.competitors(self._groups)
             self._roaming.put(name, ())
         else:
             volumes_by_offer = self._offered.on_node(offers, name, view)
             counted = without_matched_claims(demands, offers, name)
             competitors = self._fitting_competitors(query, name, by_certainty(counted, volumes_by_offer))
-            self._roaming.put(name, volumes_roaming_from(view, name, demands, volumes_by_offer, competitors))
+            self._roaming.put(
+                name, competitors_anywhere.volumes_roaming_from(view, name, demands, volumes_by_offer, competitors)
+            )
         return _Entry(
             demands=demands,
             offers=offers,
@@ -241,8 +230,8 @@ class Contention:
         return by_certainty(without_matched_claims(demands, offers, name), volumes_by_offer).without(requester.volumes)
 
     def _fitting_competitors(self, query: ContentionQuery, name: str, competing: CompetingVolumes) -> Competitors:
-        fitting = fitting_volumes(competing, partial(volumes_fit, query, name))
-        placeable = volumes_with_open_disk(query.state.profiles, name, fitting.left_out)
+        fitting = fitting_volumes(competing, partial(competitors_anywhere.volumes_fit, query, name))
+        placeable = competitors_anywhere.volumes_with_open_disk(query.state.profiles, name, fitting.left_out)
         offered = tuple(volume for key, volume in fitting.volumes.items() if key not in fitting.demanded)
         return self._groups.competitors(tuple(fitting.demanded.values()), offered, placeable)
 
@@ -311,7 +300,7 @@ def evaluate_nodes(
     anywhere = competition.contention.volumes_anywhere(competition)
     roaming, share = anywhere
     # Where a roaming volume is offered it counts already, so it matters which volume it is.
-    names_of_roaming = tuple(map(roaming_key, roaming))
+    names_of_roaming = tuple(map(competitors_anywhere.roaming_key, roaming))
     required_key = (query.required.key, query.optional.key)
     key = (required_key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
     version = (*competition.version, competition.ledger.changelog)
@@ -380,7 +369,7 @@ def _evaluate_with(
 
 
 def _decide_by_counting(
-    query: PodQuery, required: Requirements, profile: Profile, competitors: Competitors | None
+    query: PodQuery, required: Requirements, profile: fit.Profile, competitors: Competitors | None
 ) -> Reason | None:
     """Returns the reason of a node where counting proves every order safe; None proves nothing."""
     if profile.reason is not None or not required.uniform or not required.sizes:
@@ -403,7 +392,7 @@ def _decide_by_counting(
         return Reason.ROOM
     if not counting_proves_safe(profile.free, total, largest):
         return None
-    if not query.examine_safety or new_volumes(required, *others).stale_safe(profile.free, profile.reported):
+    if not query.examine_safety or fit.new_volumes(required, *others).stale_safe(profile.free, profile.reported):
         return Reason.ROOM
     return Reason.STALE_UNSAFE
 
@@ -416,7 +405,7 @@ def _examine_left_out(
     return {
         # The left-out volumes have no space on these nodes, but outdated status may still show Longhorn some.
         name: Reason.STALE_UNSAFE
-        if reason is Reason.ROOM and (profile.reason is not None or not stale_safe(required, profile))
+        if reason is Reason.ROOM and (profile.reason is not None or not fit.stale_safe(required, profile))
         else reason
         for (name, reason), profile in zip(reasons.items(), table.of(list(reasons)), strict=True)
     }

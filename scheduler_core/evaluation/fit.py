@@ -8,8 +8,6 @@ Outdated status may lead Longhorn to overbook a disk. Its free bytes and those t
 `storageScheduled` yet: placements in flight and requested growth. That is only counted, so it needs no budget.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations, islice, product
 from typing import Final

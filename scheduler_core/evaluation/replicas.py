@@ -13,8 +13,6 @@ elsewhere, and usually does so first: a volume without data locality is placed w
 (volume_controller.go: reconcileVolumeCondition). So they block, and are never blocked.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,27 +23,23 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.competitors import volumes_key
-from scheduler_core.evaluation.fit import OpenDisk, Profile
+from scheduler_core.evaluation import competitors, fit
 from scheduler_core.evaluation.state import ClusterState, Refused, profile_node
+from scheduler_core.longhorn import placement, stages
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, has_disk_pressure
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.placement import node_candidates, tiers_of
 from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_best_effort, effective_soft_anti_affinity
-from scheduler_core.longhorn.stages import stays
-from scheduler_core.model import longhorn
-from scheduler_core.model.quantity import format_count
+from scheduler_core.model import longhorn, quantity
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.spread import SHARED
-from scheduler_core.volumes.demand import replica_count
+from scheduler_core.volumes import demand, resolve
 from scheduler_core.volumes.requirements import OptionalVolume, Requirements, VolumeClasses, requirements, volume_class
-from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
 class ReplicaNeed(Struct, frozen=True, dict=True):
     """The replicas of one volume that need a place."""
 
-    volume: PodVolume
+    volume: resolve.PodVolume
     count: int  # how many, one on the pod's node included if the volume needs space there
     soft: SoftAntiAffinity  # whether they may share nodes, zones and disks
 
@@ -72,7 +66,7 @@ class ReplicaNeed(Struct, frozen=True, dict=True):
         return bytes_and_class, spread, replicas, volume.robustness if replicas else ""
 
 
-def replica_needs(resolution: Resolution, view: View) -> tuple[ReplicaNeed, ...]:
+def replica_needs(resolution: resolve.Resolution, view: View) -> tuple[ReplicaNeed, ...]:
     """Returns the needs of the volumes with replicas that need a place, the largest first. Empty if all these replicas
     have theirs on the pod's node.
     """
@@ -90,7 +84,7 @@ def replica_needs(resolution: Resolution, view: View) -> tuple[ReplicaNeed, ...]
     return tuple(sorted(needs, key=lambda need: (-need.volume.volume.size, -need.count, need.volume.claim)))
 
 
-def _replicas_to_place(volume: PodVolume, *, degraded: bool) -> int:
+def _replicas_to_place(volume: resolve.PodVolume, *, degraded: bool) -> int:
     if volume.volume.has_shards:
         return 0
     pending = sum(not replica.node_id for replica in volume.replicas)
@@ -110,7 +104,7 @@ def one_of_each_kind(needs: Iterable[ReplicaNeed]) -> tuple[ReplicaNeed, ...]:
     return tuple(by_key.values())
 
 
-def has_disk_for(profile: Profile, size: int, written: int) -> bool:
+def has_disk_for(profile: fit.Profile, size: int, written: int) -> bool:
     """Whether a node has a disk for a replica of a size. Some bytes of the replica are written already."""
     if profile.reason is not None or profile.free[0] < size:
         return False
@@ -118,7 +112,7 @@ def has_disk_for(profile: Profile, size: int, written: int) -> bool:
     return not written or any(free >= size and written < headroom for free, headroom in pairs)
 
 
-def open_disks(view: View, need: ReplicaNeed, name: str) -> list[OpenDisk]:
+def open_disks(view: View, need: ReplicaNeed, name: str) -> list[fit.OpenDisk]:
     """Returns the disks of a node that can take one more replica. The replica is looked at as if it were the only
     volume.
     """
@@ -146,8 +140,8 @@ def nodes_in_tiers(cluster: Cluster, need: ReplicaNeed) -> frozenset[str] | None
     if not need.placed:
         return None
     request = ReplicaRequest.for_volume(need.volume.volume)
-    nodes, _ = node_candidates(cluster, request)
-    tiers = tiers_of(cluster, request, nodes, need.volume.replicas)
+    nodes, _ = placement.node_candidates(cluster, request)
+    tiers = placement.tiers_of(cluster, request, nodes, need.volume.replicas)
     return frozenset(node.name for _, members in tiers for node in members)
 
 
@@ -192,7 +186,7 @@ class DomainShortage(Struct, frozen=True):
         layout = volume.volume.data_layout
         if layout is not None:
             return (
-                f"{volume.name} needs {format_count(self.need.count, 'node')} with a disk for one of its {layout.data_chunks} data and "
+                f"{volume.name} needs {quantity.format_count(self.need.count, 'node')} with a disk for one of its {layout.data_chunks} data and "
                 f"{layout.parity_chunks} parity shards each, {self.available} can take one; "
                 "what helps: one more node, or a StorageClass with fewer chunks (dataLayout.dataChunks)"
             )
@@ -201,7 +195,7 @@ class DomainShortage(Struct, frozen=True):
         more = f"one more {kind}" + (" (label nodes with topology.kubernetes.io/zone)" if kind == "zone" else "")
         fewer = self.need.volume.volume.number_of_replicas - self.need.count + self.available
         return (
-            f"{volume.name} needs {format_count(self.need.count, kind)} for its replicas, {self.available} can take one, and {cause}; "
+            f"{volume.name} needs {quantity.format_count(self.need.count, kind)} for its replicas, {self.available} can take one, and {cause}; "
             f"what helps: numberOfReplicas {fewer}, {more}, soft anti-affinity, or {DEGRADED_SETTING} true"
         )
 
@@ -337,10 +331,10 @@ _ANY_NODE: Final = longhorn.Node(name="")
 
 
 def _key(on_node: Optional) -> tuple[object, ...]:
-    return tuple((volumes_key((entry.volume,)), entry.count, entry.one_per_disk) for entry in on_node)
+    return tuple((competitors.volumes_key((entry.volume,)), entry.count, entry.one_per_disk) for entry in on_node)
 
 
-def optional_volumes(view: View, resolution: Resolution) -> OptionalVolumes:
+def optional_volumes(view: View, resolution: resolve.Resolution) -> OptionalVolumes:
     """Returns the pod's volumes without data locality that may be in the way of its local ones."""
     if not resolution.local:
         return NO_OPTIONAL_VOLUMES
@@ -361,9 +355,9 @@ def optional_volumes(view: View, resolution: Resolution) -> OptionalVolumes:
     return OptionalVolumes(default, dict(_differing_nodes(cluster, needs, default)))
 
 
-def _unplaced_replicas(volume: PodVolume) -> int:
-    placed = sum(replica.node_id != "" and stays(replica) for replica in volume.replicas)
-    return max(replica_count(volume) - placed, sum(not replica.node_id for replica in volume.replicas))
+def _unplaced_replicas(volume: resolve.PodVolume) -> int:
+    placed = sum(replica.node_id != "" and stages.stays(replica) for replica in volume.replicas)
+    return max(demand.replica_count(volume) - placed, sum(not replica.node_id for replica in volume.replicas))
 
 
 def _optional_on_node(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node) -> OptionalVolume:

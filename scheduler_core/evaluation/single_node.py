@@ -11,8 +11,6 @@ the decision about the node with that disk enlarged. Its search is limited in st
 which keeps the result a proven lower bound.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -26,18 +24,15 @@ from scheduler_core.evaluation import fit
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import OpenDisk, Profile
 from scheduler_core.evaluation.state import Refused, closeness, new_replica_refusal, profile_node
-from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
-from scheduler_core.longhorn.placement import disk_candidates, split_disks
-from scheduler_core.longhorn.refusal_rules import Rule
+from scheduler_core.longhorn import anti_affinity, placement, refusal_rules
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.longhorn.stages import disk_and_space_refusal, disk_refusal, node_refusal
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.quantity import format_bytes, join_first
 from scheduler_core.model.verdict import Reason
+from scheduler_core.packing import items, order_safe
 from scheduler_core.packing.budget import Budget, give_way
-from scheduler_core.packing.items import reachable_sums
-from scheduler_core.packing.order_safe import Overbooking, Safety
 from scheduler_core.values import replace
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import OptionalVolume, Requirements, requirements, volume_class
@@ -68,11 +63,11 @@ class NodeEvaluation(Struct, frozen=True):
             return Reason.ROOM
         return fit.fit(self.required, self.profile, budget, self.allowed)
 
-    def order_safety(self, budget: Budget) -> Safety:
+    def order_safety(self, budget: Budget) -> order_safe.Safety:
         """Returns whether every placement order succeeds here; only meaningful where the volumes fit."""
         return fit.order_safety(self.required, self.profile, budget, self.allowed)
 
-    def overbooking(self) -> Overbooking | None:
+    def overbooking(self) -> order_safe.Overbooking | None:
         return fit.overbooking(self.required, self.profile, self.allowed)
 
     def missing_for_stale_safety(self) -> Sequence[int]:
@@ -120,7 +115,7 @@ def evaluate_requirements(view: View, required: Requirements, name: str) -> Node
             if isinstance(mask, Refused):
                 return NodeEvaluation(required, mask)
             # With soft anti-affinity Longhorn uses the other disks when these are full.
-            if not SoftAntiAffinity.of(volume.volume, view.settings).disk:
+            if not anti_affinity.SoftAntiAffinity.of(volume.volume, view.settings).disk:
                 allowed[index] = mask
     for index, entry in enumerate(required.optional, start=len(required.volumes)):
         if not entry.used_disks.isdisjoint(disk.uuid for disk in disks):
@@ -134,8 +129,8 @@ def _disks_anti_affinity_allows(view: View, volume: PodVolume, name: str, disks:
     node = cluster.nodes[name]
     # With hardNodeAffinity, as Longhorn places a local replica, replicas on other nodes use neither node nor zone.
     request = ReplicaRequest.for_volume(volume.volume, hard_node_affinity=name)
-    split = partial(split_disks, cluster, request, replicas=volume.replicas)
-    candidates = disk_candidates(cluster, request, {name: node}, split, volume.replicas)
+    split = partial(placement.split_disks, cluster, request, replicas=volume.replicas)
+    candidates = placement.disk_candidates(cluster, request, {name: node}, split, volume.replicas)
     uuids = {candidate.disk.uuid for candidate in candidates.disks}
     if not uuids and any(
         disk_and_space_refusal(cluster, request, disk, view.uncounted_bytes(name, disk)) is None for disk in node.disks
@@ -190,7 +185,7 @@ def _useful_capacities(sizes: tuple[int, ...]) -> Sequence[int]:
     """Returns what a disk may be filled with, ascending: all sums of the sizes."""
     # Too many sums: every sum is a multiple of the common divisor.
     unit = gcd(*sizes) or 1
-    return reachable_sums(sizes) or range(0, min(sum(sizes), _LARGEST_DISK) + unit, unit)
+    return items.reachable_sums(sizes) or range(0, min(sum(sizes), _LARGEST_DISK) + unit, unit)
 
 
 def _bounds_of_disk(
@@ -281,7 +276,7 @@ def _closing_detail(view: View, volume: PodVolume, node: Node, disk: Disk) -> st
         return refusal.detail
     space = view.free_space(node.name)[disk.name]
     rule = space_refusal(0, volume.volume.actual_size, space)
-    if rule is None or rule is Rule.SCHEDULING_SPACE:
+    if rule is None or rule is refusal_rules.Rule.SCHEDULING_SPACE:
         return ""
     return space_detail(rule, disk, view.settings, space, volume.volume)
 
@@ -300,7 +295,7 @@ def nearest_disk(view: View, volume: PodVolume) -> str:
         of_node = new_replica_refusal(view, node.name)
         refusal = node_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume), node)
         if of_node is not None:
-            places.append((-closeness(Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), of_node.detail))
+            places.append((-closeness(refusal_rules.Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), of_node.detail))
         elif refusal is not None:
             places.append((-closeness(refusal.rule), 0, (node.name, ""), refusal.detail))
         else:
@@ -325,8 +320,8 @@ def _refused_disk(view: View, volume: PodVolume, node: Node, disk: Disk) -> _Ref
     if rule is None:
         return None
     detail = f"on node {node.name}, {space_detail(rule, disk, view.settings, space, needing)}"
-    missing = needing.actual_size - space.headroom + 1 if rule is Rule.ACTUAL_SPACE else 0
-    if rule is Rule.SCHEDULING_SPACE:
+    missing = needing.actual_size - space.headroom + 1 if rule is refusal_rules.Rule.ACTUAL_SPACE else 0
+    if rule is refusal_rules.Rule.SCHEDULING_SPACE:
         missing = needing.size - space.free
         if copied:
             detail += f", with {format_bytes(copied)} for a copy of backing image {needing.backing_image}"

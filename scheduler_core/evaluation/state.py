@@ -14,8 +14,6 @@ look-up, and a result outlives the view it was computed in. Only the nodes that 
 on the results: without any the answers are the same, slower, and less of the budget is left for undecided profiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -26,12 +24,10 @@ from scheduler_core.caches import ChangeLog, LruMap
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.fit import OpenDisk, Profile, UnfinishedSearches, fit_many, mark_unsafe
-from scheduler_core.longhorn import stages
-from scheduler_core.longhorn.placement import cluster_refusal
+from scheduler_core.longhorn import placement, stages, volume_validation
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
-from scheduler_core.longhorn.volume_validation import readiness_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer, give_way
@@ -132,7 +128,7 @@ def new_replica_refusal(view: View, name: str) -> Refused | None:
 def unready_volume(view: View, resolution: Resolution) -> Refused | None:
     """Returns why Longhorn attaches one of the existing volumes on no node now."""
     for volume in _in_order(volume for volume in resolution.volumes if volume.bound):
-        refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster)
+        refusal = volume_validation.readiness_refusal(volume.volume, volume.replicas, view.cluster)
         if refusal is not None:
             return reason_of(refusal)
     return None
@@ -145,7 +141,7 @@ def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
     for name in sorted(view.settings.faults):
         return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
     for volume in _in_order(resolution.local):
-        refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
+        refusal = placement.cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
         if refusal is not None:
             return reason_of(refusal)
     return None
@@ -243,7 +239,7 @@ class ProfileTable:
         self._interned: dict[object, Profile] = {}
         self._not_longhorn = Profile(Reason.NOT_A_LONGHORN_NODE)
 
-    def update(self, view: View, changed_nodes: Iterable[str]) -> ProfileTable:
+    def update(self, view: View, changed_nodes: Iterable[str]) -> "ProfileTable":
         """Returns the table of a later view. Only the changed nodes may have another profile. Equal profiles stay one
         object, so their results hold for both tables.
         """
@@ -333,7 +329,7 @@ class ProfileCache:
     def _max_profiles(self) -> int:
         return _MAX_STALE_PROFILES * len(self._view.cluster.nodes) + MAX_TABLES
 
-    def update(self, view: View, changed_nodes: frozenset[str] | None) -> ProfileCache:
+    def update(self, view: View, changed_nodes: frozenset[str] | None) -> "ProfileCache":
         """Returns the cache of a later view; `changed_nodes` None: any profile may have changed."""
         cache = ProfileCache(view)
         if changed_nodes is None:
@@ -400,7 +396,7 @@ class ClusterState:
         self._demand = demand
 
     @classmethod
-    def of(cls, view: View) -> ClusterState:
+    def of(cls, view: View) -> "ClusterState":
         return cls(view, ProfileCache(view), None)
 
     @property
@@ -409,7 +405,7 @@ class ClusterState:
             self._demand = DemandIndex.of(self.view)
         return self._demand
 
-    def update(self, changes: Changes, now: datetime) -> ClusterState:
+    def update(self, changes: Changes, now: datetime) -> "ClusterState":
         """Returns the state at `now` after the changes; None means that the object was deleted."""
         result = update(self.view, changes, now)
         demand = self._demand

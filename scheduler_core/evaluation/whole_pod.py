@@ -9,8 +9,6 @@ Other pods' volumes do not count here. They compete for the candidate only, wher
 Answers are kept with the state, so that equal pods are answered once per state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final

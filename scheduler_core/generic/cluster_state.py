@@ -7,8 +7,6 @@ the order.
 A `NodeInfo` is a node with the sums over its pods; `RuleResults` is what local rules said about each node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -49,7 +47,7 @@ class NodeInfo(Struct, frozen=True):
         return bool(self.node.taints or self.anti_affinity_pods)
 
     @classmethod
-    def of(cls, node: Node, pods: Iterable[Pod]) -> NodeInfo:
+    def of(cls, node: Node, pods: Iterable[Pod]) -> "NodeInfo":
         """Sums up all pods."""
         pods = tuple(pods)
         unfinished = [pod for pod in pods if not pod.finished]
@@ -92,7 +90,7 @@ class NodeIndex:
         self._node_infos: dict[str, NodeInfo] = {}
 
     def read(
-        self, nodes: HashTrieMap[str, NodeInfo], changes: ChangeLog, names: Sequence[str]
+        self, nodes: "HashTrieMap[str, NodeInfo]", changes: ChangeLog, names: Sequence[str]
     ) -> list[NodeInfo | None]:
         """Returns the nodes of these names as of a change, None where none exists."""
         changed = None if self._as_of is None else changes.since(self._as_of)
@@ -170,19 +168,19 @@ class GenericClusterState:
     one.
     """
 
-    nodes: HashTrieMap[str, NodeInfo] = field(default_factory=HashTrieMap)  # the nodes that exist, by name
+    nodes: "HashTrieMap[str, NodeInfo]" = field(default_factory=HashTrieMap)  # the nodes that exist, by name
     node_names: tuple[str, ...] = ()  # their names in order
     # Pods assigned to nodes that do not exist, by the node's name.
-    orphaned_pods: HashTrieMap[str, tuple[Pod, ...]] = field(default_factory=HashTrieMap)
+    orphaned_pods: "HashTrieMap[str, tuple[Pod, ...]]" = field(default_factory=HashTrieMap)
     # Every pod with a node, with its sequence number: the lowest one is the first pod.
-    assigned_pods: HashTrieMap[PodKey, tuple[SequenceNumber, Pod]] = field(default_factory=HashTrieMap)
+    assigned_pods: "HashTrieMap[PodKey, tuple[SequenceNumber, Pod]]" = field(default_factory=HashTrieMap)
     # By namespace, in order, with the pods they select.
-    services: HashTrieMap[str, tuple[ServicePods, ...]] = field(default_factory=HashTrieMap)
+    services: "HashTrieMap[str, tuple[ServicePods, ...]]" = field(default_factory=HashTrieMap)
     next_number: SequenceNumber = 0  # the sequence number of the next new pod
     # ReplicationControllers, ReplicaSets and StatefulSets, by namespace; empty unless a rule reads them.
-    controllers: HashTrieMap[str, HashTrieMap[ControllerKey, Controller]] = field(default_factory=HashTrieMap)
+    controllers: "HashTrieMap[str, HashTrieMap[ControllerKey, Controller]]" = field(default_factory=HashTrieMap)
     # The labels of each namespace; empty unless a rule reads them.
-    namespaces: HashTrieMap[str, Labels] = field(default_factory=HashTrieMap)
+    namespaces: "HashTrieMap[str, Labels]" = field(default_factory=HashTrieMap)
     # The nodes with taints, or with pods that have a required anti-affinity; mostly few.
     constrained_nodes: frozenset[str] = frozenset()
     # The names of the nodes that changed.
@@ -193,7 +191,7 @@ class GenericClusterState:
     results: RuleResults = field(default_factory=RuleResults, compare=False, repr=False)
 
     @classmethod
-    def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> GenericClusterState:
+    def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> "GenericClusterState":
         """The state of a whole cluster. Pods without a node are left out."""
         assigned = {pod.namespaced_name: pod for pod in pods if pod.node_name}
         pods_by_node: dict[str, list[Pod]] = {}
@@ -216,7 +214,7 @@ class GenericClusterState:
         """Returns the nodes of these names, None where none exists; without `names` all nodes, in order of names."""
         return self.index.read(self.nodes, self.changes, self.node_names if names is None else names)
 
-    def with_node(self, node: Node) -> GenericClusterState:
+    def with_node(self, node: Node) -> "GenericClusterState":
         """Adds or replaces a node."""
         node_info = self.nodes.get(node.name)
         if node_info is not None:
@@ -228,7 +226,7 @@ class GenericClusterState:
         )
         return _with_node_info(state, NodeInfo.of(node, self.orphaned_pods.get(node.name, ())))
 
-    def without_node(self, name: str) -> GenericClusterState:
+    def without_node(self, name: str) -> "GenericClusterState":
         """Removes a node; its pods stay as orphaned pods."""
         node_info = self.nodes.get(name)
         if node_info is None:
@@ -242,7 +240,7 @@ class GenericClusterState:
             constrained_nodes=self.constrained_nodes - {name},
         )
 
-    def with_pod(self, pod: Pod) -> GenericClusterState:
+    def with_pod(self, pod: Pod) -> "GenericClusterState":
         """Adds or replaces a pod. A pod without a node is left out."""
         number, previous = self.assigned_pods.get(pod.namespaced_name, (self.next_number, None))
         if previous == pod:
@@ -257,7 +255,7 @@ class GenericClusterState:
         )
         return _update_services(state, pod, lambda pods: pods.insert(number, pod))
 
-    def without_pod(self, key: PodKey) -> GenericClusterState:
+    def without_pod(self, key: PodKey) -> "GenericClusterState":
         """Removes a pod."""
         if key not in self.assigned_pods:
             return self
@@ -268,25 +266,25 @@ class GenericClusterState:
         state = replace(state, assigned_pods=self.assigned_pods.remove(key))
         return _update_services(state, pod, lambda pods: pods.remove(number))
 
-    def with_binding(self, pod: Pod, node: str) -> GenericClusterState:
+    def with_binding(self, pod: Pod, node: str) -> "GenericClusterState":
         return self.with_pod(replace(pod, node_name=node))
 
-    def with_controller(self, controller: Controller) -> GenericClusterState:
+    def with_controller(self, controller: Controller) -> "GenericClusterState":
         siblings = self.controllers.get(controller.namespace, HashTrieMap())
         changed = siblings.insert(controller.key, controller)
         return replace(self, controllers=self.controllers.insert(controller.namespace, changed))
 
-    def without_controller(self, kind: str, namespace: str, name: str) -> GenericClusterState:
+    def without_controller(self, kind: str, namespace: str, name: str) -> "GenericClusterState":
         siblings = self.controllers.get(namespace, HashTrieMap()).discard((kind, namespace, name))
         return replace(self, controllers=self.controllers.insert(namespace, siblings))
 
-    def with_namespace(self, namespace: Namespace) -> GenericClusterState:
+    def with_namespace(self, namespace: Namespace) -> "GenericClusterState":
         return replace(self, namespaces=self.namespaces.insert(namespace.name, namespace.labels))
 
-    def without_namespace(self, name: str) -> GenericClusterState:
+    def without_namespace(self, name: str) -> "GenericClusterState":
         return replace(self, namespaces=self.namespaces.discard(name))
 
-    def with_service(self, service: Service) -> GenericClusterState:
+    def with_service(self, service: Service) -> "GenericClusterState":
         """Adds or replaces a service, which is compared with every assigned pod."""
         selected = {
             number: pod
@@ -298,7 +296,7 @@ class GenericClusterState:
         by_name[service.name] = ServicePods(service, HashTrieMap(selected))
         return replace(self, services=self.services.insert(service.namespace, tuple(by_name.values())))
 
-    def without_service(self, namespace: str, name: str) -> GenericClusterState:
+    def without_service(self, namespace: str, name: str) -> "GenericClusterState":
         remaining = tuple(entry for entry in self.services.get(namespace, ()) if entry.service.name != name)
         services = self.services.insert(namespace, remaining) if remaining else self.services.discard(namespace)
         return replace(self, services=services)

@@ -6,8 +6,6 @@ reason, order safety and stale safety, the volumes that keep a replica there, an
 This module does not know how.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +17,8 @@ from msgspec import Struct
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState, NodeInfo, SequenceNumber, ServicePods
+from scheduler_core.model import kube, verdict
 from scheduler_core.model.generic import Controller, Service
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.verdict import Reason
 
 _ALL_TENTHS: Final = 10
 _Share = tuple[int, int]
@@ -58,7 +55,7 @@ class ScoreInputs(NamedTuple):
 class NodeFacts:
     """Facts about the pod's volumes on one node."""
 
-    reason: Reason  # why the node fits or does not
+    reason: verdict.Reason  # why the node fits or does not
     # Whether Longhorn finds space in whatever order it places the new replicas; true where none is new.
     order_safe: bool = False
     # Sizes, in sum, of the pod's Longhorn volumes with a replica on the node that stays there; for a healthy replica
@@ -137,7 +134,7 @@ class _FactsOfNodes(NamedTuple):
 class CycleState:
     """A pod, the cluster, and facts about its Longhorn volumes."""
 
-    pod: Pod
+    pod: kube.Pod
     cluster: GenericClusterState
     longhorn_facts: LonghornFacts = field(default=NO_FACTS)
     _latest_facts: _FactsOfNodes | None = field(default=None, init=False, compare=False)
@@ -148,7 +145,7 @@ class CycleState:
         return tuple(entry for entry in services if entry.service.selects(self.pod.scheduling.labels))
 
     @cached_property
-    def first_service_pods(self) -> Mapping[SequenceNumber, Pod]:
+    def first_service_pods(self) -> Mapping[SequenceNumber, kube.Pod]:
         return self.services[0].pods if self.services else {}
 
     @cached_property

@@ -8,8 +8,6 @@ of arguments, and calls. What leaves `contain` is plain: rules with checked fiel
 the plugin's own value: it is passed on, and never hashed or compared. A call that does not return is waited for.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,14 +16,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from scheduler_core import errors, values
 from scheduler_core.convert.json_text import Path
-from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
 from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.priorities import MAX_SCORE
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, RuleRegistry
-from scheduler_core.values import replace
 
 _Result = TypeVar("_Result")
 _Rule = TypeVar("_Rule", "PredicatePlugin", "PriorityPlugin")
@@ -38,7 +35,7 @@ _MAX_TEXT: Final = 500
 _PATH_PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
-class PluginError(CoreError):
+class PluginError(errors.CoreError):
     """A plugin cannot be used; one line that names it."""
 
 
@@ -108,7 +105,7 @@ class Plugins(Struct, frozen=True):
     # The plugin of each rule, by kind of rule and name.
     origins: Mapping[tuple[str, str], str] = {}
 
-    def add(self, origin: str, predicates: object, priorities: object) -> Plugins:
+    def add(self, origin: str, predicates: object, priorities: object) -> "Plugins":
         """Returns these rules and those of another plugin, which messages call `origin`.
 
         Raises:
@@ -116,10 +113,10 @@ class Plugins(Struct, frozen=True):
         """
         return contain(lambda: self._add(origin, predicates, priorities), origin)
 
-    def _add(self, origin: str, predicates: object, priorities: object) -> Plugins:
+    def _add(self, origin: str, predicates: object, priorities: object) -> "Plugins":
         added_predicates = _by_name(predicates, PredicatePlugin, PREDICATES, self.origins)
         added_priorities = _by_name(priorities, PriorityPlugin, PRIORITIES, self.origins)
-        return replace(
+        return values.replace(
             self,
             predicates={**self.predicates, **added_predicates},
             priorities={**self.priorities, **added_priorities},

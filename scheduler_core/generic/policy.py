@@ -8,8 +8,6 @@ The classic rules are those of Kubernetes 1.1. Newer constraints of a pod, and o
 nothing would report that: `unsupported_constraints` names those that a policy's rules do not read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,17 +17,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from scheduler_core.errors import CoreError
-from scheduler_core.generic import rule_registry
-from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic import cluster_state, plugin_rules, policy_file, rule_registry
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument, CycleState
-from scheduler_core.generic.plugin_rules import NO_PLUGINS, PluginRule, Plugins
-from scheduler_core.generic.policy_file import (
-    PolicyDocument,
-    PolicyEntry,
-    PolicyStage,
-    WrongShapeError,
-    read_policy_file,
-)
 from scheduler_core.generic.predicates import (
     EXISTING_ANTI_AFFINITY,
     UNTOLERATED_TAINT,
@@ -44,7 +33,7 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
 class PolicyError(CoreError):
     """A policy file cannot be used; names each wrong entry."""
 
-    def __init__(self, stage: PolicyStage, faults: Sequence[str]) -> None:
+    def __init__(self, stage: policy_file.PolicyStage, faults: Sequence[str]) -> None:
         super().__init__("policy: " + "; ".join(faults))
         self.stage = stage  # the stage that found the fault
 
@@ -76,7 +65,7 @@ class Policy(Struct, frozen=True):
     predicates: tuple[PolicyPredicate, ...] = ()
     priorities: tuple[PolicyPriority, ...] = ()  # without any, all nodes that fit are equal
     warnings: tuple[str, ...] = ()  # entries of the file that were accepted but are odd
-    plugins: Plugins = NO_PLUGINS  # the rules from outside the package that it may name
+    plugins: plugin_rules.Plugins = plugin_rules.NO_PLUGINS  # the rules from outside the package that it may name
 
     @property
     def rules(self) -> frozenset[str]:
@@ -114,19 +103,19 @@ node weighs as much as order safety and stale safety together; each of them weig
 mean is truncated: 10 x (4 - 2) is more than the sum of the weights."""
 
 
-def parse_policy(text: bytes, plugins: Plugins = NO_PLUGINS) -> Policy:
+def parse_policy(text: bytes, plugins: plugin_rules.Plugins = plugin_rules.NO_PLUGINS) -> Policy:
     """Parses a policy file, which may name the rules of plugins.
 
     Raises:
         PolicyError: it is no JSON, no policy, or an entry of it cannot be used
     """
     try:
-        document = read_policy_file(text, plugins)
-    except WrongShapeError as error:
-        raise PolicyError(PolicyStage.DECODE, [str(error)]) from error
+        document = policy_file.read_policy_file(text, plugins)
+    except policy_file.WrongShapeError as error:
+        raise PolicyError(policy_file.PolicyStage.DECODE, [str(error)]) from error
     weight_faults = [fault for entry in document.priorities if (fault := _weight_fault(entry))]
     if weight_faults:
-        raise PolicyError(PolicyStage.VALIDATE, weight_faults)
+        raise PolicyError(policy_file.PolicyStage.VALIDATE, weight_faults)
     predicates = _Section(rule_registry.PREDICATES, plugins.predicates)
     priorities = _Section(rule_registry.PRIORITIES, plugins.priorities)
     faults = [
@@ -136,7 +125,7 @@ def parse_policy(text: bytes, plugins: Plugins = NO_PLUGINS) -> Policy:
         if (fault := section.register(entry))
     ]
     if faults:
-        raise PolicyError(PolicyStage.BUILD, faults)
+        raise PolicyError(policy_file.PolicyStage.BUILD, faults)
     return Policy(
         tuple(PolicyPredicate(entry.name, rule, argument) for entry, rule, argument in predicates.registered.values()),
         tuple(
@@ -148,14 +137,14 @@ def parse_policy(text: bytes, plugins: Plugins = NO_PLUGINS) -> Policy:
     )
 
 
-def _weight_fault(entry: PolicyEntry) -> str:
+def _weight_fault(entry: policy_file.PolicyEntry) -> str:
     if entry.has_weight and entry.weight > 0:
         return ""
     weight = entry.weight if entry.has_weight else "missing"
     return f"{entry.location}: weight is {weight}; a positive whole number is required{entry.place}"
 
 
-def _empty_section_warnings(document: PolicyDocument) -> list[str]:
+def _empty_section_warnings(document: policy_file.PolicyDocument) -> list[str]:
     effects = (
         (document.predicates, "predicates, so every ready node fits"),
         (document.priorities, "priorities, so all nodes that fit are equal"),
@@ -165,14 +154,16 @@ def _empty_section_warnings(document: PolicyDocument) -> list[str]:
 
 
 class _Section:
-    def __init__(self, registry: rule_registry.RuleRegistry[Any], plugins: Mapping[str, PluginRule]) -> None:
+    def __init__(
+        self, registry: rule_registry.RuleRegistry[Any], plugins: Mapping[str, plugin_rules.PluginRule]
+    ) -> None:
         self._rule_kind = registry.rule_kind
         self._static = [*registry.static, *(name for name, rule in plugins.items() if rule.argument is None)]
         self._configurable = [*registry.configurable, *(name for name in plugins if name not in self._static)]
-        self.registered: dict[str, tuple[PolicyEntry, str, object]] = {}
+        self.registered: dict[str, tuple[policy_file.PolicyEntry, str, object]] = {}
         self.warnings: list[str] = []
 
-    def register(self, entry: PolicyEntry) -> str:
+    def register(self, entry: policy_file.PolicyEntry) -> str:
         """Registers an entry, or returns what is wrong with it, "" for nothing."""
         previous = self.registered.get(entry.name)
         if entry.arguments is not None:
@@ -196,7 +187,7 @@ class _Section:
         self.registered[entry.name] = (entry, rule, argument)
         return ""
 
-    def _argument_fault(self, entry: PolicyEntry) -> str:
+    def _argument_fault(self, entry: policy_file.PolicyEntry) -> str:
         arguments = entry.arguments or {}
         if len(arguments) > 1:
             return f"argument has both {' and '.join(arguments)}; a {self._rule_kind} takes one of them"
@@ -207,7 +198,7 @@ class _Section:
             return "a name of your own must be letters, digits and -, at least two, with no - at either end"
         return ""
 
-    def _warn_about_argument(self, entry: PolicyEntry, rule: str, argument: object) -> None:
+    def _warn_about_argument(self, entry: policy_file.PolicyEntry, rule: str, argument: object) -> None:
         if type(argument) is Argument and not any(argument.labels):
             self.warnings.append(f"{entry.location}: {rule} names no label, so it tells no nodes apart")
         if entry.name in self._static:
@@ -274,7 +265,7 @@ def unsupported_constraints(pod: Pod, policy: Policy) -> tuple[UnsupportedConstr
 
 
 def unsupported_nodes(
-    pod: Pod, cluster: GenericClusterState, policy: Policy, among: Sequence[str] | None = None
+    pod: Pod, cluster: cluster_state.GenericClusterState, policy: Policy, among: Sequence[str] | None = None
 ) -> dict[str, UnsupportedConstraint]:
     """The nodes, of all or `among` some, that only an unsupported constraint closes to the pod."""
     # That is a taint that it does not tolerate, or the required anti-affinity of a placed pod. Only nodes that are
@@ -297,13 +288,13 @@ def unsupported_nodes(
 
 
 def ignored_constraints(
-    pod: Pod, node: str, cluster: GenericClusterState, policy: Policy
+    pod: Pod, node: str, cluster: cluster_state.GenericClusterState, policy: Policy
 ) -> tuple[UnsupportedConstraint, ...]:
     closed = unsupported_nodes(pod, cluster, policy, [node])
     return (*unsupported_constraints(pod, policy), *closed.values())
 
 
-def node_refusals(pod: Pod, cluster: GenericClusterState, policy: Policy) -> dict[str, str]:
+def node_refusals(pod: Pod, cluster: cluster_state.GenericClusterState, policy: Policy) -> dict[str, str]:
     """Why each of `unsupported_nodes` is refused."""
     return {
         name: f"{_REASONS[constraint]}, which the policy does not read (rule {constraint.rule})"

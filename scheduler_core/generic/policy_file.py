@@ -6,8 +6,6 @@ and `apiVersion` may be absent, but not wrong. Two rules are added: a byte order
 a key that is written twice is refused, because Go takes the last one, and the rules of the first are lost in silence.
 """
 
-from __future__ import annotations
-
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,9 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from scheduler_core.convert.json_text import JsonPlaces, Path, describe_syntax_error, line_and_column
-from scheduler_core.generic.cycle_state import Argument
+from scheduler_core.generic import cycle_state, rule_registry
 from scheduler_core.generic.plugin_rules import NO_PLUGINS, ArgumentError, PluginRule, Plugins, convert_argument
-from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 
 _INT64: Final = 2**63
 _MAX_SHOWN_LENGTH: Final = 60
@@ -31,7 +28,7 @@ _CONFIG_MAP: Final = re.compile(rb"^kind: *[\"']?ConfigMap\b", re.M)
 _IS_CONFIG_MAP: Final = "is a ConfigMap; a policy file is the JSON in its data, mostly under the key policy.cfg"
 _FILE_KEYS: Final = ("kind", "apiVersion", "version", "predicates", "priorities", "metadata")
 # The configurable rules that take one label; the others take a list.
-_ONE_LABEL: Final = frozenset(PRIORITIES.configurable)
+_ONE_LABEL: Final = frozenset(rule_registry.PRIORITIES.configurable)
 _WITH_PRESENCE: Final = frozenset({"labelsPresence", "labelPreference"})
 
 Json = Mapping[str, object]
@@ -103,8 +100,8 @@ def read_policy_file(text: bytes, plugins: Plugins = NO_PLUGINS) -> PolicyDocume
     if version not in (None, _VERSION):
         document.warnings.append(f"version: {version!r:.60} is not looked at")
     for section, rules, entries in (
-        ("predicates", _argument_rules(PREDICATES.configurable, plugins.predicates), document.predicates),
-        ("priorities", _argument_rules(PRIORITIES.configurable, plugins.priorities), document.priorities),
+        ("predicates", _argument_rules(rule_registry.PREDICATES.configurable, plugins.predicates), document.predicates),
+        ("priorities", _argument_rules(rule_registry.PRIORITIES.configurable, plugins.priorities), document.priorities),
     ):
         with _collect(faults):
             for index, raw in enumerate(top.list(section)):
@@ -120,12 +117,12 @@ def _argument_rules(configurable: Iterable[str], plugins: Mapping[str, PluginRul
     return {**dict.fromkeys(configurable), **types}
 
 
-def _expect(text: str, expected: str, key: str, source: _Source) -> None:
+def _expect(text: str, expected: str, key: str, source: "_Source") -> None:
     if text not in ("", expected):
         raise WrongShapeError(f"{key}: {text!r:.60} is not {expected!r}{source.place((key,))}")
 
 
-def _entry(raw: object, section: str, index: int, rules: Mapping[str, type | None], source: _Source) -> PolicyEntry:
+def _entry(raw: object, section: str, index: int, rules: Mapping[str, type | None], source: "_Source") -> PolicyEntry:
     keys = ("name", "argument", "weight") if section == "priorities" else ("name", "argument")
     number = f"{section}[{index}]"
     path = (section, index)
@@ -156,7 +153,7 @@ def _shorten(name: str) -> str:
     return short if short.isprintable() else repr(short)
 
 
-def _argument(parent: _JsonObject, rule: str, source: _Source) -> Argument:
+def _argument(parent: "_JsonObject", rule: str, source: "_Source") -> cycle_state.Argument:
     labels = "label" if rule in _ONE_LABEL else "labels"
     keys = (labels, "presence") if rule in _WITH_PRESENCE else (labels,)
     values = _JsonObject(parent.values[rule], f"{parent.location}: {rule}", keys, source, (*parent.path, rule))
@@ -173,15 +170,15 @@ def _argument(parent: _JsonObject, rule: str, source: _Source) -> Argument:
         warning = f"{values.location}: presence is missing and counts as false, so {effect}; write true or false"
         source.warnings.append(warning + source.place(values.path))
     if rule in _ONE_LABEL:
-        return Argument((values.text("label"),), values.flag("presence"))
+        return cycle_state.Argument((values.text("label"),), values.flag("presence"))
     names = values.list("labels")
     if not all(name is None or isinstance(name, str) for name in names):
         fault = f"{values.location}: labels: must be a list of texts"
         raise WrongShapeError(fault + source.place((*values.path, "labels")))
-    return Argument(tuple(str(name or "") for name in names), values.flag("presence"))
+    return cycle_state.Argument(tuple(str(name or "") for name in names), values.flag("presence"))
 
 
-def _plugin_argument(parent: _JsonObject, rule: str, expected: type, source: _Source) -> object:
+def _plugin_argument(parent: "_JsonObject", rule: str, expected: type, source: "_Source") -> object:
     try:
         return convert_argument(parent.values[rule], expected)
     except ArgumentError as error:
@@ -195,7 +192,7 @@ class _Source:
         self._places = JsonPlaces.of(text, str.lower) if places is None else places
         self.warnings = warnings
 
-    def without_warnings(self) -> _Source:
+    def without_warnings(self) -> "_Source":
         return _Source(self._text, [], self._places)
 
     def place(self, path: Path) -> str:

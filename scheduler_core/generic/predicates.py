@@ -11,8 +11,6 @@ ports, node affinity, taints. The others are about groups of nodes: affinity bet
 value of a label, the topology key. Finished pods never count there.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias

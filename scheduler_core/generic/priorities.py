@@ -7,8 +7,6 @@ Longhorn's priorities exist so that one policy can mix both kinds. Their scores 
 `LonghornFacts`; each is 0 on a node where the pod's volumes do not fit or that was not evaluated.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter

@@ -4,8 +4,6 @@ A policy names a static rule. A configurable rule has a name that the administra
 it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 

@@ -7,8 +7,6 @@ which knows tolerations: a pod of a DaemonSet belongs on cordoned nodes, too. `L
 decision.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter, mul

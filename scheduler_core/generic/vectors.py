@@ -5,19 +5,15 @@ available, which predicates failed where, every score, the totals and the best n
 text. What depends on an order was recorded for the order of the line, and the engine takes that order.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.generic import NODE, SCHEDULED_POD, SERVICE
-from scheduler_core.convert.recorded_decisions import Runner
-from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.convert import generic, recorded_decisions
+from scheduler_core.generic import cluster_state, scheduler
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
-from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, schedule
 
 _COMPARED: Final = ("policy_error", "error", "available", "fails", "feasible", "scores", "totals", "best")
 
@@ -66,13 +62,13 @@ def decide_scenario(scenario: Json) -> dict[str, Any]:
         policy = _policy(scenario["policy"])
     except PolicyError as error:
         return {"policy_error": error.stage.value}
-    state = GenericClusterState.of(
-        [NODE.read(raw) for raw in scenario["nodes"]],
-        [SCHEDULED_POD.read(raw) for raw in scenario["pods"]],
-        [SERVICE.read(raw) for raw in scenario["services"]],
+    state = cluster_state.GenericClusterState.of(
+        [generic.NODE.read(raw) for raw in scenario["nodes"]],
+        [generic.SCHEDULED_POD.read(raw) for raw in scenario["pods"]],
+        [generic.SERVICE.read(raw) for raw in scenario["services"]],
     )
-    pod = SCHEDULED_POD.read(scenario["pod"])
-    return _to_recorded_form(schedule(pod, None, state, policy, min))
+    pod = generic.SCHEDULED_POD.read(scenario["pod"])
+    return _to_recorded_form(scheduler.schedule(pod, None, state, policy, min))
 
 
 def _policy(raw: object) -> Policy:
@@ -81,7 +77,7 @@ def _policy(raw: object) -> Policy:
     return parse_policy(raw.encode() if isinstance(raw, str) else msgspec.json.encode(raw))
 
 
-def _to_recorded_form(result: ScheduleResult) -> dict[str, Any]:
+def _to_recorded_form(result: scheduler.ScheduleResult) -> dict[str, Any]:
     decision: dict[str, Any] = {
         "available": sorted([*result.feasible, *result.failures]),
         "fails": {node: sorted(entry.predicate for entry in failures) for node, failures in result.failures.items()},
@@ -91,7 +87,7 @@ def _to_recorded_form(result: ScheduleResult) -> dict[str, Any]:
         "best": list(result.best),
     }
     if result.error:
-        decision["error"] = "no nodes available" if result.error == NO_NODES else "undecidable"
+        decision["error"] = "no nodes available" if result.error == scheduler.NO_NODES else "undecidable"
     return decision
 
 
@@ -113,7 +109,7 @@ def _find_problem(vector: _Vector) -> str:
     return "scenario.policy is missing (null: the default policy)" if vector.scenario.policy is msgspec.UNSET else ""
 
 
-RUNNER: Final = Runner(
+RUNNER: Final = recorded_decisions.Runner(
     "scheduler_core.generic.vectors",
     "Replays recorded decisions of Kubernetes 1.1 through the generic scheduler.",
     _Vector,

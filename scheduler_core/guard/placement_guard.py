@@ -30,8 +30,6 @@ cases it counts as bypassed: a needless fallback to safer packing costs some nod
 that goes unnoticed would break the promise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import cache, cached_property, partial
@@ -56,10 +54,9 @@ from scheduler_core.guard.steering import (
     reason_by_half,
     with_placements,
 )
-from scheduler_core.model import longhorn
+from scheduler_core.model import longhorn, verdict
 from scheduler_core.model.longhorn import Placement, Replica
 from scheduler_core.model.quantity import format_bytes, format_count
-from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.values import replace
@@ -227,7 +224,7 @@ class _Guard:
         if on_longhorns_disk is None:
             return self._no_plan(f"the watches show disk {disk.name} as closed to volume {self._placement.volume}")
         everything = self._sentence(volumes)
-        if reason_by_half(on_longhorns_disk, self._budget) is Reason.ROOM:
+        if reason_by_half(on_longhorns_disk, self._budget) is verdict.Reason.ROOM:
             detail = f"{everything} fits with volume {self._placement.volume} on disk {disk.name}"
             return GuardDecision(GuardOutcome.LEFT, self._placement, detail=detail)
         elsewhere = on(self._legal - {disk.uuid})

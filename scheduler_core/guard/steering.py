@@ -9,8 +9,6 @@ disk of the placement may leave no packing for one more pod. So a decision about
 nodes that the pod cannot get because of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from heapq import nlargest
@@ -24,6 +22,7 @@ from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import Decision
 from scheduler_core.decide.offered_nodes import exclude
+from scheduler_core.evaluation import competitors_anywhere, fit, single_node
 from scheduler_core.evaluation.competitors import (
     CompetingVolumes,
     FittingVolumes,
@@ -34,16 +33,12 @@ from scheduler_core.evaluation.competitors import (
     fitting_volumes,
     without_matched_claims,
 )
-from scheduler_core.evaluation.competitors_anywhere import FITTING
-from scheduler_core.evaluation.fit import OpenDisk
-from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node, evaluate_requirements
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import scheduling_limit
-from scheduler_core.model import longhorn
+from scheduler_core.model import longhorn, verdict
 from scheduler_core.model.longhorn import Placement
-from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.values import replace
@@ -70,12 +65,12 @@ def exclude_taken_nodes(decision: Decision, view: View, allowances: Iterable[Pla
         frozenset(
             name
             for name, on_node in groupby(pending, by_node)
-            if name in fitting and _evaluate(decision, view, list(on_node)).reason(budget) is not Reason.ROOM
+            if name in fitting and _evaluate(decision, view, list(on_node)).reason(budget) is not verdict.Reason.ROOM
         ),
     )
 
 
-def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> NodeEvaluation:
+def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> single_node.NodeEvaluation:
     view = with_placements(view, placements)
     name = placements[0].node
     placed = {placement.volume for placement in placements}
@@ -86,7 +81,7 @@ def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> No
         for volume in (competitors.volumes if competitors is not None else ())
         if placed.isdisjoint(longhorn_names(volume, view))
     )
-    return with_coming_copies(view, evaluate_node(view, decision.resolution_on(name), name, others))
+    return with_coming_copies(view, single_node.evaluate_node(view, decision.resolution_on(name), name, others))
 
 
 def pending_allowances(allowances: Iterable[Placement], view: View) -> list[Placement]:
@@ -120,20 +115,20 @@ def longhorn_names(volume: PodVolume, view: View) -> set[str]:
     return {future_volume_name(claim)} | ({persistent_volume.handle} if persistent_volume is not None else set())
 
 
-def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation:
+def with_coming_copies(view: View, evaluation: single_node.NodeEvaluation) -> single_node.NodeEvaluation:
     return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
 
 
-def evaluate_volumes(view: View, volumes: Sequence[PodVolume], name: str) -> NodeEvaluation:
+def evaluate_volumes(view: View, volumes: Sequence[PodVolume], name: str) -> single_node.NodeEvaluation:
     """Evaluates one node for volumes to come."""
-    return with_coming_copies(view, evaluate_requirements(view, requirements(volumes, volumes), name))
+    return with_coming_copies(view, single_node.evaluate_requirements(view, requirements(volumes, volumes), name))
 
 
 def may_fit(view: View, volumes: Sequence[PodVolume], name: str, budget: Budget) -> bool:
-    return not volumes or evaluate_volumes(view, volumes, name).reason(budget) in FITTING
+    return not volumes or evaluate_volumes(view, volumes, name).reason(budget) in competitors_anywhere.FITTING
 
 
-def reason_by_half(evaluation: NodeEvaluation, budget: Budget) -> Reason:
+def reason_by_half(evaluation: single_node.NodeEvaluation, budget: Budget) -> verdict.Reason:
     """Returns the reason by a search of half the budget: the other disks need steps, too."""
     portion = budget.portion(budget.left // 2)
     reason = evaluation.reason(portion)
@@ -141,7 +136,7 @@ def reason_by_half(evaluation: NodeEvaluation, budget: Budget) -> Reason:
     return reason
 
 
-def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
+def _with_coming_copies(view: View, disk: fit.OpenDisk) -> fit.OpenDisk:
     coming: dict[str, int] = {}
     for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
         volume = view.snapshot.volumes.get(replica.volume)
@@ -165,7 +160,7 @@ class VolumesToCome(Struct, frozen=True):
     offers: VolumesByOffer
 
     @classmethod
-    def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> VolumesToCome:
+    def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> "VolumesToCome":
         """Returns all that need space there."""
         offers = ledger.offers_on(node)
         counted = without_matched_claims(demands, offers, node)
@@ -262,13 +257,13 @@ class Steering:
         # If the offers fit nowhere, too, a place that keeps what is decided is better than one that does not.
         for with_offers in (True, False):
             self.keeps_offers = with_offers
-            self.breaks_promise = self._reason(chosen, with_offers=with_offers) not in FITTING
+            self.breaks_promise = self._reason(chosen, with_offers=with_offers) not in competitors_anywhere.FITTING
             if not self.breaks_promise and not self.overfills:
                 return chosen
             if candidates is None:
                 candidates = self._candidates()
             for candidate in candidates:
-                if self._reason(candidate, with_offers=with_offers) is Reason.ROOM:
+                if self._reason(candidate, with_offers=with_offers) is verdict.Reason.ROOM:
                     return candidate
         return None
 
@@ -284,7 +279,7 @@ class Steering:
     def promised(self) -> int:
         return len(self._promised[self._placement.node].volumes)
 
-    def _reason(self, candidate: Placement, *, with_offers: bool) -> Reason:
+    def _reason(self, candidate: Placement, *, with_offers: bool) -> verdict.Reason:
         name = candidate.node
         if name not in self._promised:
             may_fit_there = partial(may_fit, self._view, name=name, budget=self._budget)
@@ -292,7 +287,7 @@ class Steering:
         fitting = self._promised[name]
         promised = list((fitting.volumes if with_offers else fitting.demanded).values())
         if not promised:
-            return Reason.ROOM
+            return verdict.Reason.ROOM
         return reason_by_half(evaluate_volumes(with_placements(self._view, [candidate]), promised, name), self._budget)
 
     def _candidates(self) -> Sequence[Placement]:

@@ -6,8 +6,6 @@ The checks of the extender itself are here: versions, pods, leader, caches, perm
 StorageClasses that undo what the extender decides. Which permissions are asked for stands in `app/extender/installation_reader.py`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -28,13 +26,11 @@ from scheduler_core.installation.facts import (
     list_some,
     minor_version,
 )
-from scheduler_core.longhorn.cluster import parse_time
+from scheduler_core.longhorn import cluster, volume_validation
 from scheduler_core.longhorn.csi_driver import DRIVER, parameter_tags
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.volume_validation import is_tag
+from scheduler_core.model import kube, longhorn
 from scheduler_core.model.installation import ENABLED, HeldLease, InstalledPod, Permission, ServiceAddress
-from scheduler_core.model.kube import StorageClass
-from scheduler_core.model.longhorn import Node
 from scheduler_core.values import replace
 
 OLDEST_KUBERNETES: Final = (1, 30)  # docs/limitations.md has the same versions
@@ -147,7 +143,7 @@ def check_leader(
     if lease is None or not lease.holder:
         yield Finding(Severity.ERROR, "no process holds the Lease", where, _LOGS)
         return
-    renewed = parse_time(lease.renewed)
+    renewed = cluster.parse_time(lease.renewed)
     if renewed is None or now - renewed > timedelta(seconds=lease.duration) + _CLOCK_SKEW:
         yield Finding(Severity.ERROR, f"{lease.holder} has not renewed the Lease in time", where, _LOGS)
     if leader is None:
@@ -319,7 +315,7 @@ def _setting_finding(name: str, severity: Severity, what: str, value: str) -> Fi
     return Finding(severity, what, f"setting.longhorn.io/{name}", command)
 
 
-def check_storage_classes(longhorn_classes: Sequence[StorageClass], settings: Mapping[str, str]) -> Findings:
+def check_storage_classes(longhorn_classes: Sequence[kube.StorageClass], settings: Mapping[str, str]) -> Findings:
     """Whether volumes wait until their pod has a node."""
     static = settings.get(_STATIC_CLASS, "longhorn-static")
     what = "binds at once: Longhorn places its volumes before their pods, and the extender cannot help"
@@ -330,14 +326,14 @@ def check_storage_classes(longhorn_classes: Sequence[StorageClass], settings: Ma
             yield Finding(Severity.WARNING, what, f"storageclass/{entry.name}", command)
 
 
-def check_tags(longhorn_classes: Sequence[StorageClass], longhorn_nodes: Sequence[Node]) -> Findings:
+def check_tags(longhorn_classes: Sequence[kube.StorageClass], longhorn_nodes: Sequence[longhorn.Node]) -> Findings:
     """Whether nodes and disks have the tags that StorageClasses select."""
     node_tags = {tag for node in longhorn_nodes for tag in node.tags}
     disk_tags = {tag for node in longhorn_nodes for disk in node.disks for tag in disk.tags}
     for entry in longhorn_classes:
         for key, kind, tags in (("nodeSelector", "node", node_tags), ("diskSelector", "disk", disk_tags)):
             for tag in parameter_tags(entry.parameters, key):
-                valid = is_tag(tag)
+                valid = volume_validation.is_tag(tag)
                 if valid and tag in tags:
                     continue
                 command = f"add the tag to a {kind}: {{kubectl}} edit nodes.longhorn.io NODE"
@@ -349,7 +345,7 @@ def check_tags(longhorn_classes: Sequence[StorageClass], longhorn_nodes: Sequenc
                 yield Finding(Severity.WARNING, what, f"storageclass/{entry.name}", command)
 
 
-def _create_again(entry: StorageClass, correct: str, value: str) -> str:
+def _create_again(entry: kube.StorageClass, correct: str, value: str) -> str:
     if entry.name != _CHARTS_CLASS:
         return f"create it again with {correct}"
     return (

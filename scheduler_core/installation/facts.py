@@ -1,7 +1,5 @@
 """The facts about an installation, and what checks say about them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -11,9 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.longhorn.csi_driver import DRIVER
-from scheduler_core.model import installation
-from scheduler_core.model.kube import StorageClass
-from scheduler_core.model.longhorn import Node
+from scheduler_core.model import installation, kube, longhorn
 
 PROGRAM: Final = "longhorn-scheduler-extender"
 _EXCERPT: Final = 160
@@ -116,8 +112,8 @@ class Installation(Struct, frozen=True):
     observes: bool = False  # whether the extender's ConfigMap says that refusals are only observed
     settings: Mapping[str, str] = {}  # Longhorn's settings by name
     refused_settings: tuple[str, ...] = ()  # what is wrong in the extender's ConfigMap
-    storage_classes: tuple[StorageClass, ...] = ()
-    longhorn_nodes: tuple[Node, ...] = ()
+    storage_classes: tuple[kube.StorageClass, ...] = ()
+    longhorn_nodes: tuple[longhorn.Node, ...] = ()
     tracks_capacity: bool = False  # whether kube-scheduler compares CSIStorageCapacity objects for Longhorn
     unknown: tuple[str, ...] = ()  # what could not be read, and why
 
@@ -131,7 +127,7 @@ class Installation(Struct, frozen=True):
         return self.probe, self.plain_probe
 
     @property
-    def longhorn_classes(self) -> list[StorageClass]:
+    def longhorn_classes(self) -> list[kube.StorageClass]:
         """The StorageClasses of Longhorn, by name."""
         own = [entry for entry in self.storage_classes if entry.provisioner == DRIVER]
         return sorted(own, key=lambda entry: entry.name)

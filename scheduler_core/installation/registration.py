@@ -3,16 +3,13 @@ file of kube-scheduler-config with the address and the kubeconfig of a cluster; 
 lines.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Any, Final
 
 from msgspec import Struct
 
 from scheduler_core.installation.facts import PROGRAM, minor_version
-from scheduler_core.model.constraints import EXTENDER_RESOURCE
-from scheduler_core.model.installation import DEFAULT_SCHEDULER
+from scheduler_core.model import constraints, installation
 
 SECOND_SCHEDULER: Final = "longhorn-scheduler"
 _FILE_NAME: Final = "kube-scheduler-config.yaml"
@@ -123,7 +120,7 @@ def printed_configuration(registration: Registration) -> dict[str, Any]:
 
 
 def _extenders(registration: Registration, *, every_pod: bool) -> list[dict[str, Any]]:
-    managed = {"managedResources": [{"name": EXTENDER_RESOURCE, "ignoredByScheduler": True}]}
+    managed = {"managedResources": [{"name": constraints.EXTENDER_RESOURCE, "ignoredByScheduler": True}]}
     scores = {"prioritizeVerb": "prioritize", "weight": 1} if registration.scores else {}
     extender = {
         "urlPrefix": registration.url_prefix,
@@ -175,7 +172,7 @@ def policy_folder(kubernetes_version: str, scheduler_name: str) -> str:
     version = minor_version(kubernetes_version)
     if version is not None and version < _OLDEST_POLICY:
         return ""
-    policy = "ask-policy" if scheduler_name == DEFAULT_SCHEDULER else "scheduler-name-policy"
+    policy = "ask-policy" if scheduler_name == installation.DEFAULT_SCHEDULER else "scheduler-name-policy"
     variant = "-v1beta1" if version is not None and version < _STABLE_POLICY else ""
     return f"manifests/overlays/{policy}{variant}"
 
@@ -185,8 +182,8 @@ def apply_policy(kubernetes_version: str, scheduler_name: str) -> str:
     folder = policy_folder(kubernetes_version, scheduler_name)
     if folder:
         return f"kubectl apply -k {folder}"
-    second = scheduler_name != DEFAULT_SCHEDULER
-    by_hand = f"schedulerName: {scheduler_name}" if second else f"{EXTENDER_RESOURCE} among its resources"
+    second = scheduler_name != installation.DEFAULT_SCHEDULER
+    by_hand = f"schedulerName: {scheduler_name}" if second else f"{constraints.EXTENDER_RESOURCE} among its resources"
     return f"longhorn-extender scheduler-config --pods all, or in each pod: {by_hand}"
 
 
@@ -198,7 +195,7 @@ def steps(platform: Platform, pods: SentPods, kubernetes_version: str = "") -> t
         ask = ("Then let pods with claims use it:", *_policy_steps(kubernetes_version, SECOND_SCHEDULER))
     elif pods is SentPods.REQUESTING:
         intro = "Once every kube-scheduler runs with it, let pods with claims ask:"
-        ask = (intro, *_policy_steps(kubernetes_version, DEFAULT_SCHEDULER))
+        ask = (intro, *_policy_steps(kubernetes_version, installation.DEFAULT_SCHEDULER))
     else:
         ask = ()
     return (*_registration_steps(platform), *ask, "Check:", "  longhorn-extender doctor")

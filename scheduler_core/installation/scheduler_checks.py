@@ -4,14 +4,13 @@ What the text of a FailedScheduling event says about the way to the extender is 
 people.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from scheduler_core.installation import registration
 from scheduler_core.installation.facts import (
     PROGRAM,
     Finding,
@@ -23,15 +22,7 @@ from scheduler_core.installation.facts import (
     excerpt,
     list_some,
 )
-from scheduler_core.installation.registration import SECOND_SCHEDULER, apply_policy, policy_folder
-from scheduler_core.model.constraints import EXTENDER_RESOURCE
-from scheduler_core.model.installation import (
-    DEFAULT_SCHEDULER,
-    ENFORCEMENT,
-    InstalledPod,
-    SchedulingFailure,
-)
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model import constraints, installation, verdict
 
 _NEW_POD: Final = "new pod"
 _REGISTER: Final = "longhorn-extender scheduler-config --help; then doctor again"
@@ -49,7 +40,7 @@ class EventCause(Struct, frozen=True):
 _CALL: Final = r'Post "[^"]*/(?:filter|prioritize|preempt|bind)": .*'
 _DOWN: Final = "{kubectl} get pods,lease,endpointslice"
 UNMANAGED_RESOURCE: Final = EventCause(
-    rf"Insufficient {re.escape(EXTENDER_RESOURCE)}",
+    rf"Insufficient {re.escape(constraints.EXTENDER_RESOURCE)}",
     "kube-scheduler looks for longhorn.io/scheduler-extender on nodes: no extender manages it",
     "add managedResources with ignoredByScheduler: true to its configuration, and restart it",
 )
@@ -105,7 +96,7 @@ CAUSES: Final = (
         "{kubectl} logs -l app.kubernetes.io/name=longhorn-scheduler-extender --prefix --tail=20",
     ),
 )
-_REFUSALS: Final = tuple(reason.text for reason in Reason if not reason.fits)
+_REFUSALS: Final = tuple(reason.text for reason in verdict.Reason if not reason.fits)
 
 
 def is_refusal(message: str) -> bool:
@@ -136,14 +127,14 @@ def check_registration(
     elif probe.node and observes:
         reason = "the extender only observes, so that every node fits"
         what = f"the probe pod got {probe.node}, which shows nothing: {reason}"
-        command = f"set {ENFORCEMENT} to enforce; then doctor again"
+        command = f"set {installation.ENFORCEMENT} to enforce; then doctor again"
         yield Finding(Severity.WARNING, what, f"configmap/{PROGRAM}", command)
     elif probe.node:
         misses = "it does not call the extender, or ignores its failure (ignorable)"
         what = f"kube-scheduler chose {probe.node} for a pod that fits on no node: {misses}"
         yield Finding(Severity.ERROR, what, where, _REGISTER)
     elif not probe.message:
-        default = scheduler_name == DEFAULT_SCHEDULER
+        default = scheduler_name == installation.DEFAULT_SCHEDULER
         runs = "kubectl -n kube-system get pods,lease" if default else f"run one with the profile {scheduler_name}"
         command = f"{runs}; or see --scheduler-name and --probe-timeout"
         yield Finding(Severity.WARNING, f"{_silence(scheduler_name)}: it does not run, or is slow", where, command)
@@ -157,9 +148,9 @@ def check_registration(
 
 
 def check_ask_policy(
-    admitted: InstalledPod | None,
+    admitted: installation.InstalledPod | None,
     probes: tuple[ProbeResult | None, ProbeResult | None],
-    claiming_pods: Sequence[InstalledPod],
+    claiming_pods: Sequence[installation.InstalledPod],
     scheduler_name: str,
     kubernetes_version: str,
 ) -> Findings:
@@ -178,7 +169,7 @@ def check_ask_policy(
     elif not plain_probe.node:
         obstacle = _probe_problem(plain_probe, scheduler_name)
     silent = [pod.key for pod in claiming_pods if not pod.asks(scheduler_name)]
-    apply = apply_policy(kubernetes_version, scheduler_name)
+    apply = registration.apply_policy(kubernetes_version, scheduler_name)
     if obstacle:
         yield Finding(Severity.SKIPPED, f"which pods are sent to the extender is not known: {obstacle}")
     elif silent:
@@ -197,18 +188,20 @@ def _silence(scheduler: str) -> str:
     return f"the kube-scheduler {scheduler} has said nothing about the probe pod"
 
 
-def check_policy_removal(admitted: InstalledPod | None, scheduler_name: str, kubernetes_version: str) -> Findings:
+def check_policy_removal(
+    admitted: installation.InstalledPod | None, scheduler_name: str, kubernetes_version: str
+) -> Findings:
     """Whether new pods would wait for an extender that is gone."""
     if admitted is None:
         yield Finding(Severity.SKIPPED, "it is not known what policies do to a new pod")
     elif admitted.asks(scheduler_name):
         what = "with a claim is still sent to the extender by a policy: once it is removed, such pods wait"
-        folder = policy_folder(kubernetes_version, scheduler_name)
+        folder = registration.policy_folder(kubernetes_version, scheduler_name)
         otherwise = "kubectl get mutatingwebhookconfigurations; remove what changes pods so"
         yield Finding(Severity.ERROR, what, _NEW_POD, f"kubectl delete -k {folder}" if folder else otherwise)
 
 
-def check_requests(leader: InstalledPod | None, leader_report: ProcessReport | str) -> Findings:
+def check_requests(leader: installation.InstalledPod | None, leader_report: ProcessReport | str) -> Findings:
     """Which clients call the leader, and whether they send names only."""
     if leader is None or isinstance(leader_report, str):
         yield Finding(Severity.SKIPPED, str(leader_report))
@@ -225,7 +218,7 @@ def check_requests(leader: InstalledPod | None, leader_report: ProcessReport | s
         yield Finding(Severity.OK, f"with names of nodes come from {', '.join(named)}", f"pod/{leader.name}")
 
 
-def check_events(failures: Sequence[SchedulingFailure] | None) -> Findings:
+def check_events(failures: Sequence[installation.SchedulingFailure] | None) -> Findings:
     """Whether events of the last hour tell of failed calls."""
     if failures is None:
         yield Finding(Severity.SKIPPED, "events could not be read")
@@ -238,7 +231,7 @@ def check_events(failures: Sequence[SchedulingFailure] | None) -> Findings:
         yield Finding(Severity.WARNING, cause.what, _pods(names), cause.command)
 
 
-def check_resource(failures: Sequence[SchedulingFailure] | None, probe: ProbeResult | None) -> Findings:
+def check_resource(failures: Sequence[installation.SchedulingFailure] | None, probe: ProbeResult | None) -> Findings:
     """Whether pods that request the resource can be scheduled."""
     names = [failure.pod for failure in failures or () if cause_of(failure.message) is UNMANAGED_RESOURCE]
     probed = probe is not None and cause_of(probe.message) is UNMANAGED_RESOURCE
@@ -270,10 +263,10 @@ def check_registration_removal(probes: tuple[ProbeResult | None, ProbeResult | N
 
 def check_requesting_pods(requesting_pods: Sequence[str], second_scheduler_pods: Sequence[str]) -> Findings:
     """Whether pods would wait for a resource or a kube-scheduler that is gone."""
-    resource = f"request {EXTENDER_RESOURCE}: once no extender manages it, such pods are not scheduled any more"
-    scheduler = (
-        f"have the schedulerName {SECOND_SCHEDULER}: without that kube-scheduler, they are not scheduled any more"
+    resource = (
+        f"request {constraints.EXTENDER_RESOURCE}: once no extender manages it, such pods are not scheduled any more"
     )
+    scheduler = f"have the schedulerName {registration.SECOND_SCHEDULER}: without that kube-scheduler, they are not scheduled any more"
     for names, field, what in (
         (requesting_pods, "resource", resource),
         (second_scheduler_pods, "schedulerName", scheduler),

@@ -36,8 +36,6 @@ therefore takes `lease_duration`. Durations that others wrote can lengthen a wai
 they may be manual edits. What an edit can break is only this: imitating a release exactly while a leader is alive.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Annotated, Final
@@ -110,7 +108,7 @@ class LeaseRecord(Struct, frozen=True):
     def released(self) -> bool:
         return not self.holder and self.duration == RELEASED_SECONDS
 
-    def has_same_content_as(self, other: LeaseRecord) -> bool:
+    def has_same_content_as(self, other: "LeaseRecord") -> bool:
         """Whether the records are equal apart from the version: written by the same write."""
         return replace(self, resource_version=other.resource_version) == other
 

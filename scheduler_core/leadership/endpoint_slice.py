@@ -1,7 +1,5 @@
 """A Service's EndpointSlice: compares the desired slice with the current one and plans the change."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Mapping
 from typing import Final
@@ -51,7 +49,7 @@ class Endpoint(Struct, frozen=True):
     node: str = ""  # name of the node it runs on, "" if it runs outside of the cluster
 
     @classmethod
-    def at(cls, address: str, port: int = EXTENDER.port, node: str = "") -> Endpoint:
+    def at(cls, address: str, port: int = EXTENDER.port, node: str = "") -> "Endpoint":
         """An endpoint, validated as the API server would.
 
         Raises:

@@ -1,18 +1,15 @@
 """Anti-affinity: the nodes and zones that a volume's replicas use, and the tiers in which the nodes are tried."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
 from msgspec import Struct
 
+from scheduler_core.longhorn import space, stages
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_best_effort, effective_soft_anti_affinity
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.space import under_pressure
-from scheduler_core.longhorn.stages import node_tag_refusal, takes_any_tags
 from scheduler_core.model.longhorn import Node, Replica, Volume
 
 
@@ -24,7 +21,7 @@ class SoftAntiAffinity(Struct, frozen=True):
     disk: bool
 
     @classmethod
-    def of(cls, volume: Volume, settings: Settings) -> SoftAntiAffinity:
+    def of(cls, volume: Volume, settings: Settings) -> "SoftAntiAffinity":
         """What counts for a volume: its fields over the settings."""
         return cls(
             node=effective_soft_anti_affinity(volume.replica_soft_anti_affinity, settings.replica_soft_anti_affinity),
@@ -97,8 +94,8 @@ def tiers(
     """
     soft = SoftAntiAffinity.of(request.volume, cluster.settings)
     tagged = [*candidates.values()]
-    if not takes_any_tags(cluster, request):
-        tagged = [node for node in tagged if node_tag_refusal(cluster, request, node) is None]
+    if not stages.takes_any_tags(cluster, request):
+        tagged = [node for node in tagged if stages.node_tag_refusal(cluster, request, node) is None]
     best_effort = balances_best_effort(request.volume, cluster.settings)
     members: Mapping[Tier, Callable[[], Sequence[Node]]] = {
         Tier.UNUSED_ZONE: lambda: [node for node in tagged if node.zone not in used.zones],
@@ -124,7 +121,7 @@ def tiers(
 def has_disk_pressure(node: Node, settings: Settings) -> bool:
     # Best-effort auto-balance may then use the node again, for another disk.
     percentage = settings.replica_auto_balance_disk_pressure_percentage
-    return percentage > 0 and any(under_pressure(disk, percentage) for disk in node.disks if disk.in_status)
+    return percentage > 0 and any(space.under_pressure(disk, percentage) for disk in node.disks if disk.in_status)
 
 
 def used_disks(replicas: Iterable[Replica], *, ignore_failed: bool) -> set[str]:

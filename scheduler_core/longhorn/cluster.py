@@ -4,8 +4,6 @@ its failed replica (scheduler: timeToReplacementReplica).
 Longhorn stores points in time as RFC 3339 texts, which are parsed as strictly as by Go's time.Parse(time.RFC3339, ...).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -43,7 +41,7 @@ class Cluster:
     known_nodes: dict[object, Any] = field(default_factory=dict[object, Any], compare=False, repr=False)
 
     @classmethod
-    def of(cls, snapshot: Snapshot, now: datetime, settings: Settings | None = None) -> Cluster:
+    def of(cls, snapshot: Snapshot, now: datetime, settings: Settings | None = None) -> "Cluster":
         """Prepares a snapshot. `settings` replaces the snapshot's settings, for instance to decide with settings that
         have faults.
 
@@ -71,7 +69,7 @@ class Cluster:
     def backing_image(self, name: str) -> longhorn.BackingImage | None:
         return self.snapshot.backing_images.get(name)
 
-    def with_nodes(self, nodes: Iterable[longhorn.Node]) -> Cluster:
+    def with_nodes(self, nodes: Iterable[longhorn.Node]) -> "Cluster":
         return replace(self, nodes={**self.nodes, **{node.name: node for node in nodes}})
 
 

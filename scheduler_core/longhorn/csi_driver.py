@@ -11,22 +11,17 @@ when it creates the volume, whatever the pod's node. From then on their bytes ar
 (node_controller.go), and the volume only has to be attached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.errors import CoreError, ResolutionError
-from scheduler_core.longhorn import volume_validation
+from scheduler_core.longhorn import refusal_rules, space, volume_validation
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.refusal_rules import selectors_match
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED, Settings, Version, parse_bool, parse_int
-from scheduler_core.longhorn.space import quotient, wrap_int64
-from scheduler_core.model import kube, longhorn
+from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.kube import ClaimSpec
-from scheduler_core.model.quantity import format_bytes
 from scheduler_core.values import replace
 
 DRIVER: Final = "driver.longhorn.io"
@@ -201,7 +196,7 @@ def _claim_error(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
     is_new = not (claim.source_claim or claim.source_snapshot)
     is_new_xfs = file_system(parameters) == "xfs" and claim.volume_mode == kube.FILESYSTEM and is_new
     if is_new_xfs and csi_size(claim.request or 0, "") < MIN_XFS_SIZE:
-        return f"{format_bytes(claim.request or 0)} are less than the {format_bytes(MIN_XFS_SIZE)} that xfs needs"
+        return f"{quantity.format_bytes(claim.request or 0)} are less than the {quantity.format_bytes(MIN_XFS_SIZE)} that xfs needs"
     return ""
 
 
@@ -342,7 +337,7 @@ def _segment(topology: Mapping[str, str], key: str) -> str:
 def _free_sizes(settings: Settings, node: longhorn.Node, parameters: Mapping[str, str]) -> Iterable[int]:
     selector = _selector(parameters.get("nodeSelector", ""))
     usable = node.ready and node.schedulable and node.allow_scheduling and not node.eviction_requested
-    if not usable or not selectors_match(node.tags, selector, settings.allow_empty_node_selector_volume):
+    if not usable or not refusal_rules.selectors_match(node.tags, selector, settings.allow_empty_node_selector_volume):
         return []
     return [free_size(disk, settings) for disk in node.disks if _is_usable(disk, settings, parameters)]
 
@@ -358,7 +353,7 @@ def _is_usable(disk: longhorn.Disk, settings: Settings, parameters: Mapping[str,
         and not disk.eviction_requested
         and disk.schedulable
         and disk.status_type == required_type
-        and selectors_match(disk.tags, selector, settings.allow_empty_disk_selector_volume)
+        and refusal_rules.selectors_match(disk.tags, selector, settings.allow_empty_disk_selector_volume)
     )
 
 
@@ -369,4 +364,4 @@ def _selector(text: str) -> tuple[str, ...]:
 def free_size(disk: longhorn.Disk, settings: Settings) -> int:
     """Free bytes below the over-provisioning limit. Computed in integers, and not in float64 as in the scheduler."""
     provisionable = (disk.storage_maximum - disk.storage_reserved) * settings.storage_over_provisioning_percentage
-    return max(0, quotient(wrap_int64(provisionable), 100) - disk.storage_scheduled)
+    return max(0, space.quotient(space.wrap_int64(provisionable), 100) - disk.storage_scheduled)

@@ -2,20 +2,17 @@
 disk with the numbers and the first rule that refuses it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.longhorn import placement
+from scheduler_core.longhorn import placement, stages
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import DiskSpace, disk_space
-from scheduler_core.longhorn.stages import disk_and_space_refusal, node_refusal
 from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Disk, Node, Replica, Volume
 from scheduler_core.values import replace
 
@@ -206,11 +203,11 @@ def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replic
         tier = tiers.get(node.name)
         refusal = None
         if tier is None:
-            refusal = node_refusal(cluster, request, node) or _anti_affinity_refusal(node, replicas)
+            refusal = stages.node_refusal(cluster, request, node) or _anti_affinity_refusal(node, replicas)
         disks: list[DiskExplanation] = []
         for disk in node.disks:
             uncounted = placement.uncounted_bytes(node, disk, replicas)
-            disk_refusal = disk_and_space_refusal(cluster, request, disk, uncounted)
+            disk_refusal = stages.disk_and_space_refusal(cluster, request, disk, uncounted)
             if disk_refusal is None and refusal is None and (node.name, disk.name) not in candidate_disks:
                 text = f"disk {disk.name} has a replica of volume {request.volume.name}"
                 disk_refusal = Refusal(Rule.DISK_ANTI_AFFINITY, text)

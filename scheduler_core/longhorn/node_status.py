@@ -4,8 +4,6 @@ The scheduler sees a cluster only through this status, so its delays and its ari
 Sizes are bytes. Nothing here depends on allowScheduling or evictionRequested.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta

@@ -5,8 +5,6 @@ mean of the usable bytes afterwards. The mean is the same for every choice, so o
 then Go's map order decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,8 +14,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from scheduler_core.longhorn import stages
-from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, tiers, used_disks
+from scheduler_core.longhorn import anti_affinity, stages
 from scheduler_core.longhorn.cluster import DEGRADED, Cluster, is_replenishing, wait_refusal
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest, source_missing
@@ -155,7 +152,7 @@ class DiskCandidates(Struct, frozen=True):
     """Disks that may take a replica, or why none may."""
 
     disks: tuple[DiskCandidate, ...] = ()  # ordered by node and disk name, all of one tier
-    tier: Tier | None = None
+    tier: anti_affinity.Tier | None = None
     # Longhorn's reasons if there is no disk; may be empty even then, because node tags and anti-affinity refuse
     # silently.
     reasons: Reasons = frozenset()
@@ -324,8 +321,8 @@ def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCand
     refusal = cluster_refusal(cluster, request)
     if refusal is not None:
         return DiskCandidates(reasons=_reported_reasons([refusal.rule]))
-    soft = SoftAntiAffinity.of(request.volume, cluster.settings)
-    used = used_disks(replicas, ignore_failed=reuse)
+    soft = anti_affinity.SoftAntiAffinity.of(request.volume, cluster.settings)
+    used = anti_affinity.used_disks(replicas, ignore_failed=reuse)
     reasons: Reasons = frozenset()
     for tier, members in tiers_of(cluster, request, nodes, replicas, reuse=reuse):
         eligible: list[DiskCandidate] = []
@@ -348,11 +345,11 @@ def tiers_of(
     replicas: Iterable[Replica],
     *,
     reuse: bool = False,
-) -> Iterator[tuple[Tier, Sequence[Node]]]:
+) -> Iterator[tuple[anti_affinity.Tier, Sequence[Node]]]:
     """The tiers of node candidates, in the order they are tried."""
     replenishing = is_replenishing(cluster, request.volume)
-    used = occupancy(replicas, nodes, ignore_failed=reuse, replenishing=replenishing)
-    return tiers(cluster, request, nodes, used)
+    used = anti_affinity.occupancy(replicas, nodes, ignore_failed=reuse, replenishing=replenishing)
+    return anti_affinity.tiers(cluster, request, nodes, used)
 
 
 def eligible_disks(

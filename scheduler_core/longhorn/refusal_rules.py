@@ -2,8 +2,6 @@
 (types/types.go:IsSelectorsInTags). `stages.py` decides which rule refuses.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from enum import Enum, StrEnum

@@ -4,8 +4,6 @@ Longhorn reuses instead, and how long it waits (scheduler/replica_scheduler.go).
 Best-effort auto-balance also moves replicas off disks under pressure to another disk of their node, one per disk at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final

@@ -2,8 +2,6 @@
 linked clone must sit on the node and disk of a healthy source replica.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from scheduler_core.longhorn.cluster import Cluster
@@ -29,12 +27,12 @@ class ReplicaRequest(Struct, frozen=True):
     linked_clone_source: str = ""  # the replica whose data a linked clone shares, "" for any of the source volume
 
     @classmethod
-    def for_volume(cls, volume: Volume, hard_node_affinity: str = "") -> ReplicaRequest:
+    def for_volume(cls, volume: Volume, hard_node_affinity: str = "") -> "ReplicaRequest":
         """A new replica, as volume_controller.go:newReplicaCR would create it."""
         return cls(volume, volume.size, volume.data_engine, volume.image, hard_node_affinity)
 
     @classmethod
-    def for_replica(cls, volume: Volume, replica: Replica) -> ReplicaRequest:
+    def for_replica(cls, volume: Volume, replica: Replica) -> "ReplicaRequest":
         """An existing replica that has no node yet."""
         return cls(
             volume,

@@ -5,8 +5,6 @@ setting. So `Settings.read` keeps these faults by name, and the engine looks the
 `Settings.parse` raises the first one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -207,7 +205,7 @@ class Settings:
     faults: Mapping[str, SettingError] = field(default_factory=dict[str, SettingError])
 
     @classmethod
-    def read(cls, values: Mapping[str, str]) -> Settings:
+    def read(cls, values: Mapping[str, str]) -> "Settings":
         """Settings from values by name; those that do not parse go to `faults`, and unknown names are ignored."""
         parsed: dict[str, Any] = {}
         faults: dict[str, SettingError] = {}
@@ -219,7 +217,7 @@ class Settings:
         return cls(**parsed, faults=faults)
 
     @classmethod
-    def parse(cls, values: Mapping[str, str]) -> Settings:
+    def parse(cls, values: Mapping[str, str]) -> "Settings":
         """Settings from values by name; unknown names are ignored.
 
         Raises:

@@ -4,8 +4,6 @@ All sizes are bytes, all percentages whole numbers. Limits are computed as Longh
 toward zero, so that they round above 2^53 bytes exactly where Longhorn's do.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from msgspec import Struct

@@ -6,8 +6,6 @@ is requested takes no replica by Longhorn's own rules (`disk_refusal`). Longhorn
 webhook accepts only for nodes without scheduling; it counts because Longhorn's scheduler-extender proposal says so (Filter, step 4).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Final
@@ -23,19 +21,7 @@ from scheduler_core.longhorn.refusal_rules import (
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2, source_missing, sources
 from scheduler_core.longhorn.settings import MANAGERS_FOLLOW_NODE_SELECTOR, TERMINATING_V2_MANAGER_NOT_READY, Settings
 from scheduler_core.longhorn.space import disk_space, pressure_detail, space_detail, space_refusal
-from scheduler_core.model.kube import condition
-from scheduler_core.model.longhorn import (
-    BLOCK,
-    CORDONED,
-    FILESYSTEM,
-    BackingImage,
-    Disk,
-    InstanceManager,
-    Node,
-    Replica,
-    Volume,
-)
-from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.values import replace
 
 RUNNING = "running"
@@ -94,7 +80,9 @@ def one_manager_per_node(cluster: Cluster) -> list[Cluster]:
     return [replace(cluster, instance_managers={**managers, **pick}) for pick in picks]
 
 
-def _with_default_image(cluster: Cluster, managers: tuple[InstanceManager, ...]) -> tuple[InstanceManager, ...]:
+def _with_default_image(
+    cluster: Cluster, managers: tuple[longhorn.InstanceManager, ...]
+) -> tuple[longhorn.InstanceManager, ...]:
     image = cluster.settings.default_instance_manager_image
     return tuple(manager for manager in managers if image is None or manager.image in ("", image))
 
@@ -123,7 +111,7 @@ def instance_manager_running(cluster: Cluster, data_engine: str, node: str) -> b
     return bool(default) and all(manager.state == RUNNING and not manager.deleting for manager in default)
 
 
-def stays(replica: Replica) -> bool:
+def stays(replica: longhorn.Replica) -> bool:
     """Whether a placed replica stays on its disk: active, neither evicted nor deleted."""
     return bool(
         replica.node_id
@@ -135,10 +123,10 @@ def stays(replica: Replica) -> bool:
 
 
 _UNKNOWN: Final = "Unknown"
-NodeRule = Callable[[Cluster, ReplicaRequest, Node], Refusal | None]
+NodeRule = Callable[[Cluster, ReplicaRequest, longhorn.Node], Refusal | None]
 
 
-def node_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+def node_refusal(cluster: Cluster, request: ReplicaRequest, node: longhorn.Node) -> Refusal | None:
     """The first rule that refuses a node, or None. The order is ListSchedulableNodes, linked clone, getNodeCandidates,
     tags. Anti-affinity is not checked here: it needs all nodes (`placement`).
     """
@@ -150,7 +138,7 @@ def node_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refus
     )
 
 
-def schedulable_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+def schedulable_refusal(cluster: Cluster, request: ReplicaRequest, node: longhorn.Node) -> Refusal | None:
     """Why ListSchedulableNodes leaves a node out. Longhorn does not read node.spec.evictionRequested here."""
     if node.deleting:
         return Refusal(Rule.NODE_DELETING, f"node {node.name} is being deleted")
@@ -163,10 +151,10 @@ def schedulable_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -
     return _v2_refusal(cluster, request.volume.data_engine, node)
 
 
-def condition_refusal(node: Node, kind: str) -> Refusal:
+def condition_refusal(node: longhorn.Node, kind: str) -> Refusal:
     """Why a condition of a node that is not True refuses the node."""
-    entry = condition(node.conditions, kind)
-    if entry.reason == CORDONED:
+    entry = kube.condition(node.conditions, kind)
+    if entry.reason == longhorn.CORDONED:
         detail = f"node {node.name} is cordoned, and disable-scheduling-on-cordoned-node is true"
         return Refusal(Rule.NODE_NOT_SCHEDULABLE, detail)
     because = entry.reason or entry.message
@@ -175,13 +163,13 @@ def condition_refusal(node: Node, kind: str) -> Refusal:
     return Refusal(rule, f"node {node.name} has condition {kind}={entry.status}" + (because and f" ({because})"))
 
 
-def _v2_refusal(cluster: Cluster, data_engine: str, node: Node) -> Refusal | None:
+def _v2_refusal(cluster: Cluster, data_engine: str, node: longhorn.Node) -> Refusal | None:
     if is_v2(data_engine) and disables_v2(cluster, node.name):
         return Refusal(Rule.V2_DISABLED, f"node {node.name} has the v2 data engine disabled, or no Kubernetes node")
     return None
 
 
-def linked_clone_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+def linked_clone_refusal(cluster: Cluster, request: ReplicaRequest, node: longhorn.Node) -> Refusal | None:
     """Why FindDiskCandidates leaves a node out: linked clone."""
     if not request.linked_clone:
         return None
@@ -192,14 +180,14 @@ def linked_clone_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) 
     return None
 
 
-def hard_affinity_refusal(_cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+def hard_affinity_refusal(_cluster: Cluster, request: ReplicaRequest, node: longhorn.Node) -> Refusal | None:
     """Why getNodeCandidates leaves a node out: hard node affinity."""
     if request.hard_node_affinity in ("", node.name):
         return None
     return Refusal(Rule.HARD_NODE_AFFINITY, f"the replica must be on node {request.hard_node_affinity}")
 
 
-def topology_refusal(_cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+def topology_refusal(_cluster: Cluster, request: ReplicaRequest, node: longhorn.Node) -> Refusal | None:
     """Why getNodeCandidates leaves a node out: volume.spec.topologyRequirement."""
     terms = request.volume.topology_requirement
     if not terms or any(each.zone in ("", node.zone) and each.region in ("", node.region) for each in terms):
@@ -209,7 +197,7 @@ def topology_refusal(_cluster: Cluster, request: ReplicaRequest, node: Node) -> 
     )
 
 
-def engine_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+def engine_refusal(cluster: Cluster, request: ReplicaRequest, node: longhorn.Node) -> Refusal | None:
     """Why getNodeCandidates leaves a node out: engine readiness. The replica's data engine decides, not the volume's."""
     refusal = _v2_refusal(cluster, request.data_engine, node)
     if refusal is not None:
@@ -226,7 +214,7 @@ def engine_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Ref
     return None
 
 
-def candidate_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+def candidate_refusal(cluster: Cluster, request: ReplicaRequest, node: longhorn.Node) -> Refusal | None:
     """The first refusal by getNodeCandidates, in Longhorn's order, or None."""
     return (
         hard_affinity_refusal(cluster, request, node)
@@ -242,7 +230,7 @@ def takes_any_tags(cluster: Cluster, request: ReplicaRequest) -> bool:
     return volume.data_layout is not None or (unselective and cluster.settings.allow_empty_node_selector_volume)
 
 
-def node_tag_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+def node_tag_refusal(cluster: Cluster, request: ReplicaRequest, node: longhorn.Node) -> Refusal | None:
     """Why the tags keep a node out of the tiers (getDiskCandidates). The volume's node selector decides first, then the
     backing image's. Longhorn reports nothing about either. Shards go to nodes with any tags (ScheduleShard).
     """
@@ -255,12 +243,12 @@ def node_tag_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> R
 def _tag_refusal(
     cluster: Cluster,
     request: ReplicaRequest,
-    tagged: Node | Disk,
+    tagged: longhorn.Node | longhorn.Disk,
     rules: tuple[Rule, Rule],
     allow_empty: bool,  # noqa: FBT001 # as in Longhorn
 ) -> Refusal | None:
-    def selector(owner: Volume | BackingImage) -> tuple[str, ...]:
-        return owner.node_selector if isinstance(tagged, Node) else owner.disk_selector
+    def selector(owner: longhorn.Volume | longhorn.BackingImage) -> tuple[str, ...]:
+        return owner.node_selector if isinstance(tagged, longhorn.Node) else owner.disk_selector
 
     name = request.volume.backing_image
     refusal = selector_refusal(tagged, selector(request.volume), "the volume", rules[0], allow_empty=allow_empty)
@@ -279,12 +267,14 @@ _TAG_SETTING: Final = ("allow-empty-disk-selector-volume",)
 _SPACE_SETTINGS: Final = ("storage-over-provisioning-percentage", "storage-minimal-available-percentage")
 
 
-def disk_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
+def disk_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
     """The first rule that refuses a disk, or None. Space and anti-affinity are not checked."""
     return prefilter_refusal(cluster, request, disk) or eligibility_refusal(cluster, request, disk)
 
 
-def disk_and_space_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk, uncounted: int = 0) -> Refusal | None:
+def disk_and_space_refusal(
+    cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk, uncounted: int = 0
+) -> Refusal | None:
     """The first rule that refuses a disk, space included, or None; anti-affinity is not checked."""
     # `uncounted` bytes are promised on the disk but not in its storageScheduled yet.
     return disk_refusal(cluster, request, disk) or space_stage_refusal(cluster, request, disk, uncounted)
@@ -294,7 +284,7 @@ def space_setting_refusal(cluster: Cluster) -> Refusal | None:
     return setting_refusal(cluster.settings, _SPACE_SETTINGS)
 
 
-def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
+def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
     """Why FindDiskCandidates silently skips a disk, or None. Longhorn never reads the disk's Ready condition here."""
     if not disk.in_status:
         return Refusal(Rule.DISK_NOT_IN_STATUS, f"disk {disk.name} has no status yet")
@@ -315,15 +305,15 @@ def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> 
     return None
 
 
-def _not_schedulable(disk: Disk, settings: Settings) -> Refusal:
-    entry = condition(disk.conditions, "Schedulable")
+def _not_schedulable(disk: longhorn.Disk, settings: Settings) -> Refusal:
+    entry = kube.condition(disk.conditions, "Schedulable")
     text = f"disk {disk.name} has condition Schedulable={entry.status}" + (entry.reason and f" ({entry.reason})")
     if entry.reason == DISK_PRESSURE:
         return Refusal(Rule.DISK_PRESSURE, f"{text}: {pressure_detail(disk, settings)}")
     return Refusal(Rule.DISK_NOT_SCHEDULABLE, text)
 
 
-def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
+def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
     """Why filterNodeDisksForReplica (IsDiskEligibleForVolume) refuses a disk. Space is checked later, by
     `space_stage_refusal`.
     """
@@ -335,22 +325,22 @@ def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -
     )
 
 
-def type_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
+def type_refusal(request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
     """Why the type of a disk, as its spec says, does not suit the volume."""
     # v2 volumes need block disks, all others file systems.
-    required_type = BLOCK if is_v2(request.volume.data_engine) else FILESYSTEM
+    required_type = longhorn.BLOCK if is_v2(request.volume.data_engine) else longhorn.FILESYSTEM
     if disk.spec_type == required_type:
         return None
     return Refusal(Rule.DISK_TYPE, f"disk {disk.name} is of type {disk.spec_type!r}, the volume needs {required_type}")
 
 
-def size_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
+def size_refusal(request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
     """Why the volume is too large for a file system (datastore: IsSupportedVolumeSize). v2 has no limit."""
     limit = file_size_limit(disk.filesystem_type)
     if is_v2(request.volume.data_engine) or limit is None or request.volume.size < limit:
         return None
-    size = format_bytes(request.volume.size)
-    text = f"{disk.filesystem_type} cannot hold a file of {size}, only of less than {format_bytes(limit)}"
+    size = quantity.format_bytes(request.volume.size)
+    text = f"{disk.filesystem_type} cannot hold a file of {size}, only of less than {quantity.format_bytes(limit)}"
     return Refusal(Rule.FILESYSTEM_LIMIT, f"disk {disk.name}: {text}")
 
 
@@ -361,13 +351,15 @@ def file_size_limit(filesystem: str) -> int | None:
     return XFS_LIMIT if filesystem == "xfs" else None
 
 
-def disk_tag_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
+def disk_tag_refusal(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk) -> Refusal | None:
     """Why the tags of a disk keep the volume off. The volume's disk selector decides first, then the backing image's."""
     rules = (Rule.DISK_TAGS, Rule.BACKING_IMAGE_DISK_TAGS)
     return _tag_refusal(cluster, request, disk, rules, cluster.settings.allow_empty_disk_selector_volume)
 
 
-def space_stage_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk, uncounted: int = 0) -> Refusal | None:
+def space_stage_refusal(
+    cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk, uncounted: int = 0
+) -> Refusal | None:
     """Why IsSchedulableToDisk refuses a disk. A percentage that does not parse refuses it, too."""
     rule = space_stage_rule(cluster, request, disk, uncounted)
     if rule is None or rule is Rule.SETTING_FAULT:
@@ -376,7 +368,7 @@ def space_stage_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk, u
     return Refusal(rule, space_detail(rule, disk, cluster.settings, space, request.volume))
 
 
-def space_stage_rule(cluster: Cluster, request: ReplicaRequest, disk: Disk, uncounted: int = 0) -> Rule | None:
+def space_stage_rule(cluster: Cluster, request: ReplicaRequest, disk: longhorn.Disk, uncounted: int = 0) -> Rule | None:
     """The rule by which `space_stage_refusal` refuses a disk, without the numbers. A placement looks at every disk, and
     computing the numbers takes longer.
     """

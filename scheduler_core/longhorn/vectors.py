@@ -10,8 +10,6 @@ A scenario is read as a `Cluster`. It holds objects in Kubernetes' own form, and
 managers.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -22,19 +20,14 @@ from msgspec import Struct
 
 from scheduler_core.convert.recorded_decisions import InputError, Runner
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP, build_snapshot
+from scheduler_core.longhorn import csi_driver, new_volume_placement, replenish, stages, volume_validation
 from scheduler_core.longhorn.cluster import Cluster, parse_time
-from scheduler_core.longhorn.csi_driver import CapacityError, get_capacity
-from scheduler_core.longhorn.new_volume_placement import create_volume, explain
 from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, schedulable_condition, sync_node
 from scheduler_core.longhorn.placement import Reasons, find_candidates, schedule_replica
-from scheduler_core.longhorn.replenish import replenishments, replica_to_reuse, wait_before_new_replica
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
-from scheduler_core.longhorn.stages import one_manager_per_node
-from scheduler_core.longhorn.volume_validation import check_expansion
-from scheduler_core.model import longhorn
-from scheduler_core.model.kube import condition
+from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import Disk, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
@@ -151,7 +144,7 @@ def _disk(cluster: Cluster, vector: Json) -> Disk:
 def _answer_candidates(cluster: Cluster, vector: Json) -> Answers:
     candidates = find_candidates(cluster, _request(cluster, vector), _replicas(cluster, vector))
     disks = tuple(sorted((each.node.name, each.disk.name, each.disk.uuid) for each in candidates.disks))
-    cordons = [(name, condition(node.conditions, "Schedulable").status) for name, node in cluster.nodes.items()]
+    cordons = [(name, kube.condition(node.conditions, "Schedulable").status) for name, node in cluster.nodes.items()]
     return {(disks, _texts(candidates.reasons), tuple(cordons) if vector.get("deriveSchedulable") else ()): False}
 
 
@@ -206,8 +199,8 @@ def _read_disk(decision: Json) -> Iterable[Answer]:
 def _answer_capacity(cluster: Cluster, vector: Json) -> Answers:
     schedule = vector["schedule"]
     try:
-        capacity = get_capacity(cluster, schedule["topology"], schedule["parameters"])
-    except CapacityError as error:
+        capacity = csi_driver.get_capacity(cluster, schedule["topology"], schedule["parameters"])
+    except csi_driver.CapacityError as error:
         return {(_code(str(error)),): False}
     return {(capacity.available, capacity.maximum_volume_size): False}
 
@@ -235,7 +228,7 @@ def _answer_node_status(cluster: Cluster, vector: Json) -> Answers:
     disks_by_name = None if collected is None else {disk: _collected_disk(entry) for disk, entry in collected.items()}
     node = sync_node(cluster, cluster.nodes[name], pods, disks_by_name)
     disks = frozenset(_synced_disk(disk) for disk in node.disks if disk.in_status)
-    verdicts = (_verdict(condition(node.conditions, kind)) for kind in ("Ready", "Schedulable"))
+    verdicts = (_verdict(kube.condition(node.conditions, kind)) for kind in ("Ready", "Schedulable"))
     return {(*verdicts, node.zone, node.region, disks): False}
 
 
@@ -251,7 +244,7 @@ def _collected_disk(entry: Json) -> CollectedDisk:
 
 
 def _synced_disk(disk: Disk) -> Answer:
-    verdicts = [_verdict(condition(disk.conditions, kind)) for kind in ("Ready", "Schedulable")]
+    verdicts = [_verdict(kube.condition(disk.conditions, kind)) for kind in ("Ready", "Schedulable")]
     sizes = (disk.storage_maximum, disk.storage_available, disk.storage_scheduled)
     listed = [frozenset(each.items()) for each in (disk.scheduled_replicas, disk.scheduled_backing_images)]
     return disk.name, *verdicts, *sizes, disk.status_type, disk.filesystem_type, *listed
@@ -273,7 +266,7 @@ def _recorded_disk(name: str, entry: Json) -> Answer:
 
 def _answer_volume(cluster: Cluster, vector: Json) -> Answers:
     answers: Answers = {}
-    for outcome, chance in create_volume(cluster, _volume(cluster, vector)).items():
+    for outcome, chance in new_volume_placement.create_volume(cluster, _volume(cluster, vector)).items():
         scheduled = (outcome.scheduled.status, outcome.scheduled.reason)
         answer = (outcome.placements, outcome.replicas, outcome.unscheduled, scheduled)
         answers[answer] = answers.get(answer, False) or chance
@@ -288,7 +281,7 @@ def _read_volume(decision: Json) -> Iterable[Answer]:
 
 
 def _answer_replenish(cluster: Cluster, vector: Json) -> Answers:
-    answers = replenishments(cluster, _volume(cluster, vector), _replicas(cluster, vector))
+    answers = replenish.replenishments(cluster, _volume(cluster, vector), _replicas(cluster, vector))
     return {(entry.count, entry.hard_node_affinity): len(answers) > 1 for entry in answers}
 
 
@@ -300,8 +293,8 @@ def _answer_reuse(cluster: Cluster, vector: Json) -> Answers:
     affinity = vector["schedule"].get("hardNodeAffinity", "")
     volume = _volume(cluster, vector)
     replicas = _replicas(cluster, vector)
-    names = replica_to_reuse(cluster, volume, replicas, affinity) or {""}
-    wait = wait_before_new_replica(cluster, volume, replicas, affinity).total_seconds()
+    names = replenish.replica_to_reuse(cluster, volume, replicas, affinity) or {""}
+    wait = replenish.wait_before_new_replica(cluster, volume, replicas, affinity).total_seconds()
     return {(name, wait): len(names) > 1 for name in names}
 
 
@@ -313,7 +306,7 @@ def _read_reuse(decision: Json) -> Iterable[Answer]:
 
 def _answer_expand(cluster: Cluster, vector: Json) -> Answers:
     size = vector["schedule"]["newSize"]
-    results = check_expansion(cluster, _volume(cluster, vector), _replicas(cluster, vector), size)
+    results = volume_validation.check_expansion(cluster, _volume(cluster, vector), _replicas(cluster, vector), size)
     return {(each.allowed, each.reason and str(each.reason)): len(results) > 1 for each in results}
 
 
@@ -357,7 +350,7 @@ def _read(vector: Json, question: RecordedQuestion) -> tuple[Cluster, frozenset[
 
 
 def _possible_answers(vector: Json, question: RecordedQuestion, cluster: Cluster) -> Answers:
-    clusters = list(one_manager_per_node(cluster))
+    clusters = list(stages.one_manager_per_node(cluster))
     possible: Answers = {}
     try:
         for visible_cluster in clusters:
@@ -376,7 +369,7 @@ def _describe_rules(cluster: Cluster, vector: Json) -> str:
         return f"{space_refusal(schedule.get('size', 0), schedule.get('required', 0), space)}, {space}"
     if schedule["op"] in ("capacity", "nodestatus", "expand"):
         return str(schedule)
-    explanation = explain(cluster, _request(cluster, vector), _replicas(cluster, vector))
+    explanation = new_volume_placement.explain(cluster, _request(cluster, vector), _replicas(cluster, vector))
     words = [explanation.refusal.rule.name] if explanation.refusal else []
     for entry in explanation.nodes:
         verdict = entry.refusal.rule.name if entry.refusal else entry.tier.name if entry.tier else "open"

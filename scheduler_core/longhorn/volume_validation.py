@@ -7,8 +7,6 @@ Then volumes that Longhorn attaches for no workload now, whatever the node (type
 replicas without a place: such a volume becomes ready by itself, and whether its replicas find a place is decided with the whole pod.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,28 +17,15 @@ from typing import Final
 import msgspec
 
 from scheduler_core.errors import QuantityError
-from scheduler_core.longhorn import space
+from scheduler_core.longhorn import node_status, replica_request, space
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.node_status import is_down
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, ScheduleError
-from scheduler_core.longhorn.replica_request import FULL_COPY, LINKED_CLONE, is_data_from_volume, is_v2
 from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
-from scheduler_core.model.longhorn import (
-    BEST_EFFORT,
-    DISABLED,
-    STRICT_LOCAL,
-    V1,
-    V2,
-    BackingImage,
-    Disk,
-    Replica,
-    Volume,
-)
-from scheduler_core.model.quantity import format_bytes, parse_bytes
+from scheduler_core.model import longhorn, quantity
 
-DATA_ENGINES: Final = (V1, V2)
-LOCALITIES: Final = (DISABLED, BEST_EFFORT, STRICT_LOCAL)
-CLONE_MODES: Final = (FULL_COPY, LINKED_CLONE)
+DATA_ENGINES: Final = (longhorn.V1, longhorn.V2)
+LOCALITIES: Final = (longhorn.DISABLED, longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL)
+CLONE_MODES: Final = (replica_request.FULL_COPY, replica_request.LINKED_CLONE)
 AUTO_BALANCE_MODES: Final = ("ignored", "disabled", "least-effort", "best-effort")
 OVERRIDES: Final = ("ignored", "enabled", "disabled")
 ACCESS_MODES: Final = ("rwo", "rwop", "rwx")
@@ -57,31 +42,31 @@ _MAX_NAME: Final = 63
 _MAX_PREFIX: Final = 253
 
 
-def creation_error(volume: Volume, settings: Settings) -> str:
+def creation_error(volume: longhorn.Volume, settings: Settings) -> str:
     """Why Longhorn creates no such volume, "" if it does."""
     # Its backing image is checked by `backing_image_error`, the parameters of its StorageClass by `parameter_error`.
     return next(_creation_errors(volume, settings), "")
 
 
-def update_error(volume: Volume) -> str:
+def update_error(volume: longhorn.Volume) -> str:
     """Why Longhorn admits no change of an existing volume, "" if it does."""
     # Such a volume cannot be attached, which is a change of spec.nodeID.
     return next(_update_errors(volume), "")
 
 
-def _creation_errors(volume: Volume, settings: Settings) -> Iterator[str]:
+def _creation_errors(volume: longhorn.Volume, settings: Settings) -> Iterator[str]:
     layout = volume.data_layout
     engine = volume.data_engine
     # validateReplicaCount of validator.go
     if volume.number_of_replicas < 1:
         yield _replica_count_error(volume)
     # ValidateDataLocalityAndAccessMode of types.go
-    if volume.data_locality == STRICT_LOCAL and volume.access_mode == "rwx" and not volume.migratable:
+    if volume.data_locality == longhorn.STRICT_LOCAL and volume.access_mode == "rwx" and not volume.migratable:
         yield "dataLocality strict-local needs a volume that is not shared, or is migratable"
     # Create of validator.go
-    if volume.clone_mode == LINKED_CLONE and not is_v2(engine):
-        yield f"cloneMode {LINKED_CLONE} needs dataEngine v2"
-    if layout is not None and not is_v2(engine):
+    if volume.clone_mode == replica_request.LINKED_CLONE and not replica_request.is_v2(engine):
+        yield f"cloneMode {replica_request.LINKED_CLONE} needs dataEngine v2"
+    if layout is not None and not replica_request.is_v2(engine):
         yield f"dataLayout sharded needs dataEngine v2, not {engine}"
     # ValidateECParameters of types.go
     if layout is not None:
@@ -96,8 +81,8 @@ def _creation_errors(volume: Volume, settings: Settings) -> Iterator[str]:
         yield "replicaZoneSoftAntiAffinity disabled does not go with a volume that stays in one zone"
     yield from _update_errors(volume)
     # webhook/common: ValidateRequiredDataEngineEnabled. A setting that is missing says nothing: Longhorn creates every setting's object.
-    name = "v2-data-engine" if is_v2(engine) else "v1-data-engine"
-    if (settings.v2_data_engine if is_v2(engine) else settings.v1_data_engine) is False:
+    name = "v2-data-engine" if replica_request.is_v2(engine) else "v1-data-engine"
+    if (settings.v2_data_engine if replica_request.is_v2(engine) else settings.v1_data_engine) is False:
         yield f"dataEngine {engine} is switched off by the setting {name}"
 
 
@@ -114,7 +99,7 @@ _CHOICES: Final = (
 )
 
 
-def _update_errors(volume: Volume) -> Iterator[str]:
+def _update_errors(volume: longhorn.Volume) -> Iterator[str]:
     for name, field_of, choices in _CHOICES:
         text = field_of(volume)
         # Longhorn's mutating webhook fills in empty fields.
@@ -124,15 +109,15 @@ def _update_errors(volume: Volume) -> Iterator[str]:
     if not 0 <= volume.number_of_replicas <= MAX_REPLICAS:
         yield _replica_count_error(volume)
     # validateReplicaCount of validator.go
-    if volume.data_locality == STRICT_LOCAL and volume.number_of_replicas > 1:
+    if volume.data_locality == longhorn.STRICT_LOCAL and volume.number_of_replicas > 1:
         yield f"dataLocality strict-local needs numberOfReplicas 1, not {volume.number_of_replicas}"
 
 
-def _replica_count_error(volume: Volume) -> str:
+def _replica_count_error(volume: longhorn.Volume) -> str:
     return f"numberOfReplicas {volume.number_of_replicas} is not between 1 and {MAX_REPLICAS}"
 
 
-def topology_key_error(volume: Volume, settings: Settings) -> str:
+def topology_key_error(volume: longhorn.Volume, settings: Settings) -> str:
     """Why Longhorn cannot tie a volume to the zone or region of a node. csi/controller_server.go: volumeTopologyTerms
     reads the labels that `csi-allowed-topology-keys` names.
     """
@@ -143,7 +128,7 @@ def topology_key_error(volume: Volume, settings: Settings) -> str:
     return ""
 
 
-def backing_image_error(volume: Volume, image: BackingImage, source_type: str = "") -> str:
+def backing_image_error(volume: longhorn.Volume, image: longhorn.BackingImage, source_type: str = "") -> str:
     """Why Longhorn creates no volume from an existing backing image. `source_type` is the parameter
     backingImageDataSourceType (csi/controller_server.go: checkAndPrepareBackingImage).
     """
@@ -153,7 +138,7 @@ def backing_image_error(volume: Volume, image: BackingImage, source_type: str = 
         return f"backing image {image.name} is for dataEngine {image.data_engine}, not {volume.data_engine}"
     if volume.size < image.virtual_size:
         return (
-            f"the volume's {format_bytes(volume.size)} are less than the {format_bytes(image.virtual_size)} "
+            f"the volume's {quantity.format_bytes(volume.size)} are less than the {quantity.format_bytes(image.virtual_size)} "
             f"of backing image {image.name}"
         )
     return ""
@@ -193,7 +178,7 @@ def _parsed_by(parse: Callable[[str], int]) -> Callable[[str], str]:
 
 def _parse_size(text: str) -> int:
     try:
-        return parse_bytes(text) if text else 0
+        return quantity.parse_bytes(text) if text else 0
     except QuantityError as error:
         raise ValueError("a quantity") from error
 
@@ -264,7 +249,9 @@ COPIED: Final = frozenset({"copy-completed-awaiting-healthy", CLONED})
 """States of a clone that has all data. In the first, Longhorn rebuilds its other replicas once it is attached."""
 
 
-def readiness_refusal(volume: Volume, replicas: Iterable[Replica], cluster: Cluster) -> Refusal | None:
+def readiness_refusal(
+    volume: longhorn.Volume, replicas: Iterable[longhorn.Replica], cluster: Cluster
+) -> Refusal | None:
     """The first rule by which an existing volume cannot be attached, or None. `replicas` are all of this volume. A
     faulted volume is refused only without a replica to salvage: with one, Longhorn salvages it and the volume becomes
     ready.
@@ -275,7 +262,7 @@ def readiness_refusal(volume: Volume, replicas: Iterable[Replica], cluster: Clus
     if volume.robustness == FAULTED and not any(_is_salvageable(replica, cluster) for replica in with_data):
         return Refusal(Rule.VOLUME_FAULTED, f"volume {volume.name} is faulted and has no replica to salvage")
     # Longhorn says so only when it attaches the volume: a pod would have its node by then, and wait there.
-    if with_data and all(is_down(cluster, replica.node_id) for replica in with_data):
+    if with_data and all(node_status.is_down(cluster, replica.node_id) for replica in with_data):
         nodes = ", ".join(sorted({replica.node_id for replica in with_data}))
         detail = f"volume {volume.name} is faulted once it is attached: its data is only on nodes that are gone or not ready ({nodes})"
         return Refusal(Rule.VOLUME_FAULTED, detail)
@@ -289,14 +276,14 @@ def readiness_refusal(volume: Volume, replicas: Iterable[Replica], cluster: Clus
     return None
 
 
-def awaits_copy(volume: Volume) -> bool:
+def awaits_copy(volume: longhorn.Volume) -> bool:
     """Whether a volume is a clone that does not have its data yet (isCloneTargetCopyInProgress)."""
-    return is_data_from_volume(volume.data_source) and volume.clone_state not in COPIED
+    return replica_request.is_data_from_volume(volume.data_source) and volume.clone_state not in COPIED
 
 
-def _is_salvageable(replica: Replica, cluster: Cluster) -> bool:
+def _is_salvageable(replica: longhorn.Replica, cluster: Cluster) -> bool:
     node = cluster.nodes.get(replica.node_id)
-    if node is None or not node.ready or is_down(cluster, node.name):
+    if node is None or not node.ready or node_status.is_down(cluster, node.name):
         return False
     return any(disk.uuid == replica.disk_id and disk.ready for disk in node.disks)
 
@@ -318,7 +305,7 @@ ALLOWED = ExpansionResult()
 
 
 def check_expansion(
-    cluster: Cluster, volume: Volume, replicas: Iterable[Replica], new_size: int
+    cluster: Cluster, volume: longhorn.Volume, replicas: Iterable[longhorn.Replica], new_size: int
 ) -> frozenset[ExpansionResult]:
     """Every answer Longhorn may give for a new size. `new_size` is in bytes. Longhorn reports the first disk that
     fails, in random order.
@@ -337,28 +324,28 @@ def check_expansion(
     return frozenset(refused or {ALLOWED})
 
 
-def can_grow(disk: Disk, settings: Settings, increase: int) -> bool:
+def can_grow(disk: longhorn.Disk, settings: Settings, increase: int) -> bool:
     return not _growth_refusal(disk, settings, increase)
 
 
-def _growth_refusal(disk: Disk, settings: Settings, increase: int) -> str:
+def _growth_refusal(disk: longhorn.Disk, settings: Settings, increase: int) -> str:
     left = space.disk_space(disk, settings)
     physical = _physical_refusal(disk, settings, increase) if increase > 0 and left.open else ""
     rule = space.space_refusal(increase, 0, left)
     if physical or rule is None:
         return physical
-    return space.space_detail(rule, disk, settings, left, Volume(name="", size=increase))
+    return space.space_detail(rule, disk, settings, left, longhorn.Volume(name="", size=increase))
 
 
-def _physical_refusal(disk: Disk, settings: Settings, increase: int) -> str:
+def _physical_refusal(disk: longhorn.Disk, settings: Settings, increase: int) -> str:
     """Why a disk could not hold the whole increase, written (ValidateDiskAvailableForExpansion), "" if it could."""
     # The reserve counts as free here.
     used = disk.storage_maximum - disk.storage_available - disk.storage_reserved + increase
     unused = disk.storage_maximum - used
     if unused < space.minimal_available(disk, settings):
         least = space.minimal_available_text(disk, settings)
-        return f"disk {disk.name}: {format_bytes(unused)} free once the growth is written must be at least {least}"
+        return f"disk {disk.name}: {quantity.format_bytes(unused)} free once the growth is written must be at least {least}"
     if used > space.scheduling_limit(disk, settings):
         most = space.scheduling_limit_text(disk, settings)
-        return f"disk {disk.name}: {format_bytes(used)} used once the growth is written must be at most {most}"
+        return f"disk {disk.name}: {quantity.format_bytes(used)} used once the growth is written must be at most {most}"
     return ""

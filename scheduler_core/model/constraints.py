@@ -5,8 +5,6 @@ Amounts of CPU are in millicores, all others in whole units (bytes, devices). Al
 many pods can be one object.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from enum import Enum
@@ -174,7 +172,7 @@ class HostPort(Struct, frozen=True):
     protocol: str = "TCP"
     address: str = ALL_ADDRESSES
 
-    def conflicts(self, other: HostPort) -> bool:
+    def conflicts(self, other: "HostPort") -> bool:
         """Whether both cannot be open on one host (HostPortInfo.CheckConflict)."""
         return (
             (self.port, self.protocol) == (other.port, other.protocol)

@@ -2,8 +2,6 @@
 the disk's UUID. Controllers that need space write the spec; only the DiskSchedule controller writes the status.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
@@ -69,7 +67,7 @@ class DiskScheduleSpec(Struct, frozen=True):
     def requests(self, kind: RequestKind) -> Requests:
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
-    def with_requests(self, requests: Callable[[RequestKind], Requests]) -> DiskScheduleSpec:
+    def with_requests(self, requests: Callable[[RequestKind], Requests]) -> "DiskScheduleSpec":
         replicas, images = map(requests, (RequestKind.REPLICA, RequestKind.BACKING_IMAGE))
         return replace(self, replicas=replicas, backing_images=images)
 
@@ -88,7 +86,7 @@ class DiskScheduleStatus(Struct, frozen=True):
     def allocations(self, kind: RequestKind) -> Allocations:
         return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
-    def with_allocations(self, allocations: Callable[[RequestKind], Allocations]) -> DiskScheduleStatus:
+    def with_allocations(self, allocations: Callable[[RequestKind], Allocations]) -> "DiskScheduleStatus":
         replicas, images = map(allocations, (RequestKind.REPLICA, RequestKind.BACKING_IMAGE))
         return replace(self, replicas=replicas, backing_images=images)
 

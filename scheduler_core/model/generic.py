@@ -2,8 +2,6 @@
 how many pods must stay healthy during evictions.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Final

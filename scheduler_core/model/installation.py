@@ -1,7 +1,5 @@
 """Objects of an installation of the extender, as a diagnosis reads them."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Kubernetes objects with only the fields that a decision reads. Names follow Kubernetes; sizes are in bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Final
 

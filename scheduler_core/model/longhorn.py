@@ -4,8 +4,6 @@ Go's zero values, as Longhorn itself would decode them. A replica's placement is
 Kubernetes objects, which have nothing escaped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Final
 
@@ -287,7 +285,7 @@ class Placement(Struct, frozen=True):
         return f"{self.node}/{self.disk}{self.disk_path}"
 
     @classmethod
-    def of(cls, replica: Replica) -> Placement:
+    def of(cls, replica: Replica) -> "Placement":
         """Returns the placement of a replica."""
         return cls(
             replica=replica.name,

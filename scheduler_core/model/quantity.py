@@ -7,8 +7,6 @@ a binary suffix (Ki … Ei), a decimal suffix (n, u, m, k … E) or an exponent.
 After them: numbers, durations and lists for people, in sentences and in their order.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,14 +1,11 @@
 """The objects of a cluster at one moment: all that a decision may read, immutable."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from msgspec import Struct
 
-from scheduler_core.model import kube, longhorn
+from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
-from scheduler_core.model.generic import DisruptionBudget
 
 NamespacedName = tuple[str, str]
 
@@ -42,4 +39,4 @@ class Snapshot(Struct, frozen=True):
     settings: Mapping[str, str] = {}
     disk_schedules: Mapping[str, DiskSchedule] = {}
     # Only predictions read them; `serve` does not list them.
-    disruption_budgets: Mapping[NamespacedName, DisruptionBudget] = {}
+    disruption_budgets: Mapping[NamespacedName, generic.DisruptionBudget] = {}

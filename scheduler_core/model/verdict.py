@@ -1,7 +1,5 @@
 """The result for one node: a `Reason` of a small fixed set, and the numbers behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final

@@ -2,8 +2,6 @@
 them shows what kube-scheduler is answered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -13,15 +11,12 @@ from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.fit import OpenDisk
 from scheduler_core.evaluation.state import REASONS, ClusterState, Refused, new_replica_refusal, profile_node, reason_of
-from scheduler_core.longhorn import csi_driver
-from scheduler_core.longhorn.placement import cluster_refusal
+from scheduler_core.longhorn import csi_driver, placement
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.space import DiskSpace, space_detail, space_refusal
 from scheduler_core.longhorn.stages import candidate_refusal, file_size_limit, prefilter_refusal, schedulable_refusal
-from scheduler_core.model import longhorn
-from scheduler_core.model.kube import ClaimSpec, StorageClass
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model import kube, longhorn, verdict
 from scheduler_core.volumes.requirements import VolumeClasses, volume_class
 
 _REQUEST_BY_DISK_TYPE: Final = {
@@ -54,7 +49,7 @@ class CapacityReport(Struct, frozen=True):
     largest_volumes: Mapping[str, int]
 
     @classmethod
-    def of(cls, state: ClusterState, *, with_disks: bool = True) -> CapacityReport:
+    def of(cls, state: ClusterState, *, with_disks: bool = True) -> "CapacityReport":
         """Reports a state. The cost grows with disks, and with nodes times different StorageClasses."""
         view = state.view
         nodes = sorted(view.cluster.nodes)
@@ -75,7 +70,7 @@ def disk_usages(view: View, node: longhorn.Node) -> tuple[DiskUsage, ...]:
     for disk in node.disks:
         request = _REQUEST_BY_DISK_TYPE.get(disk.spec_type)
         space = free_space[disk.name]
-        refused: Refused | None = Refused(Reason.DISK_TYPE, f"disk {disk.name} has type {disk.spec_type!r}")
+        refused: Refused | None = Refused(verdict.Reason.DISK_TYPE, f"disk {disk.name} has type {disk.spec_type!r}")
         if request is not None:
             if disk.spec_type not in of_node:
                 of_node[disk.spec_type] = _node_refusal(view, request, node)
@@ -131,7 +126,7 @@ def _storage_class_needs(view: View) -> dict[str, _Needs]:
     }
 
 
-def _smallest_volume(view: View, storage_class: StorageClass) -> int:
+def _smallest_volume(view: View, storage_class: kube.StorageClass) -> int:
     image = view.snapshot.backing_images.get(storage_class.parameters.get("backingImage", ""))
     return csi_driver.csi_size(
         image.virtual_size if image is not None else 0, csi_driver.file_system(storage_class.parameters)
@@ -169,16 +164,16 @@ def _largest_of_classes(view: View, classes: VolumeClasses, by_free_space: Seque
     return largest
 
 
-def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None:
+def _classes_of(view: View, storage_class: kube.StorageClass) -> VolumeClasses | None:
     """Returns what a new volume of a StorageClass requires of a node, None if Longhorn refuses it on every node."""
     try:
-        claim = ClaimSpec(request=_smallest_volume(view, storage_class))
+        claim = kube.ClaimSpec(request=_smallest_volume(view, storage_class))
         known = csi_driver.Provisioning(view.settings, view.snapshot.backing_images, view.snapshot.backups)
         volume = csi_driver.volume_for_claim("", claim, storage_class.parameters, known, subject="")
     except ResolutionError:
         return None
     request = volume_class(volume)
-    if view.settings.faults or cluster_refusal(view.cluster, request) is not None:
+    if view.settings.faults or placement.cluster_refusal(view.cluster, request) is not None:
         return None
     return VolumeClasses((request,))
 

@@ -2,8 +2,6 @@
 the order that a reader asks for, and pages of equal length of many rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from enum import IntEnum, StrEnum
 from functools import cached_property
@@ -51,7 +49,7 @@ class SpaceTotal(Struct, frozen=True):
     limit: int = 0  # what may be scheduled at most (storage-over-provisioning-percentage), closed disks included
 
     @classmethod
-    def of(cls, disks: Iterable[DiskUsage]) -> SpaceTotal:
+    def of(cls, disks: Iterable[DiskUsage]) -> "SpaceTotal":
         """Adds up disks."""
         total = cls()
         for usage in disks:
@@ -60,7 +58,7 @@ class SpaceTotal(Struct, frozen=True):
             total += cls(*sizes, limit=scheduling_limit_of(usage))
         return total
 
-    def __add__(self, other: SpaceTotal) -> SpaceTotal:
+    def __add__(self, other: "SpaceTotal") -> "SpaceTotal":
         return SpaceTotal(
             self.maximum + other.maximum,
             self.reserved + other.reserved,

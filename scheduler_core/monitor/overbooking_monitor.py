@@ -15,8 +15,6 @@ space is promised through a DiskSchedule is not reported: a replica is placed th
 leaves again if that is rejected.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
@@ -25,8 +23,7 @@ from typing import Final
 from msgspec import Struct
 
 from scheduler_core.cluster.view import View
-from scheduler_core.longhorn.node_status import scheduled_backing_images
-from scheduler_core.longhorn.space import scheduling_limit
+from scheduler_core.longhorn import node_status, space
 from scheduler_core.values import replace
 
 # Volumes of one pod are placed within two seconds; a report before the last of them would not name all.
@@ -104,7 +101,7 @@ class OverbookingReport(Struct, frozen=True):
     _recent: _Placements = {}
     _meetings: Mapping[str, _Meeting] = {}
 
-    def update(self, view: View, deliveries: Deliveries, now: float) -> OverbookingReport:
+    def update(self, view: View, deliveries: Deliveries, now: float) -> "OverbookingReport":
         """Returns the report at a later time. A `now` before this report's time counts as that.
 
         Args:
@@ -212,9 +209,9 @@ def _disk(view: View, uuid: str) -> _Disk | None:
     for disk in node.disks if node is not None else ():
         if node is not None and disk.uuid == uuid and disk.storage_maximum > 0 and view.schedule_of(disk) is None:
             replicas = view.indexes.replicas_by_disk.get(uuid) or ()
-            images = scheduled_backing_images(view.cluster, disk)
+            images = node_status.scheduled_backing_images(view.cluster, disk)
             booked = sum(replica.size for replica in replicas) + sum(images.values())
-            return _Disk(node.name, disk.name, booked, scheduling_limit(disk, view.settings))
+            return _Disk(node.name, disk.name, booked, space.scheduling_limit(disk, view.settings))
     return None
 
 

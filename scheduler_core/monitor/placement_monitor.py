@@ -16,8 +16,6 @@ stuck.
 Objects have no time at which a problem began, so its age counts from the first report that has it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -98,8 +96,8 @@ class PlacementReport(Struct, frozen=True):
     # Misplacements that this report is the first to have, once per pod and volume, sorted by node.
     new_misplacements: tuple[Misplaced, ...] = ()
     roaming: frozenset[str] = frozenset()  # identities of the volumes that may be placed on any node
-    _nodes: HashTrieMap[str, _NodeReport] = field(default_factory=HashTrieMap)
-    _problems: HashTrieMap[str, _NodeReport] = field(default_factory=HashTrieMap)
+    _nodes: "HashTrieMap[str, _NodeReport]" = field(default_factory=HashTrieMap)
+    _problems: "HashTrieMap[str, _NodeReport]" = field(default_factory=HashTrieMap)
 
     @property
     def hopeless(self) -> tuple[Demand, ...]:
@@ -122,7 +120,7 @@ class PlacementReport(Struct, frozen=True):
         now: float,
         *,
         require_best_effort: bool = True,
-    ) -> PlacementReport:
+    ) -> "PlacementReport":
         """Returns the report at a later time. A `now` before this report's time counts as that.
 
         Args:

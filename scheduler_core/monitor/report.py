@@ -2,8 +2,6 @@
 fit first, then those that come closest, and the bound pods without their volumes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
@@ -11,8 +9,8 @@ from typing import Final
 from msgspec import Struct, field
 
 from scheduler_core.cluster.view import View
+from scheduler_core.decide import explain
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
-from scheduler_core.decide.explain import explain_part
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
@@ -20,9 +18,8 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import natural_key
 from scheduler_core.model.verdict import Reason
-from scheduler_core.monitor.capacity_report import largest_volumes
+from scheduler_core.monitor import capacity_report, placement_monitor
 from scheduler_core.monitor.node_rows import NodeCondition, NodeRow, SpaceTotal, node_rows
-from scheduler_core.monitor.placement_monitor import STUCK_AFTER, PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
 
@@ -145,7 +142,7 @@ def _closest_node(pod: Pod, decision: Decision, state: ClusterState, options: Fi
         return None
     lacks_nothing = reasons[order[0]] is Reason.NEVER_SAFE
     names = order[:1] if lacks_nothing or not lacking else lacking
-    explanation = explain_part(pod, decision, names, state, options)
+    explanation = explain.explain_part(pod, decision, names, state, options)
     verdicts = zip(names, explanation.verdicts, strict=True)
     # Those whose missing bytes are known come before others.
     name, verdict = min(
@@ -154,13 +151,13 @@ def _closest_node(pod: Pod, decision: Decision, state: ClusterState, options: Fi
     return NearestNode(name, verdict.reason, verdict.missing, verdict.detail)
 
 
-def placement_problems(state: ClusterState, *, require_best_effort: bool = True) -> PlacementReport:
+def placement_problems(state: ClusterState, *, require_best_effort: bool = True) -> placement_monitor.PlacementReport:
     """Reports a state as if it had lasted for `STUCK_AFTER` seconds."""
     contention = Contention()
-    report = PlacementReport()
+    report = placement_monitor.PlacementReport()
     # The objects do not say since when a volume is missing, so a pod that was bound a moment ago is reported as stuck,
     # too, until Longhorn has placed its volumes.
-    for now in (0.0, STUCK_AFTER):
+    for now in (0.0, placement_monitor.STUCK_AFTER):
         report = report.update(state, contention, Ledger(), now, require_best_effort=require_best_effort)
     return report
 
@@ -191,4 +188,4 @@ def status_report(state: ClusterState) -> StatusReport:
     """Reports a state. The cost grows with disks, and with nodes times different StorageClasses."""
     rows = node_rows(state)
     space = sum((row.space for row in rows), SpaceTotal())
-    return StatusReport(rows, space, largest_volumes(state.view), waiting_pods(state.view))
+    return StatusReport(rows, space, capacity_report.largest_volumes(state.view), waiting_pods(state.view))

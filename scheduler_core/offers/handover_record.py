@@ -8,8 +8,6 @@ offered, never less. Volumes are not recorded, because the successor resolves th
 clocks are compared. A reader of a record trusts nothing in it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal

@@ -41,8 +41,6 @@ Between two waves of a burst no offer may be outstanding for a moment. The next 
 remembers the size of the burst.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -87,7 +85,7 @@ class RecentOffers(Struct, frozen=True):
             return self.in_period + self.in_last_period
         return self.in_period if elapsed < 2 * PERIOD else 0
 
-    def add(self, now: float) -> RecentOffers:
+    def add(self, now: float) -> "RecentOffers":
         """Returns the count with one more offer, made at `now`."""
         elapsed = now - self.period_start
         if elapsed < PERIOD:
@@ -108,16 +106,16 @@ class Ledger:
 
     time: float = -math.inf  # the latest time that `step` was called with; an earlier one counts as this
     offers_made: int = 0  # how many offers were ever made; the newest has this number
-    offers: HashTrieMap[str, Offer] = field(default_factory=HashTrieMap)  # by pod UID
+    offers: "HashTrieMap[str, Offer]" = field(default_factory=HashTrieMap)  # by pod UID
     # By node, the UIDs of its offers, except for the wide ones.
-    uids_by_node: HashTrieMap[str, HashTrieSet[str]] = field(default_factory=HashTrieMap)
+    uids_by_node: "HashTrieMap[str, HashTrieSet[str]]" = field(default_factory=HashTrieMap)
     # UID and nodes of the offers that have more than `MAX_INDEXED_NODES`, oldest first.
     wide_offers: tuple[tuple[str, frozenset[str]], ...] = ()
     # The UIDs of the offers with volumes that may go anywhere, oldest first.
     uids_with_unplaced_volumes: tuple[str, ...] = ()
     due: float = field(default=NEVER, compare=False)  # no offer ends by itself before; see `next_end`
-    narrowed: HashTrieSet[str] = field(default_factory=HashTrieSet)  # the UIDs of narrowed offers
-    holds: HashTrieSet[str] = field(default_factory=HashTrieSet)  # the UIDs of holds
+    narrowed: "HashTrieSet[str]" = field(default_factory=HashTrieSet)  # the UIDs of narrowed offers
+    holds: "HashTrieSet[str]" = field(default_factory=HashTrieSet)  # the UIDs of holds
     # How many offers were made lately while others competed: none, unless in a burst.
     recent: RecentOffers = field(default_factory=RecentOffers)
     changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)  # which nodes' offers have changed

@@ -2,8 +2,6 @@
 (`ledger.py`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable
 from enum import Enum

@@ -7,8 +7,6 @@ instead of orders we look for *blocking patterns*, one for each disk, made of di
 blocking set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -7,8 +7,6 @@ A computation calls `give_way` every few milliseconds, where what it has stored 
 happens there (`app/runtime/decision_thread.py`); by default nothing does. No result depends on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -77,19 +75,19 @@ class Budget:
         if not self.spend(steps):
             raise OutOfStepsError
 
-    def portion(self, steps: int) -> Budget:
+    def portion(self, steps: int) -> "Budget":
         """Cuts off at most `steps`, to be returned with `take_back`."""
         portion = Budget(min(steps, self.left))
         self.left -= portion.left
         return portion
 
-    def shares(self, parts: int) -> list[Budget]:
+    def shares(self, parts: int) -> "list[Budget]":
         """Divides all steps equally, to be returned with `take_back`."""
         steps = self.left // max(1, parts)
         self.left -= steps * parts
         return [Budget(steps) for _ in range(parts)]
 
-    def take_back(self, shares: Iterable[Budget]) -> None:
+    def take_back(self, shares: "Iterable[Budget]") -> None:
         """Takes back the unused steps and adds up `gave_up`."""
         for share in shares:
             self.left += share.left

@@ -15,8 +15,6 @@ some choice among them nearly always leaves a remainder that fits. The search pa
 nothing.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from math import gcd
@@ -53,7 +51,7 @@ class PackingProblem(Struct, frozen=True):
     def admissible(self, disk: int) -> list[int]:
         return [volume for volume, mask in enumerate(self.masks) if mask >> disk & 1]
 
-    def restrict(self, volumes: Sequence[int], disks: Sequence[int]) -> PackingProblem:
+    def restrict(self, volumes: Sequence[int], disks: Sequence[int]) -> "PackingProblem":
         """Keeps only these volumes and disks, renumbered in order."""
         masks = [
             sum([1 << index for index, disk in enumerate(disks) if self.masks[volume] >> disk & 1])

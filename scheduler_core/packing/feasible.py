@@ -5,8 +5,6 @@ profiles against the same items, so whatever depends on the items alone is compu
 of patterns, or, where that would be too large, by filling disks one by one. All sizes are bytes.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import lru_cache, reduce

@@ -1,7 +1,5 @@
 """Sizes of the volumes to pack, prepared once for thousands of nodes, and those of volumes that may be in their way."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence

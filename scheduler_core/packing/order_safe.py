@@ -20,8 +20,6 @@ them there by the oldest status. So a set that packs and that is stale-safe is a
 All sizes are bytes.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -30,14 +28,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.packing.blocking import (
-    BlockingClass,
-    BlockingProblem,
-    TargetDisk,
-    find_blocking_set,
-    greedy_blocking_set,
-    too_small_to_block,
-)
+from scheduler_core.packing import blocking
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.items import NO_OPTIONAL_ITEMS, Items, OptionalItems
 from scheduler_core.values import replace
@@ -111,17 +102,19 @@ def counting_proves_safe(free: Iterable[int], total: int, largest: int) -> bool:
 
 
 def _decide(
-    classes: tuple[BlockingClass, ...], free: tuple[int, ...], headroom: tuple[int, ...], budget: Budget
+    classes: tuple[blocking.BlockingClass, ...], free: tuple[int, ...], headroom: tuple[int, ...], budget: Budget
 ) -> Safety:
     # One class that can be blocked decides, even where other searches ran out of steps.
     problems = [
         (blocked, _blocking_problem(classes, blocked, free, headroom)) for blocked in _undominated_classes(classes)
     ]
     open_problems = [
-        (blocked, problem) for blocked, problem in problems if not problem.targets or not too_small_to_block(problem)
+        (blocked, problem)
+        for blocked, problem in problems
+        if not problem.targets or not blocking.too_small_to_block(problem)
     ]
     safety = _SAFE
-    for find in (greedy_blocking_set, find_blocking_set):
+    for find in (blocking.greedy_blocking_set, blocking.find_blocking_set):
         for blocked, problem in open_problems:
             try:
                 patterns = find(problem, budget)
@@ -140,7 +133,7 @@ def _decide(
     return safety
 
 
-def _undominated_classes(classes: Sequence[BlockingClass]) -> list[int]:
+def _undominated_classes(classes: Sequence[blocking.BlockingClass]) -> list[int]:
     """Classes that no other dominates and that are not optional; only these need searching."""
     # A class dominates another if it is at least as large, writes at least as much and may use no other disks. What blocks a volume blocks
     # one that dominates it: where the dominating one lies on a disk, swap the two; the disk gains only the difference of their sizes, and
@@ -158,7 +151,7 @@ def _undominated_classes(classes: Sequence[BlockingClass]) -> list[int]:
 
 def _group_into_classes(
     items: Items, optional: OptionalItems, written: Sequence[int], masks: Sequence[int]
-) -> tuple[BlockingClass, ...]:
+) -> tuple[blocking.BlockingClass, ...]:
     sizes = items.sizes + optional.sizes
     # None: must be placed. Otherwise optional; replicas that share no disk are a class for each volume.
     spread = (None,) * len(items) + optional.spread
@@ -169,7 +162,7 @@ def _group_into_classes(
     ordered = sorted(members.items(), key=lambda item: (-item[0][0], -item[0][1], item[0][2].bit_count(), item[0][2]))
     return tuple(
         [
-            BlockingClass(
+            blocking.BlockingClass(
                 size,
                 writes,
                 mask,
@@ -183,11 +176,13 @@ def _group_into_classes(
 
 
 def _blocking_problem(
-    classes: tuple[BlockingClass, ...], blocked: int, free: Sequence[int], headroom: Sequence[int]
-) -> BlockingProblem:
+    classes: tuple[blocking.BlockingClass, ...], blocked: int, free: Sequence[int], headroom: Sequence[int]
+) -> blocking.BlockingProblem:
     volume = classes[blocked]
     targets = [
-        TargetDisk(disk, free[disk], headroom[disk], free[disk] - volume.size + 1, headroom[disk] - volume.written)
+        blocking.TargetDisk(
+            disk, free[disk], headroom[disk], free[disk] - volume.size + 1, headroom[disk] - volume.written
+        )
         for disk in range(len(free))
         if volume.disks >> disk & 1 and volume.size <= free[disk] and volume.written < headroom[disk]
     ]
@@ -196,7 +191,7 @@ def _blocking_problem(
         len(blocking_class.members) - (index == blocked) if blocking_class.disks & target_mask else 0
         for index, blocking_class in enumerate(classes)
     ]
-    return BlockingProblem(classes, tuple(counts), tuple(targets))
+    return blocking.BlockingProblem(classes, tuple(counts), tuple(targets))
 
 
 # Seven volumes of different sizes in addition to the largest one; eight to ten when some sizes repeat.

@@ -8,8 +8,6 @@ Within a group of disks that admit the same classes, patterns are numbered by as
 hold without wasting more than w bytes" is a range.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise

@@ -6,8 +6,6 @@ that fails, a search places the volumes one after the other, the largest first, 
 not fit. All sizes are bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final

@@ -1,7 +1,5 @@
 """Changes that add pods, nodes, disks, and objects of a file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

@@ -1,14 +1,9 @@
 """Changes that take something away or alter it: drain and return, lose, set, expand; and whether a drain can finish."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
+from scheduler_core.longhorn import node_status, replenish, settings, volume_validation
 from scheduler_core.longhorn.cluster import DEGRADED
-from scheduler_core.longhorn.node_status import ZONE_LABEL, schedulable_condition, sync_node_remotely
-from scheduler_core.longhorn.replenish import HEALTHY, is_usable
-from scheduler_core.longhorn.settings import check_new_value
-from scheduler_core.longhorn.volume_validation import check_expansion
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import BEST_EFFORT
@@ -74,7 +69,7 @@ def _cordon(cluster: PredictedCluster, name: str) -> PredictedCluster:
     longhorn_node = cluster.snapshot.longhorn_nodes.get(name)
     if longhorn_node is None:
         return cluster
-    condition = schedulable_condition(cluster.state.view.cluster, longhorn_node)
+    condition = node_status.schedulable_condition(cluster.state.view.cluster, longhorn_node)
     others = tuple(entry for entry in longhorn_node.conditions if entry.type != condition.type)
     return cluster.update({("longhorn_nodes", name): replace(longhorn_node, conditions=(*others, condition))})
 
@@ -125,12 +120,12 @@ def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, nam
     volume = cluster.snapshot.volumes.get(name)
     if volume is None:
         return None
-    usable = sum(1 for replica in cluster.state.view.replicas_of(name) if is_usable(volume, replica))
+    usable = sum(1 for replica in cluster.state.view.replicas_of(name) if replenish.is_usable(volume, replica))
     if usable < volume.number_of_replicas or volume.robustness != DEGRADED:
         return volume
     earlier = before.snapshot.volumes.get(name)
     detached = earlier is not None and not volume.node_id and earlier.robustness != DEGRADED
-    robustness = earlier.robustness if earlier is not None and detached else HEALTHY
+    robustness = earlier.robustness if earlier is not None and detached else replenish.HEALTHY
     return replace(volume, robustness=robustness, last_degraded_at="")
 
 
@@ -155,7 +150,7 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
         cluster = cluster.update({("nodes", name): None}).with_scheduling(cluster.scheduling.without_node(name))
         node = cluster.snapshot.longhorn_nodes.get(name)
         if node is not None:
-            gone = sync_node_remotely(cluster.state.view.cluster, node, ())
+            gone = node_status.sync_node_remotely(cluster.state.view.cluster, node, ())
             cluster = cluster.update({("longhorn_nodes", name): gone})
     return replace(
         managed,
@@ -174,7 +169,7 @@ def lose_zone(situation: Situation, zone: str) -> Situation:
         WhatIfError: there is none
     """
     snapshot = situation.cluster.snapshot
-    by_label = {name for name, node in snapshot.nodes.items() if node.labels.get(ZONE_LABEL) == zone}
+    by_label = {name for name, node in snapshot.nodes.items() if node.labels.get(node_status.ZONE_LABEL) == zone}
     by_status = {name for name, node in snapshot.longhorn_nodes.items() if node.zone == zone}
     if not by_label | by_status:
         raise WhatIfError(f"no node is in the zone {zone}")
@@ -204,7 +199,7 @@ def set_setting(situation: Situation, name: str, value: str) -> Situation:
         WhatIfError: no decision reads the setting
     """
     try:
-        check_new_value(name, value)
+        settings.check_new_value(name, value)
     except KeyError:
         raise WhatIfError(f"{name} is no Longhorn setting that decisions read") from None
     return replace(situation, cluster=situation.cluster.update({("settings", name): value}))
@@ -242,7 +237,7 @@ def _expansion_refusals(
     view = cluster.state.view
     # As Longhorn's webhook, which compares the requests.
     before = replace(volume, size=claim.spec.request or volume.size)
-    answers = check_expansion(view.cluster, before, view.replicas_of(volume.name), size)
+    answers = volume_validation.check_expansion(view.cluster, before, view.replicas_of(volume.name), size)
     nodes = view.cluster.nodes.values()
     places = {disk.uuid: f"{node.name}/{disk.name}" for node in nodes for disk in node.disks if disk.uuid}
     refusals = tuple(
@@ -320,7 +315,7 @@ def permanent_blockers(cluster: PredictedCluster, node: str) -> list[str]:
 def _stays(cluster: PredictedCluster, replica: longhorn.Replica) -> bool:
     """Whether a replica is and stays its volume's last healthy one, whatever other node is drained."""
     volume = cluster.snapshot.volumes.get(replica.volume)
-    if volume is None or not is_usable(volume, replica) or replica.eviction_requested:
+    if volume is None or not replenish.is_usable(volume, replica) or replica.eviction_requested:
         return False
     alone = volume.number_of_replicas <= 1 and volume.data_locality != BEST_EFFORT
     view = cluster.state.view

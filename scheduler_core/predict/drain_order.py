@@ -9,8 +9,6 @@ where no remaining node can be drained. Nodes that cannot be drained whatever ha
 out from the start.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -99,7 +97,7 @@ class DrainStep(Struct, frozen=True):
     rebuild_wait: float = 0  # as in `Maintenance`, the most over all courses
 
     @classmethod
-    def of(cls, node: str, courses: Sequence[Maintenance]) -> DrainStep:
+    def of(cls, node: str, courses: Sequence[Maintenance]) -> "DrainStep":
         """Returns what a node's maintenance is in at least one course of events."""
         return cls(
             node=node,

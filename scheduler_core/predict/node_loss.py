@@ -6,20 +6,15 @@ to lose if nothing goes wrong in any order. A detached volume that keeps a repli
 is attached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.predict.cluster_changes import lose_nodes
+from scheduler_core.predict import cluster_changes, predicted_replicas, prediction, timeline
 from scheduler_core.predict.predicted_cluster import PredictedCluster
-from scheduler_core.predict.predicted_replicas import Choose, healthy_replicas
-from scheduler_core.predict.prediction import pod_problem, sort_by_count
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.timeline import OrderResult, run_order
 from scheduler_core.values import replace
 
 # A single step takes too long in a larger cluster.
@@ -48,14 +43,14 @@ class NodeLossOutcome(Struct, frozen=True):
 
 
 def predict_node_loss(
-    cluster: PredictedCluster, node: str, options: FilterOptions, orders: Sequence[Choose]
+    cluster: PredictedCluster, node: str, options: FilterOptions, orders: Sequence[predicted_replicas.Choose]
 ) -> NodeLossOutcome:
     """Predicts the loss of a node, once with each of at least one order.
 
     Raises:
         WhatIfError: there is no such node
     """
-    lost = lose_nodes(Situation(cluster), (node,))
+    lost = cluster_changes.lose_nodes(Situation(cluster), (node,))
     # Pods without claims change nothing for volumes or for pods with claims.
     own = lost.cluster.snapshot.pods
     waiting = tuple(key for key in lost.waiting or () if own[key].volumes)
@@ -63,22 +58,22 @@ def predict_node_loss(
     pods = [key for key in lost.pods if cluster.volumes_of(cluster.snapshot.pods[key])]
     problems: list[str] = []
     for choose in orders:
-        result = run_order(lost, options, choose)
+        result = timeline.run_order(lost, options, choose)
         problems += dict.fromkeys(_problems(cluster, lost, result))
-    return NodeLossOutcome(node, len(orders), len(pods), len(lost.degraded), sort_by_count(problems))
+    return NodeLossOutcome(node, len(orders), len(pods), len(lost.degraded), prediction.sort_by_count(problems))
 
 
-def _problems(before: PredictedCluster, lost: Situation, result: OrderResult) -> list[str]:
+def _problems(before: PredictedCluster, lost: Situation, result: timeline.OrderResult) -> list[str]:
     """Returns what goes wrong in one order; `before` has the node."""
     cluster = result.cluster
     moved = {volume.name for key in lost.pods for volume in before.volumes_of(before.snapshot.pods[key])}
     volumes = [(name, cluster.snapshot.volumes.get(name)) for name in sorted(lost.degraded | moved)]
-    faulted = {name for name, volume in volumes if volume and not healthy_replicas(cluster, name)}
+    faulted = {name for name, volume in volumes if volume and not predicted_replicas.healthy_replicas(cluster, name)}
     gone = (key for key in lost.gone_pods if before.volumes_of(before.snapshot.pods[key]))
     problems = [f"volume {name} loses its data" for name in sorted(faulted)]
     problems += [f"nothing creates pod {'/'.join(key)} again" for key in gone]
     for key in lost.pods:
-        problem = pod_problem(key, result)
+        problem = prediction.pod_problem(key, result)
         own = before.volumes_of(before.snapshot.pods[key])
         # A pod only waits because its volume is faulted, which is the problem.
         if problem and own and not any(volume.name in faulted for volume in own):

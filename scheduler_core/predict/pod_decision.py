@@ -2,25 +2,20 @@
 node that is offered.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
 
+from scheduler_core.decide import kube_scheduler_filters, offered_nodes
 from scheduler_core.decide.decision import Competing, Decision, FilterOptions
 from scheduler_core.decide.filter import filter_nodes
-from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
-from scheduler_core.decide.offered_nodes import make_offer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.evaluation.state import unready_volume
 from scheduler_core.longhorn.csi_driver import DRIVER
 from scheduler_core.longhorn.volume_validation import CLONED
-from scheduler_core.model import kube, longhorn
-from scheduler_core.model.generic import PodKey
-from scheduler_core.model.snapshot import NamespacedName
+from scheduler_core.model import generic, kube, longhorn, snapshot
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
 from scheduler_core.predict.predicted_replicas import Choose, choose_first, remove_replica
@@ -59,7 +54,7 @@ class PodDecider:
         if not names:
             return PodDecision(reasons=Counter({_NO_NODE: 0}))
         claims = cluster.pod_claims(pod)
-        refusals = kube_scheduler_refusals(pod, names, cluster.scheduling, claims)
+        refusals = kube_scheduler_filters.kube_scheduler_refusals(pod, names, cluster.scheduling, claims)
         reasons = Counter(refusal.text for refusal in refusals.values())
         admitted = [name for name in names if name not in refusals]
         if not admitted:
@@ -87,7 +82,7 @@ class PodDecider:
         state = cluster.state
         contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)
         decision = filter_nodes(pod, admitted, state, self._options, contenders)
-        _, answered = make_offer(pod, decision, state.view, Ledger())
+        _, answered = offered_nodes.make_offer(pod, decision, state.view, Ledger())
         return answered
 
 
@@ -185,7 +180,7 @@ def detach_volumes(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster
     return cluster
 
 
-def _delete_claim(cluster: PredictedCluster, key: NamespacedName) -> PredictedCluster:
+def _delete_claim(cluster: PredictedCluster, key: snapshot.NamespacedName) -> PredictedCluster:
     claim = cluster.snapshot.claims.get(key)
     if claim is None:
         return cluster
@@ -209,7 +204,7 @@ def take_away(cluster: PredictedCluster, pod: kube.Pod) -> PredictedCluster:
     return detach_volumes(cluster, pod).with_pod(replace(waiting, scheduling=replace(pod.scheduling, ready=True)))
 
 
-def each_fits(keys: Iterable[PodKey], cluster: PredictedCluster, options: FilterOptions) -> Iterator[bool]:
+def each_fits(keys: Iterable[generic.PodKey], cluster: PredictedCluster, options: FilterOptions) -> Iterator[bool]:
     """Returns of each pod, for itself, whether it fits on some node."""
     decider = PodDecider(options)
     return (bool(decider.decide(cluster.snapshot.pods[key], cluster, choose_first).node) for key in keys)

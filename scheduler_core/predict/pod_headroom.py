@@ -6,17 +6,13 @@ at random, the volumes attached, and Longhorn's placement of their replicas. The
 node, or with a volume that lacks a replica.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count, islice
 
 from msgspec import Struct
 
-from scheduler_core.decide.decision import Competing, FilterOptions
-from scheduler_core.decide.explain import explain_nodes
-from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
+from scheduler_core.decide import decision, explain, kube_scheduler_filters
 from scheduler_core.model.generic import PodKey
 from scheduler_core.predict.cluster_additions import Workload
 from scheduler_core.predict.pod_decision import PodDecider
@@ -70,7 +66,7 @@ class Headroom(Struct, frozen=True):
 
 
 def fill_with_pods(
-    cluster: PredictedCluster, template: Workload, options: FilterOptions, choose: Choose, limit: int
+    cluster: PredictedCluster, template: Workload, options: decision.FilterOptions, choose: Choose, limit: int
 ) -> HeadroomOrder:
     """Places pods of a template until one does not fit, at most `limit`; `choose` makes every choice that depends on
     chance in the cluster.
@@ -105,7 +101,7 @@ def summarize_headroom(orders: Sequence[HeadroomOrder], limit: int) -> Headroom:
     )
 
 
-def closest_node(refused: FirstRefusal, options: FilterOptions) -> ClosestNode | None:
+def closest_node(refused: FirstRefusal, options: decision.FilterOptions) -> ClosestNode | None:
     """Returns the node that came closest to a refused pod, None if no single node refused it. A node that
     kube-scheduler's own filters admit is closer than one that they refuse, and then the one that lacks the fewest
     bytes.
@@ -119,13 +115,13 @@ def closest_node(refused: FirstRefusal, options: FilterOptions) -> ClosestNode |
         return None
     pod = cluster.snapshot.pods[refused.key]
     claims = cluster.pod_claims(pod)
-    refusals = kube_scheduler_refusals(pod, names, cluster.scheduling, claims)
+    refusals = kube_scheduler_filters.kube_scheduler_refusals(pod, names, cluster.scheduling, claims)
     admitted = [name for name in names if name not in refusals]
     if not admitted:
         name = min(names)
         return ClosestNode(name, refusals[name].text, refusals[name].plugin)
     state = cluster.state
-    explanation = explain_nodes(pod, admitted, state, options, Competing.without_offers(state))
+    explanation = explain.explain_nodes(pod, admitted, state, options, decision.Competing.without_offers(state))
     verdicts = dict(zip(admitted, explanation.verdicts, strict=True))
     name = min(verdicts, key=lambda name: (not verdicts[name].missing, verdicts[name].missing, name))
     verdict = verdicts[name]

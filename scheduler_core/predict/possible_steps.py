@@ -1,7 +1,5 @@
 """Changes that may help a pod: of the settings of nodes and disks, and of a disk's space."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
@@ -12,13 +10,10 @@ from scheduler_core.evaluation.replicas import DEGRADED_SETTING, domain_shortage
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space
 from scheduler_core.longhorn.volume_validation import is_tag
-from scheduler_core.model import longhorn
-from scheduler_core.model.kube import condition
+from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.longhorn import CORDONED
-from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.verdict import UNSAFE, Reason
-from scheduler_core.packing.budget import give_way
-from scheduler_core.packing.items import reachable_sums
+from scheduler_core.packing import budget, items
 from scheduler_core.predict.pod_decision import PodDecision
 from scheduler_core.predict.predicted_cluster import PredictedCluster, with_schedulable_condition
 from scheduler_core.predict.remedy import RemedyKind, Step, exact_bytes, with_more_space
@@ -57,7 +52,7 @@ def setting_steps(cluster: PredictedCluster, decision: PodDecision) -> list[Step
         kube_node = cluster.snapshot.nodes.get(name)
         longhorn_node = cluster.snapshot.longhorn_nodes.get(name)
         conditions = longhorn_node.conditions if longhorn_node is not None else ()
-        cordoned = condition(conditions, "Schedulable").reason == CORDONED
+        cordoned = kube.condition(conditions, "Schedulable").reason == CORDONED
         if cordoned or (kube_node is not None and kube_node.unschedulable):
             steps.append(Step(RemedyKind.UNCORDON, name, text=f"uncordon node {name}"))
     for candidate in _candidates(cluster, decision):
@@ -83,7 +78,7 @@ def _spread_steps(cluster: PredictedCluster, of_pod: PodDecision) -> list[Step]:
 
 
 def _place_steps(
-    cluster: PredictedCluster, candidate: _Candidate, stored: longhorn.Node | longhorn.Disk
+    cluster: PredictedCluster, candidate: "_Candidate", stored: longhorn.Node | longhorn.Disk
 ) -> Iterator[Step]:
     """Yields the steps that allow scheduling on a node or disk, and those that add tags which the pod's volumes select."""
     node = candidate.node.name
@@ -129,11 +124,11 @@ def _candidates(cluster: PredictedCluster, of_pod: PodDecision) -> Iterator[_Can
     longhorn_nodes = cluster.snapshot.longhorn_nodes
     if replica_needs(decision.resolution, cluster.state.view):
         for name in sorted(longhorn_nodes):
-            give_way()
+            budget.give_way()
             yield _Candidate(longhorn_nodes[name], None, decision.resolution_on(name))
         return
     for name, reason in zip(decision.candidates, decision.reasons, strict=True):
-        give_way()
+        budget.give_way()
         if name in longhorn_nodes and reason in _NODES | _DISKS:
             yield _Candidate(longhorn_nodes[name], reason, decision.resolution_on(name))
     if Reason.SPOKEN_FOR not in decision.reasons:
@@ -184,7 +179,7 @@ class SpaceQuestion(Struct, frozen=True):
         place = f"disk {self.node}/{self.disk.name}"
         amount = exact_bytes(size)
         reserved = self.disk.storage_reserved
-        less = f"{format_bytes(reserved - size)} instead of {format_bytes(reserved)}"
+        less = f"{quantity.format_bytes(reserved - size)} instead of {quantity.format_bytes(reserved)}"
         texts = {
             RemedyKind.LOWER_RESERVE: f"reserve {amount} less on {place} ({less})",
             RemedyKind.FREE_SCHEDULED: f"free {amount} of what is scheduled on {place}",
@@ -287,7 +282,7 @@ def _lacking_bytes(
             for bound in {*sizes}
         )
         least = max(0, max(needed, default=0) - free)
-    sums = reachable_sums(sizes) if len(sizes) <= _MAX_SUMMED_VOLUMES else ()
+    sums = items.reachable_sums(sizes) if len(sizes) <= _MAX_SUMMED_VOLUMES else ()
     guesses = {total - free for total in sums if total - free >= max(1, least)}
     # Where the volume of another pod takes the space, fewer bytes may do.
     if candidate.reason is not None or not guesses:

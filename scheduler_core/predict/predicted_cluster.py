@@ -5,8 +5,6 @@ Longhorn's status shows a placement later than it happens. A `Replica` object ha
 counts only the replicas of the same volume in addition, so that several volumes may be placed on the same free bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,12 +17,9 @@ from scheduler_core.decide.kube_scheduler_filters import PodClaims, VolumeAffini
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState, ProfileCache
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.longhorn.node_status import NODE_GONE, disk_schedulable_condition
-from scheduler_core.longhorn.replenish import is_usable
-from scheduler_core.longhorn.volume_validation import REGION_KEY, ZONE_KEY
-from scheduler_core.model import kube, longhorn
+from scheduler_core.longhorn import node_status, replenish, volume_validation
+from scheduler_core.model import generic, kube, longhorn
 from scheduler_core.model.constraints import NodeSelectorTerm, Operator, Requirement
-from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import NO_DRIVER, lacks_driver
@@ -96,7 +91,8 @@ class PredictedCluster:
         return tuple(
             name
             for name, node in self.state.view.cluster.nodes.items()
-            if name not in cordoned and not any(condition.reason == NODE_GONE for condition in node.conditions)
+            if name not in cordoned
+            and not any(condition.reason == node_status.NODE_GONE for condition in node.conditions)
         )
 
     @property
@@ -108,34 +104,34 @@ class PredictedCluster:
             for volume in self.snapshot.volumes.values():
                 if volume.node_id:
                     own = replicas.get(volume.name) or ()
-                    placed = [each for each in own if each.node_id and is_usable(volume, each)]
+                    placed = [each for each in own if each.node_id and replenish.is_usable(volume, each)]
                     incomplete += [volume.name] if len(placed) < volume.number_of_replicas else []
             self._latest.incomplete = frozenset(incomplete)
         return self._latest.incomplete
 
-    def update(self, changes: Changes) -> PredictedCluster:
+    def update(self, changes: Changes) -> "PredictedCluster":
         if not changes:
             return self
         latest = _LatestState(self._latest.state, {**(self._latest.changes or {}), **changes})
         return PredictedCluster(latest, self.scheduling, self.affinities)
 
-    def later(self, after: timedelta) -> PredictedCluster:
+    def later(self, after: timedelta) -> "PredictedCluster":
         state = self.state.update({}, self.state.view.cluster.now + after)
         return PredictedCluster(state, self.scheduling, self.affinities)
 
-    def with_scheduling(self, scheduling: GenericClusterState) -> PredictedCluster:
+    def with_scheduling(self, scheduling: GenericClusterState) -> "PredictedCluster":
         return PredictedCluster(self._latest, scheduling, self.affinities)
 
-    def changes_since(self, before: PredictedCluster) -> Changes | None:
+    def changes_since(self, before: "PredictedCluster") -> Changes | None:
         """Returns the changes since an earlier version whose state was read, None if another state was read meanwhile."""
         return (self._latest.changes or {}) if self._latest.state is before.state else None
 
-    def with_pod(self, pod: kube.Pod) -> PredictedCluster:
+    def with_pod(self, pod: kube.Pod) -> "PredictedCluster":
         """Adds or replaces a pod, on its node or waiting."""
         key = pod.namespaced_name
         return self.update({("pods", key): pod}).with_scheduling(self.scheduling.without_pod(key).with_pod(pod))
 
-    def without_pod(self, key: PodKey) -> PredictedCluster:
+    def without_pod(self, key: generic.PodKey) -> "PredictedCluster":
         return self.update({("pods", key): None}).with_scheduling(self.scheduling.without_pod(key))
 
     def volumes_of(self, pod: kube.Pod) -> list[longhorn.Volume]:
@@ -169,7 +165,7 @@ class PredictedCluster:
         persistent_volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
         return None if persistent_volume is None else self.snapshot.volumes.get(persistent_volume.handle)
 
-    def missing_driver(self, key: PodKey) -> str:
+    def missing_driver(self, key: generic.PodKey) -> str:
         """Returns why a bound pod's volumes are not attached on its node, "" if they are."""
         pod = self.snapshot.pods[key]
         lacks = lacks_driver(self.snapshot, pod.node_name) and self.volumes_of(pod)
@@ -195,7 +191,7 @@ class PredictedCluster:
 
 
 def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:
-    labels = ((ZONE_KEY, term.zone), (REGION_KEY, term.region))
+    labels = ((volume_validation.ZONE_KEY, term.zone), (volume_validation.REGION_KEY, term.region))
     return NodeSelectorTerm(tuple(Requirement(key, Operator.IN, frozenset({value})) for key, value in labels if value))
 
 
@@ -260,7 +256,7 @@ def list_replica(
 def with_schedulable_condition(cluster: PredictedCluster, disk: longhorn.Disk) -> longhorn.Disk:
     if not disk.ready:
         return disk
-    condition = disk_schedulable_condition(cluster.state.view.cluster, disk)
+    condition = node_status.disk_schedulable_condition(cluster.state.view.cluster, disk)
     return with_conditions(disk, (condition,))
 
 

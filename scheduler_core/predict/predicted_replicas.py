@@ -16,8 +16,6 @@ The volume never has fewer healthy replicas than before. The old replica still c
 node, unless anti-affinity is soft. The text of the commands is in `convert/kubectl.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, Final, NamedTuple

@@ -4,8 +4,6 @@ The changes make a `Situation`, whose orders are played (`run_order`). What they
 one order, `OrderHistory` has the points, event by event.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -34,7 +32,7 @@ class Certainty(StrEnum):
     NEVER = "never"
 
     @classmethod
-    def of(cls, count: int, orders: int) -> Certainty:
+    def of(cls, count: int, orders: int) -> "Certainty":
         if count == orders:
             return cls.ALWAYS
         return cls.USUALLY if count else cls.NEVER

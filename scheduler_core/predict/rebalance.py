@@ -7,28 +7,21 @@ While there are few sequences, all of them are tried; then it is proven that few
 continued that free most space on one disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 from typing import Final
 
 from msgspec import Struct
 
+from scheduler_core import errors, values
 from scheduler_core.decide.decision import FilterOptions
-from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.csi_driver import SIZE_STEP
-from scheduler_core.model import longhorn
-from scheduler_core.model.generic import PodKey
-from scheduler_core.model.quantity import MAX_BYTES
+from scheduler_core.model import generic, longhorn, quantity
 from scheduler_core.monitor.capacity_report import LargestVolumes
-from scheduler_core.predict import predicted_replicas
-from scheduler_core.predict.pod_decision import PodDecider, each_fits
+from scheduler_core.predict import pod_decision, predicted_replicas, timeline
 from scheduler_core.predict.predicted_cluster import PredictedCluster, WhatIfError
 from scheduler_core.predict.predicted_replicas import Choose, ReplicaMove, choose_first
 from scheduler_core.predict.situation import Situation
-from scheduler_core.predict.timeline import run_order
-from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import resolve
 
 DEFAULT_MAX_MOVES: Final = 3
@@ -75,7 +68,7 @@ def largest_volume_goal(cluster: PredictedCluster, storage_class: str, size: int
     if storage_class not in sizes:
         raise WhatIfError(f"there is no StorageClass {storage_class} of Longhorn")
     target = sizes[storage_class] + SIZE_STEP if size is None else size
-    most = MAX_BYTES if size is None else size
+    most = quantity.MAX_BYTES if size is None else size
 
     def value(clusters: Clusters, changed_nodes: Collection[str], _: int) -> int:
         return min(most, *(largest.after(each.state.view, changed_nodes)[storage_class] for each in clusters))
@@ -102,12 +95,12 @@ def waiting_pods_goal(
     pods = tuple(entry.key for entry in situation.all_pods())
     total = len(pods)
 
-    def placed_pods(cluster: PredictedCluster, needed: int) -> tuple[int, frozenset[PodKey]]:
+    def placed_pods(cluster: PredictedCluster, needed: int) -> tuple[int, frozenset[generic.PodKey]]:
         # The least number of placed pods, and those always placed; ends with an order in which fewer than `needed` are placed.
         always = frozenset(pods)
         least = total
         for choose in make_choices():
-            result = run_order(replace(situation, cluster=cluster), options, choose)
+            result = timeline.run_order(values.replace(situation, cluster=cluster), options, choose)
             placed = {key for key in result.nodes if key not in result.stuck}
             always &= placed
             least = min(least, len(placed))
@@ -120,7 +113,7 @@ def waiting_pods_goal(
     def value(clusters: Clusters, _: Collection[str], needed: int) -> int:
         least = total
         for each in clusters:
-            if not before and not any(each_fits(pods, each, options)):
+            if not before and not any(pod_decision.each_fits(pods, each, options)):
                 return 0
             count, always = placed_pods(each, needed)
             least = min(least, count)
@@ -131,7 +124,7 @@ def waiting_pods_goal(
                 return _NOT_ACCEPTABLE
         return least
 
-    decider = PodDecider(options)
+    decider = pod_decision.PodDecider(options)
     # Moves help no pod that kube-scheduler's own filters refuse on every node.
     helped = (
         key
@@ -139,17 +132,17 @@ def waiting_pods_goal(
         if key not in always_before
         and decider.decide(cluster.snapshot.pods[key], cluster, choose_first).decision is not None
     )
-    least_free = min((_least_volume(cluster, key) for key in helped), default=MAX_BYTES)
+    least_free = min((_least_volume(cluster, key) for key in helped), default=quantity.MAX_BYTES)
     evaluations = max(_LEAST_EVALUATIONS, _EVALUATIONS_OF_ONE_NODE // max(1, len(cluster.state.view.cluster.nodes)))
     return Goal(
         before, total, total, least_free, accepts_less=True, max_clusters=128, max_evaluations=evaluations, value=value
     )
 
 
-def _least_volume(cluster: PredictedCluster, key: PodKey) -> int:
+def _least_volume(cluster: PredictedCluster, key: generic.PodKey) -> int:
     try:
         volumes = resolve(cluster.snapshot.pods[key], cluster.state.view).volumes
-    except ResolutionError:
+    except errors.ResolutionError:
         return 0
     return min((volume.volume.size for volume in volumes), default=0)
 
@@ -161,12 +154,12 @@ class Baseline(Struct, frozen=True):
     options: FilterOptions
     largest: LargestVolumes
     sizes: dict[str, int]  # bytes of the largest volume, by StorageClass
-    fitting_pods: tuple[PodKey, ...]  # the waiting pods that fit on some node, each for itself
+    fitting_pods: tuple[generic.PodKey, ...]  # the waiting pods that fit on some node, each for itself
     unsettled: dict[str, bool]  # by volume that Longhorn has not all replicas of, whether it can place one now
     busy_nodes: frozenset[str]  # nodes where volumes of bound pods have no replica yet
 
     @classmethod
-    def of(cls, situation: Situation, options: FilterOptions) -> Baseline:
+    def of(cls, situation: Situation, options: FilterOptions) -> "Baseline":
         """Returns the baseline of a situation."""
         cluster = situation.cluster
         view = cluster.state.view
@@ -185,7 +178,7 @@ class Baseline(Struct, frozen=True):
             options,
             largest,
             largest.after(view),
-            tuple(compress(keys, each_fits(keys, cluster, options))),
+            tuple(compress(keys, pod_decision.each_fits(keys, cluster, options))),
             {name: _finds_place(cluster, name) for name in sorted(unsettled)},
             frozenset(name for name, demand in cluster.state.demand.by_node.items() if demand),
         )
@@ -201,7 +194,7 @@ class Baseline(Struct, frozen=True):
             # Further replicas would take the space that a move frees.
             if any(_finds_place(cluster, name) != before for name, before in self.unsettled.items()):
                 return False
-            if not all(each_fits(self.fitting_pods, cluster, self.options)):
+            if not all(pod_decision.each_fits(self.fitting_pods, cluster, self.options)):
                 return False
         return True
 
@@ -338,7 +331,7 @@ class _Search:
             for target in move.targets
         )
         targets = tuple(sorted({target for move in moves for target in move.targets}))
-        return MoveSequence((*sequence.moves, replace(moves[0], targets=targets)), clusters)
+        return MoveSequence((*sequence.moves, values.replace(moves[0], targets=targets)), clusters)
 
     def _candidates(self, sequence: MoveSequence, moves: int) -> list[tuple[int, longhorn.Replica]]:
         """Returns the replicas that may be moved, each with the bytes that are free on its disk after its move and up to

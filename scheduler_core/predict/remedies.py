@@ -8,8 +8,6 @@ Which steps may lift a refusal follows from its reason: Longhorn checks nodes be
 be on other nodes than the pod, a step on any node may help, and all are tried.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Sequence
 from typing import Final
@@ -21,17 +19,9 @@ from scheduler_core.evaluation.replicas import replica_needs
 from scheduler_core.evaluation.state import refusal_on_every_node, unready_volume
 from scheduler_core.model.kube import Pod
 from scheduler_core.packing.budget import give_way
+from scheduler_core.predict import possible_steps, predicted_replicas, remedy
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision
-from scheduler_core.predict.possible_steps import replicas_in_the_way, setting_steps, space_questions
 from scheduler_core.predict.predicted_cluster import ChangesByObject, PredictedCluster
-from scheduler_core.predict.predicted_replicas import (
-    DiskPlace,
-    ReplicaMove,
-    apply_move,
-    choose_first,
-    replica_moves,
-)
-from scheduler_core.predict.remedy import Step, move_step, step_changes
 
 MAX_DECISIONS: Final = 600
 """How many changed clusters are decided; a search that needs more may miss cheaper remedies.
@@ -45,7 +35,7 @@ _SHARE_OF_ONE_NODE: Final = 1 / 7
 class RemedySearch(Struct, frozen=True):
     """The result of a search for remedies."""
 
-    remedies: tuple[Step, ...] = ()  # the cheapest first
+    remedies: tuple[remedy.Step, ...] = ()  # the cheapest first
     complete: bool = True  # whether it ended by itself; otherwise there may be cheaper remedies
     fits: bool = False  # whether the pod fits as it is
 
@@ -66,16 +56,18 @@ def find_remedies(
     trials = Trials(pod, cluster, options, max_decisions)
     if trials.decision.node or limit <= 0:
         return RemedySearch(fits=bool(trials.decision.node))
-    remedies: list[Step] = []
+    remedies: list[remedy.Step] = []
     for find in (_setting_remedies, _space_remedies, _move_remedies):
         if len(remedies) < limit:
             remedies += find(trials, limit - len(remedies))
     return RemedySearch(tuple(remedies), not trials.exhausted)
 
 
-def _setting_remedies(trials: Trials, limit: int) -> list[Step]:
-    remedies: list[Step] = []
-    for step in sorted(dict.fromkeys(setting_steps(trials.cluster, trials.decision)), key=lambda step: step.order):
+def _setting_remedies(trials: "Trials", limit: int) -> list[remedy.Step]:
+    remedies: list[remedy.Step] = []
+    for step in sorted(
+        dict.fromkeys(possible_steps.setting_steps(trials.cluster, trials.decision)), key=lambda step: step.order
+    ):
         if len(remedies) == limit:
             break
         if trials.fits(step):
@@ -83,9 +75,11 @@ def _setting_remedies(trials: Trials, limit: int) -> list[Step]:
     return remedies
 
 
-def _space_remedies(trials: Trials, limit: int) -> list[Step]:
-    remedies: list[Step] = []
-    for question in sorted(space_questions(trials.cluster, trials.decision), key=lambda question: question.order):
+def _space_remedies(trials: "Trials", limit: int) -> list[remedy.Step]:
+    remedies: list[remedy.Step] = []
+    for question in sorted(
+        possible_steps.space_questions(trials.cluster, trials.decision), key=lambda question: question.order
+    ):
         most = min(remedies[-1].size, question.most) if len(remedies) == limit else question.most
         if trials.exhausted or (len(remedies) == limit and question.least >= most):
             break
@@ -96,22 +90,22 @@ def _space_remedies(trials: Trials, limit: int) -> list[Step]:
     return remedies
 
 
-def _move_remedies(trials: Trials, limit: int) -> list[Step]:
+def _move_remedies(trials: "Trials", limit: int) -> list[remedy.Step]:
     """Returns the moves of one replica that make the pod fit wherever Longhorn puts the replica."""
     cluster = trials.cluster
-    remedies: list[Step] = []
-    replicas = replicas_in_the_way(cluster, trials.decision)
+    remedies: list[remedy.Step] = []
+    replicas = possible_steps.replicas_in_the_way(cluster, trials.decision)
     names = {replica.volume for replica in replicas} & {*cluster.snapshot.volumes}
     volumes = [cluster.snapshot.volumes[name] for name in names]
     movable = {replica.name for replica in replicas}
     for volume in sorted(volumes, key=lambda volume: (volume.actual_size, volume.name)):
         trials.decisions_left -= 1
-        for move in replica_moves(cluster, volume.name):
+        for move in predicted_replicas.replica_moves(cluster, volume.name):
             if len(remedies) == limit or trials.exhausted:
                 return remedies
             # Longhorn may choose any of the targets.
             if move.replica in movable and all(trials.fits_after_move(move, target) for target in move.targets):
-                remedies.append(move_step(move))
+                remedies.append(remedy.move_step(move))
     return remedies
 
 
@@ -141,11 +135,11 @@ class Trials:
     def exhausted(self) -> bool:
         return self.decisions_left <= 0
 
-    def fits(self, step: Step) -> bool:
+    def fits(self, step: remedy.Step) -> bool:
         """Whether the pod fits after a step, False once the trials are exhausted."""
         if self.exhausted:
             return False
-        objects, uncordoned = step_changes(self.cluster, step)
+        objects, uncordoned = remedy.step_changes(self.cluster, step)
         self._latest = self._latest.update({**self._reverse_changes(), **objects})
         self._changed = objects
         scheduling = self.cluster.scheduling
@@ -157,12 +151,12 @@ class Trials:
         names = [step.node] if alone else None
         return bool(self._decide(self._latest.with_scheduling(scheduling), names).node)
 
-    def fits_after_move(self, move: ReplicaMove, target: DiskPlace) -> bool:
+    def fits_after_move(self, move: predicted_replicas.ReplicaMove, target: predicted_replicas.DiskPlace) -> bool:
         """Whether the pod fits after a move to one of its targets, False once the trials are exhausted."""
         if self.exhausted:
             return False
         before = self._latest.update(self._reverse_changes())
-        self._latest = apply_move(before, move, target)
+        self._latest = predicted_replicas.apply_move(before, move, target)
         replicas = {*before.state.view.replicas_of(move.volume), *self._latest.state.view.replicas_of(move.volume)}
         self._changed = {("replicas", replica.name): None for replica in replicas}
         self._changed |= {("longhorn_nodes", name): None for name in (move.origin.node, target.node)}
@@ -171,7 +165,7 @@ class Trials:
     def _decide(self, cluster: PredictedCluster, names: Sequence[str] | None = None) -> PodDecision:
         give_way()
         self.decisions_left -= 1 if names is None else _SHARE_OF_ONE_NODE
-        return self._decider.decide(self._pod, cluster, choose_first, names)
+        return self._decider.decide(self._pod, cluster, predicted_replicas.choose_first, names)
 
     def _reverse_changes(self) -> ChangesByObject:
         return {key: getattr(self.cluster.snapshot, key[0]).get(key[1]) for key in self._changed}

@@ -1,17 +1,13 @@
 """A change that makes a pod fit: what it costs, and what Longhorn's controllers and kube-controller-manager show after it."""
 
-from __future__ import annotations
-
 from enum import IntEnum, StrEnum
 from typing import Final
 
 from msgspec import Struct
 
 from scheduler_core.longhorn.node_status import ROUNDING
-from scheduler_core.model import generic, longhorn
-from scheduler_core.model.kube import Condition, condition
+from scheduler_core.model import generic, kube, longhorn, quantity
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM
-from scheduler_core.model.quantity import format_bytes, parse_bytes
 from scheduler_core.predict.predicted_cluster import (
     ChangesByObject,
     PredictedCluster,
@@ -101,8 +97,8 @@ def exact_bytes(size: int) -> str:
     >>> exact_bytes(2 * 1024**3), exact_bytes(2 * 1024**3 + 1)
     ('2Gi', '2147483649 bytes (2Gi + 1)')
     """
-    text = format_bytes(size)
-    return text if "+" not in text and parse_bytes(text) == size else f"{size} bytes ({text})"
+    text = quantity.format_bytes(size)
+    return text if "+" not in text and quantity.parse_bytes(text) == size else f"{size} bytes ({text})"
 
 
 def move_step(move: ReplicaMove) -> Step:
@@ -135,10 +131,10 @@ def step_changes(cluster: PredictedCluster, step: Step) -> tuple[ChangesByObject
 
 def _change_node(cluster: PredictedCluster, node: longhorn.Node, step: Step) -> longhorn.Node:
     if step.kind is RemedyKind.UNCORDON:
-        if condition(node.conditions, _SCHEDULABLE).reason != CORDONED:
+        if kube.condition(node.conditions, _SCHEDULABLE).reason != CORDONED:
             return node
         others = tuple(entry for entry in node.conditions if entry.type != _SCHEDULABLE)
-        return replace(node, conditions=(*others, Condition(_SCHEDULABLE, "True")))
+        return replace(node, conditions=(*others, kube.Condition(_SCHEDULABLE, "True")))
     if step.kind is RemedyKind.ALLOW_NODE:
         return replace(node, allow_scheduling=True, eviction_requested=False)
     if step.kind is RemedyKind.TAG_NODE:

@@ -7,8 +7,6 @@ from the pods as they are predicted, so it is never outdated.
 Source: pkg/registry/core/pod/storage/eviction.go, and pkg/controller/disruption/disruption.go of Kubernetes 1.36.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
@@ -18,9 +16,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from scheduler_core.model import kube
+from scheduler_core.model import kube, snapshot
 from scheduler_core.model.generic import DisruptionBudget, PodKey
-from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.predict.pod_decision import take_away
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, NODE_BOUND_OWNERS, STATEFUL_SET, PredictedCluster
 from scheduler_core.values import replace
@@ -162,7 +159,7 @@ class Situation(Struct, frozen=True, dict=True):
     degraded: frozenset[str] = frozenset()  # volumes that lost a replica
     expansions: tuple[ExpansionOutcome, ...] = ()  # the result of every expansion
     # StatefulSets that create their pods at once (podManagementPolicy).
-    parallel: frozenset[NamespacedName] = frozenset()
+    parallel: frozenset[snapshot.NamespacedName] = frozenset()
     # The pods without a node, of which some may have been placed or deleted since; None if they are not known.
     waiting: tuple[PodKey, ...] | None = None
 
@@ -201,7 +198,7 @@ class Situation(Struct, frozen=True, dict=True):
     def _pods_before(self, entries: Iterable[PodToPlace]) -> dict[PodKey, PodKey]:
         """Returns the pod that each pod of a StatefulSet waits for: the next lower one that does not run either."""
         pods = self.cluster.snapshot.pods
-        sets: dict[NamespacedName, list[tuple[int, PodToPlace]]] = {}
+        sets: dict[snapshot.NamespacedName, list[tuple[int, PodToPlace]]] = {}
         for entry in entries:
             namespace, name = entry.key
             set_name, _, ordinal = name.rpartition("-")
@@ -217,7 +214,7 @@ class Situation(Struct, frozen=True, dict=True):
             if entry.origin is not Origin.WAITING
         }
 
-    def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> Situation:
+    def evict(self, pods: Iterable[kube.Pod], *, lost: bool = False) -> "Situation":
         """Takes these pods of nodes away, and their controllers create them again; `lost`: no PodDisruptionBudget keeps
         them.
         """
@@ -234,7 +231,7 @@ class Situation(Struct, frozen=True, dict=True):
                 cluster = take_away(cluster, pod)
         return replace(self, cluster=cluster, pods=entries)
 
-    def with_new_pod(self, pod: kube.Pod) -> Situation:
+    def with_new_pod(self, pod: kube.Pod) -> "Situation":
         key = pod.namespaced_name
         return replace(self, cluster=self.cluster.with_pod(pod), pods={**self.pods, key: PodToPlace(key, Origin.NEW)})
 

@@ -9,8 +9,6 @@ Here chance determines which event comes next. Pods that no node fits, and evict
 something was placed since.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -24,18 +22,9 @@ from scheduler_core.longhorn.volume_validation import FAULTED
 from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.packing.budget import give_way
-from scheduler_core.predict.cluster_changes import drain_blockers
+from scheduler_core.predict import cluster_changes, predicted_replicas
 from scheduler_core.predict.pod_decision import PodDecider, PodDecision, attach_volumes, bind_pod, take_away
 from scheduler_core.predict.predicted_cluster import PredictedCluster, StatusChange, hide_changes, show_change
-from scheduler_core.predict.predicted_replicas import (
-    NO_DATA,
-    Choose,
-    ReplicaStep,
-    fail_replicas,
-    healthy_replicas,
-    next_step,
-    replicas_on_node,
-)
 from scheduler_core.predict.situation import Origin, PodToPlace, Situation
 from scheduler_core.values import replace
 
@@ -96,7 +85,7 @@ def ignore_progress(_: OrderProgress) -> None:
 
 
 def run_order(
-    situation: Situation, options: FilterOptions, choose: Choose, observe: Observe = ignore_progress
+    situation: Situation, options: FilterOptions, choose: predicted_replicas.Choose, observe: Observe = ignore_progress
 ) -> OrderResult:
     """Plays one order of events to its end. `choose` makes every choice that depends on chance in the cluster;
     `observe` is called before the first event and after each.
@@ -108,7 +97,11 @@ class Timeline:
     """The cluster while events happen in random order."""
 
     def __init__(
-        self, situation: Situation, decider: PodDecider, choose: Choose, observe: Observe = ignore_progress
+        self,
+        situation: Situation,
+        decider: PodDecider,
+        choose: predicted_replicas.Choose,
+        observe: Observe = ignore_progress,
     ) -> None:
         # Indexes of nodes are shared by the states that were made from one, and this one is the first of many orders.
         scheduling = replace(situation.cluster.scheduling, index=NodeIndex(), results=RuleResults())
@@ -266,9 +259,9 @@ class Timeline:
         self._refused_evictions = [entry for entry in self._refused_evictions if entry not in concerned]
         self._evictions += concerned
 
-    def _take_step(self, name: str) -> ReplicaStep:
+    def _take_step(self, name: str) -> predicted_replicas.ReplicaStep:
         """Lets Longhorn take its next step with a volume; the status of nodes shows it later."""
-        step = next_step(self.cluster, name, self._choose)
+        step = predicted_replicas.next_step(self.cluster, name, self._choose)
         self.cluster = self._hide(step.cluster) if step.changed else step.cluster
         self._changed.append(name)
         self._copied += step.copied_bytes
@@ -333,15 +326,15 @@ class Timeline:
             refused = [f"pod {'/'.join(entry.key)} {text}" for entry in evictions for text in self._refusals[entry.key]]
             unmanaged = [f"pod {pod} has no controller" for pod, node in self._situation.unmanaged if node == name]
             # The volumes of pods that are still to be evicted say nothing more.
-            blockers = (*unmanaged, *(refused or drain_blockers(self.cluster, name, self._gone)))
+            blockers = (*unmanaged, *(refused or cluster_changes.drain_blockers(self.cluster, name, self._gone)))
             if blockers:
                 self._blockers[name] = blockers
                 # A drain that a PodDisruptionBudget holds up goes on later.
                 held_up += [name] if refused else []
                 continue
             self._gone.add(name)
-            failed = replicas_on_node(self.cluster, name)
-            self.cluster = fail_replicas(self.cluster, failed)
+            failed = predicted_replicas.replicas_on_node(self.cluster, name)
+            self.cluster = predicted_replicas.fail_replicas(self.cluster, failed)
             for volume in sorted({replica.volume for replica in failed}):
                 self._note_replicas(volume)
                 self._changed.append(volume)
@@ -369,25 +362,27 @@ class Timeline:
 
     def _lacks_replicas(self, name: str) -> bool:
         volume = self.cluster.snapshot.volumes.get(name)
-        return volume is not None and healthy_replicas(self.cluster, name) < volume.number_of_replicas
+        return (
+            volume is not None and predicted_replicas.healthy_replicas(self.cluster, name) < volume.number_of_replicas
+        )
 
     def _note_replicas(self, name: str) -> None:
         if self._lacks_replicas(name):
-            healthy = healthy_replicas(self.cluster, name)
+            healthy = predicted_replicas.healthy_replicas(self.cluster, name)
             self._fewer[name] = min(healthy, self._fewer.get(name, healthy))
 
     def _stuck_reason(self, key: PodKey) -> str:
         """Why a bound pod waits for its volumes, "" if not."""
         for volume in self.cluster.volumes_of(self.cluster.snapshot.pods[key]):
-            if not volume.has_shards and not healthy_replicas(self.cluster, volume.name):
+            if not volume.has_shards and not predicted_replicas.healthy_replicas(self.cluster, volume.name):
                 faulted = " is faulted" if volume.robustness == FAULTED else ""
                 return f"volume {volume.name}{faulted}: {self._problems.get(volume.name, 'not placed yet')}"
         return self.cluster.missing_driver(key) if key in self._bound else ""
 
     def _result(self) -> OrderResult:
         for name in self._fewer:
-            if not healthy_replicas(self.cluster, name):
-                self._problems[name] = NO_DATA
+            if not predicted_replicas.healthy_replicas(self.cluster, name):
+                self._problems[name] = predicted_replicas.NO_DATA
         for name in self._situation.degraded:
             if not self._has_attachment(name) and self._lacks_replicas(name):
                 self._problems.setdefault(name, _DETACHED)

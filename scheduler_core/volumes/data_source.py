@@ -4,17 +4,13 @@ Source: external-provisioner (getPVCSource, getSnapshotSource) finds the claim o
 csi/controller_server.go: CreateVolume adds to the parameters of the claim's StorageClass what it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 
 from scheduler_core.errors import MissingObjectError, ResolutionError
-from scheduler_core.longhorn.csi_driver import DRIVER, csi_size
-from scheduler_core.longhorn.replica_request import source_volume
-from scheduler_core.model import kube, longhorn
+from scheduler_core.longhorn import csi_driver, replica_request
+from scheduler_core.model import kube, longhorn, quantity
 from scheduler_core.model.longhorn import query_values
-from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.snapshot import Snapshot
 
 _SNAPSHOT: Final = "snap"
@@ -46,7 +42,7 @@ def check_source(volume: longhorn.Volume, subject: str, snapshot: Snapshot) -> N
         MissingObjectError: it does not exist
         ResolutionError: it is of another data engine
     """
-    name = source_volume(volume.data_source)
+    name = replica_request.source_volume(volume.data_source)
     if not name:
         return
     source = snapshot.volumes.get(name)
@@ -67,7 +63,7 @@ def bound_volume(name: str, subject: str, snapshot: Snapshot) -> longhorn.Volume
     persistent_volume = snapshot.persistent_volumes.get(name)
     if persistent_volume is None:
         raise MissingObjectError("PersistentVolume", name, subject)
-    if persistent_volume.driver != DRIVER:
+    if persistent_volume.driver != csi_driver.DRIVER:
         return None
     volume = snapshot.volumes.get(persistent_volume.handle)
     if volume is None:
@@ -84,11 +80,11 @@ def _claimed_volume(claim: kube.Claim, subject: str, snapshot: Snapshot) -> long
     volume = bound_volume(source.spec.volume_name, f"PersistentVolumeClaim {full}", snapshot)
     if volume is None:
         raise ResolutionError(f"{subject}: its source, PersistentVolumeClaim {full}, is no Longhorn volume")
-    size = csi_size(claim.spec.request or 0, "")
+    size = csi_driver.csi_size(claim.spec.request or 0, "")
     if size != volume.size:
         raise ResolutionError(
-            f"{subject}: a clone has the size of its source, and it asks for {format_bytes(size)}, "
-            f"while PersistentVolumeClaim {full} has {format_bytes(volume.size)}"
+            f"{subject}: a clone has the size of its source, and it asks for {quantity.format_bytes(size)}, "
+            f"while PersistentVolumeClaim {full} has {quantity.format_bytes(volume.size)}"
         )
     return volume
 
@@ -102,10 +98,10 @@ def _snapshot_parameters(claim: kube.Claim, subject: str, snapshot: Snapshot) ->
         raise MissingObjectError("bound VolumeSnapshot", full, subject)
     kind, _, rest = content.handle.partition("://")
     volume, _, name = rest.partition("/")
-    if content.driver == DRIVER and kind == _BACKING_IMAGE:
+    if content.driver == csi_driver.DRIVER and kind == _BACKING_IMAGE:
         return query_values(content.handle)
-    if content.driver == DRIVER and kind == _SNAPSHOT and name:
+    if content.driver == csi_driver.DRIVER and kind == _SNAPSHOT and name:
         return {"dataSource": content.handle}
-    if content.driver == DRIVER and kind in _BACKUPS and name:
+    if content.driver == csi_driver.DRIVER and kind in _BACKUPS and name:
         return {"fromBackup": f"?backup={name}&volume={volume}"}
     raise ResolutionError(f"{subject}: its source, VolumeSnapshot {full}, is no snapshot, backup or image of Longhorn")

@@ -17,8 +17,6 @@ volume is unplaced, so a new leader counts from when it first sees the volume. A
 volume continues from when the claim began. Cost: O(changes) plus one copy of the list; no change costs nothing.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,23 +29,13 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from rpds import HashTrieMap, HashTrieSet
 
+from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
-from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.node_status import awaits_own_manager
 from scheduler_core.longhorn.stages import stays
 from scheduler_core.longhorn.volume_validation import awaits_copy
 from scheduler_core.model import kube, longhorn
-from scheduler_core.values import replace
-from scheduler_core.volumes.existing_replicas import nodes_with_replica
-from scheduler_core.volumes.requirements import order_without_names
-from scheduler_core.volumes.resolve import (
-    PodVolume,
-    domain_of_node,
-    future_volume,
-    future_volume_name,
-    is_in_view,
-    is_local,
-)
+from scheduler_core.volumes import existing_replicas, requirements, resolve
 
 Subject = str | tuple[str, str]
 """A Longhorn volume by its name, or an unbound claim by namespace and name."""
@@ -71,7 +59,7 @@ class DemandSource(IntEnum):
 class Demand(Struct, frozen=True):
     """Space that one volume will take on one node."""
 
-    volume: PodVolume
+    volume: resolve.PodVolume
     node: str
     source: DemandSource
     pod: str = ""  # the pod that runs or will run there, as ``namespace/name``; "" without a pod
@@ -80,7 +68,7 @@ class Demand(Struct, frozen=True):
     @property
     def order(self) -> tuple[object, ...]:
         """Older demand first, a volume without a claim before all; of the same age the larger first, names last."""
-        return self.since, *order_without_names(self.volume), self.volume.name
+        return self.since, *requirements.order_without_names(self.volume), self.volume.name
 
 
 class _NodeTie(NamedTuple):
@@ -89,7 +77,7 @@ class _NodeTie(NamedTuple):
     pod: str = ""
 
 
-def derive(subject: Subject, view: View) -> Demand | PodVolume | None:
+def derive(subject: Subject, view: View) -> Demand | resolve.PodVolume | None:
     """Returns the demand of a Longhorn volume or of a claim without one; the volume itself if any node may still hold
     it, because no replica is placed and its pod's node needs no space for it; None if it takes no more space.
     """
@@ -97,7 +85,7 @@ def derive(subject: Subject, view: View) -> Demand | PodVolume | None:
         volume = view.volume(subject)
         if volume is None or volume.deleting:
             return None
-        return _volume_demand(volume, view) if is_local(volume) else _unplaced_volume(volume, view)
+        return _volume_demand(volume, view) if resolve.is_local(volume) else _unplaced_volume(volume, view)
     claim = view.snapshot.claims.get(subject)
     future = _future_volume(claim, view) if claim is not None else None
     if claim is None or future is None:
@@ -110,12 +98,12 @@ def derive(subject: Subject, view: View) -> Demand | PodVolume | None:
     return None if tie.source is DemandSource.NOMINATION else pod_volume
 
 
-def _unplaced_volume(volume: longhorn.Volume, view: View) -> PodVolume | None:
+def _unplaced_volume(volume: longhorn.Volume, view: View) -> resolve.PodVolume | None:
     replicas = view.replicas_of(volume.name)
     # Longhorn places the shards of a sharded volume before its claim is bound, and the claim counts until then.
     if volume.has_shards or any(replica.node_id for replica in replicas):
         return None
-    return PodVolume(name=volume.name, claim="", volume=volume, bound=True, local=False, replicas=replicas)
+    return resolve.PodVolume(name=volume.name, claim="", volume=volume, bound=True, local=False, replicas=replicas)
 
 
 def _volume_demand(volume: longhorn.Volume, view: View) -> Demand | None:
@@ -124,7 +112,7 @@ def _volume_demand(volume: longhorn.Volume, view: View) -> Demand | None:
     tie = _node_of(volume, claim, replicas, view)
     if tie is None:
         return None
-    pod_volume = PodVolume(
+    pod_volume = resolve.PodVolume(
         name=volume.name,
         claim=f"{claim.namespace}/{claim.name}" if claim else "",
         volume=volume,
@@ -132,7 +120,9 @@ def _volume_demand(volume: longhorn.Volume, view: View) -> Demand | None:
         local=True,
         replicas=replicas,
     )
-    if tie.node in nodes_with_replica(pod_volume, view.cluster) or _is_on_unready_node(replicas, tie.node, view):
+    if tie.node in existing_replicas.nodes_with_replica(pod_volume, view.cluster) or _is_on_unready_node(
+        replicas, tie.node, view
+    ):
         return None
     return Demand(pod_volume, tie.node, tie.source, tie.pod, claim.created if claim else "")
 
@@ -147,17 +137,17 @@ def _is_on_unready_node(replicas: Iterable[longhorn.Replica], name: str, view: V
     return any(not node.ready or replica.disk_id in disks for replica in kept)
 
 
-def _future_volume(claim: kube.Claim, view: View) -> tuple[PodVolume, _NodeTie] | None:
+def _future_volume(claim: kube.Claim, view: View) -> tuple[resolve.PodVolume, _NodeTie] | None:
     persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim)
     # A claim that is bound to a volume no watch has delivered yet counts: its demand must not vanish between two watches.
-    if claim.deleting or claim.lost or (persistent_volume and is_in_view(persistent_volume, view)):
+    if claim.deleting or claim.lost or (persistent_volume and resolve.is_in_view(persistent_volume, view)):
         return None
     tie = _node_of_pods(claim, view)
     if tie is None:
         return None
     try:
-        volume = future_volume(claim, view, domain_of_node(tie.node, view))
-    except ResolutionError:
+        volume = resolve.future_volume(claim, view, resolve.domain_of_node(tie.node, view))
+    except errors.ResolutionError:
         return None
     return None if volume is None else (volume, tie)
 
@@ -226,7 +216,7 @@ UNPLACED_LIFETIME: Final = timedelta(seconds=30)
 class UnplacedVolume(Struct, frozen=True):
     """An unplaced volume and when it was first seen."""
 
-    volume: PodVolume
+    volume: resolve.PodVolume
     since: datetime
     key: str  # identifies the volume, as `evaluation.competitors.identity` does
     becomes: str = ""  # for a claim, the Longhorn volume that will be provisioned for it
@@ -252,13 +242,13 @@ class UnplacedVolumes:
     counted: tuple[UnplacedVolume, ...] = field(default=(), compare=False)
     by_size: tuple[UnplacedVolume, ...] = field(default=(), compare=False)  # the same volumes, largest first
     # The same volumes by key.
-    by_key: HashTrieMap[str, UnplacedVolume] = field(default_factory=HashTrieMap, compare=False)
+    by_key: "HashTrieMap[str, UnplacedVolume]" = field(default_factory=HashTrieMap, compare=False)
     replicas: int = field(default=0, compare=False)  # number of replicas that they have in sum
     # Every unplaced volume, however long it has been unplaced.
-    all: HashTrieSet[Subject] = field(default_factory=HashTrieSet)
-    _claims_by_future_volume: HashTrieMap[str, str] = field(default_factory=HashTrieMap, compare=False)
+    all: "HashTrieSet[Subject]" = field(default_factory=HashTrieSet)
+    _claims_by_future_volume: "HashTrieMap[str, str]" = field(default_factory=HashTrieMap, compare=False)
 
-    def update(self, changed: Mapping[Subject, PodVolume | None], view: View) -> UnplacedVolumes:
+    def update(self, changed: Mapping[Subject, resolve.PodVolume | None], view: View) -> "UnplacedVolumes":
         """Returns the unplaced volumes of a later view. `changed` are those that may have changed, None if placed or gone."""
         now = view.cluster.now
         unplaced = self.all
@@ -276,9 +266,9 @@ class UnplacedVolumes:
                     unplaced = unplaced.discard(subject)
             elif entry is not None:
                 if entry.volume != volume:
-                    changes[key] = replace(entry, volume=volume)
+                    changes[key] = values.replace(entry, volume=volume)
             elif subject not in unplaced:
-                becomes = "" if isinstance(subject, str) else future_volume_name(view.snapshot.claims[subject])
+                becomes = "" if isinstance(subject, str) else resolve.future_volume_name(view.snapshot.claims[subject])
                 if becomes not in unplaced:
                     claim = self._counted_claim_of(key, changes)
                     if claim is not None:
@@ -292,8 +282,8 @@ class UnplacedVolumes:
         return claim if claim is not None and claim.key not in changes else None
 
     def _with_changes(
-        self, changes: Mapping[str, UnplacedVolume | None], unplaced: HashTrieSet[Subject]
-    ) -> UnplacedVolumes:
+        self, changes: Mapping[str, UnplacedVolume | None], unplaced: "HashTrieSet[Subject]"
+    ) -> "UnplacedVolumes":
         counted = list(self.counted)
         by_size = list(self.by_size)
         by_key = self.by_key
@@ -316,7 +306,7 @@ class UnplacedVolumes:
         return UnplacedVolumes(tuple(counted), tuple(by_size), by_key, replicas, unplaced, claims)
 
 
-def replica_count(volume: PodVolume) -> int:
+def replica_count(volume: resolve.PodVolume) -> int:
     return 0 if volume.volume.has_shards else max(1, volume.volume.number_of_replicas)
 
 

@@ -5,8 +5,6 @@ index, which shares everything else with the previous one. `DemandIndex.of` on t
 follows the changes; only a change of Longhorn's settings, a StorageClass or an engine image derives everything again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -34,13 +32,13 @@ _BY_AGE: Final = attrgetter("order")
 class DemandIndex:
     """The demand of one view."""
 
-    by_node: HashTrieMap[str, tuple[Demand, ...]]  # the demands on each node, oldest first
-    _by_subject: HashTrieMap[Subject, Demand]
+    by_node: "HashTrieMap[str, tuple[Demand, ...]]"  # the demands on each node, oldest first
+    _by_subject: "HashTrieMap[Subject, Demand]"
     unplaced: UnplacedVolumes = _NO_UNPLACED  # volumes that demand no node, but may take space on any
     changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)  # which nodes' demand changed
 
     @classmethod
-    def of(cls, view: View, unplaced: UnplacedVolumes = _NO_UNPLACED) -> DemandIndex:
+    def of(cls, view: View, unplaced: UnplacedVolumes = _NO_UNPLACED) -> "DemandIndex":
         """Derives all demand of a view. `unplaced` are the unplaced volumes of an earlier view."""
         snapshot = view.snapshot
         subjects: set[Subject] = {*snapshot.volumes, *snapshot.claims, *unplaced.all}
@@ -67,7 +65,7 @@ class DemandIndex:
             demand = self._by_subject.get((namespace, name))
         return demand.node if demand is not None else ""
 
-    def update(self, before: View, changes: Changes, view: View) -> DemandIndex:
+    def update(self, before: View, changes: Changes, view: View) -> "DemandIndex":
         """Returns the demand of `view`. `self` is the demand of the view `before`, and `changes` are the difference
         between the two views.
         """

@@ -18,17 +18,14 @@ Longhorn's scheduler-extender proposal keeps a node reserved until Longhorn's st
 no replica.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from enum import Enum
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
+from scheduler_core.longhorn import replenish, stages
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.replenish import is_reusable
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.stages import schedulable_refusal, stays
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import AllocationState
 from scheduler_core.model.kube import Pod
@@ -46,13 +43,13 @@ class ReplicaUse(Enum):
 
 def is_healthy(replica: longhorn.Replica) -> bool:
     """Whether a replica holds the volume's data and is kept."""
-    return bool(stays(replica) and replica.healthy_at and not replica.failed_at)
+    return bool(stages.stays(replica) and replica.healthy_at and not replica.failed_at)
 
 
 def replica_use(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, salvage: bool) -> ReplicaUse:
     """Returns the use of one replica. `salvage`: the volume has no healthy replica."""
     node = cluster.nodes.get(replica.node_id)
-    if node is None or not node.ready or not stays(replica) or _schedule_rejects(replica, cluster):
+    if node is None or not node.ready or not stages.stays(replica) or _schedule_rejects(replica, cluster):
         return ReplicaUse.NONE
     if not any(disk.uuid == replica.disk_id and disk.ready for disk in node.disks):
         return ReplicaUse.NONE
@@ -62,8 +59,8 @@ def replica_use(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, 
         usable = replica.potentially_reusable or replica.healthy_at != ""
     else:
         request = ReplicaRequest.for_volume(volume.volume)
-        schedulable = schedulable_refusal(cluster, request, node) is None
-        usable = schedulable and is_reusable(cluster, volume.volume, replica, {node.name: node})
+        schedulable = stages.schedulable_refusal(cluster, request, node) is None
+        usable = schedulable and replenish.is_reusable(cluster, volume.volume, replica, {node.name: node})
     return ReplicaUse.FAILED if usable else ReplicaUse.NONE
 
 

@@ -1,7 +1,5 @@
 """What a pod's volumes require of any node, comparable whichever pod has them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Any, Final

@@ -9,8 +9,6 @@ preventPodSchedulingIfMissing and the alpha feature VolumeLimitScaling is on), a
 without the driver waits there for its volumes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,13 +16,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
-from scheduler_core.errors import MissingObjectError, ResolutionError
 from scheduler_core.longhorn import csi_driver
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.longhorn import TopologyTerm
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.values import replace
 from scheduler_core.volumes.data_source import bound_volume, check_source, volume_parameters
 
 _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -103,12 +100,12 @@ def resolve(
             in_use_on = _in_use_on(pod, claim, view) | (earlier.in_use_on if earlier is not None else frozenset())
             entry = earlier or volume
             # Copies are most of the work for a pod with thousands of volumes.
-            volumes[key] = entry if in_use_on == entry.in_use_on else replace(entry, in_use_on=in_use_on)
+            volumes[key] = entry if in_use_on == entry.in_use_on else values.replace(entry, in_use_on=in_use_on)
     # An unbound claim is named in full if its name is ambiguous.
     uses = Counter(volume.name for volume in volumes.values())
     return Resolution(
         tuple(
-            replace(volume, name=volume.claim) if uses[volume.name] > 1 and not volume.bound else volume
+            values.replace(volume, name=volume.claim) if uses[volume.name] > 1 and not volume.bound else volume
             for volume in volumes.values()
         )
     )
@@ -191,7 +188,7 @@ def current_volume(volume: PodVolume, view: View) -> PodVolume:
     replicas = view.replicas_of(current.name)
     if current is volume.volume and replicas is volume.replicas:
         return volume
-    return replace(volume, name=current.name, volume=current, bound=True, replicas=replicas)
+    return values.replace(volume, name=current.name, volume=current, bound=True, replicas=replicas)
 
 
 def _volume_handle(full_name: str, view: View) -> str:
@@ -215,14 +212,14 @@ def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.C
     claim = snapshot.claims.get((pod.namespace, mount.claim))
     if claim is None:
         if mount.template is None:
-            raise MissingObjectError("PersistentVolumeClaim", f"{pod.namespace}/{mount.claim}", f"pod {pod.key}")
+            raise errors.MissingObjectError("PersistentVolumeClaim", f"{pod.namespace}/{mount.claim}", f"pod {pod.key}")
         if mount.problem:
-            raise ResolutionError(mount.problem)
+            raise errors.ResolutionError(mount.problem)
         return kube.Claim(pod.namespace, mount.claim, mount.template)
     if mount.ephemeral and not any(
         kind == "Pod" and name == pod.name and pod.uid in ("", uid) for kind, name, uid in claim.owners
     ):
-        raise ResolutionError(
+        raise errors.ResolutionError(
             f"PersistentVolumeClaim {claim.namespace}/{claim.name} exists but does not belong to pod {pod.key}, "
             f"whose ephemeral volume {mount.name} needs that name: delete the claim or rename the volume"
         )

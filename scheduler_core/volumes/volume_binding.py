@@ -17,8 +17,6 @@ caller must count with each. The same holds for volumes that other pods' offers 
 zone and region.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, groupby, product
@@ -29,9 +27,7 @@ from msgspec import Struct
 from scheduler_core.cluster.view import View, by_capacity
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.csi_driver import ANYWHERE, DRIVER
-from scheduler_core.model import kube
-from scheduler_core.model.constraints import Operator, Requirement
-from scheduler_core.model.longhorn import TopologyTerm
+from scheduler_core.model import constraints, kube, longhorn
 from scheduler_core.values import replace
 from scheduler_core.volumes.resolve import (
     PodVolume,
@@ -52,7 +48,7 @@ Match = Mapping[str, str]
 _Pairs = tuple[tuple[str, str], ...]
 """A match as sorted pairs."""
 
-_Affinity = tuple[tuple[Requirement, ...], ...]
+_Affinity = tuple[tuple[constraints.Requirement, ...], ...]
 
 
 class NodeMatches(Struct, frozen=True):
@@ -197,7 +193,7 @@ class _AffinityLookup:
         self._by_value: dict[str, dict[str, set[_Affinity]]] = {}
         self._others: list[_Affinity] = []
         for affinity in affinities:
-            if len(affinity) == 1 and len(affinity[0]) == 1 and affinity[0][0].operator is Operator.IN:
+            if len(affinity) == 1 and len(affinity[0]) == 1 and affinity[0][0].operator is constraints.Operator.IN:
                 [[requirement]] = affinity
                 values = self._by_value.setdefault(requirement.key, {})
                 for value in requirement.values:
@@ -333,9 +329,9 @@ def resolve_on_nodes(
     return CandidateVolumes(_merge(parts), tuple(parts))
 
 
-def _nodes_by_domain(names: Iterable[str], view: View) -> Mapping[TopologyTerm, frozenset[str] | None]:
+def _nodes_by_domain(names: Iterable[str], view: View) -> Mapping[longhorn.TopologyTerm, frozenset[str] | None]:
     """Returns the nodes of each zone and region; None for all, if they are in one."""
-    members: dict[TopologyTerm, set[str]] = {}
+    members: dict[longhorn.TopologyTerm, set[str]] = {}
     for name in names:
         members.setdefault(domain_of_node(name, view), set()).add(name)
     if len(members) <= 1:

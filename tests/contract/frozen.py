@@ -114,12 +114,13 @@ def _events(tree: ast.AST) -> Iterator[str]:
         if not isinstance(node, ast.Call) or not node.args:
             continue
         function = node.func
-        logs = isinstance(function, ast.Attribute) and function.attr in _LEVELS
-        if logs or (isinstance(function, ast.Name) and function.id in _INDIRECT):
+        is_method = isinstance(function, ast.Attribute)
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if name in (_LEVELS if is_method else _INDIRECT):
             fields = sorted(entry.arg for entry in node.keywords if entry.arg is not None)
             for text in _texts(node.args[0]):
                 yield f"{text} {fields}"
-        elif isinstance(function, ast.Name) and function.id == ProblemLog.__name__:
+        elif name == ProblemLog.__name__:
             _, begin, end = node.args
             yield from (f"{text} ['problem']" for text in _texts(begin))
             yield from (f"{text} []" for text in _texts(end))

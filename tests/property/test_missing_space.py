@@ -86,7 +86,7 @@ def test_the_missing_bytes_are_the_least_that_help_on_one_disk(evaluation: NodeE
     least = brute_force(evaluation)
     assume(least != 0)
     sums = (lambda _: []) if many_sums else reachable_sums
-    with patch("scheduler_core.evaluation.single_node.reachable_sums", sums):
+    with patch("scheduler_core.packing.items.reachable_sums", sums):
         assert missing_space(evaluation, Budget()) == MissingSpace(least or 0, exact=True)
 
 

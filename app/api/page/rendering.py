@@ -5,8 +5,6 @@ The headers of every answer allow nothing but the page's own files (`app/runtime
 limit, and written of the size.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -142,7 +140,7 @@ class Tile(Struct, frozen=True):
 
 def tiles(
     report: StatusReport,
-    service: ServiceState | None,
+    service: "ServiceState | None",
     losses: Mapping[str, NodeLossOutcome],
     losses_seconds_left: float,
 ) -> list[Tile]:
@@ -158,14 +156,14 @@ def tiles(
     ]
 
 
-def _waiting_tile(report: StatusReport, service: ServiceState | None) -> Tile:
+def _waiting_tile(report: StatusReport, service: "ServiceState | None") -> Tile:
     number = len(report.waiting)
     longest = max((entry.seconds for entry in service.outstanding.waiting), default=0.0) if service else 0.0
     note = f"the longest for {format_age(longest)}" if longest else "pods with claims and without a node"
     return Tile("Waiting pods", f"{number:,}", "warn" if number else "good", note, "/pods")
 
 
-def _stuck_tile(service: ServiceState | None) -> Tile:
+def _stuck_tile(service: "ServiceState | None") -> Tile:
     if service is None:
         return Tile("Stuck pods", UNKNOWN, "", _ONLY_LEADER)
     stuck = service.outstanding.report.stuck
@@ -173,7 +171,7 @@ def _stuck_tile(service: ServiceState | None) -> Tile:
     return Tile("Stuck pods", f"{len(stuck):,}", "bad" if stuck else "good", note)
 
 
-def _misplacement_tile(service: ServiceState | None) -> Tile:
+def _misplacement_tile(service: "ServiceState | None") -> Tile:
     if service is None:
         return Tile("Misplaced volumes", UNKNOWN, "", _ONLY_LEADER)
     misplaced = service.outstanding.report.misplaced
@@ -199,7 +197,7 @@ def _largest_volume_tile(report: StatusReport) -> Tile:
 
 
 def _losses_tile(
-    report: StatusReport, service: ServiceState | None, losses: Mapping[str, NodeLossOutcome], seconds_left: float
+    report: StatusReport, service: "ServiceState | None", losses: Mapping[str, NodeLossOutcome], seconds_left: float
 ) -> Tile:
     """Returns how many nodes can be lost, of those whose loss is predicted."""
     label = "Nodes that can be lost"
@@ -324,7 +322,7 @@ def _competing(answer: NodeAnswer) -> str:
     return f"counted with {first.volume}{owner}" + (f" and {more} more" if more else "")
 
 
-def drain_problems(prediction: Prediction) -> list[str]:
+def drain_problems(prediction: "Prediction") -> list[str]:
     """Returns what goes wrong in a drain, as sentences, without pods that waited before."""
     orders = prediction.orders
     problems = [

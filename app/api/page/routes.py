@@ -2,8 +2,6 @@
 pod shows why it waits, by node, the closest first.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -15,9 +13,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 from starlette.exceptions import HTTPException
 
-from app.api.dependencies import AppState, RequestLease, state_of
-from app.api.errors import RequestError
-from app.api.extender import readiness
+from app.api import dependencies, errors, extender
 from app.api.page import rendering
 from app.extender.status_reporter import COMPARED, NOT_COMPARED, StatusSources
 from app.runtime.probes import UnavailableError
@@ -26,8 +22,7 @@ from app.schemas.state import PlacementGuardState, ServiceState
 from scheduler_core.decide.decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
 from scheduler_core.errors import ResolutionError
 from scheduler_core.guard.placement_guard import GuardOutcome
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.quantity import format_count
+from scheduler_core.model import kube, quantity
 from scheduler_core.monitor import node_rows
 from scheduler_core.monitor.report import StatusReport, WaitingRow, pods_on_node
 from scheduler_core.predict.node_loss import NodeLossOutcome
@@ -83,7 +78,7 @@ class PageQuery(Struct, frozen=True):
             parameters["page"] = str(page)
         return f"{self.path}?{urlencode(parameters)}" if parameters else self.path
 
-    def every_zone(self) -> PageQuery:
+    def every_zone(self) -> "PageQuery":
         return replace(self, zone=None)
 
     def selects(self, text: str) -> bool:
@@ -97,15 +92,15 @@ def _page_query(request: Request) -> PageQuery:
     pairs = request.query_params.multi_items()
     values = dict(pairs)
     if len(pairs) != len(values):
-        raise RequestError("a query parameter is given twice")
+        raise errors.RequestError("a query parameter is given twice")
     unknown = sorted(values.keys() - _PARAMETERS)
     if unknown:
-        raise RequestError(f"unknown query parameter {unknown[0][:MAX_TEXT]!r}, expected q, page, group or zone")
+        raise errors.RequestError(f"unknown query parameter {unknown[0][:MAX_TEXT]!r}, expected q, page, group or zone")
     for name in ("q", "zone"):
         if len(values.get(name, "")) > MAX_TEXT:
-            raise RequestError(f"{name} has more than {MAX_TEXT} characters")
+            raise errors.RequestError(f"{name} has more than {MAX_TEXT} characters")
     if values.get("group", "") not in ("", "zone"):
-        raise RequestError("group must be zone or empty")
+        raise errors.RequestError("group must be zone or empty")
     return PageQuery(
         path=request.url.path,
         text=values.get("q", "").strip(),
@@ -117,19 +112,19 @@ def _page_query(request: Request) -> PageQuery:
 
 def _page(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_PAGE)) and 1 <= int(text) <= _MAX_PAGE):
-        raise RequestError(f"page must be a number from 1 to {_MAX_PAGE}")
+        raise errors.RequestError(f"page must be a number from 1 to {_MAX_PAGE}")
     return int(text)
 
 
 class Site(Struct, frozen=True):
     """What every page is made of."""
 
-    state: AppState
+    state: dependencies.AppState
     sources: StatusSources
     service: ServiceState | None  # of a live cluster; None for a snapshot file
 
     @classmethod
-    def of(cls, state: AppState) -> Site:
+    def of(cls, state: dependencies.AppState) -> "Site":
         if state.status is None:
             raise TypeError("the application was made without a status page")
         return cls(state, state.status, state.lifecycle.state() if state.lifecycle else None)
@@ -160,7 +155,7 @@ def _frame(site: Site, title: str, current: str, refresh: int = _REFRESH_SECONDS
 
 def _guard_problem(guard: PlacementGuardState) -> str:
     taken = guard.activity.outcomes.get(GuardOutcome.PROMISED_SPACE_TAKEN, 0)
-    notes = (guard.problem, f"promised space was taken {format_count(taken, 'time')}" if taken else "")
+    notes = (guard.problem, f"promised space was taken {quantity.format_count(taken, 'time')}" if taken else "")
     return "; ".join(filter(None, notes))
 
 
@@ -237,8 +232,8 @@ def _waiting_since(site: Site) -> Mapping[str, float]:
 
 
 async def _with_remedies(
-    site: Site, pods: Sequence[Pod], rows: Sequence[WaitingRow | None]
-) -> list[tuple[Pod, WaitingRow | None, str | None]]:
+    site: Site, pods: Sequence[kube.Pod], rows: Sequence[WaitingRow | None]
+) -> list[tuple[kube.Pod, WaitingRow | None, str | None]]:
     """Returns pods with their rows and their first remedies, "" where there is none, and None where that is not known."""
     pairs = list(zip(pods, rows, strict=True))
     refused = [pod for pod, row in pairs if row is not None and not row.fitting and not row.error]
@@ -268,7 +263,7 @@ async def waiting_list(site: Site, query: PageQuery) -> Context:
         "pods": await _with_remedies(site, page.rows, rows),
         "waiting_since": _waiting_since(site),
         "waiting_total": len(report.waiting),
-        "summary": format_count(len(report.waiting), "pod waits", "pods wait"),
+        "summary": quantity.format_count(len(report.waiting), "pod waits", "pods wait"),
     }
 
 
@@ -283,7 +278,7 @@ async def decision_list(site: Site, query: PageQuery) -> Context:
         "page": page,
         "decisions": page.rows,
         "recorded": log.recorded,
-        "summary": format_count(log.recorded, "decision"),
+        "summary": quantity.format_count(log.recorded, "decision"),
     }
 
 
@@ -367,7 +362,7 @@ async def pod_view(site: Site, query: PageQuery, namespace: str, name: str) -> C
     return {**context, **details, "looks_for_remedies": True, "remedies": remedies, "refresh": refresh}
 
 
-async def _decision(site: Site, pod: Pod, query: PageQuery) -> dict[str, Any]:
+async def _decision(site: Site, pod: kube.Pod, query: PageQuery) -> dict[str, Any]:
     """Returns the decision with the nodes of one page explained."""
     pages: list[node_rows.RowPage[str]] = []
 
@@ -412,13 +407,13 @@ def _add_page(path: str, template: str, view: Callable[..., Awaitable[Context | 
     """Adds a page: what `view` returns, given the parts of the path, or why there is nothing."""
 
     @router.get(path)
-    async def page(request: Request, lease: RequestLease) -> Response:
-        state = state_of(request, AppState)
+    async def page(request: Request, lease: dependencies.RequestLease) -> Response:
+        state = dependencies.state_of(request, dependencies.AppState)
         site = Site.of(state)
         query = _page_query(request)
         status, shown = 200, template
         try:
-            readiness(state)
+            extender.readiness(state)
             context = await view(site, query, **request.path_params)
         except UnavailableError as error:
             status, shown = 503, "unavailable.html"

@@ -18,6 +18,7 @@ from app.runtime.probes import PREFIX
 from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.packing.budget import give_way
+from scheduler_core.predict import node_loss
 from scheduler_core.predict.node_loss import MAX_NODES, NodeLossOutcome, predict_node_loss
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from tests import builders as make
@@ -83,7 +84,7 @@ async def test_the_fullest_nodes_are_predicted_first() -> None:
         return predict_node_loss(cluster, name, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capacity, "predict_node_loss", note)
+        patch.setattr(node_loss, "predict_node_loss", note)
         await world.after(5, world.losses.adopt)
     assert order == ["c", "a", "b"]
 
@@ -106,7 +107,7 @@ async def estimates_with(first_nodes: int) -> list[float]:
         return NodeLossOutcome("x", orders=1, pods=0, volumes=0, problems={})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capacity, "predict_node_loss", work)
+        patch.setattr(node_loss, "predict_node_loss", work)
         patch.setattr(capacity, "FIRST_NODES", first_nodes)
         await world.after(25, world.losses.adopt)
     assert world.losses.seconds_left == 0
@@ -143,7 +144,7 @@ async def test_a_prediction_ends_with_the_leadership() -> None:
     world = World(DecisionThread())
     counts: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capacity, "predict_node_loss", endless)
+        patch.setattr(node_loss, "predict_node_loss", endless)
         task = asyncio.create_task(world.losses.run())
         world.losses.adopt()
         await asyncio.sleep(0.1)
@@ -194,7 +195,7 @@ async def test_a_fault_of_a_prediction_leaves_its_node_out() -> None:
         return predict_node_loss(cluster, name, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capacity, "predict_node_loss", fail)
+        patch.setattr(node_loss, "predict_node_loss", fail)
         assert await world.after(5, world.losses.adopt) == {"b": True}
 
 
