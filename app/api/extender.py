@@ -16,7 +16,6 @@ from app.api import errors
 from app.api import extender_codec as codec
 from app.api.dependencies import AppState, RequestLease, read_body, state_of
 from app.extender.verbs import FilterAnswer
-from app.memory import Lease
 from app.runtime.decision_thread import Turns, Urgency
 from app.runtime.probes import CacheHealth, UnavailableError
 from app.schemas.decision import (
@@ -90,35 +89,25 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
         state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = await _decode(state, body, lease)
+    # Not while the body is received or objects are fetched: a slow caller would stop everything else.
+    with state.evaluator.expecting_decision():
+        args = await codec.decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling)
     try:
         answer = await state.verbs.filter(args.pod, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        response = _FilterResponse(*_undecided_answer(state, args, error, started, observes=observes), state, started)
-        return _close_if_unavailable(response, error)
+        if isinstance(error, UnavailableError) and not observes:
+            raise
+        state.metrics.count_request("error")
+        log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+        seconds = perf_counter() - started
+        undecided = DecisionResult(len(args.candidates), error=str(error), seconds=seconds, observed=observes)
+        state.decisions.record("filter", args.pod, undecided)
+        # While refusals are only observed, every node fits, even if this process may not decide.
+        result = _result(args, {}, {}) if observes else (codec.filter_result(None, {}, str(error)), None, b"")
+        return _close_if_unavailable(_FilterResponse(*result, state, started), error)
     _record_filter(request, args, answer, perf_counter() - started, observes=observes)
     unresolvable, resolvable = ({}, {}) if observes else answer.refusals()
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
-
-
-async def _decode(state: AppState, body: bytearray, lease: Lease) -> codec.ExtenderArgs:
-    # Not while the body is received or objects are fetched: a slow caller would stop everything else.
-    with state.evaluator.expecting_decision():
-        return await codec.decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling)
-
-
-def _undecided_answer(
-    state: AppState, args: codec.ExtenderArgs, error: Exception, started: float, *, observes: bool
-) -> tuple[bytes, codec.Pieces | None, bytes]:
-    """Returns the answer about an undecidable pod, as `_result`; raises the error if another process may answer."""
-    if isinstance(error, UnavailableError) and not observes:
-        raise error
-    state.metrics.count_request("error")
-    log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-    result = DecisionResult(len(args.candidates), error=str(error), seconds=perf_counter() - started, observed=observes)
-    state.decisions.record("filter", args.pod, result)
-    # While refusals are only observed, every node fits, even if this process may not decide.
-    return _result(args, {}, {}) if observes else (codec.filter_result(None, {}, str(error)), None, b"")
 
 
 def _close_if_unavailable(response: Response, error: Exception) -> Response:
@@ -201,19 +190,10 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     except (ResolutionError, UndecidableError) as error:
         log.warning("prioritize refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
         return Response(codec.priority_list(equal), media_type=_JSON)
-    _record_scores(args, scores, perf_counter() - started)
+    milliseconds = round((perf_counter() - started) * 1000, 3)
+    best = max(scores.values(), default=0)
+    log.info("prioritize", pod=args.pod.key, uid=args.pod.uid, nodes=len(args.candidates), best=best, ms=milliseconds)
     return Response(codec.priority_list(equal if state.observes() else scores), media_type=_JSON)
-
-
-def _record_scores(args: codec.ExtenderArgs, scores: Mapping[str, int], seconds: float) -> None:
-    log.info(
-        "prioritize",
-        pod=args.pod.key,
-        uid=args.pod.uid,
-        nodes=len(args.candidates),
-        best=max(scores.values(), default=0),
-        ms=round(seconds * 1000, 3),
-    )
 
 
 @router.post(
@@ -237,37 +217,25 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
     try:
         decision = await state.verbs.preempt(args.pod, sorted(args.victims))
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        return _undecided_preemption(state, args, error, started, observes=observes)
-    _record_preemption(state, args, decision, perf_counter() - started, observes=observes)
-    fitting = set(args.victims) if observes else set(decision.fitting_nodes)
-    victims = {name: entry for name, entry in args.victims.items() if name in fitting}
-    return Response(codec.preemption_result(victims), media_type=_JSON)
-
-
-def _record_preemption(
-    state: AppState, args: codec.PreemptionArgs, decision: Decision, seconds: float, *, observes: bool
-) -> None:
-    counted = Counter(decision.reasons)
-    fits = sum(count for reason, count in counted.items() if reason.fits)
+        if isinstance(error, UnavailableError) and not observes:
+            raise
+        log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+        seconds = perf_counter() - started
+        undecided = DecisionResult(len(args.victims), error=str(error), seconds=seconds, observed=observes)
+        state.decisions.record("preempt", args.pod, undecided)
+        content = codec.preemption_result(args.victims if observes else {})
+        return _close_if_unavailable(Response(content, media_type=_JSON), error)
+    seconds = perf_counter() - started
+    refused = Counter(reason.text for reason in decision.reasons if not reason.fits)
+    fits = len(decision.reasons) - refused.total()
     log.info("preempt", pod=args.pod.key, nodes=len(args.victims), fits=len(args.victims) if observes else fits)
-    refused = {reason.text: count for reason, count in counted.items() if not reason.fits}
     result = DecisionResult(
         len(args.victims), fits, _fitting_nodes(decision), refused, seconds=seconds, observed=observes
     )
     state.decisions.record("preempt", args.pod, result)
-
-
-def _undecided_preemption(
-    state: AppState, args: codec.PreemptionArgs, error: Exception, started: float, *, observes: bool
-) -> Response:
-    """Returns the answer about an undecidable preemption, as `_undecided_answer` for /filter."""
-    if isinstance(error, UnavailableError) and not observes:
-        raise error
-    log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-    result = DecisionResult(len(args.victims), error=str(error), seconds=perf_counter() - started, observed=observes)
-    state.decisions.record("preempt", args.pod, result)
-    response = Response(codec.preemption_result(args.victims if observes else {}), media_type=_JSON)
-    return _close_if_unavailable(response, error)
+    fitting = set(args.victims) if observes else set(decision.fitting_nodes)
+    victims = {name: entry for name, entry in args.victims.items() if name in fitting}
+    return Response(codec.preemption_result(victims), media_type=_JSON)
 
 
 @router.post(
