@@ -106,6 +106,7 @@ class RecentCallers:
         self._calls.put(key, (requests + 1, self._clock()))
 
     def answers(self) -> list[CallerAnswer]:
+        """Returns the callers as data, by address and form."""
         now = self._clock()
         return [
             CallerAnswer(address=address, form=form, requests=requests, age_seconds=round(now - last, 3))

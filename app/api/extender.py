@@ -30,6 +30,7 @@ from app.schemas.state import StateAnswer, state_answer
 from scheduler_core.decide.decision import Decision, DecisionResult
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import UndecidableError
+from scheduler_core.model.kube import Pod
 
 router = APIRouter(tags=["kube-scheduler"])
 log = structlog.get_logger("extender")
@@ -95,23 +96,34 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     try:
         answer = await state.verbs.filter(args.pod, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        if isinstance(error, UnavailableError) and not observes:
-            raise
-        state.metrics.count_request("error")
-        log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-        seconds = perf_counter() - started
-        undecided = DecisionResult(len(args.candidates), error=str(error), seconds=seconds, observed=observes)
-        state.decisions.record("filter", args.pod, undecided)
-        # While refusals are only observed, every node fits, even if this process may not decide.
-        result = _result(args, {}, {}) if observes else (codec.filter_result(None, {}, str(error)), None, b"")
-        return _close_if_unavailable(_FilterResponse(*result, state, started), error)
+        return _undecided_filter(state, args, error, started, observes=observes)
     _record_filter(request, args, answer, perf_counter() - started, observes=observes)
     unresolvable, resolvable = ({}, {}) if observes else answer.refusals()
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
 
 
-def _close_if_unavailable(response: Response, error: Exception) -> Response:
-    if isinstance(error, UnavailableError):
+def _undecided_filter(
+    state: AppState, args: codec.ExtenderArgs, error: Exception, started: float, *, observes: bool
+) -> Response:
+    count = len(args.candidates)
+    undecided = DecisionResult(count, error=str(error), seconds=perf_counter() - started, observed=observes)
+    # While refusals are only observed, every node fits, even if this process may not decide.
+    result = _result(args, {}, {}) if observes else (codec.filter_result(None, {}, str(error)), None, b"")
+    response = _record_undecided(state, "filter", args.pod, error, undecided, _FilterResponse(*result, state, started))
+    state.metrics.count_request("error")
+    return response
+
+
+def _record_undecided(  # noqa: PLR0913, PLR0917 # what is recorded, and the answer
+    state: AppState, verb: str, pod: Pod, error: Exception, result: DecisionResult, response: Response
+) -> Response:
+    """Returns the answer about a pod that cannot be decided about; raises the error if another process may answer."""
+    unavailable = isinstance(error, UnavailableError)
+    if unavailable and not result.observed:
+        raise error
+    log.warning("filter refused" if verb == "filter" else "preempt refused", pod=pod.key, uid=pod.uid, error=str(error))
+    state.decisions.record(verb, pod, result)
+    if unavailable:
         # The caller's next connection may reach a process that may decide.
         response.headers["Connection"] = "close"
     return response
@@ -190,9 +202,8 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     except (ResolutionError, UndecidableError) as error:
         log.warning("prioritize refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
         return Response(codec.priority_list(equal), media_type=_JSON)
-    milliseconds = round((perf_counter() - started) * 1000, 3)
-    best = max(scores.values(), default=0)
-    log.info("prioritize", pod=args.pod.key, uid=args.pod.uid, nodes=len(args.candidates), best=best, ms=milliseconds)
+    ms = round((perf_counter() - started) * 1000, 3)
+    log.info("prioritize", pod=args.pod.key, uid=args.pod.uid, nodes=len(equal), best=max([0, *scores.values()]), ms=ms)
     return Response(codec.priority_list(equal if state.observes() else scores), media_type=_JSON)
 
 
@@ -217,15 +228,20 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
     try:
         decision = await state.verbs.preempt(args.pod, sorted(args.victims))
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        if isinstance(error, UnavailableError) and not observes:
-            raise
-        log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-        seconds = perf_counter() - started
-        undecided = DecisionResult(len(args.victims), error=str(error), seconds=seconds, observed=observes)
-        state.decisions.record("preempt", args.pod, undecided)
-        content = codec.preemption_result(args.victims if observes else {})
-        return _close_if_unavailable(Response(content, media_type=_JSON), error)
-    seconds = perf_counter() - started
+        result = DecisionResult(
+            len(args.victims), error=str(error), seconds=perf_counter() - started, observed=observes
+        )
+        response = Response(codec.preemption_result(args.victims if observes else {}), media_type=_JSON)
+        return _record_undecided(state, "preempt", args.pod, error, result, response)
+    _record_preemption(state, args, decision, perf_counter() - started, observes=observes)
+    fitting = set(args.victims) if observes else set(decision.fitting_nodes)
+    victims = {name: entry for name, entry in args.victims.items() if name in fitting}
+    return Response(codec.preemption_result(victims), media_type=_JSON)
+
+
+def _record_preemption(
+    state: AppState, args: codec.PreemptionArgs, decision: Decision, seconds: float, *, observes: bool
+) -> None:
     refused = Counter(reason.text for reason in decision.reasons if not reason.fits)
     fits = len(decision.reasons) - refused.total()
     log.info("preempt", pod=args.pod.key, nodes=len(args.victims), fits=len(args.victims) if observes else fits)
@@ -233,9 +249,6 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
         len(args.victims), fits, _fitting_nodes(decision), refused, seconds=seconds, observed=observes
     )
     state.decisions.record("preempt", args.pod, result)
-    fitting = set(args.victims) if observes else set(decision.fitting_nodes)
-    victims = {name: entry for name, entry in args.victims.items() if name in fitting}
-    return Response(codec.preemption_result(victims), media_type=_JSON)
 
 
 @router.post(

@@ -255,15 +255,14 @@ class Elector:
             self._client = await self._connect()
         client = self._client
         seconds = self._state.timing.call_timeout
-        match action:
-            case election.ReadLease():
-                raw = await client.get(LEASES.path(self._namespace, self._lease), seconds=seconds)
-            case election.CreateLease(record):
-                body = new_lease(self._namespace, self._lease, record)
-                raw = await create_owned(client, LEASES.path(self._namespace), self._namespace, body, seconds)
-            case election.ReplaceLease(record):
-                body = update_lease(self._raw_lease, record)
-                raw = await client.replace(LEASES.path(self._namespace, self._lease), body, seconds)
+        path = LEASES.path(self._namespace, self._lease)
+        if isinstance(action, election.ReadLease):
+            raw = await client.get(path, seconds=seconds)
+        elif isinstance(action, election.CreateLease):
+            body = new_lease(self._namespace, self._lease, action.record)
+            raw = await create_owned(client, LEASES.path(self._namespace), self._namespace, body, seconds)
+        else:
+            raw = await client.replace(path, update_lease(self._raw_lease, action.record), seconds)
         observed = lease(raw)
         self._raw_lease = raw
         if isinstance(action, election.ReplaceLease):

@@ -21,6 +21,7 @@ from scheduler_core.model.longhorn import Placement
 from scheduler_core.monitor.overbooking_monitor import OverbookingReport
 from scheduler_core.monitor.placement_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger
+from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume
 
@@ -318,7 +319,6 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
     waiting = outstanding.waiting
     overbooked = outstanding.overbookings.overbooked
     demands = outstanding.demand.all if outstanding.demand else ()
-    guard = state.guard
     hopeless = {(demand.node, identity(demand.volume)) for demand in report.hopeless}
     return ServiceAnswer.of(
         state,
@@ -335,22 +335,7 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
             for demand in demands[:MAX_LISTED]
         ],
         demand_count=len(demands),
-        offers=[
-            OfferAnswer.of(
-                offer,
-                pod=f"{offer.pod.namespace}/{offer.pod.name}",
-                nodes=sorted(offer.nodes)[:MAX_NODES_LISTED],
-                node_count=len(offer.nodes),
-                age_seconds=round(ledger.time - offer.made_at, 3),
-                held_from_priority=offer.priority,
-                volumes=[
-                    volume.claim or volume.name
-                    for volume in (*offer.volumes, *offer.unplaced_volumes)
-                    if isinstance(volume, PodVolume)
-                ],
-            )
-            for offer in ledger.oldest_first()[:MAX_LISTED]
-        ],
+        offers=[_offer_answer(offer, ledger.time) for offer in ledger.oldest_first()[:MAX_LISTED]],
         offer_count=ledger.outstanding,
         waiting=[
             WaitingAnswer.of(entry, pod=entry.pod.key, uid=entry.pod.uid, waited_seconds=round(entry.seconds, 3))
@@ -374,15 +359,32 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
             for entry in report.stuck[:MAX_LISTED]
         ],
         stuck_count=len(report.stuck),
-        placement_guard=guard
-        and PlacementGuardAnswer.of(
-            guard,
-            health=guard.activity.health.value if guard.activity.health is not None else "",
-            outcomes=guard.activity.outcomes,
-            observations=guard.activity.observations,
-            awaited=guard.activity.awaited[:MAX_LISTED],
-            awaited_count=len(guard.activity.awaited),
-        ),
+        placement_guard=_guard_answer(state.guard) if state.guard is not None else None,
+    )
+
+
+def _offer_answer(offer: Offer, now: float) -> OfferAnswer:
+    volumes = (*offer.volumes, *offer.unplaced_volumes)
+    return OfferAnswer.of(
+        offer,
+        pod=f"{offer.pod.namespace}/{offer.pod.name}",
+        nodes=sorted(offer.nodes)[:MAX_NODES_LISTED],
+        node_count=len(offer.nodes),
+        age_seconds=round(now - offer.made_at, 3),
+        held_from_priority=offer.priority,
+        volumes=[volume.claim or volume.name for volume in volumes if isinstance(volume, PodVolume)],
+    )
+
+
+def _guard_answer(state: PlacementGuardState) -> PlacementGuardAnswer:
+    activity = state.activity
+    return PlacementGuardAnswer.of(
+        state,
+        health=activity.health.value if activity.health is not None else "",
+        outcomes=activity.outcomes,
+        observations=activity.observations,
+        awaited=activity.awaited[:MAX_LISTED],
+        awaited_count=len(activity.awaited),
     )
 
 
