@@ -30,7 +30,6 @@ from app.schemas.state import StateAnswer, state_answer
 from scheduler_core.decide.decision import Decision, DecisionResult
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import UndecidableError
-from scheduler_core.model.kube import Pod
 
 router = APIRouter(tags=["kube-scheduler"])
 log = structlog.get_logger("extender")
@@ -96,33 +95,40 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     try:
         answer = await state.verbs.filter(args.pod, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        return _undecided_filter(state, args, error, started, observes=observes)
+        return _undecided_answer(state, args, error, started, observes=observes)
     _record_filter(request, args, answer, perf_counter() - started, observes=observes)
     unresolvable, resolvable = ({}, {}) if observes else answer.refusals()
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
 
 
-def _undecided_filter(
-    state: AppState, args: codec.ExtenderArgs, error: Exception, started: float, *, observes: bool
+def _undecided_answer(
+    state: AppState,
+    args: codec.ExtenderArgs | codec.PreemptionArgs,
+    error: Exception,
+    started: float,
+    *,
+    observes: bool,
 ) -> Response:
-    count = len(args.candidates)
-    undecided = DecisionResult(count, error=str(error), seconds=perf_counter() - started, observed=observes)
-    # While refusals are only observed, every node fits, even if this process may not decide.
-    result = _result(args, {}, {}) if observes else (codec.filter_result(None, {}, str(error)), None, b"")
-    response = _record_undecided(state, "filter", args.pod, error, undecided, _FilterResponse(*result, state, started))
-    state.metrics.count_request("error")
-    return response
-
-
-def _record_undecided(  # noqa: PLR0913, PLR0917 # what is recorded, and the answer
-    state: AppState, verb: str, pod: Pod, error: Exception, result: DecisionResult, response: Response
-) -> Response:
-    """Returns the answer about a pod that cannot be decided about; raises the error if another process may answer."""
+    """Records that a pod cannot be decided about, and returns the answer; raises the error if another process may
+    answer. While refusals are only observed, every node fits, even if this process may not decide.
+    """
     unavailable = isinstance(error, UnavailableError)
-    if unavailable and not result.observed:
+    if unavailable and not observes:
         raise error
-    log.warning("filter refused" if verb == "filter" else "preempt refused", pod=pod.key, uid=pod.uid, error=str(error))
-    state.decisions.record(verb, pod, result)
+    if isinstance(args, codec.ExtenderArgs):
+        verb = "filter"
+        count = len(args.candidates)
+        state.metrics.count_request("error")
+        log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+        parts = _result(args, {}, {}) if observes else (codec.filter_result(None, {}, str(error)), None, b"")
+        response: Response = _FilterResponse(*parts, state, started)
+    else:
+        verb = "preempt"
+        count = len(args.victims)
+        log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+        response = Response(codec.preemption_result(args.victims if observes else {}), media_type=_JSON)
+    result = DecisionResult(count, error=str(error), seconds=perf_counter() - started, observed=observes)
+    state.decisions.record(verb, args.pod, result)
     if unavailable:
         # The caller's next connection may reach a process that may decide.
         response.headers["Connection"] = "close"
@@ -228,11 +234,7 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
     try:
         decision = await state.verbs.preempt(args.pod, sorted(args.victims))
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        result = DecisionResult(
-            len(args.victims), error=str(error), seconds=perf_counter() - started, observed=observes
-        )
-        response = Response(codec.preemption_result(args.victims if observes else {}), media_type=_JSON)
-        return _record_undecided(state, "preempt", args.pod, error, result, response)
+        return _undecided_answer(state, args, error, started, observes=observes)
     _record_preemption(state, args, decision, perf_counter() - started, observes=observes)
     fitting = set(args.victims) if observes else set(decision.fitting_nodes)
     victims = {name: entry for name, entry in args.victims.items() if name in fitting}
