@@ -48,23 +48,21 @@ async def test_a_served_snapshot_is_alive_and_ready(path: str) -> None:
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 
-async def test_readyz_and_state_name_objects_that_cannot_be_read() -> None:
+async def test_readyz_and_state_name_objects_and_settings_that_cannot_be_read() -> None:
     """Such objects are left out, so a pod may be refused."""
-    lifecycle = FakeLifecycle(unreadable=("nodes: Node a: metadata.name: is missing",))
-    async with http_client(_live(FakeStateSource(two_nodes()), lifecycle)) as client:
-        ready = await client.get("/readyz")
-        state = (await client.get("/state")).json()
-    assert (ready.status_code, ready.json()) == (200, {"status": "ok", "unreadable": list(lifecycle.unreadable)})
-    assert state["service"]["unreadable"] == list(lifecycle.unreadable)
-
-
-async def test_readyz_names_settings_that_are_refused() -> None:
     lifecycle = FakeLifecycle(
-        refused_settings=("ConfigMap x: scheduler-extender-enforcment: there is no such setting",)
+        unreadable=("nodes: Node a: metadata.name: is missing",), refused_settings=("x: there is no such setting",)
     )
     async with http_client(_live(FakeStateSource(two_nodes()), lifecycle)) as client:
         ready = await client.get("/readyz")
-    assert ready.json() == {"status": "ok", "refusedSettings": list(lifecycle.refused_settings)}
+        state = (await client.get("/state")).json()
+    assert ready.status_code == 200
+    assert ready.json() == {
+        "status": "ok",
+        "unreadable": list(lifecycle.unreadable),
+        "refusedSettings": list(lifecycle.refused_settings),
+    }
+    assert state["service"]["unreadable"] == list(lifecycle.unreadable)
 
 
 async def test_state_shows_what_counts_on_each_disk() -> None:
@@ -77,7 +75,7 @@ async def test_state_shows_what_counts_on_each_disk() -> None:
     ]
     async with http_client(application(cluster)) as client:
         answer = (await client.get("/state")).json()
-    assert list(answer["nodes"]) == ["node-a", "node-b"]
+    assert (answer["service"], list(answer["nodes"])) == (None, ["node-a", "node-b"])
     assert answer["nodes"]["node-a"] | {"disks": []} == answer["nodes"]["node-a"]
     assert not answer["nodes"]["node-a"]["ready"]
     node = answer["nodes"]["node-b"]
@@ -118,30 +116,21 @@ async def _samples(*requests: object) -> Samples:
         return _parse_samples((await client.get("/metrics")).text)
 
 
-async def test_the_filter_histogram_has_the_name_and_buckets_promised() -> None:
-    samples = await _samples(by_names(db_pod()), by_names(pod("gone")))
-    name = f"{PREFIX}_filter_duration_seconds"
-    assert samples[f"{name}_count", ()] == 2
-    bounds = [float(labels[0][1]) for key, labels in samples if key == f"{name}_bucket"]
-    assert (min(bounds), max(bound for bound in bounds if bound != float("inf"))) == (0.0005, 10.0)
-
-
-async def test_verdicts_are_counted_by_reason() -> None:
-    samples = await _samples(by_names(db_pod()), by_names(db_pod(), ["node-1", "compute-only"]))
-    counted = {labels[0][1]: value for (name, labels), value in samples.items() if name == f"{PREFIX}_verdicts_total"}
-    expected = dict.fromkeys((reason.name.lower() for reason in Reason), 0.0)
-    assert counted == expected | {"room": 3, "insufficient_storage": 2, "not_a_longhorn_node": 1}
-
-
-async def test_requests_are_counted_by_result() -> None:
+async def test_answers_are_counted_by_result_and_reason_and_timed() -> None:
     """A pod fits, is refused everywhere, or could not be decided about."""
-    samples = await _samples(by_names(db_pod()), by_names(db_pod(), ["node-4"]), by_names(pod("gone")))
-    name = f"{PREFIX}_filter_requests_total"
-    assert {labels[0][1]: value for (key, labels), value in samples.items() if key == name} == {
-        "fits": 1,
-        "refused": 1,
-        "error": 1,
-    }
+    requests = (by_names(db_pod()), by_names(db_pod(), ["node-4", "compute-only"]), by_names(pod("gone")))
+    samples = await _samples(*requests)
+
+    def counted(name: str) -> dict[str, float]:
+        return {labels[0][1]: value for (key, labels), value in samples.items() if key == f"{PREFIX}_{name}"}
+
+    assert counted("filter_requests_total") == {"fits": 1, "refused": 1, "error": 1}
+    reasons = dict.fromkeys((reason.name.lower() for reason in Reason), 0.0)
+    expected = {"room": 2, "insufficient_storage": 3, "not_a_longhorn_node": 1}
+    assert counted("verdicts_total") == reasons | expected
+    bounds = [float(bound) for bound in counted("filter_duration_seconds_bucket")]
+    assert samples[f"{PREFIX}_filter_duration_seconds_count", ()] == 3
+    assert (min(bounds), sorted(bounds)[-2:]) == (0.0005, [10.0, float("inf")])
 
 
 async def test_pods_sent_to_unsafe_nodes_are_counted_by_the_worst_reason() -> None:
@@ -195,27 +184,16 @@ async def test_every_route_has_the_instrumentators_metrics() -> None:
     assert by_status == {"2xx": 1, "4xx": 1}
 
 
-@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
-async def test_documentation_needs_no_other_host(path: str) -> None:
+@pytest.mark.parametrize(("path", "least"), [("/docs", 3), ("/redoc", 1), ("/openapi.json", 0)])
+async def test_documentation_needs_no_other_host(path: str, least: int) -> None:
     async with small_service() as client:
-        response = await client.get(path)
-    assert response.status_code == 200
-    assert re.findall(r"https?://|src=\"//|href=\"//", response.text) == []
-
-
-async def test_the_files_of_the_documentation_are_served() -> None:
-    async with small_service() as client:
-        page = (await client.get("/docs")).text
-        paths = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
-        statuses = {path: (await client.get(path)).status_code for path in paths}
-    assert len(statuses) >= 3
-    assert set(statuses.values()) == {200}
-
-
-async def test_every_endpoint_is_documented() -> None:
-    async with small_service() as client:
-        paths = (await client.get("/openapi.json")).json()["paths"]
-    assert {"/filter", "/preempt", "/explain", "/healthz", "/readyz", "/state", "/metrics"} <= paths.keys()
+        page = await client.get(path)
+        paths = re.findall(r"(?:src|href)=\"([^\"]+)\"", page.text)
+        statuses = [(await client.get(path)).status_code for path in paths]
+    assert page.status_code == 200
+    assert re.findall(r"https?://|src=\"//|href=\"//", page.text) == []
+    assert len(statuses) >= least
+    assert set(statuses) <= {200}
 
 
 @pytest.mark.parametrize(
@@ -294,11 +272,6 @@ def _live(cache: FakeStateSource, lifecycle: FakeLifecycle, metrics: Metrics | N
 async def _service(cache: FakeStateSource, outstanding: schemas.OutstandingState) -> Any:
     async with http_client(_live(cache, FakeLifecycle(outstanding))) as client:
         return (await client.get("/state")).json()["service"]
-
-
-async def test_state_of_a_snapshot_has_no_service() -> None:
-    async with small_service() as client:
-        assert (await client.get("/state")).json()["service"] is None
 
 
 async def test_state_of_a_live_cluster_shows_the_leader() -> None:
@@ -419,7 +392,7 @@ async def test_state_lists_offers_oldest_first() -> None:
     volumes = resolve(view.snapshot.pods["default", "db-0"], view).local
     many = frozenset(f"node-{number:03d}" for number in range(schemas.MAX_NODES_LISTED + 30))
     ledger, _ = step(Ledger(), Offered(ObservedPod("uid-0", "default", "db-0"), many, volumes), 100.0)
-    ledger, _ = step(ledger, Offered(ObservedPod("uid-1", "default", "db-1"), frozenset("ba")), 101.0)
+    ledger, _ = step(ledger, Offered(ObservedPod("uid-1", "default", "db-1"), frozenset("ba"), priority=7), 101.0)
     ledger, _ = step(ledger, ObservedPod("uid-1", "default", "db-1", nominated_node="b"), 102.0)
     ledger, _ = step(ledger, Tick(), 104.5)
     service = await _service(cache, schemas.OutstandingState(ledger=ledger))
@@ -442,16 +415,10 @@ async def test_state_lists_offers_oldest_first() -> None:
             "nodeCount": 1,
             "ageSeconds": 3.5,
             "narrowed": True,
-            "heldFromPriority": None,
+            "heldFromPriority": 7,
             "volumes": [],
         },
     ]
-
-
-async def test_state_lists_what_is_held_for_a_preemptor() -> None:
-    ledger, _ = step(Ledger(), Offered(ObservedPod("uid-0"), frozenset("a"), priority=7), 100.0)
-    service = await _service(FakeStateSource(two_nodes()), schemas.OutstandingState(ledger=ledger))
-    assert [offer["heldFromPriority"] for offer in service["offers"]] == [7]
 
 
 async def test_state_lists_refused_pods() -> None:
