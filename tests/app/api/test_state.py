@@ -1,9 +1,8 @@
 """What administrators, kubelets and Prometheus read."""
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -31,12 +30,9 @@ from scheduler_core.volumes.demand import DemandSource
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting, storage_class
-from tests.worlds.service import application, by_names, db_pod, http_client, small_cluster, small_service
+from tests.worlds.service import application, by_names, db_pod, http_client, lifecycle, small_cluster, small_service
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.two_nodes import two_nodes
-
-if TYPE_CHECKING:
-    from app.extender.lifecycle import ExtenderLifecycle
 
 PREFIX = "longhorn_scheduler_extender"
 
@@ -50,19 +46,15 @@ async def test_a_served_snapshot_is_alive_and_ready(path: str) -> None:
 
 async def test_readyz_and_state_name_objects_and_settings_that_cannot_be_read() -> None:
     """Such objects are left out, so a pod may be refused."""
-    lifecycle = FakeLifecycle(
-        unreadable=("nodes: Node a: metadata.name: is missing",), refused_settings=("x: there is no such setting",)
-    )
-    async with http_client(_live(FakeStateSource(two_nodes()), lifecycle)) as client:
+    unreadable = ["nodes: Node a: metadata.name: is missing"]
+    refused = ["x: there is no such setting"]
+    app = _live(FakeStateSource(two_nodes()), unreadable=unreadable, refused_settings=refused)
+    async with http_client(app) as client:
         ready = await client.get("/readyz")
         state = (await client.get("/state")).json()
     assert ready.status_code == 200
-    assert ready.json() == {
-        "status": "ok",
-        "unreadable": list(lifecycle.unreadable),
-        "refusedSettings": list(lifecycle.refused_settings),
-    }
-    assert state["service"]["unreadable"] == list(lifecycle.unreadable)
+    assert ready.json() == {"status": "ok", "unreadable": unreadable, "refusedSettings": refused}
+    assert state["service"]["unreadable"] == unreadable
 
 
 async def test_state_shows_what_counts_on_each_disk() -> None:
@@ -231,46 +223,18 @@ OUTSTANDING = Outstanding(
 )
 
 
-@dataclass(frozen=True)
-class FakeLifecycle:
-    """What the routes read of a live extender's life cycle."""
-
-    outstanding: schemas.OutstandingState = field(default_factory=schemas.OutstandingState)
-    readiness_problem: str = ""
-    unreadable: tuple[str, ...] = ()
-    refused_settings: tuple[str, ...] = ()
-
-    def state(self) -> schemas.ServiceState:
-        """This process leads."""
-        return schemas.ServiceState(
-            answering=True,
-            refusal="",
-            leader="me",
-            enabled=True,
-            enforcement=Enforcement.OBSERVE,
-            pod_scheduling_timeout=5,
-            node_reservation_timeout=6,
-            origins={"scheduler-extender-enabled": "environment"},
-            refused_settings=["a problem"],
-            reserved_nodes=["node-9"],
-            outstanding=self.outstanding,
-            unreadable=self.unreadable,
-            guard=schemas.PlacementGuardState("observe", published=False, problem="no certificate"),
-        )
-
-
-def _live(cache: FakeStateSource, lifecycle: FakeLifecycle, metrics: Metrics | None = None) -> FastAPI:
+def _live(cache: FakeStateSource, metrics: Metrics | None = None, problem: str = "", **fields: Any) -> FastAPI:
+    """The application of a process that leads."""
     evaluator = Evaluator(cache, FilterOptions())
     verbs = Verbs(evaluator, PolicyInForce())
+    budget = MemoryBudget(1 << 30)
     return live_application(
-        AppState(
-            evaluator, verbs, metrics or Metrics(), 1 << 20, MemoryBudget(1 << 30), cast("ExtenderLifecycle", lifecycle)
-        )
+        AppState(evaluator, verbs, metrics or Metrics(), 1 << 20, budget, lifecycle(problem, **fields))
     )
 
 
-async def _service(cache: FakeStateSource, outstanding: schemas.OutstandingState) -> Any:
-    async with http_client(_live(cache, FakeLifecycle(outstanding))) as client:
+async def _service(cache: FakeStateSource, outstanding: schemas.OutstandingState, **fields: Any) -> Any:
+    async with http_client(_live(cache, outstanding=outstanding, **fields)) as client:
         return (await client.get("/state")).json()["service"]
 
 
@@ -278,10 +242,19 @@ async def test_state_of_a_live_cluster_shows_the_leader() -> None:
     lists = {name: list[Any]() for name in ("demands", "offers", "waiting", "misplaced", "overbooked", "stuck")}
     names = ("demandCount", "offerCount", "waitingCount", "misplacedCount", "overbookedCount", "stuckCount")
     counts = dict.fromkeys(names, 0)
-    assert await _service(FakeStateSource(two_nodes()), schemas.OutstandingState()) == {
+    service = await _service(
+        FakeStateSource(two_nodes()),
+        schemas.OutstandingState(),
+        enforcement=Enforcement.OBSERVE,
+        origins={"scheduler-extender-enabled": "environment"},
+        refused_settings=["a problem"],
+        reserved_nodes=["node-9"],
+        guard=schemas.PlacementGuardState("observe", published=False, problem="no certificate"),
+    )
+    assert service == {
         "answering": True,
         "refusal": "",
-        "leader": "me",
+        "leader": "pod-1",
         "enabled": True,
         "enforcement": "observe",
         "podSchedulingTimeout": 5,
@@ -307,9 +280,7 @@ async def test_state_of_a_live_cluster_shows_the_leader() -> None:
 
 async def test_state_is_unavailable_until_the_cluster_is_listed() -> None:
     """Decisions are unavailable until then, too."""
-    async with http_client(
-        _live(FakeStateSource(two_nodes()), FakeLifecycle(readiness_problem="pods not listed yet"))
-    ) as client:
+    async with http_client(_live(FakeStateSource(two_nodes()), problem="pods not listed yet")) as client:
         response = await client.get("/state")
     assert (response.status_code, response.json()) == (503, {"error": "pods not listed yet"})
 
@@ -466,7 +437,7 @@ async def test_counters_of_outcomes_count() -> None:
     metrics.nudges.count("patched")
     metrics.would_refuse.inc()
     metrics.offers_ended.count(OutcomeKind.DECIDED.value)
-    async with http_client(_live(FakeStateSource(two_nodes()), FakeLifecycle(), metrics)) as client:
+    async with http_client(_live(FakeStateSource(two_nodes()), metrics)) as client:
         samples = _parse_samples((await client.get("/metrics")).text)
     counted = {key for key, value in samples.items() if key[0].endswith("_total") and PREFIX in key[0] and value}
     assert counted == {
@@ -488,7 +459,7 @@ async def test_outstanding_numbers_are_read_when_prometheus_scrapes() -> None:
 
     metrics.outstanding(read)
     assert reads == []
-    async with http_client(_live(FakeStateSource(two_nodes()), FakeLifecycle(), metrics)) as client:
+    async with http_client(_live(FakeStateSource(two_nodes()), metrics)) as client:
         samples = _parse_samples((await client.get("/metrics")).text)
     assert len(reads) == 1
     demands = {labels[0][1]: value for (name, labels), value in samples.items() if name == f"{PREFIX}_demands"}
