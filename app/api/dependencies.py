@@ -17,7 +17,7 @@ from functools import partial
 from heapq import nlargest
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import Depends, Request
 from msgspec import Struct, field
@@ -114,9 +114,6 @@ class RecentCallers:
         ]
 
 
-_State = TypeVar("_State")
-
-
 class AppState(Struct, frozen=True):
     """The services and limits of one application."""
 
@@ -131,16 +128,6 @@ class AppState(Struct, frozen=True):
     decisions: DecisionLog = field(default_factory=DecisionLog)  # the latest decisions
     node_losses: capacity.NodeLosses | None = None  # which nodes can be lost; None if that is not predicted
     status: status_reporter.StatusSources | None = None  # what the status page reads; None without a status page
-
-
-def state_of(request: Request, kind: type[_State]) -> _State:
-    """Returns what the application of a request was made with. Raises a TypeError if the application was not made with
-    a state of this kind.
-    """
-    state = request.app.state.services
-    if not isinstance(state, kind):
-        raise TypeError(f"the application was made without {kind.__name__}")
-    return state
 
 
 async def _lease(request: Request) -> AsyncIterator[Lease]:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api import errors
 from app.api import extender_codec as codec
-from app.api.dependencies import AppState, RequestLease, read_body, state_of
+from app.api.dependencies import AppState, RequestLease, read_body
 from app.extender.verbs import FilterAnswer
 from app.runtime.decision_thread import Turns, Urgency
 from app.runtime.probes import CacheHealth, UnavailableError
@@ -83,7 +83,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
 
     The answer has the form of the request.
     """
-    state = state_of(request, AppState)
+    state: AppState = request.app.state.services
     observes = state.observes()
     if not observes:
         state.verbs.check()
@@ -151,7 +151,7 @@ def _result(
 def _record_filter(
     request: Request, args: codec.ExtenderArgs, answer: FilterAnswer, seconds: float, *, observes: bool
 ) -> None:
-    state = state_of(request, AppState)
+    state: AppState = request.app.state.services
     state.callers.record(request.client.host if request.client else "", whole_nodes=args.runs is not None)
     decision = answer.decision
     counted = state.metrics.count_decision(decision.reasons, decision.gave_up)
@@ -196,7 +196,7 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     Nothing is offered or recorded. A pod that cannot be decided about has 0 everywhere, and so has every pod while refusals are only
     observed: kube-scheduler then chooses as if no extender had been asked.
     """
-    state = state_of(request, AppState)
+    state: AppState = request.app.state.services
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
@@ -224,7 +224,7 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
 
     Their victims stay as they are. Evicting pods frees no Longhorn space, so a node without room is dropped whatever its victims.
     """
-    state = state_of(request, AppState)
+    state: AppState = request.app.state.services
     observes = state.observes()
     if not observes:
         state.verbs.check()
@@ -266,7 +266,7 @@ async def explain(request: Request, lease: RequestLease) -> Response:
     The answer about a pod that cannot be resolved is an error, with status 200 as from /filter. A node that fits has a plan, any other
     what it lacks.
     """
-    state = state_of(request, AppState)
+    state: AppState = request.app.state.services
     state.verbs.check()
     args = await codec.decode_filter(await read_body(request, state.max_body, lease), lease.charge)
     lease.charge(_EXPLANATION_BYTES * len(args.candidates))
@@ -308,7 +308,7 @@ async def state(request: Request, lease: RequestLease) -> Response:
 
     In a cluster also which process answers, and what other pods will take.
     """
-    app_state = state_of(request, AppState)
+    app_state: AppState = request.app.state.services
     readiness(app_state)
     service = app_state.lifecycle.state() if app_state.lifecycle else None
     callers = app_state.callers.answers()
@@ -331,7 +331,7 @@ async def decisions(
 
     A page continues with `before`, whatever was decided meanwhile. Answers are forgotten when the process ends.
     """
-    app_state = state_of(request, AppState)
+    app_state: AppState = request.app.state.services
     page = app_state.decisions.page(parameters.query)
     answer = await app_state.evaluator.run(partial(decision_list_answer, page), Urgency.EXPLANATION)
     text = answer.model_dump_json(by_alias=True)

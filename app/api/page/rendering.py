@@ -278,17 +278,14 @@ def node_line(name: str, reason: str, longhorn: Mapping[str, Node], answer: Node
         return {**line, "fits": False, "reason": reason, "missing": 0, "detail": ""}
     names = disk_names(longhorn, name)
     plan = ", ".join(f"{volume} on {names.get(disk, disk)}" for volume, disk in answer.plan.items())
-    detail = "; ".join(filter(None, (plan, answer.detail, _competing(answer))))
+    details = [plan, answer.detail]
+    if answer.competing:
+        first, *others = answer.competing
+        owner = f" of pod {first.pod}" if first.pod else ""
+        more = f" and {len(others)} more" if others else ""
+        details.append(f"counted with {first.volume}{owner}{more}")
+    detail = "; ".join(filter(None, details))
     return {**line, "fits": answer.fits, "reason": answer.reason, "missing": answer.missing, "detail": detail}
-
-
-def _competing(answer: NodeAnswer) -> str:
-    if not answer.competing:
-        return ""
-    first = answer.competing[0]
-    more = len(answer.competing) - 1
-    owner = f" of pod {first.pod}" if first.pod else ""
-    return f"counted with {first.volume}{owner}" + (f" and {more} more" if more else "")
 
 
 def drain_problems(prediction: "Prediction") -> list[str]:

@@ -399,7 +399,7 @@ def _add_page(path: str, template: str, view: Callable[..., Awaitable[Context | 
 
     @router.get(path)
     async def page(request: Request, lease: dependencies.RequestLease) -> Response:
-        state = dependencies.state_of(request, dependencies.AppState)
+        state: dependencies.AppState = request.app.state.services
         site = Site.of(state)
         query = _page_query(request)
         status, shown = 200, template
