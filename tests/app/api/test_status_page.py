@@ -259,10 +259,13 @@ async def test_pages_are_accessible_and_allow_nothing_but_their_own_files(path: 
     async with client_of(SMALL) as client:
         response = await client.get(path)
     assert page_problems(response.text) == []
-    assert response.headers["content-type"] == "text/html; charset=utf-8"
-    policy = response.headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'; style-src 'self'; script-src 'self';")
-    assert "unsafe" not in policy
+    headers = response.headers
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self'; script-src 'self';")
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+    assert (headers["referrer-policy"], headers["x-frame-options"]) == ("no-referrer", "DENY")
 
 
 async def test_assets_are_kept_by_their_content() -> None:
