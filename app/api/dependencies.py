@@ -11,12 +11,13 @@ costs no memory. A body that stops arriving is cut off (`app/memory.py`).
 
 import codecs
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from functools import partial
 from heapq import nlargest
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import Depends, Request
 from msgspec import Struct, field
@@ -37,11 +38,7 @@ if TYPE_CHECKING:
     from app.extender.lifecycle import ExtenderLifecycle
 
 
-_MICROSECONDS: Final = 1_000_000
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+_now: Final = partial(datetime.now, UTC)
 
 
 class DecisionLog:
@@ -60,8 +57,9 @@ class DecisionLog:
         """Adds a decision; the oldest one makes room."""
         time = self._now()
         previous = self._entries[-1].number if self._entries else 0
+        most_frequent = nlargest(decision.MAX_REASONS, ((count, text) for text, count in result.refused.items()))
         entry = decision.LoggedDecision(
-            number=max(int(time.timestamp() * _MICROSECONDS), previous + 1),
+            number=max(int(time.timestamp() * 1_000_000), previous + 1),
             time=time,
             verb=verb,
             namespace=pod.namespace[: decision.MAX_LENGTH],
@@ -72,7 +70,7 @@ class DecisionLog:
                 name[: decision.MAX_LENGTH] for name in islice(result.fitting, min(result.fits, decision.MAX_OFFERED))
             ),
             fits=result.fits,
-            refused=_most_frequent(result.refused),
+            refused=tuple((text[: decision.MAX_LENGTH], count) for count, text in most_frequent),
             error=result.error[: decision.MAX_ERROR_LENGTH],
             milliseconds=round(result.seconds * 1000, 3),
             observed=result.observed,
@@ -81,18 +79,10 @@ class DecisionLog:
         self._recorded += 1
 
     def page(self, query: decision.DecisionQuery) -> decision.DecisionPage:
-        entries = tuple(islice(self._select(query), query.limit + 1))
+        entries = tuple(islice(filter(query.selects, reversed(self._entries)), query.limit + 1))
         shown = entries[: query.limit]
         further = len(entries) > query.limit
         return decision.DecisionPage(shown, shown[-1].number if further and shown else None, self._recorded)
-
-    def _select(self, query: decision.DecisionQuery) -> Iterator[decision.LoggedDecision]:
-        return (entry for entry in reversed(self._entries) if query.selects(entry))
-
-
-def _most_frequent(reasons: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    entries = nlargest(decision.MAX_REASONS, ((count, text) for text, count in reasons.items()))
-    return tuple((text[: decision.MAX_LENGTH], count) for count, text in entries)
 
 
 # Kubernetes has a handful of kube-schedulers; any client may call.
@@ -116,16 +106,12 @@ class RecentCallers:
         self._calls.put(key, (requests + 1, self._clock()))
 
     def answers(self) -> list[CallerAnswer]:
+        """Returns the callers as data, by address and form."""
         now = self._clock()
-        return [_answer(*key, calls, now) for key, calls in sorted(self._calls.items())]
-
-
-def _answer(address: str, form: str, calls: tuple[int, float], now: float) -> CallerAnswer:
-    requests, last = calls
-    return CallerAnswer(address=address, form=form, requests=requests, age_seconds=round(now - last, 3))
-
-
-_State = TypeVar("_State")
+        return [
+            CallerAnswer(address=address, form=form, requests=requests, age_seconds=round(now - last, 3))
+            for (address, form), (requests, last) in sorted(self._calls.items())
+        ]
 
 
 class AppState(Struct, frozen=True):
@@ -142,16 +128,6 @@ class AppState(Struct, frozen=True):
     decisions: DecisionLog = field(default_factory=DecisionLog)  # the latest decisions
     node_losses: capacity.NodeLosses | None = None  # which nodes can be lost; None if that is not predicted
     status: status_reporter.StatusSources | None = None  # what the status page reads; None without a status page
-
-
-def state_of(request: Request, kind: type[_State]) -> _State:
-    """Returns what the application of a request was made with. Raises a TypeError if the application was not made with
-    a state of this kind.
-    """
-    state = request.app.state.services
-    if not isinstance(state, kind):
-        raise TypeError(f"the application was made without {kind.__name__}")
-    return state
 
 
 async def _lease(request: Request) -> AsyncIterator[Lease]:
@@ -176,16 +152,17 @@ async def read_body(request: Request, limit: int, lease: Lease) -> bytearray:
         RequestError: it is empty, incomplete, or not UTF-8
         SlowBodyError: it comes too slowly
     """
+    too_large = BodyTooLargeError(f"the body is larger than {limit} bytes; see serve --max-body")
     # The server refuses a Content-Length that is no number.
     if int(request.headers.get("content-length", 0)) > limit:
-        raise _too_large(limit)
+        raise too_large
     body = bytearray()
     complete = False
     try:
         async with lease.receiving():
             async for chunk in request.stream():
                 if len(body) + len(chunk) > limit:
-                    raise _too_large(limit)
+                    raise too_large
                 # bytearray allocates an eighth more than it holds.
                 await lease.charge_arrived(len(chunk) + len(chunk) // 8)
                 body += chunk
@@ -199,20 +176,10 @@ async def read_body(request: Request, limit: int, lease: Lease) -> bytearray:
             body.clear()
     if not body:
         raise RequestError("the body is empty, expected JSON")
-    if not body.isascii():
-        _check_utf8(body)
-    return body
-
-
-def _too_large(limit: int) -> BodyTooLargeError:
-    return BodyTooLargeError(f"the body is larger than {limit} bytes; see serve --max-body")
-
-
-def _check_utf8(body: bytearray) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")()
-    view = memoryview(body)
-    for start in range(0, len(body), _SLICE):
+    for start in range(0, 0 if body.isascii() else len(body), _SLICE):
         try:
-            decoder.decode(bytes(view[start : start + _SLICE]), final=start + _SLICE >= len(body))
+            decoder.decode(bytes(memoryview(body)[start : start + _SLICE]), final=start + _SLICE >= len(body))
         except UnicodeDecodeError as error:
             raise RequestError(f"the body is not UTF-8: {error.reason} near byte {start + error.start}") from error
+    return body

@@ -29,8 +29,6 @@ _NO_NODES: Final[Mapping[str, object]] = {
     "FailedNodes": {},
     "FailedAndUnresolvableNodes": {},
 }
-
-
 _CLOSE: Final = {"Connection": "close"}
 _RETRY: Final = {"Retry-After": "1"}
 
@@ -38,22 +36,13 @@ _RETRY: Final = {"Retry-After": "1"}
 class RequestError(Exception):
     """A request that cannot be read. The text says what is wrong and where."""
 
-    status = 400
-
 
 class BodyTooLargeError(RequestError):
     """The body is larger than the server accepts."""
 
-    status = 413
-
 
 def _client(request: Request) -> str:
     return owner_of(request.client.host) if request.client else ""
-
-
-def _refuse(request: Request, status: int, problem: str, **headers: str) -> JSONResponse:
-    caller_log.warning("refused request", client=_client(request), path=request.url.path, status=status, error=problem)
-    return JSONResponse({"error": problem}, status, headers=headers)
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -62,14 +51,30 @@ def install_error_handlers(app: FastAPI) -> None:
     """
 
     @app.exception_handler(RequestError)
-    async def bad_request(request: Request, error: RequestError) -> JSONResponse:
-        headers = _CLOSE if isinstance(error, BodyTooLargeError) else {}
-        return _refuse(request, error.status, str(error), **headers)
-
     @app.exception_handler(RequestValidationError)
-    async def bad_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
-        problems = (f"{entry['loc'][-1]}: {value_problem(entry)}" for entry in error.errors())
-        return _refuse(request, 422, "; ".join(problems))
+    @app.exception_handler(BudgetExceededError)
+    @app.exception_handler(SlowBodyError)
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        problem = str(error)
+        headers = _CLOSE
+        match error:
+            case RequestValidationError():
+                status = 422
+                headers = {}
+                problem = "; ".join(f"{entry['loc'][-1]}: {value_problem(entry)}" for entry in error.errors())
+            case BudgetExceededError(permanent=False):
+                status = 503
+                headers = {**_CLOSE, **_RETRY}
+            case BudgetExceededError() | BodyTooLargeError():
+                status = 413
+            case SlowBodyError():
+                status = 408
+            case _:
+                status = 400
+                headers = {}
+        path = request.url.path
+        caller_log.warning("refused request", client=_client(request), path=path, status=status, error=problem)
+        return JSONResponse({"error": problem}, status, headers=headers)
 
     @app.exception_handler(UnavailableError)
     async def unavailable(request: Request, error: UnavailableError) -> JSONResponse:
@@ -82,16 +87,6 @@ def install_error_handlers(app: FastAPI) -> None:
             # attempt, or goes on without the extender if that is ignorable (findNodesThatPassExtenders).
             return JSONResponse({**_NO_NODES, "Error": str(error)}, headers=headers)
         return JSONResponse({"error": str(error)}, 503, headers=headers)
-
-    @app.exception_handler(BudgetExceededError)
-    async def over_budget(request: Request, error: BudgetExceededError) -> JSONResponse:
-        if error.permanent:
-            return _refuse(request, 413, str(error), **_CLOSE)
-        return _refuse(request, 503, str(error), **_CLOSE, **_RETRY)
-
-    @app.exception_handler(SlowBodyError)
-    async def slow_body(request: Request, error: SlowBodyError) -> JSONResponse:
-        return _refuse(request, 408, str(error), **_CLOSE)
 
     @app.exception_handler(CallerGoneError)
     async def lost_caller(request: Request, error: CallerGoneError) -> JSONResponse:
@@ -133,26 +128,21 @@ EXTENDER_ARGS: Final = _body(
         "NodeNames": ["east-1", "west-1"],
     },
 )
+_SCORE: Final = {"type": "integer", "minimum": 0, "maximum": 10}
+_HOST_PRIORITY: Final = {
+    "type": "object",
+    "required": ["Host", "Score"],
+    "properties": {"Host": {"type": "string"}, "Score": _SCORE},
+}
+_HOST_PRIORITIES: Final = {
+    "schema": {"type": "array", "items": _HOST_PRIORITY},
+    "example": [{"Host": "east-1", "Score": 9}, {"Host": "west-1", "Score": 4}],
+}
 HOST_PRIORITY_LIST: Final[dict[str, Any]] = {
     "responses": {
         "200": {
             "description": "HostPriorityList: every node asked, in order",
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["Host", "Score"],
-                            "properties": {
-                                "Host": {"type": "string"},
-                                "Score": {"type": "integer", "minimum": 0, "maximum": 10},
-                            },
-                        },
-                    },
-                    "example": [{"Host": "east-1", "Score": 9}, {"Host": "west-1", "Score": 4}],
-                }
-            },
+            "content": {"application/json": _HOST_PRIORITIES},
         }
     }
 }

@@ -14,9 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from app.api import errors
 from app.api import extender_codec as codec
-from app.api.dependencies import AppState, RequestLease, read_body, state_of
+from app.api.dependencies import AppState, RequestLease, read_body
 from app.extender.verbs import FilterAnswer
-from app.memory import Lease
 from app.runtime.decision_thread import Turns, Urgency
 from app.runtime.probes import CacheHealth, UnavailableError
 from app.schemas.decision import (
@@ -84,45 +83,53 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
 
     The answer has the form of the request.
     """
-    state = state_of(request, AppState)
+    state: AppState = request.app.state.services
     observes = state.observes()
     if not observes:
         state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = await _decode(state, body, lease)
+    # Not while the body is received or objects are fetched: a slow caller would stop everything else.
+    with state.evaluator.expecting_decision():
+        args = await codec.decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling)
     try:
         answer = await state.verbs.filter(args.pod, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        response = _FilterResponse(*_undecided_answer(state, args, error, started, observes=observes), state, started)
-        return _close_if_unavailable(response, error)
+        return _undecided_answer(state, args, error, started, observes=observes)
     _record_filter(request, args, answer, perf_counter() - started, observes=observes)
     unresolvable, resolvable = ({}, {}) if observes else answer.refusals()
     return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
 
 
-async def _decode(state: AppState, body: bytearray, lease: Lease) -> codec.ExtenderArgs:
-    # Not while the body is received or objects are fetched: a slow caller would stop everything else.
-    with state.evaluator.expecting_decision():
-        return await codec.decode_filter(body, lease.charge, scheduling=state.verbs.reads_scheduling)
-
-
 def _undecided_answer(
-    state: AppState, args: codec.ExtenderArgs, error: Exception, started: float, *, observes: bool
-) -> tuple[bytes, codec.Pieces | None, bytes]:
-    """Returns the answer about an undecidable pod, as `_result`; raises the error if another process may answer."""
-    if isinstance(error, UnavailableError) and not observes:
+    state: AppState,
+    args: codec.ExtenderArgs | codec.PreemptionArgs,
+    error: Exception,
+    started: float,
+    *,
+    observes: bool,
+) -> Response:
+    """Records that a pod cannot be decided about, and returns the answer; raises the error if another process may
+    answer. While refusals are only observed, every node fits, even if this process may not decide.
+    """
+    unavailable = isinstance(error, UnavailableError)
+    if unavailable and not observes:
         raise error
-    state.metrics.count_request("error")
-    log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-    result = DecisionResult(len(args.candidates), error=str(error), seconds=perf_counter() - started, observed=observes)
-    state.decisions.record("filter", args.pod, result)
-    # While refusals are only observed, every node fits, even if this process may not decide.
-    return _result(args, {}, {}) if observes else (codec.filter_result(None, {}, str(error)), None, b"")
-
-
-def _close_if_unavailable(response: Response, error: Exception) -> Response:
-    if isinstance(error, UnavailableError):
+    if isinstance(args, codec.ExtenderArgs):
+        verb = "filter"
+        count = len(args.candidates)
+        state.metrics.count_request("error")
+        log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+        parts = _result(args, {}, {}) if observes else (codec.filter_result(None, {}, str(error)), None, b"")
+        response: Response = _FilterResponse(*parts, state, started)
+    else:
+        verb = "preempt"
+        count = len(args.victims)
+        log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+        response = Response(codec.preemption_result(args.victims if observes else {}), media_type=_JSON)
+    result = DecisionResult(count, error=str(error), seconds=perf_counter() - started, observed=observes)
+    state.decisions.record(verb, args.pod, result)
+    if unavailable:
         # The caller's next connection may reach a process that may decide.
         response.headers["Connection"] = "close"
     return response
@@ -144,7 +151,7 @@ def _result(
 def _record_filter(
     request: Request, args: codec.ExtenderArgs, answer: FilterAnswer, seconds: float, *, observes: bool
 ) -> None:
-    state = state_of(request, AppState)
+    state: AppState = request.app.state.services
     state.callers.record(request.client.host if request.client else "", whole_nodes=args.runs is not None)
     decision = answer.decision
     counted = state.metrics.count_decision(decision.reasons, decision.gave_up)
@@ -189,7 +196,7 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     Nothing is offered or recorded. A pod that cannot be decided about has 0 everywhere, and so has every pod while refusals are only
     observed: kube-scheduler then chooses as if no extender had been asked.
     """
-    state = state_of(request, AppState)
+    state: AppState = request.app.state.services
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
@@ -201,19 +208,9 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     except (ResolutionError, UndecidableError) as error:
         log.warning("prioritize refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
         return Response(codec.priority_list(equal), media_type=_JSON)
-    _record_scores(args, scores, perf_counter() - started)
+    ms = round((perf_counter() - started) * 1000, 3)
+    log.info("prioritize", pod=args.pod.key, uid=args.pod.uid, nodes=len(equal), best=max([0, *scores.values()]), ms=ms)
     return Response(codec.priority_list(equal if state.observes() else scores), media_type=_JSON)
-
-
-def _record_scores(args: codec.ExtenderArgs, scores: Mapping[str, int], seconds: float) -> None:
-    log.info(
-        "prioritize",
-        pod=args.pod.key,
-        uid=args.pod.uid,
-        nodes=len(args.candidates),
-        best=max(scores.values(), default=0),
-        ms=round(seconds * 1000, 3),
-    )
 
 
 @router.post(
@@ -227,7 +224,7 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
 
     Their victims stay as they are. Evicting pods frees no Longhorn space, so a node without room is dropped whatever its victims.
     """
-    state = state_of(request, AppState)
+    state: AppState = request.app.state.services
     observes = state.observes()
     if not observes:
         state.verbs.check()
@@ -237,7 +234,7 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
     try:
         decision = await state.verbs.preempt(args.pod, sorted(args.victims))
     except (ResolutionError, UndecidableError, UnavailableError) as error:
-        return _undecided_preemption(state, args, error, started, observes=observes)
+        return _undecided_answer(state, args, error, started, observes=observes)
     _record_preemption(state, args, decision, perf_counter() - started, observes=observes)
     fitting = set(args.victims) if observes else set(decision.fitting_nodes)
     victims = {name: entry for name, entry in args.victims.items() if name in fitting}
@@ -247,27 +244,13 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
 def _record_preemption(
     state: AppState, args: codec.PreemptionArgs, decision: Decision, seconds: float, *, observes: bool
 ) -> None:
-    counted = Counter(decision.reasons)
-    fits = sum(count for reason, count in counted.items() if reason.fits)
+    refused = Counter(reason.text for reason in decision.reasons if not reason.fits)
+    fits = len(decision.reasons) - refused.total()
     log.info("preempt", pod=args.pod.key, nodes=len(args.victims), fits=len(args.victims) if observes else fits)
-    refused = {reason.text: count for reason, count in counted.items() if not reason.fits}
     result = DecisionResult(
         len(args.victims), fits, _fitting_nodes(decision), refused, seconds=seconds, observed=observes
     )
     state.decisions.record("preempt", args.pod, result)
-
-
-def _undecided_preemption(
-    state: AppState, args: codec.PreemptionArgs, error: Exception, started: float, *, observes: bool
-) -> Response:
-    """Returns the answer about an undecidable preemption, as `_undecided_answer` for /filter."""
-    if isinstance(error, UnavailableError) and not observes:
-        raise error
-    log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
-    result = DecisionResult(len(args.victims), error=str(error), seconds=perf_counter() - started, observed=observes)
-    state.decisions.record("preempt", args.pod, result)
-    response = Response(codec.preemption_result(args.victims if observes else {}), media_type=_JSON)
-    return _close_if_unavailable(response, error)
 
 
 @router.post(
@@ -283,7 +266,7 @@ async def explain(request: Request, lease: RequestLease) -> Response:
     The answer about a pod that cannot be resolved is an error, with status 200 as from /filter. A node that fits has a plan, any other
     what it lacks.
     """
-    state = state_of(request, AppState)
+    state: AppState = request.app.state.services
     state.verbs.check()
     args = await codec.decode_filter(await read_body(request, state.max_body, lease), lease.charge)
     lease.charge(_EXPLANATION_BYTES * len(args.candidates))
@@ -325,7 +308,7 @@ async def state(request: Request, lease: RequestLease) -> Response:
 
     In a cluster also which process answers, and what other pods will take.
     """
-    app_state = state_of(request, AppState)
+    app_state: AppState = request.app.state.services
     readiness(app_state)
     service = app_state.lifecycle.state() if app_state.lifecycle else None
     callers = app_state.callers.answers()
@@ -348,7 +331,7 @@ async def decisions(
 
     A page continues with `before`, whatever was decided meanwhile. Answers are forgotten when the process ends.
     """
-    app_state = state_of(request, AppState)
+    app_state: AppState = request.app.state.services
     page = app_state.decisions.page(parameters.query)
     answer = await app_state.evaluator.run(partial(decision_list_answer, page), Urgency.EXPLANATION)
     text = answer.model_dump_json(by_alias=True)

@@ -324,14 +324,16 @@ def decode_preempt(body: bytearray, charge: Charge, *, scheduling: bool) -> Pree
     )
     _check_forms("NodeNameToVictims and NodeNameToMetaVictims", victims, meta)
     _check_count(len(victims or meta or {}))
-    by_node = {name: _uids_and_violations(entry) for name, entry in (victims or meta or {}).items()}
+    by_node = {
+        name: (
+            tuple(
+                pod.UID or pod.uid or (pod.metadata.uid if pod.metadata else "") for pod in each.Pods or each.pods or ()
+            ),
+            each.NumPDBViolations or each.numPDBViolations or each.numpdbviolations,
+        )
+        for name, each in (victims or meta or {}).items()
+    }
     return PreemptionArgs(_pod(raw, scheduling=scheduling), by_node)
-
-
-def _uids_and_violations(victims: _Victims) -> tuple[tuple[str, ...], int]:
-    pods = victims.Pods or victims.pods or ()
-    uids = tuple(pod.UID or pod.uid or (pod.metadata.uid if pod.metadata else "") for pod in pods)
-    return uids, victims.NumPDBViolations or victims.numPDBViolations or victims.numpdbviolations
 
 
 def _decode(decoder: msgspec.json.Decoder[_Decoded], text: bytearray | msgspec.Raw, place: str = "") -> _Decoded:

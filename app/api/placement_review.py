@@ -13,11 +13,11 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from msgspec import Struct
 
-from app.api.dependencies import RequestLease, read_body, state_of
+from app.api.dependencies import RequestLease, read_body
 from app.api.errors import RequestError, install_error_handlers
 from app.extender.guard import PlacementGuard
 from app.extender.metrics import Metrics
-from app.memory import Lease, MemoryBudget
+from app.memory import MemoryBudget
 from app.runtime.probes import Availability
 from scheduler_core.convert import admission
 from scheduler_core.errors import ObjectError
@@ -58,9 +58,11 @@ def guard_application(state: AdmissionState) -> FastAPI:
 @router.post(PATH)
 async def review(request: Request, lease: RequestLease) -> Response:
     """Answers one AdmissionReview."""
-    state = state_of(request, AdmissionState)
+    state: AdmissionState = request.app.state.services
     try:
-        asked = _decode_review(await read_body(request, MAX_BODY, lease), lease)
+        body = await read_body(request, MAX_BODY, lease)
+        lease.charge(_DECODED_FACTOR * len(body))
+        asked = _decode_review(body)
     except RequestError:
         state.metrics.guard_reviews.count("refused")
         raise
@@ -69,9 +71,8 @@ async def review(request: Request, lease: RequestLease) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
 
 
-def _decode_review(body: bytearray, lease: Lease) -> admission.AdmissionRequest:
+def _decode_review(body: bytearray) -> admission.AdmissionRequest:
     """Returns the request of an AdmissionReview, or raises a RequestError if it is none, or of another version."""
-    lease.charge(_DECODED_FACTOR * len(body))
     try:
         return admission.admission_request(msgspec.json.decode(body))
     except RecursionError as error:

@@ -157,11 +157,11 @@ class DecisionThread:
     def _run_jobs(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_ready(math.inf))
+                self._changed.wait_for(lambda: self._waiting)
                 job = heappop(self._waiting)[2]
             self._run(job)
 
-    def _is_ready(self, urgency: float) -> bool:
+    def _is_ready(self, urgency: Urgency) -> bool:
         return bool(self._waiting) and self._waiting[0][0] < urgency
 
     def _run(self, job: _Job[Any]) -> None:

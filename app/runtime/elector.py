@@ -205,27 +205,29 @@ class Elector:
         if stop_at is not None and (now >= stop_at or action == election.Wait(election.NEVER)):
             return False
         if isinstance(action, election.Wait):
-            await self._sleep(action.until, now)
+            until = self._limit(action.until, now)
+            assert self._wake is not None  # noqa: S101 # set before the first step
+            await wait_at_most(self._wake, None if until == election.NEVER else max(0.0, until - now))
+            self._wake.clear()
         else:
             self._state = election.step(self._state, await self._perform(action, now))
             self._publish()
         return True
 
-    async def _sleep(self, until: float, now: float) -> None:
+    def _limit(self, until: float, now: float) -> float:
+        """Returns a time that passes neither the fence nor the end."""
         if self._state.leading(now):
             until = min(until, self._state.leading_until)
-        if self._stop_at is not None:
-            until = min(until, self._stop_at)
-        assert self._wake is not None  # noqa: S101 # set before the first step
-        await wait_at_most(self._wake, None if until == election.NEVER else max(0.0, until - now))
-        self._wake.clear()
+        return until if self._stop_at is None else min(until, self._stop_at)
 
     async def _perform(
         self, action: election.ReadLease | election.CreateLease | election.ReplaceLease, now: float
     ) -> election.Event:
         attempt = election.Attempt(action.record, now) if isinstance(action, election.ReplaceLease) else None
+        # A call never passes the fence, so that a loss of the lead is reported when it happens and not when the call ends.
+        until = self._limit(election.NEVER, now)
         try:
-            async with asyncio.timeout(self._call_timeout(now)):
+            async with asyncio.timeout(max(_MIN_CALL_TIMEOUT, min(self._state.timing.call_timeout, until - now))):
                 event = await self._call(action, now)
         except ApiError as error:
             if error.not_found and isinstance(action, election.ReadLease):
@@ -246,15 +248,6 @@ class Elector:
         await self._disconnect()
         return election.CallFailed(self._clock(), self._random(), attempt)
 
-    def _call_timeout(self, now: float) -> float:
-        seconds = self._state.timing.call_timeout
-        # It never passes the fence, so that a loss of the lead is reported when it happens and not when the call ends.
-        if self._state.leading(now):
-            seconds = min(seconds, self._state.leading_until - now)
-        if self._stop_at is not None:
-            seconds = min(seconds, self._stop_at - now)
-        return max(seconds, _MIN_CALL_TIMEOUT)
-
     async def _call(
         self, action: election.ReadLease | election.CreateLease | election.ReplaceLease, sent: float
     ) -> election.Event:
@@ -262,23 +255,19 @@ class Elector:
             self._client = await self._connect()
         client = self._client
         seconds = self._state.timing.call_timeout
-        match action:
-            case election.ReadLease():
-                raw = await client.get(LEASES.path(self._namespace, self._lease), seconds=seconds)
-                return election.LeaseRead(self._remember_lease(raw), self._clock())
-            case election.CreateLease(record):
-                body = new_lease(self._namespace, self._lease, record)
-                raw = await create_owned(client, LEASES.path(self._namespace), self._namespace, body, seconds)
-                return election.LeaseRead(self._remember_lease(raw), self._clock())
-            case election.ReplaceLease(record):
-                body = update_lease(self._raw_lease, record)
-                raw = await client.replace(LEASES.path(self._namespace, self._lease), body, seconds)
-                return election.LeaseReplaced(self._remember_lease(raw), sent, self._clock())
-
-    def _remember_lease(self, raw: bytes) -> election.LeaseRecord:
-        record = lease(raw)
+        path = LEASES.path(self._namespace, self._lease)
+        if isinstance(action, election.ReadLease):
+            raw = await client.get(path, seconds=seconds)
+        elif isinstance(action, election.CreateLease):
+            body = new_lease(self._namespace, self._lease, action.record)
+            raw = await create_owned(client, LEASES.path(self._namespace), self._namespace, body, seconds)
+        else:
+            raw = await client.replace(path, update_lease(self._raw_lease, action.record), seconds)
+        observed = lease(raw)
         self._raw_lease = raw
-        return record
+        if isinstance(action, election.ReplaceLease):
+            return election.LeaseReplaced(observed, sent, self._clock())
+        return election.LeaseRead(observed, self._clock())
 
     async def _disconnect(self) -> None:
         client = self._client

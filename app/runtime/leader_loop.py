@@ -173,26 +173,23 @@ class Program:
         )
 
     async def _steer(self) -> None:
+        election = self._election
         while True:
-            await self._step()
+            if not election.alive:
+                raise RuntimeError("the elector has ended, so this process can never lead again")
+            await self.before_step()
+            election.enable(self.competes)
+            term = election.term if election.leading() and not self.must_stop else None
+            if self.term is not None and term != self.term:
+                if not self._leads_in(self.term):
+                    self.log_lead_lost(self.term)
+                self.term = None
+                await self.stop()
+            if term is not None and self.term is None and self.can_start:
+                await self._take_over(term)
+            await self.after_step()
             await wait_at_most(self._wake, _STEP_INTERVAL)
             self._wake.clear()
-
-    async def _step(self) -> None:
-        election = self._election
-        if not election.alive:
-            raise RuntimeError("the elector has ended, so this process can never lead again")
-        await self.before_step()
-        election.enable(self.competes)
-        term = election.term if election.leading() and not self.must_stop else None
-        if self.term is not None and term != self.term:
-            if not self._leads_in(self.term):
-                self.log_lead_lost(self.term)
-            self.term = None
-            await self.stop()
-        if term is not None and self.term is None and self.can_start:
-            await self._take_over(term)
-        await self.after_step()
 
     async def _take_over(self, term: int) -> None:
         try:

@@ -15,6 +15,7 @@ import stat
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any, Final, TextIO
 
 import structlog
@@ -106,7 +107,7 @@ def flush() -> None:
 
 def limit_fields(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
     return {
-        _limit_text(key, MAX_TEXT): _limit_value(value, _limit_of(key))
+        _limit_text(key, MAX_TEXT): _limit_value(value, MAX_TRACEBACK if key == "exception" else MAX_TEXT)
         for key, value in list(fields.items())[:MAX_ITEMS]
     }
 
@@ -119,10 +120,6 @@ def escape_fields(_logger: object, _name: str, fields: structlog.typing.EventDic
         else value
         for key, value in fields.items()
     }
-
-
-def _limit_of(key: str) -> int:
-    return MAX_TRACEBACK if key == "exception" else MAX_TEXT
 
 
 def _limit_value(value: Any, limit: int, depth: int = 0) -> Any:
@@ -156,7 +153,10 @@ class QueuedLogHandler(logging.Handler):
         super().__init__()
         self.dropped = 0  # lines that were not written
         self._stream = stream
-        self._descriptor = _descriptor(stream)
+        self._descriptor: int | None = None
+        # A stream in memory has none.
+        with suppress(io.UnsupportedOperation, ValueError):
+            self._descriptor = stream.fileno()
         self._poll = select.poll()
         # Only of a pipe a poll says how much can be written.
         self._is_pipe = self._descriptor is not None and stat.S_ISFIFO(os.fstat(self._descriptor).st_mode)
@@ -218,7 +218,12 @@ class QueuedLogHandler(logging.Handler):
                 self._changed.wait_for(lambda: self._lines or self._closed)
                 if not self._lines:
                     return
-                batch = self._next_batch()
+                batch: list[bytes] = []
+                size = 0
+                while self._lines and size < _MAX_WRITE:
+                    batch.append(self._lines.popleft())
+                    size += len(batch[-1])
+                self._size -= size
                 self._writing = True
             problem = self._write(b"".join(batch))
             with self._changed:
@@ -227,16 +232,6 @@ class QueuedLogHandler(logging.Handler):
                 self._changed.notify_all()
             if problem:
                 self._report(problem)
-
-    def _next_batch(self) -> list[bytes]:
-        batch: list[bytes] = []
-        size = 0
-        while self._lines and size < _MAX_WRITE:
-            line = self._lines.popleft()
-            batch.append(line)
-            size += len(line)
-        self._size -= size
-        return batch
 
     def _write(self, data: bytes) -> str:
         try:
@@ -256,14 +251,5 @@ class QueuedLogHandler(logging.Handler):
             return
         self._failure_reported = True
         text = f"the log cannot be written, lines are dropped and counted: {problem}\n"
-        try:
+        with suppress(OSError, ValueError):
             os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, text.encode())
-        except (OSError, ValueError):
-            return
-
-
-def _descriptor(stream: TextIO) -> int | None:
-    try:
-        return stream.fileno()
-    except (io.UnsupportedOperation, ValueError):
-        return None

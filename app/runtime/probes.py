@@ -46,7 +46,9 @@ def process_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
-    registry.register(Reading(_log_metrics))
+    text = "Log lines that were not written, because their reader stalls or the target fails"
+    name = f"{PREFIX}_log_lines_dropped"
+    registry.register(Reading(lambda: [CounterMetricFamily(name, text, value=dropped_lines())]))
     build = Gauge(f"{PREFIX}_build_info", "1; the label is the version of the program", ["version"], registry=registry)
     build.labels(version(DISTRIBUTION)).set(1)
     return registry
@@ -82,11 +84,6 @@ def gauge_family(
     for label_values, number in values:
         family.add_metric(label_values, number)
     return family
-
-
-def _log_metrics() -> Iterable[Metric]:
-    help_text = "Log lines that were not written, because their reader stalls or the target fails"
-    yield CounterMetricFamily(f"{PREFIX}_log_lines_dropped", help_text, value=dropped_lines())
 
 
 def cache_metrics(statuses: "Mapping[str, CacheStatus]", now: float) -> Iterable[Metric]:

@@ -154,7 +154,7 @@ async def serve(service: Service, servers: Sequence[HttpServer]) -> None:
     loop = asyncio.get_running_loop()
     signals = _Signals()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, signals.count, number)
+        loop.add_signal_handler(number, signals.note, number)
     running = asyncio.create_task(service.run(), name="service")
     tasks: set[asyncio.Task[None]] = {running}
     listening: list[_Server] = []
@@ -164,16 +164,21 @@ async def serve(service: Service, servers: Sequence[HttpServer]) -> None:
         listening = [_Server(server, connections, turns) for server in servers]
         tasks.add(asyncio.create_task(_serve_connections(listening, connections), name="servers"))
     try:
-        await signals.wait_until(lambda: signals.counted >= 1, tasks)
-        if signals.counted and not any(task.done() for task in tasks):
-            await _drain(service, signals, tasks)
+        await _wait_for(signals.first, tasks)
+        if signals.first.is_set() and not any(task.done() for task in tasks):
+            draining = asyncio.create_task(service.drain(), name="drain")
+            await _wait_for(signals.second, {draining, *tasks})
+            draining.cancel()
+            [outcome] = await asyncio.gather(draining, return_exceptions=True)
+            if isinstance(outcome, Exception):
+                service.log_drain_failure(outcome)
         if listening:
             for server in listening:
                 server.end()
             serving = tasks - {running}
-            await signals.wait_until(lambda: signals.interrupted, serving)
+            await _wait_for(signals.interrupt, serving)
             for server in listening:
-                server.force_exit = signals.interrupted
+                server.force_exit = signals.interrupt.is_set()
             await asyncio.wait(serving)
     finally:
         ended = [task for task in tasks if task.done()]
@@ -202,42 +207,30 @@ async def _serve_connections(servers: Sequence[_Server], connections: Connection
         await asyncio.gather(watching, *serving, return_exceptions=True)
 
 
-async def _drain(service: Service, signals: "_Signals", tasks: set[asyncio.Task[None]]) -> None:
-    """Drains until that is done, a second signal comes, or a task ends."""
-    draining = asyncio.create_task(service.drain(), name="drain")
-    await signals.wait_until(lambda: signals.counted >= 2, {draining, *tasks})
-    draining.cancel()
-    [outcome] = await asyncio.gather(draining, return_exceptions=True)
-    if isinstance(outcome, Exception):
-        service.log_drain_failure(outcome)
-
-
 class _Signals:
-    """Counts the signals that ask the process to end."""
+    """The signals that ask the process to end."""
 
     def __init__(self) -> None:
-        self.counted = 0  # how many there were
-        self.interrupted = False  # whether one after the first was SIGINT
-        self._changed = asyncio.Event()
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        self.interrupt = asyncio.Event()  # SIGINT, after the first
 
-    def count(self, number: int) -> None:
-        self.interrupted = self.interrupted or (self.counted > 0 and number == signal.SIGINT)
-        self.counted += 1
-        self._changed.set()
+    def note(self, number: int) -> None:
+        if not self.first.is_set():
+            self.first.set()
+            return
+        self.second.set()
+        if number == signal.SIGINT:
+            self.interrupt.set()
 
-    async def wait_until(self, condition: Callable[[], bool], tasks: set[asyncio.Task[None]]) -> None:
-        """Returns once a signal has made the condition true, or as soon as one of the tasks ends."""
-        waiting = asyncio.create_task(self._wait(condition), name="signal")
-        try:
-            await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
 
-    async def _wait(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._changed.clear()
-            await self._changed.wait()
+async def _wait_for(event: asyncio.Event, tasks: set[asyncio.Task[None]]) -> None:
+    """Returns once the event is set, or as soon as one of the tasks ends."""
+    waiting = asyncio.create_task(event.wait(), name="signal")
+    try:
+        await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
 
 
 log = structlog.get_logger("server")

@@ -131,7 +131,12 @@ class WorkQueue(Generic[_Key]):
             return
         if timer is not None:
             timer.cancel()
-        self._delayed[key] = loop.call_later(seconds, self._end_delay, key)
+
+        def end_delay() -> None:
+            del self._delayed[key]
+            self.add(key)
+
+        self._delayed[key] = loop.call_later(seconds, end_delay)
 
     def choose(self, due: Collection[_Key]) -> _Key:
         """Returns the next of these keys to handle: the one that was added first."""
@@ -144,26 +149,11 @@ class WorkQueue(Generic[_Key]):
                 for number in range(self._workers):
                     group.create_task(self._work(), name=f"{self.name}-{number}")
         finally:
-            self._forget()
-
-    def _end_delay(self, key: _Key) -> None:
-        del self._delayed[key]
-        self.add(key)
-
-    def _forget(self) -> None:
-        for timer in self._delayed.values():
-            timer.cancel()
-        for collection in (
-            self.due,
-            self._sweep,
-            self._busy,
-            self._dirty,
-            self._delayed,
-            self._attempts,
-            self._problems,
-        ):
-            collection.clear()
-        self._observer.depth(self.name, 0)
+            for timer in self._delayed.values():
+                timer.cancel()
+            for keys in (self.due, self._sweep, self._busy, self._dirty, self._delayed, self._attempts, self._problems):
+                keys.clear()
+            self._observer.depth(self.name, 0)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()

@@ -16,13 +16,12 @@ from scheduler_core.evaluation.competitors import identity
 from scheduler_core.guard.placement_guard import GuardState
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
-from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
+from scheduler_core.model.disk_schedule import RequestKind
 from scheduler_core.model.longhorn import Placement
-from scheduler_core.monitor.overbooking_monitor import Overbooked, OverbookingReport
+from scheduler_core.monitor.overbooking_monitor import OverbookingReport
 from scheduler_core.monitor.placement_monitor import PlacementReport
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
-from scheduler_core.volumes.demand import Demand
 from scheduler_core.volumes.demand_index import DemandIndex
 from scheduler_core.volumes.resolve import PodVolume
 
@@ -302,7 +301,14 @@ def state_answer(
         service=_service_answer(service) if service else None,
         policy=policy,
         callers=list(callers),
-        nodes={name: _node_state(view, nodes[name]) for name in sorted(nodes)},
+        nodes={
+            name: NodeState.of(
+                node,
+                tags=sorted(node.tags),
+                disks=[_disk_state(view, disk, view.free_space(name)[disk.name]) for disk in node.disks],
+            )
+            for name, node in sorted(nodes.items())
+        },
     )
 
 
@@ -311,13 +317,18 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
     ledger = outstanding.ledger
     report = outstanding.report
     waiting = outstanding.waiting
+    overbooked = outstanding.overbookings.overbooked
     demands = outstanding.demand.all if outstanding.demand else ()
     hopeless = {(demand.node, identity(demand.volume)) for demand in report.hopeless}
     return ServiceAnswer.of(
         state,
         demands=[
-            _demand_answer(
+            DemandAnswer.of(
                 demand,
+                volume=demand.volume.name,
+                claim=demand.volume.claim,
+                source=demand.source.name.lower(),
+                size=demand.volume.volume.size,
                 hopeless=(demand.node, identity(demand.volume)) in hopeless,
                 roaming=identity(demand.volume) in report.roaming,
             )
@@ -333,14 +344,35 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         waiting_count=len(waiting),
         misplaced=report.misplaced[:MAX_LISTED],
         misplaced_count=len(report.misplaced),
-        overbooked=[_overbooked_answer(entry) for entry in outstanding.overbookings.overbooked[:MAX_LISTED]],
-        overbooked_count=len(outstanding.overbookings.overbooked),
+        overbooked=[
+            OverbookedAnswer.of(
+                entry,
+                volumes=entry.volumes[:MAX_VOLUMES_LISTED],
+                volume_count=len(entry.volumes),
+                within_milliseconds=entry.milliseconds,
+            )
+            for entry in overbooked[:MAX_LISTED]
+        ],
+        overbooked_count=len(overbooked),
         stuck=[
             StuckAnswer.of(entry, waited_seconds=round(report.time - entry.since, 3))
             for entry in report.stuck[:MAX_LISTED]
         ],
         stuck_count=len(report.stuck),
         placement_guard=_guard_answer(state.guard) if state.guard is not None else None,
+    )
+
+
+def _offer_answer(offer: Offer, now: float) -> OfferAnswer:
+    volumes = (*offer.volumes, *offer.unplaced_volumes)
+    return OfferAnswer.of(
+        offer,
+        pod=f"{offer.pod.namespace}/{offer.pod.name}",
+        nodes=sorted(offer.nodes)[:MAX_NODES_LISTED],
+        node_count=len(offer.nodes),
+        age_seconds=round(now - offer.made_at, 3),
+        held_from_priority=offer.priority,
+        volumes=[volume.claim or volume.name for volume in volumes if isinstance(volume, PodVolume)],
     )
 
 
@@ -356,49 +388,13 @@ def _guard_answer(state: PlacementGuardState) -> PlacementGuardAnswer:
     )
 
 
-def _demand_answer(demand: Demand, *, hopeless: bool, roaming: bool) -> DemandAnswer:
-    return DemandAnswer.of(
-        demand,
-        volume=demand.volume.name,
-        claim=demand.volume.claim,
-        source=demand.source.name.lower(),
-        size=demand.volume.volume.size,
-        hopeless=hopeless,
-        roaming=roaming,
-    )
-
-
-def _offer_answer(offer: Offer, now: float) -> OfferAnswer:
-    return OfferAnswer.of(
-        offer,
-        pod=f"{offer.pod.namespace}/{offer.pod.name}",
-        nodes=sorted(offer.nodes)[:MAX_NODES_LISTED],
-        node_count=len(offer.nodes),
-        age_seconds=round(now - offer.made_at, 3),
-        held_from_priority=offer.priority,
-        volumes=[
-            volume.claim or volume.name
-            for volume in (*offer.volumes, *offer.unplaced_volumes)
-            if isinstance(volume, PodVolume)
-        ],
-    )
-
-
-def _overbooked_answer(entry: Overbooked) -> OverbookedAnswer:
-    return OverbookedAnswer.of(
-        entry,
-        volumes=entry.volumes[:MAX_VOLUMES_LISTED],
-        volume_count=len(entry.volumes),
-        within_milliseconds=entry.milliseconds,
-    )
-
-
-def _node_state(view: View, node: longhorn.Node) -> NodeState:
-    disks = [_disk_state(view, disk, view.free_space(node.name)[disk.name]) for disk in node.disks]
-    return NodeState.of(node, tags=sorted(node.tags), disks=disks)
-
-
 def _disk_state(view: View, disk: longhorn.Disk, space: DiskSpace) -> DiskState:
+    schedule = view.schedule_of(disk)
+    grants = None
+    if schedule is not None and space.grants is not None:
+        granted = sum(entry.size for kind in RequestKind for entry in schedule.status.allocations(kind).values())
+        pending = claimed_bytes(schedule) - granted
+        grants = DiskScheduleState(scheduled=granted, pending=pending, grants=space.grants)
     return DiskState.of(
         disk,
         type=disk.spec_type,
@@ -410,12 +406,5 @@ def _disk_state(view: View, disk: longhorn.Disk, space: DiskSpace) -> DiskState:
         not_yet_scheduled={
             replica.name: unlisted_bytes(disk, (replica,)) for replica in view.unlisted_replicas_on(disk)
         },
-        disk_schedule=_disk_schedule(view.schedule_of(disk), space),
+        disk_schedule=grants,
     )
-
-
-def _disk_schedule(schedule: DiskSchedule | None, space: DiskSpace) -> DiskScheduleState | None:
-    if schedule is None or space.grants is None:
-        return None
-    allocated = sum(entry.size for kind in RequestKind for entry in schedule.status.allocations(kind).values())
-    return DiskScheduleState(scheduled=allocated, pending=claimed_bytes(schedule) - allocated, grants=space.grants)

@@ -99,13 +99,9 @@ def test_a_mutated_policy_is_read_or_refused(policy: Any, tmp_path: Path) -> Non
         policy_file = PolicyFile(str(file))
     except CoreError:
         return
-    app = create_app(load_snapshot(str(_snapshot(tmp_path))).snapshot, Settings(), NOW, file=policy_file)
+    snapshot = tmp_path / "cluster.json"
+    snapshot.write_text(json.dumps(CLUSTER))
+    app = create_app(load_snapshot(str(snapshot)).snapshot, Settings(), NOW, file=policy_file)
     for path in ("/filter", "/prioritize"):
         status, answer = asyncio.run(_post(app, path, by_names(_pod())))
         assert status in {200, 503}, answer
-
-
-def _snapshot(folder: Path) -> Path:
-    file = folder / "cluster.json"
-    file.write_text(json.dumps(CLUSTER))
-    return file

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
@@ -42,26 +42,23 @@ class AbusedService:
         return socket.create_connection((self.host, self.port), timeout=_PATIENCE, source_address=bind)
 
     def get(self, path: str) -> str:
-        """The answer to a GET over a new connection."""
+        return self._ask("GET", path)
+
+    def filter(self, request: str = _REQUEST) -> list[str]:
+        """The nodes that kube-scheduler is answered."""
+        names = json.loads(self._ask("POST", "/filter", request))["NodeNames"]
+        assert isinstance(names, list)
+        return names
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> str:
+        """The answer over a new connection."""
         connection = HTTPConnection(self.host, self.port, timeout=_PATIENCE)
-        connection.request("GET", path)
+        connection.request(method, path, body)
         answer = connection.getresponse()
         text = answer.read().decode()
         connection.close()
         assert answer.status == 200, text
         return text
-
-    def filter(self, request: str = _REQUEST) -> list[str]:
-        """The nodes that kube-scheduler is answered, over a new connection."""
-        connection = HTTPConnection(self.host, self.port, timeout=_PATIENCE)
-        connection.request("POST", "/filter", request)
-        answer = connection.getresponse()
-        text = answer.read()
-        connection.close()
-        assert answer.status == 200, text
-        names = json.loads(text)["NodeNames"]
-        assert isinstance(names, list)
-        return names
 
     def metric(self, name: str) -> float:
         match = re.search(rf"^longhorn_scheduler_extender_{re.escape(name)} (\S+)$", self.get("/metrics"), re.MULTILINE)
@@ -175,13 +172,11 @@ def regular_calls(service: AbusedService) -> Iterator[Calls]:
 def send_until_refused(connection: socket.socket, first: bytes, piece: bytes, most: int) -> int:
     """Sends `first`, then `piece` again and again until the server stops it; returns the bytes sent."""
     sent = 0
-    try:
+    with suppress(OSError):
         connection.sendall(first)
         while sent < most:
             connection.sendall(piece)
             sent += len(piece)
-    except OSError:
-        pass
     return sent
 
 

@@ -8,15 +8,20 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
 from app.bootstrap import create_app
 from app.runtime.server import BrowserRules
+from app.schemas.state import ServiceState
 from app.settings import Settings
+from scheduler_core.decide.extender_settings import Enforcement
 from tests.builders import NOW, Object, claim, flat, kube_node, longhorn_node, pod, snapshot, storage_class, write_list
+
+if TYPE_CHECKING:
+    from app.extender.lifecycle import ExtenderLifecycle
 
 EXTENDER = str(Path(sys.executable).with_name("longhorn-extender"))
 NODES = ("node-1", "node-2", "node-3", "node-4")
@@ -57,6 +62,34 @@ async def http_client(app: FastAPI, *, raise_app_exceptions: bool = True) -> Asy
 async def small_service() -> AsyncIterator[AsyncClient]:
     async with http_client(application()) as client:
         yield client
+
+
+@dataclass(frozen=True)
+class FakeLifecycle:
+    """What the routes read of a live extender's life cycle."""
+
+    service: ServiceState
+    readiness_problem: str
+
+    @property
+    def unreadable(self) -> list[str]:
+        return list(self.service.unreadable)
+
+    @property
+    def refused_settings(self) -> list[str]:
+        return list(self.service.refused_settings)
+
+    def state(self) -> ServiceState:
+        return self.service
+
+
+def lifecycle(problem: str = "", **fields: Any) -> "ExtenderLifecycle":
+    """The life cycle of a process that answers, unless the fields of its state say otherwise."""
+    values: dict[str, Any] = {
+        "answering": True, "refusal": "", "leader": "pod-1", "enabled": True, "enforcement": Enforcement.ENFORCE,
+        "pod_scheduling_timeout": 5, "node_reservation_timeout": 6, "origins": {}, "refused_settings": (), "reserved_nodes": (),
+    }  # fmt: skip
+    return cast("ExtenderLifecycle", FakeLifecycle(ServiceState(**(values | fields)), problem))
 
 
 def by_names(raw_pod: Object, names: Iterable[str] = NODES) -> Object:

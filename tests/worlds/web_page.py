@@ -35,10 +35,7 @@ class Element:
     @property
     def text(self) -> str:
         """The text of the element and its descendants, with single spaces."""
-        return " ".join(" ".join(self._all_texts()).split())
-
-    def _all_texts(self) -> Iterator[str]:
-        yield from self.texts
+        return " ".join(" ".join(self.texts).split())
 
 
 class _Reader(HTMLParser):
@@ -74,9 +71,9 @@ class _Reader(HTMLParser):
         for element in self._open:
             element.texts.append(data)
 
-    @property
-    def unclosed_tags(self) -> list[str]:
-        return [f"<{element.tag}> is not closed" for element in self._open[1:]]
+    def close(self) -> None:
+        super().close()
+        self.problems += [f"<{element.tag}> is not closed" for element in self._open[1:]]
 
 
 def read_page(text: str) -> Element:
@@ -84,7 +81,7 @@ def read_page(text: str) -> Element:
     reader = _Reader()
     reader.feed(text)
     reader.close()
-    assert not (problems := [*reader.problems, *reader.unclosed_tags]), problems
+    assert reader.problems == []
     return reader.root
 
 

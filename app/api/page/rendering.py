@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from fastapi import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from msgspec import Struct
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:  # what a command renders needs none of it
     from scheduler_core.predict.prediction import Prediction
 
 _FOLDER: Final = Path(__file__).parent
-_MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# The address of an asset has a hash of its content.
-_ASSET_CACHE: Final = "public, max-age=31536000, immutable"
 _BYTE_UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 
 
@@ -41,23 +37,15 @@ def render(template: str, context: Mapping[str, object]) -> bytes:
     return environment().get_template(template).render(context).encode()
 
 
-def asset_response(name: str) -> Response | None:
-    """Returns a file that pages use, None for an unknown name."""
-    content = _assets().get(name)
-    if content is None:
-        return None
-    media_type = _MEDIA_TYPES[Path(name).suffix]
-    return Response(content, headers={"Cache-Control": _ASSET_CACHE}, media_type=media_type)
-
-
 @cache
-def _assets() -> Mapping[str, bytes]:
+def assets() -> Mapping[str, bytes]:
+    """Returns the files that pages use, by name."""
     return {path.name: path.read_bytes() for path in sorted((_FOLDER / "assets").iterdir())}
 
 
 @cache
 def _asset_link(name: str) -> str:
-    return f"/assets/{name}?v={hashlib.sha256(_assets()[name]).hexdigest()[:12]}"
+    return f"/assets/{name}?v={hashlib.sha256(assets()[name]).hexdigest()[:12]}"
 
 
 def compile_templates() -> None:
@@ -82,15 +70,11 @@ def environment() -> Environment:
         "age": _age,
         "duration": format_age,
         "count": format_count,
-        "segment": _segment,
-        "utc": _utc,
+        "segment": lambda text: quote(text, safe=""),
+        "utc": lambda time: time.strftime("%Y-%m-%d %H:%M:%S UTC"),
     }
     environment.globals["asset"] = _asset_link
     return environment
-
-
-def _segment(text: str) -> str:
-    return quote(text, safe="")
 
 
 def short_bytes(size: int) -> str:
@@ -112,10 +96,6 @@ def _age(created: str, now: datetime) -> str:
     """Returns how long ago something was created, "" if that is not known."""
     time = parse_time(created)
     return format_age((now - time).total_seconds()) if time is not None else ""
-
-
-def _utc(time: datetime) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 _ONLY_LEADER: Final = "known to the leader of a live cluster"
@@ -226,11 +206,6 @@ def _free_space_tile(report: StatusReport) -> Tile:
     return Tile("Free by the rules", short_bytes(space.free), mood if report.disks else "", note)
 
 
-# Nodes of one page show so many disks in all, and each shows two at least.
-_DISKS_PER_PAGE: Final = 120
-_MIN_DISKS: Final = 2
-
-
 class UseBar(Struct, frozen=True):
     """Two tracks, in per cent of their length."""
 
@@ -265,18 +240,12 @@ def total_bar(space: SpaceTotal) -> UseBar:
 
 def lines_of(disks: Sequence[DiskUsage], limit: int) -> list[DiskLine]:
     """Returns the first disks, those with the least free space first."""
-    worst = sorted(disks, key=lambda usage: (usage.closed_by is None, _free_share(usage), natural_key(usage.disk)))
-    return [disk_line(usage) for usage in worst[:limit]]
 
+    def badness(usage: DiskUsage) -> tuple[Any, ...]:
+        whole = scheduling_limit_of(usage)
+        return usage.closed_by is None, usage.free / whole if whole else 0.0, natural_key(usage.disk)
 
-def disks_per_row(rows: int) -> int:
-    """Returns how many disks each row of a page may show."""
-    return max(_MIN_DISKS, _DISKS_PER_PAGE // max(1, rows))
-
-
-def _free_share(usage: DiskUsage) -> float:
-    limit = scheduling_limit_of(usage)
-    return usage.free / limit if limit else 0.0
+    return [disk_line(usage) for usage in sorted(disks, key=badness)[:limit]]
 
 
 def _bar(space: SpaceTotal, limit: int, *, over: bool) -> UseBar:
@@ -309,17 +278,14 @@ def node_line(name: str, reason: str, longhorn: Mapping[str, Node], answer: Node
         return {**line, "fits": False, "reason": reason, "missing": 0, "detail": ""}
     names = disk_names(longhorn, name)
     plan = ", ".join(f"{volume} on {names.get(disk, disk)}" for volume, disk in answer.plan.items())
-    detail = "; ".join(filter(None, (plan, answer.detail, _competing(answer))))
+    details = [plan, answer.detail]
+    if answer.competing:
+        first, *others = answer.competing
+        owner = f" of pod {first.pod}" if first.pod else ""
+        more = f" and {len(others)} more" if others else ""
+        details.append(f"counted with {first.volume}{owner}{more}")
+    detail = "; ".join(filter(None, details))
     return {**line, "fits": answer.fits, "reason": answer.reason, "missing": answer.missing, "detail": detail}
-
-
-def _competing(answer: NodeAnswer) -> str:
-    if not answer.competing:
-        return ""
-    first = answer.competing[0]
-    more = len(answer.competing) - 1
-    owner = f" of pod {first.pod}" if first.pod else ""
-    return f"counted with {first.volume}{owner}" + (f" and {more} more" if more else "")
 
 
 def drain_problems(prediction: "Prediction") -> list[str]:

@@ -18,7 +18,7 @@ from app.api.page import rendering
 from app.extender.status_reporter import COMPARED, NOT_COMPARED, StatusSources
 from app.runtime.probes import UnavailableError
 from app.schemas.decision import explain_answer
-from app.schemas.state import PlacementGuardState, ServiceState
+from app.schemas.state import ServiceState
 from scheduler_core.decide.decision import MAX_DECISIONS, DecisionQuery, LoggedDecision
 from scheduler_core.errors import ResolutionError
 from scheduler_core.guard.placement_guard import GuardOutcome
@@ -43,6 +43,9 @@ _BADGES: Final = {
     node_rows.NodeCondition.NOT_READY: ("bad", "✕"),
 }
 _MAX_REMEDIES: Final = 5
+# Nodes of one page show so many disks in all, and each shows two at least.
+_DISKS_PER_PAGE: Final = 120
+_MIN_DISKS: Final = 2
 # The first page has so many of the pods that wait.
 _FIRST_WAITING: Final = 5
 _REFRESH_SECONDS: Final = 10
@@ -101,19 +104,16 @@ def _page_query(request: Request) -> PageQuery:
             raise errors.RequestError(f"{name} has more than {MAX_TEXT} characters")
     if values.get("group", "") not in ("", "zone"):
         raise errors.RequestError("group must be zone or empty")
+    page = values.get("page", "1")
+    if not (page.isascii() and page.isdigit() and len(page) <= len(str(_MAX_PAGE)) and 1 <= int(page) <= _MAX_PAGE):
+        raise errors.RequestError(f"page must be a number from 1 to {_MAX_PAGE}")
     return PageQuery(
         path=request.url.path,
         text=values.get("q", "").strip(),
-        page=_page(values.get("page", "1")),
+        page=int(page),
         by_zone=values.get("group") == "zone",
         zone=values.get("zone"),
     )
-
-
-def _page(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_PAGE)) and 1 <= int(text) <= _MAX_PAGE):
-        raise errors.RequestError(f"page must be a number from 1 to {_MAX_PAGE}")
-    return int(text)
 
 
 class Site(Struct, frozen=True):
@@ -135,6 +135,11 @@ def _frame(site: Site, title: str, current: str, refresh: int = _REFRESH_SECONDS
     is.
     """
     now = monotonic()
+    guard_problems: Sequence[str] = ()
+    if site.service and site.service.guard:
+        taken = site.service.guard.activity.outcomes.get(GuardOutcome.PROMISED_SPACE_TAKEN, 0)
+        note = f"promised space was taken {quantity.format_count(taken, 'time')}" if taken else ""
+        guard_problems = (site.service.guard.problem, note)
     caches = [(kind, status, status.behind(now)) for kind, status in sorted(site.sources.caches().items())]
     return {
         "title": title,
@@ -147,16 +152,10 @@ def _frame(site: Site, title: str, current: str, refresh: int = _REFRESH_SECONDS
         "behind": max((seconds for *_, seconds in caches), default=0.0),
         "unreadable": site.service.unreadable if site.service else (),
         "settings_refused": site.service.refused_settings if site.service else (),
-        "guard_problem": _guard_problem(site.service.guard) if site.service and site.service.guard else "",
+        "guard_problem": "; ".join(filter(None, guard_problems)),
         "max_listed": _MAX_LISTED,
         "summary": "",
     }
-
-
-def _guard_problem(guard: PlacementGuardState) -> str:
-    taken = guard.activity.outcomes.get(GuardOutcome.PROMISED_SPACE_TAKEN, 0)
-    notes = (guard.problem, f"promised space was taken {quantity.format_count(taken, 'time')}" if taken else "")
-    return "; ".join(filter(None, notes))
 
 
 class NodeLine(Struct, frozen=True):
@@ -211,7 +210,7 @@ def _nodes(report: StatusReport, query: PageQuery, losses: Mapping[str, NodeLoss
     zones = node_rows.group_by_zone(rows) if query.by_zone else ()
     ordered = [row for zone in zones for row in zone.rows] if zones else rows
     page: node_rows.RowPage[node_rows.NodeRow] = node_rows.page_of(ordered, query.page)
-    per_row = rendering.disks_per_row(len(page.rows))
+    per_row = max(_MIN_DISKS, _DISKS_PER_PAGE // max(1, len(page.rows)))
     lines = [
         NodeLine(row, rendering.lines_of(row.disks, per_row), max(0, len(row.disks) - per_row), losses.get(row.name))
         for row in page.rows
@@ -269,8 +268,13 @@ async def waiting_list(site: Site, query: PageQuery) -> Context:
 
 async def decision_list(site: Site, query: PageQuery) -> Context:
     """Returns the latest decisions that have a text."""
+
+    def text_of(entry: LoggedDecision) -> str:
+        texts = (entry.namespace, entry.pod, entry.verb, entry.outcome.value, entry.error, *entry.offered)
+        return "\n".join((*texts, *(reason for reason, _ in entry.refused)))
+
     log = site.state.decisions.page(DecisionQuery(limit=MAX_DECISIONS))
-    entries = [entry for entry in log.entries if not query.text or query.selects(_text_of(entry))]
+    entries = [entry for entry in log.entries if not query.text or query.selects(text_of(entry))]
     page = node_rows.page_of(entries, query.page)
     return {
         **_frame(site, "Decisions", "/decision-log"),
@@ -280,11 +284,6 @@ async def decision_list(site: Site, query: PageQuery) -> Context:
         "recorded": log.recorded,
         "summary": quantity.format_count(log.recorded, "decision"),
     }
-
-
-def _text_of(entry: LoggedDecision) -> str:
-    texts = (entry.namespace, entry.pod, entry.verb, entry.outcome.value, entry.error, *entry.offered)
-    return "\n".join((*texts, *(reason for reason, _ in entry.refused)))
 
 
 async def node_view(site: Site, _: PageQuery, name: str) -> Context | None:
@@ -391,14 +390,6 @@ async def _decision(site: Site, pod: kube.Pod, query: PageQuery) -> dict[str, An
     }
 
 
-_VIEWS: Final[Mapping[str, tuple[str, Callable[..., Awaitable[Context | None]]]]] = {
-    "/": ("overview.html", overview),
-    "/pods": ("pods.html", waiting_list),
-    "/pods/{namespace}/{name}": ("pod.html", pod_view),
-    "/nodes/{name}": ("node.html", node_view),
-    "/nodes/{name}/drain": ("drain.html", drain_view),
-    "/decision-log": ("decisions.html", decision_list),
-}
 # People find the pages by their links; they are no part of the API.
 router = APIRouter(include_in_schema=False)
 
@@ -408,7 +399,7 @@ def _add_page(path: str, template: str, view: Callable[..., Awaitable[Context | 
 
     @router.get(path)
     async def page(request: Request, lease: dependencies.RequestLease) -> Response:
-        state = dependencies.state_of(request, dependencies.AppState)
+        state: dependencies.AppState = request.app.state.services
         site = Site.of(state)
         query = _page_query(request)
         status, shown = 200, template
@@ -427,13 +418,24 @@ def _add_page(path: str, template: str, view: Callable[..., Awaitable[Context | 
         return Response(content, status, media_type="text/html; charset=utf-8")
 
 
-for _path, (_template, _view) in _VIEWS.items():
-    _add_page(_path, _template, _view)
+_add_page("/", "overview.html", overview)
+_add_page("/pods", "pods.html", waiting_list)
+_add_page("/pods/{namespace}/{name}", "pod.html", pod_view)
+_add_page("/nodes/{name}", "node.html", node_view)
+_add_page("/nodes/{name}/drain", "drain.html", drain_view)
+_add_page("/decision-log", "decisions.html", decision_list)
+
+
+_MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+# The address of an asset has a hash of its content.
+_ASSET_CACHE: Final = "public, max-age=31536000, immutable"
 
 
 @router.get("/assets/{name}")
 async def asset(name: str) -> Response:
-    response = rendering.asset_response(name)
-    if response is None:
+    """Sends a file that pages use."""
+    content = rendering.assets().get(name)
+    if content is None:
         raise HTTPException(404)
-    return response
+    media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
+    return Response(content, headers={"Cache-Control": _ASSET_CACHE}, media_type=media_type)

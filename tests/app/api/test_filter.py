@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.settings import Settings
 from tests.builders import claim, disk, flat, longhorn_node, pod, storage_class
-from tests.worlds.service import NODES, REFUSED, application, by_names, by_nodes, db_pod, http_client, small_service
+from tests.worlds.service import REFUSED, application, by_names, by_nodes, db_pod, http_client, small_service
 
 
 def _raw_items(answer: str) -> list[str]:
@@ -127,28 +127,18 @@ def test_any_nodes_are_echoed_byte_for_byte(items: list[str], data: st.DataObjec
     assert asyncio.run(_fitting_items(items, fitting, separator)) == [items[index] for index in fitting]
 
 
-async def test_names_come_back_in_the_order_of_the_request() -> None:
+async def test_both_forms_get_one_decision_with_every_node_in_one_list() -> None:
+    """Names come back in the order of the request, and reasons name no object."""
+    names = ["node-3", "node-2", "compute-only", "node-1", "node-4", "ä"]
     async with small_service() as client:
-        answer = (await client.post("/filter", json=by_names(db_pod(), ["node-3", "node-4", "node-1"]))).json()
-    assert answer["NodeNames"] == ["node-3", "node-1"]
-
-
-@pytest.mark.parametrize("form", [pytest.param(by_names, id="names"), pytest.param(by_nodes, id="full")])
-async def test_every_node_of_the_request_is_in_exactly_one_list(form: Any) -> None:
-    names = [*NODES, "compute-only", "ä"]
-    async with small_service() as client:
-        answer = (await client.post("/filter", json=form(db_pod(), names))).json()
-    fitting = answer["NodeNames"] or [node["metadata"]["name"] for node in answer["Nodes"]["items"]]
-    assert sorted([*fitting, *answer["FailedAndUnresolvableNodes"]]) == sorted(names)
+        answer = (await client.post("/filter", json=by_names(db_pod(), names))).json()
+        full = (await client.post("/filter", json=by_nodes(db_pod(), names))).json()
+    nodes = [node["metadata"]["name"] for node in full.pop("Nodes")["items"]]
+    assert nodes == answer["NodeNames"] == ["node-3", "node-1"]
+    assert full | {"Nodes": None, "NodeNames": nodes} == answer
+    absent = dict.fromkeys(["compute-only", "ä"], "node is not a Longhorn node")
+    assert answer["FailedAndUnresolvableNodes"] == {"node-2": REFUSED, "node-4": REFUSED} | absent
     assert answer["FailedNodes"] == {}
-
-
-async def test_both_forms_get_the_same_decision() -> None:
-    async with small_service() as client:
-        names = (await client.post("/filter", json=by_names(db_pod()))).json()
-        full = (await client.post("/filter", json=by_nodes(db_pod()))).json()
-    assert [node["metadata"]["name"] for node in full["Nodes"]["items"]] == names["NodeNames"]
-    assert full["FailedAndUnresolvableNodes"] == names["FailedAndUnresolvableNodes"]
 
 
 async def test_no_candidates_get_an_empty_list() -> None:
@@ -177,12 +167,6 @@ async def test_a_missing_claim_is_answered_with_an_error_text() -> None:
         "FailedAndUnresolvableNodes": {},
         "Error": "PersistentVolumeClaim default/gone does not exist (named by pod default/pod)",
     }
-
-
-async def test_reason_texts_name_no_object() -> None:
-    async with small_service() as client:
-        answer = (await client.post("/filter", json=by_names(db_pod()))).json()
-    assert answer["FailedAndUnresolvableNodes"] == {"node-2": REFUSED, "node-4": REFUSED}
 
 
 def _packing_problems(nodes: int) -> list[Any]:

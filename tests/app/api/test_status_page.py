@@ -15,9 +15,8 @@ from httpx import AsyncClient
 from app.api.dependencies import AppState
 from app.api.page.routes import router
 from app.bootstrap import application as application_of
-from app.extender.lifecycle import ExtenderLifecycle
 from app.kube.reflector import CacheStatus, Phase
-from app.schemas.state import GuardActivity, OutstandingState, PlacementGuardState, ServiceState
+from app.schemas.state import GuardActivity, OutstandingState, PlacementGuardState
 from app.settings import Settings
 from scheduler_core.decide.extender_settings import Enforcement
 from scheduler_core.decide.nudge import WaitingPod
@@ -29,7 +28,7 @@ from scheduler_core.predict.node_loss import NodeLossOutcome
 from scheduler_core.values import replace
 from tests import builders as make
 from tests.builders import Object
-from tests.worlds.service import application, by_names, db_pod, http_client, small_cluster
+from tests.worlds.service import application, by_names, db_pod, http_client, lifecycle, small_cluster
 from tests.worlds.web_page import Element, page_problems, read_page, rows
 
 PAGES = ("/", "/pods", "/pods/default/db-0", "/nodes/node-1", "/decision-log")
@@ -362,32 +361,6 @@ async def test_no_view_of_a_large_cluster_exceeds_100_kb() -> None:
     async with client_of(nodes(1000, disks=4), make.storage_class(), *waiting) as client:
         sizes = {path: len((await client.get(path)).content) for path in paths}
     assert {path: size for path, size in sizes.items() if not 1_000 < size < 100_000} == {}
-
-
-class FakeLifecycle:
-    """What the routes ask of the lifecycle of a live cluster."""
-
-    def __init__(self, service: ServiceState, problem: str = "") -> None:
-        self._service = service
-        self.readiness_problem = problem
-        self.unreadable: tuple[str, ...] = ()
-        self.refused_settings: list[str] = []
-
-    def state(self) -> ServiceState:
-        return self._service
-
-
-def service(**fields: object) -> ServiceState:
-    """The state of a process that answers."""
-    values: dict[str, object] = {
-        "answering": True, "refusal": "", "leader": "pod-1", "enabled": True, "enforcement": Enforcement.ENFORCE,
-        "pod_scheduling_timeout": 5, "node_reservation_timeout": 5, "origins": {}, "refused_settings": (), "reserved_nodes": (),
-    }  # fmt: skip
-    return ServiceState(**(values | fields))  # type: ignore[arg-type]
-
-
-def lifecycle(problem: str = "", **fields: Any) -> ExtenderLifecycle:
-    return FakeLifecycle(service(**fields), problem)  # type: ignore[return-value]
 
 
 def placement_report() -> PlacementReport:

@@ -47,6 +47,13 @@ class _World:
     def let_go(self) -> None:
         self._go.set()
 
+    async def finish(self, *tasks: asyncio.Task[str]) -> list[str]:
+        """Lets go once all tasks are submitted; returns the steps that were taken until their ends."""
+        await asyncio.sleep(0)
+        self.let_go()
+        await asyncio.gather(*tasks)
+        return self.steps
+
 
 async def test_a_result_comes_back_from_another_thread() -> None:
     threads: list[int] = []
@@ -79,35 +86,26 @@ async def test_the_event_loop_goes_on_while_a_step_lasts() -> None:
 @pytest.mark.parametrize("urgency", [Urgency.EXPLANATION, Urgency.BACKGROUND, Urgency.IDLE])
 async def test_a_decision_waits_for_one_step_of_anything_else(urgency: Urgency) -> None:
     world = _World()
-    tasks = [world.block(urgency)]
+    task = world.block(urgency)
     await world.until_blocked()
-    tasks += [world.start("earlier", 2, urgency), world.start("decision", 2, Urgency.DECISION)]
-    await asyncio.sleep(0)
-    world.let_go()
-    await asyncio.gather(*tasks)
-    assert world.steps == ["blocks", "decision", "decision", "blocks", "earlier", "earlier"]
+    others = world.start("earlier", 2, urgency), world.start("decision", 2, Urgency.DECISION)
+    assert await world.finish(task, *others) == ["blocks", "decision", "decision", "blocks", "earlier", "earlier"]
 
 
 async def test_a_decision_is_not_interrupted_by_another_one() -> None:
     world = _World()
-    tasks = [world.block(Urgency.DECISION)]
+    task = world.block(Urgency.DECISION)
     await world.until_blocked()
-    tasks += [world.start("second", 2, Urgency.DECISION)]
-    await asyncio.sleep(0)
-    world.let_go()
-    await asyncio.gather(*tasks)
-    assert world.steps == ["blocks", "blocks", "second", "second"]
+    steps = await world.finish(task, world.start("second", 2, Urgency.DECISION))
+    assert steps == ["blocks", "blocks", "second", "second"]
 
 
 async def test_the_more_urgent_goes_first() -> None:
     world = _World()
-    tasks = [world.block(Urgency.REVIEW)]
+    task = world.block(Urgency.REVIEW)
     await world.until_blocked()
-    tasks += [world.start(urgency.name, 1, urgency) for urgency in reversed(Urgency)]
-    await asyncio.sleep(0)
-    world.let_go()
-    await asyncio.gather(*tasks)
-    assert world.steps == ["blocks", "blocks", *(urgency.name for urgency in Urgency)]
+    steps = await world.finish(task, *(world.start(urgency.name, 1, urgency) for urgency in reversed(Urgency)))
+    assert steps == ["blocks", "blocks", *(urgency.name for urgency in Urgency)]
 
 
 async def test_nothing_else_goes_on_while_a_decision_is_expected() -> None:

@@ -133,8 +133,8 @@ class _Pipe:
     """A handler that writes into a pipe which nothing has read yet."""
 
     def __init__(self) -> None:
-        self.reader, self._writer = os.pipe()
-        self.stream = os.fdopen(self._writer, "w")
+        self.reader, writer = os.pipe()
+        self.stream = os.fdopen(writer, "w")
         self.handler = QueuedLogHandler(self.stream)
 
     def write(self, *lines: str) -> None:

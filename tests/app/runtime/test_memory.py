@@ -16,7 +16,7 @@ from app.memory import (
     SlowBodyError,
     memory_limit,
 )
-from tests.worlds.virtual_time import run as run_virtually
+from tests.worlds.virtual_time import virtual_loop, virtually
 
 TOTAL = 100
 MIB = 1024**2
@@ -48,58 +48,51 @@ def test_a_lease_ends_with_its_block() -> None:
 
 
 @pytest.mark.parametrize(("size", "permanent"), [(41, False), (101, True)])
-def test_a_request_beyond_the_budget_is_refused(size: int, permanent: bool) -> None:
+@virtually
+async def test_a_request_beyond_the_budget_is_refused(size: int, permanent: bool) -> None:
     """Trying again helps unless it needs more than all may have."""
-
-    async def main() -> None:
-        budget = MemoryBudget(TOTAL)
-        with budget.lease("a") as first, budget.lease("b") as second:
-            first.charge(60)
-            with pytest.raises(BudgetExceededError) as raised:
-                second.charge(size)
-        assert raised.value.permanent is permanent
-        assert budget.refusals == 1
-
-    run_virtually(main())
+    budget = MemoryBudget(TOTAL)
+    with budget.lease("a") as first, budget.lease("b") as second:
+        first.charge(60)
+        with pytest.raises(BudgetExceededError) as raised:
+            second.charge(size)
+    assert (raised.value.permanent, budget.refusals) == (permanent, 1)
 
 
-def test_a_silent_body_gives_way() -> None:
-    async def main() -> None:
-        budget = MemoryBudget(TOTAL)
-        with ExitStack() as stack:
-            older, newer, newcomer = (stack.enter_context(budget.lease("a")) for _ in range(3))
-            async with _receiving(older, 50) as first:
-                await asyncio.sleep(0.5)
-                async with _receiving(newer, 50) as second:
-                    await asyncio.sleep(0.6)
-                    newcomer.charge(10)
-                    with pytest.raises(BudgetExceededError):
-                        await first
-                    assert not second.done()
-        assert budget.used == 0
-
-    run_virtually(main())
+@virtually
+async def test_a_silent_body_gives_way() -> None:
+    budget = MemoryBudget(TOTAL)
+    with ExitStack() as stack:
+        older, newer, newcomer = (stack.enter_context(budget.lease("a")) for _ in range(3))
+        async with _receiving(older, 50) as first:
+            await asyncio.sleep(0.5)
+            async with _receiving(newer, 50) as second:
+                await asyncio.sleep(0.6)
+                newcomer.charge(10)
+                with pytest.raises(BudgetExceededError):
+                    await first
+                assert not second.done()
+    assert budget.used == 0
 
 
 @pytest.mark.parametrize(("owner", "gives_way"), [("a", False), ("b", True)])
-def test_the_caller_with_the_most_gives_way_to_another_one(owner: str, gives_way: bool) -> None:
-    async def main() -> None:
-        budget = MemoryBudget(TOTAL)
-        with budget.lease("a") as large, budget.lease(owner) as newcomer:
-            async with _receiving(large, 80) as body:
-                if gives_way:
+@virtually
+async def test_the_caller_with_the_most_gives_way_to_another_one(owner: str, gives_way: bool) -> None:
+    budget = MemoryBudget(TOTAL)
+    with budget.lease("a") as large, budget.lease(owner) as newcomer:
+        async with _receiving(large, 80) as body:
+            if gives_way:
+                newcomer.charge(30)
+                with pytest.raises(BudgetExceededError):
+                    await body
+            else:
+                with pytest.raises(BudgetExceededError):
                     newcomer.charge(30)
-                    with pytest.raises(BudgetExceededError):
-                        await body
-                else:
-                    with pytest.raises(BudgetExceededError):
-                        newcomer.charge(30)
-                    assert not body.done()
-
-    run_virtually(main())
+                assert not body.done()
 
 
-def test_a_body_must_keep_coming() -> None:
+@virtually
+async def test_a_body_must_keep_coming() -> None:
     async def receive(lease: Lease) -> None:
         async with lease.receiving():
             for _ in range(3):
@@ -109,12 +102,9 @@ def test_a_body_must_keep_coming() -> None:
                 await asyncio.sleep(1)
                 lease.progress(10)
 
-    async def main() -> float:
-        with MemoryBudget(TOTAL).lease("a") as lease, pytest.raises(SlowBodyError):
-            await receive(lease)
-        return asyncio.get_running_loop().time()
-
-    assert run_virtually(main()) == pytest.approx(17)
+    with MemoryBudget(TOTAL).lease("a") as lease, pytest.raises(SlowBodyError):
+        await receive(lease)
+    assert virtual_loop().time() == pytest.approx(17)
 
 
 @pytest.mark.parametrize(
@@ -122,45 +112,27 @@ def test_a_body_must_keep_coming() -> None:
     [
         pytest.param({}, DEFAULT_LIMIT, id="no control group"),
         pytest.param({"proc/self/cgroup": "0::/\n"}, DEFAULT_LIMIT, id="no limit file"),
+        pytest.param({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}, DEFAULT_LIMIT, id="no limit"),
         pytest.param(
-            {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}, DEFAULT_LIMIT, id="v2, no limit"
+            {"proc/self/cgroup": "0::/pods/a\n", "sys/fs/cgroup/pods/memory.max": f"{300 * MIB}\n",
+             "sys/fs/cgroup/pods/a/memory.max": f"{400 * MIB}\n"},
+            300 * MIB, id="v2, the lowest of the ancestors",
         ),
         pytest.param(
-            {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": f"{512 * MIB}\n"}, 512 * MIB, id="v2, container"
+            {"proc/self/cgroup": "0::/../../x\n", "sys/fs/cgroup/memory.max": f"{200 * MIB}"}, 200 * MIB, id="v2, outside"
         ),
         pytest.param(
-            {
-                "proc/self/cgroup": "0::/pods/a\n",
-                "sys/fs/cgroup/pods/memory.max": f"{300 * MIB}\n",
-                "sys/fs/cgroup/pods/a/memory.max": f"{400 * MIB}\n",
-            },
-            300 * MIB,
-            id="v2, the lowest of the ancestors",
+            {"proc/self/cgroup": "5:cpu:/x\n4:memory:/x\n",
+             "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+             "sys/fs/cgroup/memory/x/memory.limit_in_bytes": f"{256 * MIB}\n"},
+            256 * MIB, id="v1",
         ),
         pytest.param(
-            {"proc/self/cgroup": "0::/../../x\n", "sys/fs/cgroup/memory.max": f"{200 * MIB}"},
-            200 * MIB,
-            id="v2, outside",
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": "5:cpu:/x\n4:memory:/x\n",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-                "sys/fs/cgroup/memory/x/memory.limit_in_bytes": f"{256 * MIB}\n",
-            },
-            256 * MIB,
-            id="v1",
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": "4:memory:/x\n",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-            },
-            DEFAULT_LIMIT,
-            id="v1, no limit",
+            {"proc/self/cgroup": "4:memory:/x\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"},
+            DEFAULT_LIMIT, id="v1, no limit",
         ),
     ],
-)
+)  # fmt: skip
 def test_the_limit_is_the_lowest_of_the_control_groups(tmp_path: Path, files: dict[str, str], limit: int) -> None:
     for name, text in files.items():
         file = tmp_path / name

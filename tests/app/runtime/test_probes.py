@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import pytest
 from fastapi import FastAPI
@@ -15,29 +14,26 @@ from prometheus_client.registry import Collector
 from app.bootstrap import plain_probes
 from app.runtime.probes import Health, UnavailableError, install_metrics, probe_application
 from scheduler_core.values import replace
-from tests.worlds.service import application, http_client
+from tests.worlds.service import application, http_client, lifecycle
 
 
-def readiness_of(problem: str) -> Health:
-    """Well without a problem.
-
-    Raises:
-        UnavailableError: there is a problem
-    """
-    if problem:
-        raise UnavailableError(problem)
+def well() -> Health:
     return Health(status="ok")
+
+
+def unwell() -> Health:
+    raise UnavailableError("no cluster")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
 async def test_get_and_head_are_answered(path: str) -> None:
-    async with http_client(probe_application(lambda: readiness_of(""), CollectorRegistry())) as client:
+    async with http_client(probe_application(well, CollectorRegistry())) as client:
         assert (await client.get(path)).status_code == 200
         assert (await client.head(path)).status_code == 200
 
 
 async def test_a_problem_is_the_body_of_503() -> None:
-    async with http_client(probe_application(lambda: readiness_of("no cluster"), CollectorRegistry())) as client:
+    async with http_client(probe_application(unwell, CollectorRegistry())) as client:
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()) == (503, {"error": "no cluster"})
         assert (await client.get("/healthz")).status_code == 200
@@ -46,7 +42,7 @@ async def test_a_problem_is_the_body_of_503() -> None:
 async def test_metrics_are_those_of_the_registry() -> None:
     registry = CollectorRegistry()
     Gauge("answer", "An example.", registry=registry).set(42)
-    async with http_client(probe_application(lambda: readiness_of(""), registry)) as client:
+    async with http_client(probe_application(well, registry)) as client:
         answer = await client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert "answer 42.0" in answer.text
@@ -91,19 +87,12 @@ async def test_one_scrape_is_rendered_at_a_time_and_in_another_thread() -> None:
     assert [thread == own for thread in collector.threads] == [True, False] * 4
 
 
-@dataclass(frozen=True)
-class UnreadyLifecycle:
-    """A process that cannot read an object."""
-
-    readiness_problem: str = "Replica longhorn-system/secret-volume-r-1 cannot be read"
-
-
-@pytest.mark.parametrize(("lifecycle", "status"), [(None, 200), (UnreadyLifecycle(), 503)])
-async def test_the_port_for_probes_alone_names_nothing_of_the_cluster(
-    lifecycle: UnreadyLifecycle | None, status: int
-) -> None:
+@pytest.mark.parametrize(
+    ("problem", "status"), [("", 200), ("Replica longhorn-system/secret-volume-r-1 cannot be read", 503)]
+)
+async def test_the_port_for_probes_alone_names_nothing_of_the_cluster(problem: str, status: int) -> None:
     app = application()
-    app.state.services = replace(app.state.services, lifecycle=lifecycle)
+    app.state.services = replace(app.state.services, lifecycle=lifecycle(problem))
     async with http_client(plain_probes(app)) as client:
         ready = await client.get("/readyz")
         assert (ready.status_code, "secret-volume" in ready.text) == (status, False)

@@ -6,14 +6,13 @@ import http.client
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvloop
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
@@ -72,6 +71,8 @@ class World:
         self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         self.plain_port, self.tls_port = (listener.getsockname()[1] for listener in self.listeners)
 
+    serving: asyncio.Task[None]
+
     def issue(self, name: str) -> None:
         authority = CertificateAuthority.create(self.folder / name, f"authority of {name}")
         pair = authority.server(name)
@@ -106,78 +107,73 @@ class World:
         finally:
             connection.close()
 
+    async def end(self) -> None:
+        """Ends the servers, which nothing but a signal may have ended."""
+        self.service.drained.set()
+        if not self.service.story:
+            assert not self.serving.done()
+            signal.raise_signal(signal.SIGTERM)
+        await asyncio.wait_for(self.serving, 10)
+        assert self.service.errors == []
+
     def ended(self, reason: str) -> float:
         return self.registry.get_sample_value(f"{PREFIX}_connections_ended_total", {"reason": reason}) or 0.0
 
 
-def run(world: World, test: Callable[[], Coroutine[Any, Any, None]], *, signalled: bool = False) -> None:
-    """Runs a test while both servers run, on the product's event loop; then ends them by a signal, unless the test has."""
-
-    async def main() -> None:
-        plain, tls = world.listeners
-        servers = [
-            HttpServer(world.app, plain),
-            HttpServer(world.app, tls, lambda: world.context, lambda: world.keeps_idle),
-        ]
-        serving = asyncio.create_task(serve(world.service, servers))
-        try:
-            await world.get_plain()
-            await test()
-            assert signalled or not serving.done()
-        finally:
-            world.service.drained.set()
-            if not signalled:
-                signal.raise_signal(signal.SIGTERM)
-            await asyncio.wait_for(serving, 10)
-        assert world.service.errors == []
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The product's event loop."""
+    return "asyncio", {"use_uvloop": True}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """A world whose servers run, ended by a signal unless the test has sent one."""
+    world = World(tmp_path)
+    plain, tls = world.listeners
+    servers = [
+        HttpServer(world.app, plain),
+        HttpServer(world.app, tls, lambda: world.context, lambda: world.keeps_idle),
+    ]
+    world.serving = asyncio.create_task(serve(world.service, servers))
+    await world.get_plain()
+    yield world
+    await world.end()
 
 
-def test_one_process_serves_with_and_without_tls(world: World) -> None:
-    async def test() -> None:
-        world.issue("first")
-        assert await world.get_by_tls() == await world.get_plain() == b'"hello"'
-
-    run(world, test)
+@pytest.fixture
+def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections.Connections.__init__, "__defaults__", (LIMIT,))
 
 
-def test_new_connections_get_the_new_certificate(world: World) -> None:
-    async def test() -> None:
-        world.issue("first")
-        with ExitStack() as stack:
-            first, second = (stack.enter_context(closing(world.connect())) for _ in range(2))
-            await world.get(first)
-            world.issue("second")
-            await world.get(second)
-            assert [_subject(first), _subject(second)] == ["first", "second"]
-            assert await world.get(first) == b'"hello"'
-
-    run(world, test)
+async def test_one_process_serves_with_and_without_tls(world: World) -> None:
+    world.issue("first")
+    assert await world.get_by_tls() == await world.get_plain() == b'"hello"'
 
 
-def test_idle_connections_end_once_they_are_not_kept(world: World) -> None:
+async def test_new_connections_get_the_new_certificate(world: World) -> None:
+    world.issue("first")
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(closing(world.connect())) for _ in range(2))
+        await world.get(first)
+        world.issue("second")
+        await world.get(second)
+        assert [_subject(first), _subject(second)] == ["first", "second"]
+        assert await world.get(first) == b'"hello"'
+
+
+async def test_idle_connections_end_once_they_are_not_kept(world: World) -> None:
     """Until then a connection goes on; the other server's connections always do."""
-
-    async def test() -> None:
-        world.issue("first")
-        plain = http.client.HTTPConnection("127.0.0.1", world.plain_port, timeout=10)
-        with closing(world.connect()) as idle, closing(plain) as other:
-            await world.get(other)
-            await world.get(idle)
-            await world.get(idle)
-            world.keeps_idle = False
-            assert await asyncio.to_thread(idle.sock.recv, 1) == b""
-            await world.get(other)
-        assert world.ended("idle") == 1
-
-    run(world, test)
+    world.issue("first")
+    plain = http.client.HTTPConnection("127.0.0.1", world.plain_port, timeout=10)
+    with closing(world.connect()) as idle, closing(plain) as other:
+        await world.get(other)
+        await world.get(idle)
+        await world.get(idle)
+        world.keeps_idle = False
+        assert await asyncio.to_thread(idle.sock.recv, 1) == b""
+        await world.get(other)
+    assert world.ended("idle") == 1
 
 
 def _subject(connection: http.client.HTTPSConnection) -> str:
@@ -188,122 +184,98 @@ def _subject(connection: http.client.HTTPSConnection) -> str:
     return str(subject[0][0][1])
 
 
-def test_without_a_certificate_no_handshake_succeeds(world: World) -> None:
-    async def test() -> None:
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await world.get_by_tls()
-        assert await world.get_plain() == b'"hello"'
-        assert world.ended("handshake") == 1
-        world.issue("first")
-        assert await world.get_by_tls() == b'"hello"'
-
-    run(world, test)
+async def test_without_a_certificate_no_handshake_succeeds(world: World) -> None:
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await world.get_by_tls()
+    assert await world.get_plain() == b'"hello"'
+    assert world.ended("handshake") == 1
+    world.issue("first")
+    assert await world.get_by_tls() == b'"hello"'
 
 
-def test_a_caller_without_tls_gets_no_answer(world: World) -> None:
-    async def test() -> None:
-        world.issue("first")
-        with (
-            closing(http.client.HTTPConnection("127.0.0.1", world.tls_port, timeout=10)) as connection,
-            pytest.raises((http.client.HTTPException, ConnectionError)),
-        ):
+async def test_a_caller_without_tls_gets_no_answer(world: World) -> None:
+    world.issue("first")
+    with (
+        capture_logs() as lines,
+        closing(http.client.HTTPConnection("127.0.0.1", world.tls_port, timeout=10)) as connection,
+    ):
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
             await world.get(connection)
         await until("the count", lambda: world.ended("handshake") == 1)
-
-    with capture_logs() as lines:
-        run(world, test)
     (line,) = [entry for entry in lines if entry["event"] == "TLS handshake failed"]
     assert (line["log_level"], line["reason"]) == ("debug", "HTTP_REQUEST")
 
 
-def test_a_handshake_that_does_not_end_is_cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handshake_that_does_not_end_is_cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.2)
-
-    async def test() -> None:
-        world.issue("first")
-        with socket.create_connection(("127.0.0.1", world.tls_port), timeout=10) as silent:
-            assert await asyncio.to_thread(silent.recv, 1) == b""
-        assert world.ended("handshake") == 1
-
-    run(world, test)
+    world.issue("first")
+    with socket.create_connection(("127.0.0.1", world.tls_port), timeout=10) as silent:
+        assert await asyncio.to_thread(silent.recv, 1) == b""
+    assert world.ended("handshake") == 1
 
 
-def test_silent_callers_leave_room_for_others_on_both_ports(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections.Connections.__init__, "__defaults__", (LIMIT,))
-
-    async def test() -> None:
-        world.issue("first")
-        files = open_files()
-        with ExitStack() as stack:
-            for _ in range(3 * LIMIT):
-                stack.enter_context(socket.create_connection(("127.0.0.1", world.tls_port), timeout=10))
-            await until("the limit", lambda: world.ended("limit") == 2 * LIMIT)
-            assert await world.get_by_tls() == await world.get_plain() == b'"hello"'
-            # The process has the clients' ends open, too.
-            await until("the sockets' end", lambda: open_files() <= files + 4 * LIMIT + FEW_FILES)
-        assert world.ended("handshake") == 0
-
-    run(world, test)
-
-
-def test_a_caller_that_hangs_up_in_its_handshake_leaves_nothing_open(world: World) -> None:
-    async def test() -> None:
-        world.issue("first")
-        files = open_files()
-        for _ in range(20):
-            socket.create_connection(("127.0.0.1", world.tls_port)).close()
-        await until("the counts", lambda: world.ended("handshake") == 20)
-        await until("the sockets' end", lambda: open_files() <= files + FEW_FILES)
-        assert world.ended("handshake") == 20
-
-    run(world, test)
-
-
-def test_both_servers_answer_until_the_service_is_drained(world: World) -> None:
-    async def test() -> None:
-        world.issue("first")
-        signal.raise_signal(signal.SIGTERM)
-        await until("the drain", lambda: world.service.story)
+@pytest.mark.usefixtures("few_connections")
+async def test_silent_callers_leave_room_for_others_on_both_ports(world: World) -> None:
+    world.issue("first")
+    files = open_files()
+    with ExitStack() as stack:
+        for _ in range(3 * LIMIT):
+            stack.enter_context(socket.create_connection(("127.0.0.1", world.tls_port), timeout=10))
+        await until("the limit", lambda: world.ended("limit") == 2 * LIMIT)
         assert await world.get_by_tls() == await world.get_plain() == b'"hello"'
-        world.service.drained.set()
-        for port in (world.plain_port, world.tls_port):
-            await until("the port's end", functools.partial(_refuses, port))
-        assert world.service.story == ["drain begins", "drain ends"]
-
-    run(world, test, signalled=True)
+        # The process has the clients' ends open, too.
+        await until("the sockets' end", lambda: open_files() <= files + 4 * LIMIT + FEW_FILES)
+    assert world.ended("handshake") == 0
 
 
-def test_a_server_that_is_to_end_does_not_wait_for_its_next_wake_up(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_caller_that_hangs_up_in_its_handshake_leaves_nothing_open(world: World) -> None:
+    world.issue("first")
+    files = open_files()
+    for _ in range(20):
+        socket.create_connection(("127.0.0.1", world.tls_port)).close()
+    await until("the counts", lambda: world.ended("handshake") == 20)
+    await until("the sockets' end", lambda: open_files() <= files + FEW_FILES)
+    assert world.ended("handshake") == 20
+
+
+async def test_both_servers_answer_until_the_service_is_drained(world: World) -> None:
+    world.issue("first")
+    signal.raise_signal(signal.SIGTERM)
+    await until("the drain", lambda: world.service.story)
+    assert await world.get_by_tls() == await world.get_plain() == b'"hello"'
+    world.service.drained.set()
+    for port in (world.plain_port, world.tls_port):
+        await until("the port's end", functools.partial(_refuses, port))
+    assert world.service.story == ["drain begins", "drain ends"]
+
+
+@pytest.fixture
+def in_time(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each wait of a server for its end was ended by that."""
     monkeypatch.setattr(server, "_DATE_SECONDS", 3.0)
-    in_time = []
+    waits: list[bool] = []
 
     async def wait(event: asyncio.Event, seconds: float | None) -> bool:
-        in_time.append(await wait_at_most(event, seconds))
-        return in_time[-1]
+        waits.append(await wait_at_most(event, seconds))
+        return waits[-1]
 
     monkeypatch.setattr(server, "wait_at_most", wait)
+    return waits
 
-    async def test() -> None:
-        world.issue("first")
 
-    run(world, test)
+async def test_a_server_that_is_to_end_does_not_wait_for_its_next_wake_up(in_time: list[bool], world: World) -> None:
+    await world.end()
     assert in_time[-2:] == [True, True]
 
 
-def test_answers_have_the_current_date(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_have_the_current_date(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_DATE_SECONDS", 0.1)
-
-    async def test() -> None:
-        url = f"http://127.0.0.1:{world.plain_port}/hello"
-        dates: set[str] = set()
-        async with asyncio.timeout(10):
-            while len(dates) < 2:
-                dates.add((await asyncio.to_thread(httpx.get, url, trust_env=False)).headers["date"])
-                await asyncio.sleep(0.1)
-
-    run(world, test)
+    url = f"http://127.0.0.1:{world.plain_port}/hello"
+    dates: set[str] = set()
+    async with asyncio.timeout(10):
+        while len(dates) < 2:
+            dates.add((await asyncio.to_thread(httpx.get, url, trust_env=False)).headers["date"])
+            await asyncio.sleep(0.1)
 
 
 def _refuses(port: int) -> bool:
