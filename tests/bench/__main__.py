@@ -7,11 +7,10 @@ import sys
 
 import typer
 
-from tests.bench import http, live, longest_turn, offers, orders, packing, soak, start, throughput
+from tests.bench import http, live, longest_turn, offers, packing, soak, start, throughput
 
 BENCHES = {
     "packing": packing,
-    "orders": orders,
     "http": http,
     "live": live,
     "offers": offers,
