@@ -27,10 +27,6 @@ class Api:
     def get(self, path: str) -> Any:
         return msgspec.json.decode(self._portal.call(self._client.get, path))
 
-    def text(self, path: str) -> str:
-        """Returns what a path answers that is not JSON, such as /metrics."""
-        return str(self._portal.call(self._client.get, path), "utf-8")
-
     def create(self, path: str, body: Mapping[str, Any]) -> Any:
         return msgspec.json.decode(self._portal.call(self._client.create, path, body))
 

@@ -36,7 +36,7 @@ class ClusterOptions:
     Attributes:
         nodes: nodes to start with, named ``node-1`` and so on
         scheduler_config: a KubeSchedulerConfiguration file; None: kube-scheduler's defaults, no extenders
-        url_prefix: the addresses of that file's extenders (see scheduler_config.rewrite)
+        url_prefix: the ``host:port`` of that file's extenders (see scheduler_config.rewrite)
         audit: write the audit log
         extra_args: additional arguments by process name, such as ``{"kube-controller-manager": ["--kube-api-qps=100"]}``
         binaries: a folder with the programs; None: the cache, which is built first if necessary
@@ -44,7 +44,7 @@ class ClusterOptions:
 
     nodes: int = 0
     scheduler_config: Path | None = None
-    url_prefix: str | Mapping[str, str] | None = None
+    url_prefix: str | None = None
     audit: bool = True
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     binaries: Path | None = None

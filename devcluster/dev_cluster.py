@@ -204,9 +204,9 @@ class DevCluster:
         """Waits until every node is Ready and untainted. The taint is not-ready, which the node controller removes."""
         self.wait_until("nodes to become ready", self._are_nodes_ready, seconds)
 
-    def use_scheduler_config(self, path: Path, url_prefix: scheduler_config.Addresses | None = None) -> None:
+    def use_scheduler_config(self, path: Path, url_prefix: str | None = None) -> None:
         """Restarts kube-scheduler with another configuration file."""
-        self._write_scheduler_config(SCHEDULER, path, url_prefix, None)
+        self._write_scheduler_config(SCHEDULER, path, url_prefix)
         self._has_first_scheduler_config = False
         self.processes[SCHEDULER].restart()
 
@@ -226,7 +226,7 @@ class DevCluster:
             if not self.processes[name].running:
                 self.processes[name].start()
         if not self._has_first_scheduler_config:
-            self._write_scheduler_config(SCHEDULER, self._options.scheduler_config, self._options.url_prefix, None)
+            self._write_scheduler_config(SCHEDULER, self._options.scheduler_config, self._options.url_prefix)
             self.processes[SCHEDULER].restart()
             self._has_first_scheduler_config = True
 
@@ -235,19 +235,17 @@ class DevCluster:
         name: str,
         config_path: Path | None = None,
         *,
-        scheduler_name: str | None = None,
-        url_prefix: scheduler_config.Addresses | None = None,
+        url_prefix: str | None = None,
     ) -> Process:
-        """Starts an additional kube-scheduler for the pods of `scheduler_name`.
+        """Starts an additional kube-scheduler.
 
         Args:
             name: the name of the process and of its log file
             config_path: a KubeSchedulerConfiguration; None: the defaults
-            scheduler_name: replaces the name of the file's only profile; None: as in the file
-            url_prefix: the addresses of its extenders (see scheduler_config.rewrite)
+            url_prefix: the ``host:port`` of its extenders (see scheduler_config.rewrite)
         """
         self._require_free_name(name)
-        file = self._write_scheduler_config(name, config_path, url_prefix, scheduler_name)
+        file = self._write_scheduler_config(name, config_path, url_prefix)
         process = self._register(self._running_components().scheduler(file, name))
         process.start()
         return process
@@ -286,7 +284,7 @@ class DevCluster:
 
     def _start(self) -> None:
         components = self._components = Components(self._directories, self._binaries, self._ports, self._options)
-        config = self._write_scheduler_config(SCHEDULER, self._options.scheduler_config, self._options.url_prefix, None)
+        config = self._write_scheduler_config(SCHEDULER, self._options.scheduler_config, self._options.url_prefix)
         self._register(components.etcd()).start()
         self._register(components.api_server()).start()
         processes = [
@@ -332,16 +330,14 @@ class DevCluster:
             return False
         return True
 
-    def _write_scheduler_config(
-        self, name: str, path: Path | None, url_prefix: scheduler_config.Addresses | None, scheduler_name: str | None
-    ) -> Path:
+    def _write_scheduler_config(self, name: str, path: Path | None, url_prefix: str | None) -> Path:
         try:
             text = scheduler_config.DEFAULT if path is None else path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the scheduler's configuration {path}: {error}") from error
         credentials = self._running_components().kubeconfig_of(SCHEDULER)
         file = self._directories.config / f"{name}.yaml"
-        file.write_text(scheduler_config.rewrite(text, credentials, url_prefix, scheduler_name, str(path)))
+        file.write_text(scheduler_config.rewrite(text, credentials, url_prefix, str(path)))
         return file
 
     def _register(self, process: Process) -> Process:

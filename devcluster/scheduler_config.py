@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -11,9 +10,6 @@ import yaml
 
 from devcluster.errors import ConfigError
 
-Addresses = str | Mapping[str, str]
-"""Addresses of extenders: one ``host:port`` for all, or a mapping from the file's ``host:port`` to the one to use."""
-
 KIND: Final = "KubeSchedulerConfiguration"
 DEFAULT: Final = f"apiVersion: kubescheduler.config.k8s.io/v1\nkind: {KIND}\n"
 
@@ -21,8 +17,7 @@ DEFAULT: Final = f"apiVersion: kubescheduler.config.k8s.io/v1\nkind: {KIND}\n"
 def rewrite(
     text: str,
     kubeconfig: Path,
-    url_prefix: Addresses | None = None,
-    scheduler_name: str | None = None,
+    url_prefix: str | None = None,
     source: str = "the file",
 ) -> str:
     """A configuration with this cluster's kubeconfig and addresses.
@@ -32,12 +27,11 @@ def rewrite(
     Args:
         text: the configuration as YAML
         kubeconfig: the scheduler's credentials
-        url_prefix: the addresses of extenders; scheme and path of each urlPrefix stay. None, or an unmapped address: as in the file
-        scheduler_name: replaces the name of the only profile, so that a second scheduler has pods of its own
+        url_prefix: the ``host:port`` of extenders; scheme and path of each urlPrefix stay. None: as in the file
         source: the name of the text in an error
 
     Raises:
-        ConfigError: the text is no KubeSchedulerConfiguration, an address is no ``host:port``, or there are several profiles to rename
+        ConfigError: the text is no KubeSchedulerConfiguration, or the address is no ``host:port``
     """
     config = _parse(text, source)
     config["clientConnection"] = {**(config.get("clientConnection") or {}), "kubeconfig": str(kubeconfig)}
@@ -45,11 +39,6 @@ def rewrite(
     for extender in config.get("extenders") or ():
         if url_prefix is not None:
             extender["urlPrefix"] = _replace_address(str(extender.get("urlPrefix", "")), url_prefix, source)
-    if scheduler_name is not None:
-        profiles = config.get("profiles") or [{}]
-        if len(profiles) != 1:
-            raise ConfigError(f"{source} has {len(profiles)} profiles; name the scheduler in the file instead")
-        config["profiles"] = [{**profiles[0], "schedulerName": scheduler_name}]
     return yaml.safe_dump(config, sort_keys=False)
 
 
@@ -63,11 +52,10 @@ def _parse(text: str, source: str) -> dict[str, Any]:
     return config
 
 
-def _replace_address(prefix: str, addresses: Addresses, source: str) -> str:
+def _replace_address(prefix: str, address: str, source: str) -> str:
     parts = urlsplit(prefix)
     if not parts.netloc:
         raise ConfigError(f"{source}: the extender's urlPrefix {prefix!r} is no URL")
-    address = addresses if isinstance(addresses, str) else addresses.get(parts.netloc, parts.netloc)
     if "/" in address or not address.rpartition(":")[2].isdigit():
         raise ConfigError(f"{address!r} is not where an extender can be: write host:port")
     return parts._replace(netloc=address).geturl()

@@ -1,58 +1,31 @@
 """Runs the benchmarks: `make bench`, or some by `python -m tests.bench NAME`.
 
-Those on the real control plane are left out. `python -m tests.bench throughput`, `scheduler-burst` and `disk-schedules`
-run there, take long, and have options of their own.
+`python -m tests.bench throughput` is left out: it runs on the real control plane, takes long, and has options of its own.
 """
 
 import sys
 
 import typer
 
-from tests.bench import (
-    decision_thread,
-    disk_schedules,
-    generic,
-    http,
-    live,
-    longest_turn,
-    node_losses,
-    offers,
-    orders,
-    packing,
-    scheduler_burst,
-    soak,
-    start,
-    status_page,
-    throughput,
-)
+from tests.bench import http, live, longest_turn, offers, packing, soak, start, throughput
 
 BENCHES = {
     "packing": packing,
-    "orders": orders,
     "http": http,
     "live": live,
     "offers": offers,
-    "generic": generic,
     "longest-turn": longest_turn,
-    "decision-thread": decision_thread,
     "start": start,
     "soak": soak,
-    "status-page": status_page,
-    "node-losses": node_losses,
 }
 
-ON_CONTROL_PLANE = {"throughput": throughput, "scheduler-burst": scheduler_burst, "disk-schedules": disk_schedules}
-
 if __name__ == "__main__":
-    if sys.argv[1:2] and sys.argv[1] in ON_CONTROL_PLANE:
-        name = sys.argv[1]
-        sys.argv[:2] = [f"tests.bench {name}"]
-        typer.run(ON_CONTROL_PLANE[name].main)
+    if sys.argv[1:2] == ["throughput"]:
+        sys.argv[:2] = ["tests.bench throughput"]
+        typer.run(throughput.main)
         sys.exit()
     unknown = set(sys.argv[1:]) - set(BENCHES)
     if unknown:
-        sys.exit(
-            f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join([*BENCHES, *ON_CONTROL_PLANE])}"
-        )
+        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join([*BENCHES, 'throughput'])}")
     for name in sys.argv[1:] or BENCHES:
         print(BENCHES[name].run(), flush=True)

@@ -79,19 +79,17 @@ def _compare(targets: list[tuple[int, str]], body: bytes, repeats: int) -> list[
 def _measure_names(nodes: int, port: int, nothing: int) -> Iterator[str]:
     call_filter = connect(port, "/filter")
     call_nothing = connect(nothing, "/nothing")
-    for label, bodies in name_cases(call_filter, nodes, NAMES_REPEATS):
+    repeated = cluster.names_body(cluster.pod("bench-0", TWO), nodes)
+    call_filter(repeated)
+    cases = {
+        "two volumes, seen before": [repeated] * NAMES_REPEATS,
+        "two volumes, new": [_new_requirements(TWO, turn + 1, nodes) for turn in range(NAMES_REPEATS)],
+        "six volumes, new": [_new_requirements(SIX, turn, nodes) for turn in range(NAMES_REPEATS)],
+    }
+    for label, bodies in cases.items():
         extender = [call_filter(body) for body in bodies]
         route = [call_nothing(body) for body in bodies]
         yield _row(f"{nodes} names, {label}", extender, route, [])
-
-
-def name_cases(call: Callable[[bytes], float], nodes: int, count: int) -> Iterator[tuple[str, list[bytes]]]:
-    """So many requests about names: with requirements that an earlier call had, and with new ones."""
-    repeated = cluster.names_body(cluster.pod("bench-0", TWO), nodes)
-    call(repeated)
-    yield "two volumes, seen before", [repeated] * count
-    yield "two volumes, new", [new_requirements(TWO, turn + 1, nodes) for turn in range(count)]
-    yield "six volumes, new", [new_requirements(SIX, turn, nodes) for turn in range(count)]
 
 
 def _measure_hard_requests() -> Iterator[str]:
@@ -127,7 +125,7 @@ def _health_times(port: int) -> Iterator[list[float]]:
         yield times
 
 
-def new_requirements(sizes: list[int], turn: int, nodes: int) -> bytes:
+def _new_requirements(sizes: list[int], turn: int, nodes: int) -> bytes:
     """A request with requirements that no earlier turn had. Sizes differ by 2 MiB per turn."""
     return cluster.names_body(cluster.pod("bench-0", [size + turn * 2**21 for size in sizes]), nodes)
 
@@ -164,16 +162,14 @@ def connect(port: int, path: str) -> Callable[[bytes], float]:
 
 
 @contextmanager
-def run_extender(
-    snapshot: Mapping[str, object], program: Sequence[str] = (PROGRAM,), flags: Sequence[str] = ("--alone",)
-) -> Iterator[tuple[int, int]]:
-    """Runs the extender on a snapshot; provides its port and its process id. By default other pods are left out: the
-    benchmarks `offers` and `live` measure what they cost.
+def run_extender(snapshot: Mapping[str, object]) -> Iterator[tuple[int, int]]:
+    """Runs the extender on a snapshot; provides its port and its process id. Other pods are left out: the benchmarks
+    `offers` and `live` measure what they cost.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "snapshot.json"
         file.write_text(json.dumps(snapshot))
-        command = [*program, "serve", *flags, "--snapshot", str(file), "--log-level", "info"]
+        command = [PROGRAM, "serve", "--alone", "--snapshot", str(file), "--log-level", "info"]
         with run_server(command, "--port") as process:
             yield process
 

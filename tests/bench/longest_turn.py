@@ -100,17 +100,15 @@ async def _nothing_written(_node: str) -> Sequence[Replica]:
     return ()
 
 
-class Leader:
+class _Leader:
     """The applications of a process that leads, over one state."""
 
-    def __init__(
-        self, objects: PendingObjects, state: ClusterState, ledger: Ledger, thread: DecisionThread | None = None
-    ) -> None:
+    def __init__(self, objects: PendingObjects, state: ClusterState, ledger: Ledger) -> None:
         self.objects = objects
         source = FakeStateSource()
         # Nothing is cached but the demand.
         source.current = ClusterState(state.view, ProfileCache(state.view), state.demand)
-        evaluator = Evaluator(source, FilterOptions(), thread)
+        evaluator = Evaluator(source, FilterOptions(), DecisionThread())
         metrics = Metrics()
         # Its clock stands still, so that no offer expires.
         offers = Offers(source, evaluator, lambda: _SETTINGS, metrics, lambda: ledger.time)
@@ -121,7 +119,7 @@ class Leader:
         guard = PlacementGuard(source, evaluator, context, metrics, monotonic)
         guard.adopt()
         memory = MemoryBudget(1 << 30)
-        self.source = source
+        self._source = source
         self.app = application(
             AppState(
                 evaluator,
@@ -142,7 +140,7 @@ class Leader:
         pod["metadata"]["uid"] = f"uid-{name}"
         for volume in pod["spec"]["volumes"]:
             volume["ephemeral"]["volumeClaimTemplate"]["spec"]["storageClassName"] = "storage-0"
-        self.source.elsewhere[f"{pod['metadata']['namespace']}/{name}"] = pod | {"apiVersion": "v1", "kind": "Pod"}
+        self._source.elsewhere[f"{pod['metadata']['namespace']}/{name}"] = pod | {"apiVersion": "v1", "kind": "Pod"}
         names = [cluster.name_of(index) for index in range(self.objects.nodes)]
         nodes: dict[str, Any] = {"NodeNames": names}
         if path == "/preempt":
@@ -199,7 +197,7 @@ class _Collector:
             self.longest = max(self.longest, seconds)
 
 
-def _calls(leader: Leader) -> Iterator[tuple[str, Callable[[int], _Call]]]:
+def _calls(leader: _Leader) -> Iterator[tuple[str, Callable[[int], _Call]]]:
     for path in ("/filter", "/prioritize", "/preempt", "/explain"):
         yield path, lambda number, path=path: leader.verb(path, number)  # type: ignore[misc]
     for path in (
@@ -234,7 +232,7 @@ def run() -> str:
     return "\n".join(["", head, columns, *rows, summary])
 
 
-def crowded_leader(nodes: int) -> tuple[PendingObjects, ClusterState, Ledger]:
+def _crowded_leader(nodes: int) -> tuple[PendingObjects, ClusterState, Ledger]:
     """Returns the objects of a cluster with demand, offers, holds, and volumes without a place, its state, and the ledger."""
     objects = PendingObjects(nodes)
     view = make_view(objects, DEMANDS_PER_NODE * nodes, 0, UNPLACED, ROAMING)
@@ -248,13 +246,13 @@ def crowded_leader(nodes: int) -> tuple[PendingObjects, ClusterState, Ledger]:
 
 
 async def _measure(nodes: int, collector: _Collector) -> dict[str, tuple[float, ...]]:
-    objects, state, ledger = crowded_leader(nodes)
+    objects, state, ledger = _crowded_leader(nodes)
     turns: list[float] = []
     time_turns(asyncio.get_running_loop(), lambda seconds: turns.append(seconds - collector.take()))
     results = {}
-    names = [name for name, _ in _calls(Leader(objects, state, ledger))]
+    names = [name for name, _ in _calls(_Leader(objects, state, ledger))]
     for index, name in enumerate(names):
-        leader = Leader(objects, state, ledger, DecisionThread())
+        leader = _Leader(objects, state, ledger)
         make = list(_calls(leader))[index][1]
         # The first call of an application makes its middleware.
         await leader.page("/healthz").send()

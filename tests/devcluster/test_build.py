@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from devcluster import build, kubernetes_version
-from devcluster.build import CONTROL_PLANE, KWOK
 from devcluster.errors import BuildError
 from devcluster.polling import wait_until
 from tests.devcluster.go_stand_in import Go, ignore
@@ -33,11 +32,6 @@ def start_build(cache: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def test_a_build_makes_every_program_of_the_control_plane(go: Go, tmp_path: Path) -> None:
-    folder = build.ensure_built(tmp_path / "cache", ignore)
-    assert all(shutil.which(folder / name) for name in (*CONTROL_PLANE, KWOK))
 
 
 def test_an_existing_build_is_reused(go: Go, tmp_path: Path) -> None:

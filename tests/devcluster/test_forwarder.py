@@ -73,24 +73,6 @@ async def proxy() -> AsyncIterator[Proxy]:
     ports.release()
 
 
-async def test_a_request_reaches_the_endpoint_and_its_answer_returns(proxy: Proxy) -> None:
-    async with endpoint("a") as address:
-        await proxy.set_endpoints(address)
-        assert await proxy.send("request") == "a:request"
-
-
-async def test_large_data_arrives_complete(proxy: Proxy) -> None:
-    text = "0123456789abcdef" * (1 << 18)
-    async with endpoint("a") as address:
-        await proxy.set_endpoints(address)
-        assert await proxy.send(text) == f"a:{text}"
-
-
-async def test_without_endpoints_connections_are_refused(proxy: Proxy) -> None:
-    with pytest.raises(ConnectionRefusedError):
-        await proxy.send()
-
-
 async def test_connections_are_refused_again_without_the_last_endpoint(proxy: Proxy) -> None:
     async with endpoint("a") as address:
         await proxy.set_endpoints(address)

@@ -59,11 +59,6 @@ def state(pid: int) -> str:
         return ""
 
 
-def test_a_process_is_ready_once_it_has_logged_so(start: Start) -> None:
-    process = start("import time; time.sleep(0.2); " + SLEEP)
-    assert process.log_text() == "up\n"
-
-
 @pytest.mark.parametrize("accepted", [True, False])
 def test_a_process_is_ready_once_its_port_answers_as_expected(create: Create, accepted: bool) -> None:
     with socket.socket() as free:
@@ -103,12 +98,6 @@ def test_the_error_for_a_missing_program_names_it(tmp_path: Path) -> None:
         process.start()
 
 
-def test_stop_sends_sigterm_first(start: Start) -> None:
-    process = start(GOODBYE)
-    process.stop()
-    assert process.returncode == 3
-
-
 def test_stop_kills_a_process_that_ignores_sigterm(start: Start) -> None:
     process = start(STUBBORN)
     process.stop(seconds=0.1)
@@ -120,23 +109,6 @@ def test_a_paused_process_can_be_stopped(start: Start) -> None:
     process.pause()
     process.stop()
     assert process.returncode == 3
-
-
-def test_pause_stops_the_process_and_resume_continues_it(start: Start) -> None:
-    """Linux's state for a stopped process is T."""
-    process = start(SLEEP)
-    process.pause()
-    wait_until("the pause", lambda: state(process.pid) == "T")
-    process.resume()
-    wait_until("the sleep", lambda: state(process.pid) == "S")
-
-
-def test_restart_waits_for_readiness_and_keeps_the_log(start: Start) -> None:
-    process = start(SLEEP)
-    first = process.pid
-    process.restart()
-    assert process.pid != first
-    assert (process.log_text(), process.log.read_text()) == ("up\n", "up\nup\n")
 
 
 def test_only_an_unrequested_end_is_a_crash(create: Create) -> None:

@@ -22,9 +22,7 @@ from tests.builders import storage_class
 from tests.e2e import harsh_burst, plan
 from tests.e2e.bursts import Outcome, settled_burst
 from tests.e2e.harsh_burst import STRICT
-from tests.e2e.journal import Journal
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
-from tests.e2e.placement_latency import PlacementLatency
 from tests.e2e.report import Options, Part, draw, spread
 from tests.e2e.rig import Rig
 
@@ -64,7 +62,7 @@ class Run:
 
 
 def report(folder: Path, options: Options) -> Part:
-    """Runs so many bursts of each part on one rig, and measures how long the API server took for placements."""
+    """Runs so many bursts of each part on one rig."""
     parts: dict[str, Callable[[Rig, int], Run]] = {
         "goal 2": _goal_2,
         "harsh burst": _harsh_burst,
@@ -72,7 +70,7 @@ def report(folder: Path, options: Options) -> Part:
         "mix, other nodes": partial(_mix, other_nodes=True),
     }
     runs: list[Run] = []
-    with Rig(folder, audit=True) as rig:
+    with Rig(folder) as rig:
         plan.goal_2_nodes(rig)
         for name, part in parts.items():
             if name == "mix":
@@ -81,11 +79,9 @@ def report(folder: Path, options: Options) -> Part:
             for seed in range(1, (options.repetitions or _BURSTS) + 1):
                 runs.append(part(rig, seed))
                 print(f"as installed: {runs[-1]}", file=sys.stderr)
-        reviews = Journal(rig.cluster.logs, rig.candidates).reviews
-        latency = PlacementLatency.of(rig.cluster.audit_events(), rig.cluster.api.text("/metrics"), reviews)
     wrong = [f"as installed: {each}" for each in runs if each.wrong]
     rows = [_row(name, [each for each in runs if each.part == name]) for name in parts]
-    return Part(wrong, [asdict(each) for each in runs], [draw(rows, str(latency))])
+    return Part(wrong, [asdict(each) for each in runs], [draw(rows)])
 
 
 def _goal_2(rig: Rig, _seed: int) -> Run:

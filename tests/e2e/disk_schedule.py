@@ -269,17 +269,6 @@ class Longhorn:
         path = resource.path(self.namespace)
         self.until(f"the {resource.plural} are deleted", lambda: self.cluster.api.delete(path))
 
-    def erase(self, *kinds: Resource) -> None:
-        """Deletes all objects of some kinds although no controller runs that would remove their finalizers."""
-        for kind in kinds:
-            for name in self.items(kind):
-                self.patch(kind, name, {"metadata": {"finalizers": None}})
-            self.delete_all(kind)
-            self.until("all is gone", partial(self._is_empty, kind))
-
-    def _is_empty(self, kind: Resource) -> bool:
-        return not self.items(kind)
-
     def find(self, resource: Resource, name: str) -> Object:
         """An object, {} if there is none."""
         try:

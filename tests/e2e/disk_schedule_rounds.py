@@ -1,12 +1,7 @@
-"""The proposal's test plan for DiskSchedules, one function per round. Eight controllers compete and are killed. The same loads also run
-without DiskSchedules.
-"""
+"""The proposal's test plan for DiskSchedules, one function per round. Eight controllers compete and are killed."""
 
 import random
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +9,6 @@ from app.kube.resources import (
     CLAIMS,
     DISK_SCHEDULES,
     LONGHORN_BACKING_IMAGES,
-    LONGHORN_NODES,
     LONGHORN_REPLICAS,
     LONGHORN_VOLUMES,
 )
@@ -27,12 +21,6 @@ from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
 from tests.e2e.objects import statefulset
 from tests.e2e.repeated import Repeated
 from tests.e2e.rig import Rig
-
-WRITERS: Final = 8
-# How late the naive writers' node status is. Longhorn's own may be later by far.
-_LAG_SECONDS: Final = 0.5
-# The writers wait for each other; a longer wait means that one has failed.
-_PATIENCE_SECONDS: Final = 30.0
 
 
 class Killer(Repeated):
@@ -151,104 +139,6 @@ def remove_everything(longhorn: Longhorn) -> None:
     )
 
 
-class NodeStatusWriter(Repeated):
-    """Writes periodically what is on each disk, as Longhorn's node controller does. It runs while entered."""
-
-    def __init__(self, longhorn: Longhorn) -> None:
-        super().__init__(self.write, lambda: _LAG_SECONDS)
-        self._longhorn = longhorn
-        self._writing = threading.Lock()
-
-    def write(self) -> None:
-        with self._writing:
-            for name, total in used_bytes(self._longhorn).items():
-                status = {"diskStatus": {"disk-1": {"storageScheduled": total}}}
-                self._longhorn.patch(LONGHORN_NODES, name, {"status": status}, "status")
-
-
-def used_bytes(longhorn: Longhorn) -> dict[str, int]:
-    """The bytes on each node's disk."""
-    total: Counter[str] = Counter(dict.fromkeys(longhorn.items(LONGHORN_NODES), 0))
-    for raw in longhorn.items(LONGHORN_REPLICAS).values():
-        if raw["spec"]["nodeID"]:
-            total[raw["spec"]["nodeID"]] += int(raw["spec"]["volumeSize"])
-    for raw in longhorn.items(LONGHORN_BACKING_IMAGES).values():
-        for uuid in raw["spec"].get("diskFileSpecMap") or {}:
-            total[uuid.removesuffix("-disk-1")] += raw["status"]["realSize"]
-    return dict(total)
-
-
-def over_allocations(longhorn: Longhorn) -> dict[str, int]:
-    """By node, the Gi on its disk beyond its available space. Nodes with enough space are left out."""
-    nodes = longhorn.items(LONGHORN_NODES)
-    over = {
-        name: (total - nodes[name]["status"]["diskStatus"]["disk-1"]["storageAvailable"]) // GI
-        for name, total in used_bytes(longhorn).items()
-    }
-    return {name: more for name, more in over.items() if more > 0}
-
-
-Take = Callable[[Longhorn, Object, dict[str, int]], None]
-"""Places an object if it fits; the arguments are the object and the free bytes by node."""
-
-
-def compete(longhorn: Longhorn, objects: Sequence[Object], take: Take) -> None:
-    """Eight writers place objects by the nodes' status, which they read first. All of them read before any of them
-    writes: that is the race, and it must not depend on the machine's speed.
-    """
-    all_have_read = threading.Barrier(WRITERS, timeout=_PATIENCE_SECONDS)
-
-    def work(number: int) -> None:
-        for first in range(0, len(objects), WRITERS):
-            room = _free_bytes(longhorn)
-            all_have_read.wait()
-            for raw in objects[first:][number : number + 1]:
-                take(longhorn, raw, room)
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        for _ in pool.map(work, range(WRITERS)):
-            pass  # an error is raised here
-
-
-def _free_bytes(longhorn: Longhorn) -> dict[str, int]:
-    free = {}
-    for name, raw in longhorn.items(LONGHORN_NODES).items():
-        disk = raw["status"]["diskStatus"]["disk-1"]
-        free[name] = disk["storageAvailable"] - disk["storageScheduled"]
-    return free
-
-
-def take_replica(longhorn: Longhorn, raw: Object, room: dict[str, int]) -> None:
-    node = max(sorted(room), key=lambda name: room[name])
-    if room[node] >= int(raw["spec"]["volumeSize"]):
-        place = {"nodeID": node, "diskID": f"{node}-disk-1"}
-        longhorn.patch(LONGHORN_REPLICAS, raw["metadata"]["name"], {"spec": place})
-
-
-def take_copies(longhorn: Longhorn, raw: Object, room: dict[str, int]) -> None:
-    """Places an image's copies on nodes with enough room."""
-    fitting = [
-        name for name in sorted(room, key=lambda name: (-room[name], name)) if room[name] >= raw["status"]["realSize"]
-    ]
-    files: dict[str, Object] = {f"{name}-disk-1": {} for name in fitting[: raw["spec"]["minNumberOfCopies"]]}
-    longhorn.patch(LONGHORN_BACKING_IMAGES, raw["metadata"]["name"], {"spec": {"diskFileSpecMap": files}})
-
-
-def expansion_to(size: int) -> Take:
-    """Expands a volume's replicas to some Gi, if each node has the room."""
-
-    def take(longhorn: Longhorn, raw: Object, room: dict[str, int]) -> None:
-        replicas = [
-            each for each in longhorn.items(LONGHORN_REPLICAS).values()
-            if each["spec"]["volumeName"] == raw["metadata"]["name"]
-        ]  # fmt: skip
-        if all(room[each["spec"]["nodeID"]] >= size * GI - int(each["spec"]["volumeSize"]) for each in replicas):
-            for each in replicas:
-                longhorn.patch(LONGHORN_REPLICAS, each["metadata"]["name"], {"spec": {"volumeSize": str(size * GI)}})
-
-    return take
-
-
 DISKS: Final = {f"n{number}": 100.0 for number in range(1, 5)}
 # Killed processes come back one after the other, each with a whole interpreter to start.
 _SETTLE_SECONDS: Final = 240.0
@@ -360,30 +250,6 @@ def _are_all_decided(longhorn: Longhorn) -> bool:
     return all(
         (sizes, reason) in (({25}, ""), ({10}, "ExpansionRejected")) for sizes, reason in growth(longhorn).values()
     )
-
-
-def naive_rounds(longhorn: Longhorn) -> dict[str, dict[str, int]]:
-    """Runs the same loads with writers that trust the nodes' status. Returns the Gi too many by load and node."""
-    over = {}
-    kinds = (LONGHORN_VOLUMES, LONGHORN_REPLICAS, LONGHORN_BACKING_IMAGES)
-    status = NodeStatusWriter(longhorn)
-    status.write()
-    with status:
-        longhorn.add_volumes([f"v{each}" for each in range(30)], 10, replicas=2)
-        compete(longhorn, list(longhorn.items(LONGHORN_REPLICAS).values()), take_replica)
-        over["replicas"] = over_allocations(longhorn)
-        longhorn.erase(*kinds)
-        status.write()
-        longhorn.create(*(image(f"i{each}", 20, copies=2) for each in range(14)))
-        compete(longhorn, list(longhorn.items(LONGHORN_BACKING_IMAGES).values()), take_copies)
-        over["backing images"] = over_allocations(longhorn)
-        longhorn.erase(*kinds)
-        names = [f"w{each}" for each in range(10)]
-        longhorn.create(*_spread_replicas(names), *(builders.volume(name, 25) for name in names))
-        status.write()
-        compete(longhorn, list(longhorn.items(LONGHORN_VOLUMES).values()), expansion_to(25))
-        over["expansions"] = over_allocations(longhorn)
-    return over
 
 
 def pods_round(rig: Rig, longhorn: Longhorn, first: Process) -> None:

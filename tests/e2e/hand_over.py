@@ -1,35 +1,30 @@
-"""Bursts during which leaders end, for `test_faults.py` and the report.
+"""Bursts during which leaders end, for `test_faults.py` and `test_upgrade.py`.
 
 There is space for exactly these pods, and the nodes are unequal, so that any forgotten offer shows. kube-scheduler has its default client
 limits: it writes its decisions seconds after the answers that they follow from.
 """
 
 import itertools
-import sys
 import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from app.extender.offer_store import CONFIG_MAP, KEY
 from app.kube.resources import CONFIG_MAPS
 from devcluster.build import SCHEDULER
 from devcluster.programs import NAMESPACE
-from scheduler_core.errors import CoreError
 from scheduler_core.offers.handover_record import decode_record
-from tests.e2e.bursts import Result, columns, split, wait_for_result
-from tests.e2e.leader_monitor import LeaderMonitor, ServiceMonitor
+from tests.e2e.bursts import Result, split, wait_for_result
+from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
-from tests.e2e.report import Options, Part, draw
 from tests.e2e.rig import Rig
 
 GROUP: Final = "handover"
-MAX_SILENCE: Final = 2.0
 _OTHERS: Final = "handover-others"
 _SIZE_GI: Final = 10
 # Of a node, as in most clusters; a few stay free.
@@ -37,14 +32,9 @@ _MAX_PODS: Final = 100
 _SETTLE_SECONDS: Final = 300.0
 # Two clusters on two processors may take a minute to create the pods alone.
 _OFFERS_SECONDS: Final = 240.0
-# The extender's own periods: an API server that is busy with 400 pods may take seconds for a call.
-_DEFAULT_LEASE: Final = ("--lease-duration", "15", "--renew-deadline", "10", "--retry-period", "2")
 # With ten workers, attaching 120 volumes is what takes longest.
 FAST_ATTACHER: Final = {"attach_workers": 10_000}
-# So that Longhorn is not what takes longest with 400 pods.
-_FAST: Final = {"workers": 16, "status_period": 5, "capacity_period": 10, **FAST_ATTACHER}
 _POLL: Final = 0.02
-_REPETITIONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +42,7 @@ class Load:
     """Pods that fill the nodes, and pods without volumes before them."""
 
     nodes: Mapping[str, int]  # how many of the pods fit on each node
-    claims: int = 2  # the number of claims of each pod
-    others: int = 0  # pods without volumes, whose Bindings keep kube-scheduler's client busy
+    others: int  # pods without volumes, whose Bindings keep kube-scheduler's client busy
 
     @property
     def pods(self) -> int:
@@ -61,14 +50,12 @@ class Load:
 
     def add_nodes(self, rig: Rig) -> None:
         """Adds nodes for the pods that fill them, and for others. Each of the former has one disk."""
-        rig.add_nodes(GROUP, {name: [f"{_SIZE_GI * count * self.claims}Gi"] for name, count in self.nodes.items()})
-        if self.others:
-            count = -(-self.others // _MAX_PODS)
-            rig.add_nodes(_OTHERS, {f"{_OTHERS}-{number}": ["1Gi"] for number in range(1, count + 1)})
+        rig.add_nodes(GROUP, {name: [f"{2 * _SIZE_GI * count}Gi"] for name, count in self.nodes.items()})
+        rig.add_nodes(_OTHERS, {f"{_OTHERS}-{number}": ["1Gi"] for number in range(self.others // _MAX_PODS)})
 
     def create(self, rig: Rig) -> None:
         """Creates all pods, those with volumes last, while kube-scheduler stands still. So it finds all of them at once."""
-        workload = Workload(app=GROUP, group=GROUP, volumes=[Volume(f"{_SIZE_GI}Gi")] * self.claims)
+        workload = Workload(app=GROUP, group=GROUP, volumes=[Volume(f"{_SIZE_GI}Gi")] * 2)
         others = Workload(app=_OTHERS, group=_OTHERS, volumes=(), asks=False)
         claims, pods = split(entry for number in range(self.pods) for entry in workload.loose(number))
         rig.post(claims)
@@ -81,13 +68,7 @@ class Load:
             scheduler.resume()
 
 
-def _uneven_nodes(small: int, large: int) -> dict[str, int]:
-    sizes = itertools.chain(itertools.repeat(5, small), itertools.repeat(20, large))
-    return {f"handover-{number:02d}": size for number, size in enumerate(sizes, start=1)}
-
-
-SHORT: Final = Load(nodes=_uneven_nodes(4, 2), others=800)
-BURST: Final = Load(nodes=_uneven_nodes(20, 15), claims=1)
+SHORT: Final = Load(nodes={f"handover-{number}": 5 if number <= 4 else 20 for number in range(1, 7)}, others=800)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +78,6 @@ class HandOver:
     result: Result  # where pods and replicas are at the end
     open_offers: Sequence[int]  # the number of offers that each ending leader had
     longest_silence: float  # the longest time in which no candidate answered, in seconds
-    longest_service_gap: float  # the longest time in which the Service led to no candidate that answered
     two_leaders: int  # how often two candidates answered at once
     full: bool  # whether every node has the pods that fit
 
@@ -112,7 +92,7 @@ def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOv
     """Creates the pods, and ends leaders while they are placed. It waits until all pods run. `end_leaders` returns the
     number of offers that each of them had.
     """
-    with LeaderMonitor(rig) as monitor, ServiceMonitor(rig) as service, PlacementAudit(rig) as audit:
+    with LeaderMonitor(rig) as monitor, PlacementAudit(rig) as audit:
         creating = threading.Thread(target=load.create, args=(rig,))
         creating.start()
         offers = end_leaders(rig)
@@ -122,7 +102,6 @@ def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOv
         result,
         offers,
         monitor.longest_silence,
-        service.longest_gap,
         len(monitor.double_answers),
         result.per_node == dict(load.nodes),
     )
@@ -198,81 +177,3 @@ def _count_offers(rig: Rig, leader: str) -> int:
 
 def remove(rig: Rig) -> None:
     rig.remove(GROUP, _OTHERS)
-
-
-@dataclass(frozen=True)
-class Ending:
-    """A way in which leaders end."""
-
-    name: str
-    end: Callable[[Rig], list[int]]
-    graceful: bool = True  # whether they hand over, so that another one answers within `MAX_SILENCE`
-
-
-ENDINGS: Final = (
-    Ending("400 pods, rolling update", lambda rig: update_candidates(rig, offers=20)),
-    Ending("400 pods, leader terminated", lambda rig: terminate_leader(rig, offers=40)),
-    Ending("400 pods, leader killed", lambda rig: kill_leader(rig, offers=40), graceful=False),
-)
-
-
-@dataclass
-class Row:
-    """All repetitions of one ending."""
-
-    ending: Ending
-    outcomes: list[HandOver] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-
-def report(folder: Path, options: Options) -> Part:
-    """Runs each ending on one rig; what has ended is written before the next one begins."""
-    rows: list[Row] = []
-    repetitions = options.repetitions or _REPETITIONS
-    with Rig(folder, candidates=2, simulator=_FAST, more_arguments=_DEFAULT_LEASE) as rig:
-        BURST.add_nodes(rig)
-        for ending in ENDINGS:
-            rows.append(Row(ending))
-            for number in range(repetitions):
-                print(f"{ending.name}, {number + 1} of {repetitions}: {_repeat(rig, rows[-1])}", file=sys.stderr)
-            options.write(_content(rows))
-    failures = [failure for row in rows for failure in row.failures]
-    return Part(failures, _content(rows), [draw(map(_columns, rows))])
-
-
-def _content(rows: Sequence[Row]) -> list[object]:
-    return [asdict(outcome) for row in rows for outcome in row.outcomes]
-
-
-def _repeat(rig: Rig, row: Row) -> str:
-    """Runs one repetition; returns what happened as one line."""
-    try:
-        outcome = run(rig, BURST, row.ending.end)
-    except (AssertionError, CoreError) as error:
-        row.failures.append(f"{row.ending.name}: {str(error)[:300]}")
-        return row.failures[-1]
-    finally:
-        remove(rig)
-        rig.restore_candidates()
-    row.outcomes.append(outcome)
-    if outcome.wrong:
-        row.failures.append(f"{row.ending.name}: {outcome}")
-    elif row.ending.graceful and outcome.longest_silence > MAX_SILENCE:
-        row.failures.append(f"{row.ending.name}: {outcome.longest_silence:.1f} s without an answer")
-    return (
-        f"{outcome.wrong} wrong, offers {outcome.open_offers}, {outcome.longest_silence:.1f} s without an answer, "
-        f"{outcome.longest_service_gap:.1f} s by the Service, ready in {outcome.result.seconds} s"
-    )
-
-
-def _columns(row: Row) -> dict[str, object]:
-    return {
-        "ending": row.ending.name,
-        "runs": len(row.outcomes),
-        "open offers of the ending leaders": ", ".join(
-            str(count) for outcome in row.outcomes for count in outcome.open_offers
-        ),
-        **columns([outcome.result for outcome in row.outcomes]),
-        "s without an answer: longest": f"{max((each.longest_silence for each in row.outcomes), default=0):.2f}",
-        "s the Service led nowhere: longest": f"{max((each.longest_service_gap for each in row.outcomes), default=0):.2f}",
-    }

@@ -22,7 +22,6 @@ from scheduler_core.model import longhorn
 from scheduler_core.values import replace
 from tests.e2e.bursts import Outcome, settled_burst
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
-from tests.e2e.placement_latency import PlacementLatency
 from tests.e2e.report import Options, Part, draw
 from tests.e2e.rig import Rig
 
@@ -133,12 +132,10 @@ def report(folder: Path, options: Options) -> Part:
     outcomes: dict[GuardMode, list[Outcome]] = {}
     for guard in dict.fromkeys((WITHOUT, options.guard)):
         arguments = ("--packing", Packing.EXACT)
-        with Rig(folder / guard, more_arguments=arguments, audit=True, placement_guard=guard) as rig:
+        with Rig(folder / guard, more_arguments=arguments, placement_guard=guard) as rig:
             for seed in range(1, (options.repetitions or _BURSTS) + 1):
                 outcomes.setdefault(guard, []).append(run_once(rig, seed))
                 print(f"harsh burst, guard {guard}: {outcomes[guard][-1]}", file=sys.stderr)
-            latency = PlacementLatency.of(rig.cluster.audit_events(), rig.cluster.api.text("/metrics"))
-            print(f"harsh burst, guard {guard}: {latency}", file=sys.stderr)
     rows = [
         {
             "harsh burst": f"guard: {guard}",

@@ -15,7 +15,6 @@ _FILTER: Final = "filter"
 _OFFERED: Final = "offered"
 _OFFER: Final = "offer"
 _NARROWED: Final = "narrowed"
-_PLACEMENT: Final = "placement"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,8 +49,6 @@ class Journal:
 
     def __init__(self, logs: Path, candidates: Iterable[str]) -> None:
         lines = [entry for name in candidates for entry in _lines(logs / f"{name}.log")]
-        # Milliseconds of the placement guard's reviews.
-        self.reviews = sorted(float(entry["ms"]) for entry in lines if entry["event"] == _PLACEMENT)
         self.calls = sorted(
             (_filter_call(entry) for entry in lines if entry["event"] == _FILTER and entry.get("uid")),
             key=lambda call: call.at,

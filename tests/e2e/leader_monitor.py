@@ -1,4 +1,4 @@
-"""Monitors the candidates: two that answer at once are two leaders. And the Service, which leads to one that answers."""
+"""Monitors the candidates: two that answer at once are two leaders."""
 
 import http.client
 import json
@@ -6,7 +6,7 @@ import time
 from typing import Final
 from urllib.parse import urlsplit
 
-from devcluster.http_check import http_request, is_filtered
+from devcluster.http_check import is_filtered
 from tests.e2e.repeated import Repeated
 from tests.e2e.rig import Rig
 
@@ -61,25 +61,3 @@ class LeaderMonitor(Repeated):
             self.silent_since = None
         elif not answering and self.silent_since is None:
             self.silent_since = now
-
-
-class ServiceMonitor(Repeated):
-    """Asks the address that kube-scheduler has, while entered."""
-
-    def __init__(self, rig: Rig) -> None:
-        super().__init__(self._ask, lambda: _PAUSE)
-        self.longest_gap = 0.0  # the longest time without an answer, in seconds
-        self._url = f"http://{rig.address}/filter"
-        self._answered = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._note(time.monotonic())
-
-    def _ask(self) -> None:
-        if is_filtered(*http_request(self._url, PROBE, 1)):
-            self._note(time.monotonic())
-
-    def _note(self, now: float) -> None:
-        self.longest_gap = max(self.longest_gap, now - self._answered)
-        self._answered = now

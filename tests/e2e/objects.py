@@ -175,8 +175,7 @@ def statefulset(  # what the test plan varies
     claims: int = 1,
     size: str = "100Gi",
     asks: bool = True,
-    parallel: bool = True,
 ) -> Object:
     """A StatefulSet of the test plan; `asks` requests the extended resource."""
-    workload = Workload(app=app, group=group, volumes=[Volume(size, storage_class)] * claims, asks=asks)
-    return workload.statefulset(replicas, parallel=parallel)
+    volumes = [Volume(size, storage_class)] * claims
+    return Workload(app=app, group=group, volumes=volumes, asks=asks).statefulset(replicas)

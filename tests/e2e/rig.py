@@ -47,7 +47,7 @@ _Value = TypeVar("_Value")
 class Rig:
     """One stack, which entering it starts, and a test's calls to it.
 
-    With a `shared` control plane, it borrows that; `audit` and `extra_args` have no effect then. Few tests read the audit log. An empty
+    With a `shared` control plane, it borrows that; `extra_args` has no effect then. A control plane of its own has no audit log. An empty
     `reservation` is the extender's default. `placement_guard` and `free_lease` are as in `StackOptions`.
     """
 
@@ -61,7 +61,6 @@ class Rig:
         reservation: str = "",
         simulator: Mapping[str, Any] | None = None,
         more_arguments: Sequence[str] = (),
-        audit: bool = False,
         extra_args: Mapping[str, Sequence[str]] | None = None,
         placement_guard: GuardMode = GuardMode.ENFORCE,
         free_lease: bool = True,
@@ -74,7 +73,7 @@ class Rig:
             create_free_lease=free_lease,
             scheduler_config=config,
             simulator=dict(simulator or {}),
-            audit=audit,
+            audit=False,
             extra_args=extra_args or {},
             placement_guard=placement_guard,
         )

@@ -40,7 +40,7 @@ from tests.e2e.disk_schedule import (
 )
 from tests.e2e.disk_schedule_examples import BAD, EXAMPLE, UUID, example_node
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
-from tests.e2e.disk_schedule_rounds import DISKS, disk_states, expansion_round, image_round, naive_rounds, replica_round
+from tests.e2e.disk_schedule_rounds import DISKS, disk_states, expansion_round, image_round, replica_round
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -131,63 +131,6 @@ def test_a_volumes_replicas_are_placed_expanded_and_released(longhorn: Longhorn)
     longhorn.until(
         "their room is free", lambda: all(not longhorn.status(uuid)["storageScheduled"] for uuid in disks.values())
     )
-
-
-def test_a_rejected_replica_moves_unless_it_has_data(longhorn: Longhorn) -> None:
-    longhorn.add_nodes({"n1": 50, "n2": 100})
-    for name, healthy in (("new", False), ("old", True)):
-        longhorn.create(replica(f"{name}-r", name, 60, "n1", healthy=healthy))
-        longhorn.create(builders.volume(name, 60, locality="disabled"))
-    longhorn.start("one", *FAST)
-    longhorn.wait_allocated("new")
-    assert longhorn.get(LONGHORN_REPLICAS, "new-r")["spec"]["diskID"] == "n2-disk-1"
-    longhorn.until("the old one is reported", lambda: longhorn.reason("old") == "AllocationRejected")
-    assert longhorn.get(LONGHORN_REPLICAS, "old-r")["spec"]["diskID"] == "n1-disk-1"
-    remaining = {"old-r": {"state": "rejected", "scheduledSize": 0}}
-    longhorn.until("only the old one requests space", lambda: longhorn.status("n1-disk-1")["replicas"] == remaining)
-    longhorn.set_available("n1", 60)
-    longhorn.wait_allocated("old")
-
-
-def test_a_backing_images_copies_are_placed_and_released(longhorn: Longhorn) -> None:
-    """Nodes without a copy come first. Deletion releases the space on every disk."""
-    longhorn.add_nodes({"n1": 100, "n2": 50, "n3": 100})
-    longhorn.start("one", *FAST)
-    longhorn.create(image("i", 60, copies=2))
-    granted = {"i": {"state": "scheduled", "scheduledSize": 60 * GI}}
-    disks = ["n1-disk-1", "n3-disk-1"]
-    longhorn.until(
-        "two copies are granted", lambda: all(longhorn.status(uuid).get("backingImages") == granted for uuid in disks)
-    )
-    assert sorted(longhorn.get(LONGHORN_BACKING_IMAGES, "i")["spec"]["diskFileSpecMap"]) == disks
-    longhorn.delete(LONGHORN_BACKING_IMAGES, "i")
-    longhorn.until("it is gone", lambda: not longhorn.exists(LONGHORN_BACKING_IMAGES, "i"))
-    longhorn.until("its room is free", lambda: all(not longhorn.status(uuid)["storageScheduled"] for uuid in disks))
-
-
-def test_a_disk_schedule_is_deleted_with_its_disk_once_it_grants_nothing(longhorn: Longhorn) -> None:
-    """Neither a missing node nor kubectl delete loses an allocation."""
-    longhorn.add_nodes({"n1": 100, "n2": 100})
-    longhorn.create(replica("r", "none", 10, "n1", healthy=True))
-    longhorn.start("one", *FAST)
-    longhorn.until("both exist", lambda: len(longhorn.items(DISK_SCHEDULES)) == 2)
-    longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"replicas": {"r": 10 * GI}}})
-    longhorn.until("r is granted", lambda: longhorn.status("n1-disk-1").get("storageScheduled") == 10 * GI)
-    for node in ("n1", "n2"):
-        longhorn.delete(LONGHORN_NODES, node)
-    longhorn.until("the empty one is gone", lambda: not longhorn.exists(DISK_SCHEDULES, "n2-disk-1"))
-    missing = longhorn.until(
-        "the other says why it grants nothing", lambda: longhorn.schedulable("n1-disk-1").get("reason") == "NodeMissing"
-    )
-    assert missing
-    longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "n1-disk-1", "--wait=false")
-    longhorn.until(
-        "it says that it is being deleted", lambda: "is being deleted" in longhorn.schedulable("n1-disk-1")["message"]
-    )
-    assert longhorn.schedulable("n1-disk-1")["reason"] == "NodeMissing", "volumes on the disk depend on this reason"
-    assert longhorn.status("n1-disk-1")["storageScheduled"] == 10 * GI
-    longhorn.delete(LONGHORN_REPLICAS, "r")
-    longhorn.until("it is gone, too", lambda: not longhorn.exists(DISK_SCHEDULES, "n1-disk-1"))
 
 
 def test_a_disk_schedule_that_is_deleted_by_hand_gets_a_successor(longhorn: Longhorn) -> None:
@@ -450,11 +393,3 @@ def test_eight_competing_controllers_grant_no_byte_twice(longhorn: Longhorn) -> 
             assert [uuid for uuid, disk in disk_states(longhorn).items() if disk.granted] == [], (
                 "a round leaves nothing behind"
             )
-
-
-def test_without_disk_schedules_the_same_load_over_allocates_disks(longhorn: Longhorn) -> None:
-    """Eight writers trust the nodes' status, which is half a second late."""
-    longhorn.add_nodes(DISKS)
-    over = naive_rounds(longhorn)
-    print(f"Gi beyond what is available, by node: {over}")
-    assert all(over.values())

@@ -127,9 +127,7 @@ def test_a_terminated_leader_hands_over_within_two_seconds(rig: Rig, monitor: Le
 
 
 def test_a_terminated_leader_hands_its_open_offers_over(rig: Rig) -> None:
-    """Their decisions are under way; its successor knows what was offered. How soon it answers on an idle machine is in
-    the report (`make e2e-report`): here a second cluster runs on the same processors.
-    """
+    """Their decisions are under way; its successor knows what was offered."""
     outcome = hand_over.run(rig, hand_over.SHORT, lambda rig: hand_over.terminate_leader(rig, offers=_OPEN))
     assert outcome.wrong == 0, outcome
     assert outcome.longest_silence < LEASE_BOUND + CATCHING_UP

@@ -7,18 +7,12 @@ from functools import cache
 import pytest
 
 from scheduler_core.decide.decision import Packing
-from scheduler_core.decide.extender_settings import GuardMode
-from scheduler_core.values import replace
 from tests.e2e import harsh_burst
-from tests.e2e.bursts import Outcome
-from tests.e2e.harsh_burst import ENFORCE, MIN_FAILING_SHARE, STRICT, WITHOUT, HarshBurst, HarshNode
+from tests.e2e.harsh_burst import MIN_FAILING_SHARE, STRICT, WITHOUT, HarshBurst
 from tests.e2e.objects import LOCAL
 from tests.e2e.rig import Rig
 
 SEEDS = range(1, 6)
-_FINE = Outcome(seed=1, pods=8, bound=8, misplaced=0, mended=0, disks=0, overbooked=0, stuck=0, seconds=12.0)
-_WRONG = replace(_FINE, misplaced=1, mended=1, disks=1, overbooked=15)
-_WAITING = replace(_FINE, bound=7)
 
 
 burst_of = cache(HarshBurst.of)
@@ -47,32 +41,6 @@ def _packs(sizes: list[int], free: list[int]) -> bool:
         for index, room in enumerate(free)
         if room >= sizes[0]
     )
-
-
-def test_share_of_failing_orders_is_that_of_longhorn_s_choices() -> None:
-    """None fails with a claim for each disk; with smaller claims, some end on the wrong disk."""
-    chance = random.Random(1)  # noqa: S311 # repeatable, not secret
-    assert HarshNode((60, 60), ((60,), (60,))).failing_share(chance) == 0
-    assert HarshNode((60, 60), ((60,), (30, 15), (15,))).failing_share(chance) > 0
-
-
-def test_seed_gives_the_same_burst_again() -> None:
-    assert HarshBurst.of(1) == HarshBurst.of(1) != HarshBurst.of(2)
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "count"),
-    [
-        pytest.param({WITHOUT: [_FINE, _WRONG]}, 0, id="wrong without the guard"),
-        pytest.param({WITHOUT: [_FINE]}, 1, id="nothing wrong without the guard"),
-        pytest.param({WITHOUT: [_WRONG], ENFORCE: [_FINE]}, 0, id="fine with the guard"),
-        pytest.param({WITHOUT: [_WRONG], ENFORCE: [_FINE, _WRONG]}, 1, id="wrong with the guard"),
-        pytest.param({WITHOUT: [_WRONG], ENFORCE: [_WAITING]}, 1, id="a pod waits with the guard"),
-    ],
-)
-def test_report_fails_if_the_guard_makes_no_difference(outcomes: dict[GuardMode, list[Outcome]], count: int) -> None:
-    """Without the guard something has to go wrong, and with it nothing."""
-    assert len(harsh_burst.failures(outcomes)) == count
 
 
 @pytest.mark.campaign

@@ -234,16 +234,31 @@ def test_the_chart_makes_no_certificates_that_another_makes(helm: Helm, tls: Map
 @pytest.mark.parametrize(
     ("values", "steps"),
     [
-        pytest.param({}, set(), id="without TLS"),
-        pytest.param({"tls": {"enabled": True}}, {"--tls --platform", "To renew them"}, id="certificates of the chart"),
-        pytest.param({"tls": TLS}, {"--tls --platform", f"which you make like {NAME}-tls"}, id="a Secret that exists"),
+        pytest.param({}, {"scheduler-config", "askPolicy"}, id="without TLS"),
+        pytest.param(
+            {"tls": {"enabled": True}},
+            {"scheduler-config", "askPolicy", "--tls --platform", "To renew them"},
+            id="certificates of the chart",
+        ),
+        pytest.param(
+            {"tls": TLS},
+            {"scheduler-config", "askPolicy", "--tls --platform", f"which you make like {NAME}-tls"},
+            id="a Secret that exists",
+        ),
         pytest.param({"tls": {"enabled": True}, "secondScheduler": {"enabled": True}}, {"To renew them"}, id="second"),
     ],
 )
-def test_the_notes_name_the_steps_that_tls_needs(helm: Helm, values: Mapping[str, Any], steps: set[str]) -> None:
+def test_the_notes_name_the_steps_to_take(helm: Helm, values: Mapping[str, Any], steps: set[str]) -> None:
     notes = helm.run("install", RELEASE, str(CHART), "--dry-run=client", values=values).partition("NOTES:")[2]
-    every_step = {"--tls --platform", "To renew them", f"which you make like {NAME}-tls"}
+    every_step = {
+        "--tls --platform",
+        "To renew them",
+        f"which you make like {NAME}-tls",
+        "scheduler-config",
+        "askPolicy",
+    }
     assert {step for step in every_step if step in notes} == steps
+    assert "longhorn-extender doctor" in notes
 
 
 def test_every_object_has_the_labels_of_the_chart(helm: Helm) -> None:

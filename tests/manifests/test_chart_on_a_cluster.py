@@ -23,7 +23,7 @@ from devcluster.http_check import http_request
 from devcluster.polling import wait_until
 from devcluster.process import Process, log_has
 from tests.manifests.helm import RELEASE, Helm, write_secret
-from tests.manifests.load import GUARD, MANIFESTS, NAME, NAMESPACE, OFFERS
+from tests.manifests.load import GUARD, NAME, NAMESPACE, OFFERS
 from tests.worlds.elector_process import OF_A_CHART, election_flags
 from tests.worlds.service import EXTENDER
 from tests.worlds.tls import client_context, serial_shown
@@ -136,16 +136,6 @@ def names_of_owners(cluster: DevCluster, resource: resources.Resource, name: str
     return [(owner["kind"], owner["name"]) for owner in metadata.get("ownerReferences", [])]
 
 
-@pytest.mark.smoke
-def test_a_release_rolls_out_under_the_restricted_standard(cluster: DevCluster, helm: Helm) -> None:
-    notes = helm.run("install", RELEASE, str(CHART), "--wait", "--timeout", "90s")
-    selector = f"--selector=app.kubernetes.io/name={NAME}"
-    pods = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", selector, "-o", "json"))["items"]
-    assert sorted(pod["spec"]["nodeName"] for pod in pods) == NODES
-    for step in ("longhorn-extender scheduler-config", "longhorn-extender doctor", "--set askPolicy.enabled=true"):
-        assert step in notes
-
-
 def test_a_release_begins_to_enforce_without_a_restart(
     cluster: DevCluster, helm: Helm, start_extender: Callable[[], str]
 ) -> None:
@@ -252,15 +242,6 @@ def test_an_uninstallation_leaves_nothing(cluster: DevCluster, helm: Helm, start
 
 def slices(cluster: DevCluster) -> set[str]:
     return {entry["metadata"]["name"] for entry in cluster.api.get(resources.ENDPOINT_SLICES.path(NAMESPACE))["items"]}
-
-
-def test_deleting_the_kustomization_leaves_nothing(cluster: DevCluster, start_extender: Callable[[], str]) -> None:
-    cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "base"))
-    start_extender()
-    wait_until("the Service to lead to it", lambda: NAME in slices(cluster))
-    assert remains(cluster) != []
-    cluster.kubectl("delete", "-k", str(MANIFESTS / "base"))
-    wait_until("everything to be gone", lambda: remains(cluster) == [])
 
 
 DOCTOR = f"{NAME}-doctor"

@@ -4,31 +4,11 @@ import json
 
 from app.kube.cluster_cache import WATCHED
 from app.kube.resources import LONGHORN_NODES
-from app.scheduler.lifecycle import LEASE
 from scheduler_core.generic.policy import DEFAULT_POLICY, parse_policy
 from scheduler_core.generic.rule_registry import ALL_KINDS, SERVICES
-from tests.manifests.load import MANIFESTS, Permission, only, permissions
+from tests.manifests.load import MANIFESTS, only, permissions
 
 FOLDER = MANIFESTS / "generic-scheduler"
-SCHEDULING_PERMISSIONS: frozenset[Permission] = frozenset(
-    {(verb, "", kind, "") for kind in ("nodes", "services", "pods") for verb in ("list", "watch")}
-    | {("get", "", "pods", ""), ("create", "", "pods/binding", ""), ("patch", "", "pods/status", "")}
-    | {(verb, "", "events", "") for verb in ("create", "patch")}
-    | {(verb, "", "persistentvolumeclaims", "") for verb in ("get", "patch")}
-    | {("get", "storage.k8s.io", "storageclasses", "")}
-)
-ELECTION_PERMISSIONS: frozenset[Permission] = frozenset(
-    {("create", "coordination.k8s.io", "leases", "")}
-    | {(verb, "coordination.k8s.io", "leases", LEASE) for verb in ("get", "update")}
-)
-
-
-def test_the_scheduler_has_exactly_the_permissions_that_scheduling_needs() -> None:
-    """A widened permission fails here and needs a reason."""
-    for kind, expected in (("ClusterRole", SCHEDULING_PERMISSIONS), ("Role", ELECTION_PERMISSIONS)):
-        granted = permissions(only(kind, FOLDER / "access"))
-        assert frozenset(granted) == expected
-        assert len(granted) == len(expected)
 
 
 def test_longhorns_rules_read_what_the_caches_watch_and_write_nothing() -> None:

@@ -11,7 +11,6 @@ import pytest
 from app.cli.commands import load_command
 from app.cli.options import request_limits
 from app.extender.installation_reader import PERMISSIONS
-from app.extender.offer_store import CONFIG_MAP
 from app.kube.cluster_cache import WATCHED
 from app.settings import PEAK_FACTOR
 from scheduler_core.convert.generic import NUDGE_ANNOTATION
@@ -19,35 +18,19 @@ from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from scheduler_core.model.quantity import parse_bytes
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,
-    CONFIGS,
     MANIFESTS,
     NAME,
     NAMESPACE_PERMISSIONS,
-    OFFERS,
     OWN_OBJECTS,
-    ROOT,
     Permission,
-    assert_restricted,
     documents,
     flags_of,
     only,
     permissions,
 )
 
-FILES = [*sorted(MANIFESTS.rglob("*.yaml")), *sorted(CONFIGS.rglob("*.yaml")), ROOT / "compose.yaml"]
 (CONTAINER,) = only("Deployment")["spec"]["template"]["spec"]["containers"]
-# Every program's folder, with the name of its Deployment.
-PROGRAMS = {
-    "base": NAME,
-    "overlays/second-scheduler": "longhorn-scheduler",
-    "generic-scheduler": "longhorn-generic-scheduler",
-}
 BY_THE_EXTENDER = f"request.userInfo.username.matches('^system:serviceaccount:[^:]+:{NAME}$')"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_file_has_yaml_documents(path: Path) -> None:
-    assert documents(path)
 
 
 @pytest.mark.parametrize("directory", sorted(path.parent for path in MANIFESTS.rglob("kustomization.yaml")), ids=str)
@@ -82,11 +65,6 @@ def test_only_watched_kinds_and_the_settings_may_be_read() -> None:
     assert readable == watched
 
 
-def test_what_may_be_written_without_a_name_is_created() -> None:
-    """RBAC cannot restrict create to a name."""
-    assert {verb for verb, *_, name in NAMESPACE_PERMISSIONS if not name} == {"get", "list", "watch", "create"}
-
-
 def admission_policy(name: str) -> Any:
     """The rules of a policy about the extender's account, which a binding enforces."""
     spec = only("ValidatingAdmissionPolicy", name=name)["spec"]
@@ -118,23 +96,6 @@ def test_every_write_in_the_cluster_is_a_patch_which_an_admission_policy_checks(
     assert only("ValidatingAdmissionPolicy", name=NAME)["spec"]["matchConstraints"] == {
         "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}]
     }
-
-
-def test_the_record_of_offers_is_empty() -> None:
-    """Applying the manifests again must not remove what the leader wrote."""
-    assert only("ConfigMap", name=OFFERS).keys() == {"apiVersion", "kind", "metadata"}
-    assert OFFERS == CONFIG_MAP
-
-
-@pytest.mark.parametrize("folder", PROGRAMS)
-def test_pods_meet_the_restricted_pod_security_standard_and_write_to_no_file(folder: str) -> None:
-    spec = only("Deployment", MANIFESTS / folder, name=PROGRAMS[folder])["spec"]["template"]["spec"]
-    assert_restricted(spec)
-    assert spec["securityContext"]["runAsUser"] == spec["securityContext"]["runAsGroup"] == 65532
-    (container,) = spec["containers"]
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert len(container["securityContext"]) == 3
-    assert all(set(volume) == {"name", "configMap"} for volume in spec.get("volumes", ()))
 
 
 def test_the_program_accepts_the_command_line() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from tests.manifests.kustomize import documented_kustomization
-from tests.manifests.load import CONFIGS, MANIFESTS, NAMESPACE, documents, only, permissions
+from tests.manifests.load import CONFIGS, MANIFESTS, NAMESPACE, documents
 
 FOLDER = MANIFESTS / "overlays/second-scheduler"
 SCHEDULER = "longhorn-scheduler"
@@ -25,27 +25,6 @@ def test_its_configuration_is_the_recommended_one_with_a_lease_and_a_name_of_its
     assert config["leaderElection"] == {**recommended["leaderElection"], **lease}
     connection = {key: value for key, value in recommended["clientConnection"].items() if key != "kubeconfig"}
     assert config == {**recommended, "clientConnection": connection, "leaderElection": config["leaderElection"]}
-
-
-def test_its_role_is_for_its_own_lease_alone() -> None:
-    """RBAC cannot restrict create to a name; the cluster's own role is for a Lease named kube-scheduler only."""
-    role = only("Role", FOLDER / "access")
-    lease = configuration()["leaderElection"]
-    assert role["metadata"]["namespace"] == lease["resourceNamespace"]
-    assert sorted(permissions(role)) == [
-        ("create", "coordination.k8s.io", "leases", ""),
-        ("get", "coordination.k8s.io", "leases", lease["resourceName"]),
-        ("update", "coordination.k8s.io", "leases", lease["resourceName"]),
-    ]
-
-
-def test_its_lease_is_deleted_with_it() -> None:
-    """kube-scheduler would create it, and no uninstallation would remove it. Applying it again must not take it from its holder."""
-    lease = only("Lease", FOLDER / "access")
-    assert lease.keys() == {"apiVersion", "kind", "metadata"}
-    election = configuration()["leaderElection"]
-    wanted = (election["resourceName"], election["resourceNamespace"])
-    assert (lease["metadata"]["name"], lease["metadata"]["namespace"]) == wanted
 
 
 def test_the_guides_kustomization_names_the_overlay_and_sets_the_version() -> None:

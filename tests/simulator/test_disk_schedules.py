@@ -7,7 +7,6 @@ import msgspec
 
 from app.kube.resources import (
     CLAIMS,
-    DISK_SCHEDULES,
     LONGHORN_BACKING_IMAGES,
     LONGHORN_NAMESPACE,
     LONGHORN_VOLUMES,
@@ -58,26 +57,6 @@ async def test_a_replica_starts_once_its_disk_grants_its_size() -> None:
     assert world.attachment("v")["attached"] is True
     assert world.volume("v").robustness == "healthy"
     assert report(world.controllers, ready=True)["ungranted"] == []
-
-
-async def test_a_rejected_replica_starts_on_the_next_disk_that_grants_it() -> None:
-    """Another request takes the space between the placement and the decision."""
-    world, disks = await start_world("30Gi", "30Gi")
-    for name in ("u", "v"):
-        await world.add_volume(name, 20, DISABLED)
-    await world.settle()
-    await disks.ask()
-    [replica_of_u] = world.replicas("u")
-    [replica_of_v] = world.replicas("v")
-    full_disk = replica_of_v.model.disk_id
-    await world.patch(DISK_SCHEDULES, full_disk, spec={"replicas": {"another": 15 * GIB}})
-    await disks.answer()
-    assert disks.schedules[full_disk].status.replicas[replica_of_v.name] == Allocation(AllocationState.REJECTED, 0)
-    await world.settle(world.attach("v", "a"))
-    assert not world.attachment("v").get("attached")
-    await disks.settle(world.delete_volume("u"))
-    assert world.replicas("v")[0].model.disk_id == replica_of_u.model.disk_id
-    assert world.attachment("v")["attached"] is True
 
 
 async def test_an_engine_starts_once_all_its_placed_replicas_are_granted() -> None:
@@ -160,23 +139,6 @@ async def test_an_expansion_waits_until_every_disk_grants_it() -> None:
     assert sizes_of(world) == (20, [20, 20], 20, 20)
 
 
-async def test_an_expansion_that_one_disk_rejects_changes_nothing() -> None:
-    """The other disk's grant is given back, although Longhorn's own rule allows both."""
-    world, disks = await grow_claim("50Gi", "50Gi", gib=20, replicas=2)
-    full_disk = world.disk("b").uuid
-    await world.patch(DISK_SCHEDULES, full_disk, spec={"replicas": {"another": 35 * GIB}})
-    await disks.answer()
-    for _ in range(5):
-        for run_controllers in (disks.ask, disks.answer, world.settle):
-            await run_controllers()
-    assert sizes_of(world) == (20, [10, 10], 10, 10)
-    assert disks.of("a").status.storage_scheduled == 10 * GIB
-    condition = next(
-        each for each in world.store.volumes.objects["v"].status["conditions"] if each["type"] == "DiskAllocation"
-    )
-    assert condition["reason"] == "ExpansionRejected"
-
-
 async def test_writes_stay_within_the_grant_and_reduce_the_available_space() -> None:
     world, disks = await grow_claim("50Gi", gib=30, replicas=1)
     await world.settle(world.write("v", 25))
@@ -245,15 +207,3 @@ async def test_a_backing_image_is_copied_once_the_disk_grants_it() -> None:
     assert world.attachment("v")["attached"] is True
     assert disks.of("a").status.backing_images == {"i": Allocation(AllocationState.SCHEDULED, 3 * GIB)}
     assert available_gib(world, "a") == 47
-
-
-async def test_no_disk_grants_more_than_is_available() -> None:
-    world, disks = await start_world("50Gi", "50Gi")
-    for number in range(10):
-        await world.add_volume(f"v{number}", 20, DISABLED)
-    for _ in range(12):
-        for run_controllers in (world.settle, disks.ask, disks.answer):
-            await run_controllers()
-    assert sum(len(world.places(f"v{number}")) for number in range(10)) == 4
-    for schedule in disks.schedules.values():
-        assert schedule.status.storage_scheduled == 40 * GIB

@@ -13,13 +13,10 @@ from app.kube.resources import (
     CLAIMS,
     LONGHORN_NAMESPACE,
     LONGHORN_NODES,
-    LONGHORN_REPLICAS,
     LONGHORN_VOLUMES,
-    PERSISTENT_VOLUMES,
 )
 from devcluster.errors import KubectlError
 from tests.control_plane import ControlPlane
-from tests.worlds.simulator import reported
 from tests.worlds.simulator_cluster import Rig, Scene, claim, pod, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -60,18 +57,6 @@ def test_best_effort_replica_goes_elsewhere_from_a_full_node(scene: Scene) -> No
     until("it is counted", lambda: _misplaced_pods(scene.rig) == [(f"{scene.name}/late", home)])
 
 
-def test_strict_local_pod_is_stuck_until_space_is_freed(scene: Scene) -> None:
-    home, _ = scene.add_nodes("10Gi", "40Gi")
-    _fill(scene, home, "longhorn-strict")
-    scene.add_provisioned("second", "6Gi", "longhorn-strict", home)
-    scene.force_pod("late", home, "second")
-    until("stuck", lambda: "un-schedulable replicas" in _stuck_reason(scene))
-    assert not scene.running("late")
-    scene.rig.cluster.kubectl("delete", "pod/early", "pvc/first", "-n", scene.name, "--wait=false")
-    until("it runs", lambda: scene.running("late"))
-    assert scene.replica_nodes("second") == [home]
-
-
 def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> None:
     home, other = scene.add_nodes("20Gi", "20Gi")
     scene.start("5Gi", home, "longhorn-strict", "first")
@@ -79,20 +64,6 @@ def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> 
     scene.force_pod("forced", other, "data")
     until("stuck", lambda: f"its replica is on node {home}" in _stuck_reason(scene))
     assert not scene.running("forced")
-
-
-def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
-    [home] = scene.add_nodes("20Gi")
-    scene.start("5Gi", home, "longhorn-retain")
-    handle = _handle(scene)
-    scene.rig.cluster.kubectl("delete", "pod/app", "pvc/data", "-n", scene.name, "--wait=false")
-    until("released", lambda: _phase(scene.rig, handle) == "Released")
-    until("detached", lambda: _volume(scene.rig, handle)["status"]["state"] == "detached")
-    assert [
-        each["spec"]["nodeID"] for each in scene.rig.list(LONGHORN_REPLICAS) if each["spec"]["volumeName"] == handle
-    ] == [home]
-    scene.rig.cluster.kubectl("delete", f"pv/{handle}", "--wait=false")
-    scene.rig.cluster.kubectl("delete", f"lhv/{handle}", "-n", "longhorn-system", "--wait=false")
 
 
 def test_settings_unknown_to_longhorn_are_refused(rig: Rig) -> None:
@@ -149,26 +120,6 @@ def test_killed_simulator_resumes_its_work(scene: Scene) -> None:
     assert [len(scene.replicas(f"data-{name}")) for name in names] == [1] * 6
     claims = {each["spec"]["volumeName"] for each in scene.rig.list(CLAIMS, scene.name)}
     assert len([each for each in scene.rig.list(LONGHORN_VOLUMES) if each["metadata"]["name"] in claims]) == 6
-
-
-def test_failed_replica_is_reused_when_its_node_returns(scene: Scene) -> None:
-    homes = scene.add_nodes("20Gi", "20Gi", "20Gi")
-    scene.start("5Gi", homes[0], "longhorn")
-    before = {each["metadata"]["name"] for each in scene.replicas("data")}
-    scene.rig.cluster.kubectl("annotate", "node", homes[2], "simulator/down=true")
-    until("degraded", lambda: _robustness(scene) == "degraded")
-    scene.rig.cluster.kubectl("annotate", "node", homes[2], "simulator/down-")
-    until("healthy", lambda: _robustness(scene) == "healthy")
-    assert {each["metadata"]["name"] for each in scene.replicas("data")} == before
-
-
-def test_written_data_reduces_the_available_space(scene: Scene) -> None:
-    [home] = scene.add_nodes("20Gi")
-    scene.add_claim("data", "5Gi", **{"simulator/write": "3Gi"})
-    scene.add_pod("app", "data", node=home)
-    until("written", lambda: _disk(scene, home)["storageAvailable"] == reported(17))
-    until("scheduled", lambda: _disk(scene, home)["storageScheduled"] == 5 * 2**30)
-    assert _disk(scene, home)["storageAvailable"] == reported(17)
 
 
 def test_grown_claim_grows_its_volume(scene: Scene) -> None:
@@ -236,26 +187,6 @@ def _stuck_reason(scene: Scene) -> str:
 def _volume_names(rig: Rig) -> set[str]:
     """The Longhorn volumes; those of earlier scenes may still be in deletion."""
     return {each["metadata"]["name"] for each in rig.list(LONGHORN_VOLUMES)}
-
-
-def _handle(scene: Scene) -> str:
-    return str(scene.rig.list(CLAIMS, scene.name)[0]["spec"]["volumeName"])
-
-
-def _phase(rig: Rig, name: str) -> str:
-    persistent_volume = rig.find(PERSISTENT_VOLUMES, name)
-    return str(persistent_volume["status"]["phase"]) if persistent_volume is not None else ""
-
-
-def _volume(rig: Rig, name: str) -> dict[str, Any]:
-    volume = rig.find(LONGHORN_VOLUMES, name)
-    assert volume is not None
-    return volume
-
-
-def _robustness(scene: Scene) -> str:
-    volume = scene.volume("data")
-    return str(volume["status"].get("robustness")) if volume else ""
 
 
 def _capacity(scene: Scene) -> str:

@@ -53,15 +53,12 @@ async def test_new_volume_without_locality_is_placed_at_creation() -> None:
     assert world.volume("v").state == "detached"
 
 
-async def test_local_volume_waits_for_its_attachment() -> None:
+async def test_local_volume_waits_for_its_attachment_and_gets_a_local_replica() -> None:
     world = await start_volume("50Gi", "50Gi")
     assert world.places("v") == []
     assert len(world.replicas("v")) == 1
     assert world.condition("v")["status"] == "True"
-
-
-async def test_attached_local_volume_gets_a_local_replica() -> None:
-    world = await start_volume("50Gi", "50Gi", node="b")
+    await world.settle(world.attach("v", "b"))
     assert world.places("v") == ["b"]
     assert world.attachment("v")["attached"] is True
     assert world.volume("v").robustness == "healthy"
@@ -109,16 +106,11 @@ async def test_strict_local_without_room_is_refused_with_longhorns_reason() -> N
 
 
 async def test_volume_too_large_for_every_disk_gets_no_replica_objects() -> None:
-    world = await start_volume("10Gi", gib=20, locality=DISABLED, replicas=2)
+    world = await start_volume("10Gi", gib=20, locality=DISABLED, replicas=2, node="a")
     assert world.replicas("v") == []
+    assert (world.attachment("v")["attached"], world.volume("v").node_id) == (False, "")
     message = world.condition("v")["message"]
     assert message == "precheck new replica failed: insufficient storage"
-
-
-async def test_unplaceable_volume_is_not_attached() -> None:
-    world = await start_volume("10Gi", gib=20, locality=DISABLED, node="a")
-    assert world.attachment("v")["attached"] is False
-    assert world.volume("v").node_id == ""
 
 
 async def test_volume_with_fewer_replicas_than_wanted_is_degraded() -> None:
@@ -134,12 +126,16 @@ async def test_second_attachment_on_another_node_is_refused() -> None:
     assert second["attachError"]["message"] == "volume v is already attached to node a, cannot attach it to node b"
 
 
-async def test_detached_volume_keeps_a_stopped_replica() -> None:
+async def test_detached_volume_keeps_a_stopped_replica_until_it_is_deleted() -> None:
     world = await start_volume("50Gi", "50Gi", node="a")
     await world.settle(world.detach("v"))
     assert world.store.attachments_by_volume.get("v") == []
     assert (world.volume("v").state, world.volume("v").current_node_id) == ("detached", "")
     assert [each.model.current_state for each in world.replicas("v")] == ["stopped"]
+    await world.settle(world.delete_volume("v"))
+    assert [each["metadata"]["name"] for each in world.api.freed if "volumeName" in each.get("spec", {})]
+    assert world.store.volumes.objects == {}
+    assert world.disk("a").storage_scheduled == 0
 
 
 async def test_lost_replica_is_replaced_after_the_replenishment_wait() -> None:
@@ -218,15 +214,6 @@ async def test_written_data_stays_within_the_volume() -> None:
     await world.settle(world.write("v", 12), world.attach("v", "a"))
     assert world.volume("v").actual_size == 10 * GIB
     assert world.disk("a").storage_available == reported(40)
-
-
-async def test_deleted_volume_deletes_its_replicas() -> None:
-    world = await start_volume("50Gi", "50Gi", node="a")
-    await world.settle(world.detach("v"))
-    await world.settle(world.delete_volume("v"))
-    assert [each["metadata"]["name"] for each in world.api.freed if "volumeName" in each.get("spec", {})]
-    assert world.store.volumes.objects == {}
-    assert world.disk("a").storage_scheduled == 0
 
 
 async def test_space_is_taken_until_the_replica_object_is_gone() -> None:

@@ -20,7 +20,6 @@ IN_PROCESS: Final = ElectionTiming(lease_duration=3.0, renew_deadline=2.0, retry
 ON_A_CLUSTER: Final = ElectionTiming(lease_duration=4.0, renew_deadline=3.0, retry_period=0.5)
 OF_A_CHART: Final = ElectionTiming(lease_duration=2.0, renew_deadline=1.5, retry_period=0.3)
 # No change of the leader by chance.
-OF_A_BENCHMARK: Final = ElectionTiming(lease_duration=60.0, renew_deadline=50.0, retry_period=2.0)
 
 
 def election_flags(timing: ElectionTiming) -> tuple[str, ...]:

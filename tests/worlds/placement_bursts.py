@@ -55,7 +55,7 @@ _PUBLISHING: Final = (0.1, 0.11)
 _PLACEMENT: Final = (0.005, 1.8)
 _WEBHOOK: Final = (0.002, 0.01)
 _STATUS: Final = (0.36, 2.0)
-# At most this much free space for each byte of the pod; tests/bench/orders.py draws the like.
+# At most this much free space for each byte of the pod.
 _MOST_FREE: Final = 1.4
 # Longer than status and watches together.
 _QUIET_SECONDS: Final = 5.0
