@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from app.evaluator import Evaluator, no_contenders
 from app.extender.metrics import Metrics
-from app.extender.nudger import MAX_DECISIONS, MAX_REMEMBERED, TURN_INTERVAL, Nudger, RefusedPods, write_nudge
+from app.extender.nudger import MAX_DECISIONS, MAX_REMEMBERED, TURN_INTERVAL, Nudger, write_nudge
 from app.extender.offers import Offers
 from app.kube.client import ApiError
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
@@ -37,6 +37,7 @@ class CountingEvaluator(Evaluator):
     def __init__(self, cache: FakeStateSource) -> None:
         super().__init__(cache, FilterOptions())
         self.evaluated: list[str] = []
+        self.candidates: list[Sequence[str]] = []
         self.after_filter: Callable[[], None] | None = None  # called after every evaluation
 
     async def decide(
@@ -44,6 +45,7 @@ class CountingEvaluator(Evaluator):
     ) -> Decision:
         """Records the pod, and evaluates it."""
         self.evaluated.append(pod.name)
+        self.candidates.append(candidates)
         decision = await super().decide(pod, candidates, contenders)
         if self.after_filter is not None:
             self.after_filter()
@@ -611,12 +613,15 @@ async def test_a_bounded_number_of_pods_is_remembered_those_refused_first() -> N
     assert "late" in world.remembered
 
 
-def test_equal_candidate_lists_are_stored_once() -> None:
-    refused_pods = RefusedPods()
-    for number in range(MAX_REMEMBERED):
-        refused_pods.remember(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES), 0.0)
-    assert len(refused_pods) == MAX_REMEMBERED
-    assert len({id(refusal.candidates) for refusal in refused_pods.oldest_first()}) == 1
+@virtually
+async def test_equal_candidate_lists_are_stored_once() -> None:
+    world = World()
+    async with world.running():
+        for number in range(3):
+            world.create_and_refuse(number, size=60 + number)
+        await asyncio.sleep(1)
+    assert len(world.evaluator.candidates) == 3
+    assert len(set(map(id, world.evaluator.candidates))) == 1
 
 
 @virtually
