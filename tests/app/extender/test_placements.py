@@ -11,17 +11,13 @@ from structlog.testing import capture_logs
 from structlog.types import EventDict
 
 from app.evaluator import Evaluator
-from app.extender import placements
 from app.extender.metrics import Metrics, Outstanding
 from app.extender.placements import INTERVAL, MAX_PLACEMENT_SECONDS, Placements
 from app.runtime.probes import PREFIX
-from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.model.kube import Pod
 from scheduler_core.monitor.overbooking_monitor import SETTLE_TIME, OverbookingReport
 from scheduler_core.monitor.placement_monitor import STUCK_AFTER, Misplaced, PlacementReport
-from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from tests import builders as make
 from tests.worlds.decision_runners import LaterRunner
 from tests.worlds.state_source import FakeStateSource
@@ -408,29 +404,6 @@ async def test_rounds_that_take_long_leave_most_of_the_time_to_decisions() -> No
             await asyncio.sleep(0.25)
         assert world.placements.followed == 1
     assert 5 <= len(spent) <= 12
-
-
-@virtually
-async def test_a_pod_is_checked_only_when_something_has_changed_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks: list[str] = []
-
-    def note_check(pod: Pod, node: str, view: View, *, require_best_effort: bool) -> tuple[str, ...]:
-        checks.append(pod.name)
-        return unlisted_volumes(pod, node, view, require_best_effort=require_best_effort)
-
-    monkeypatch.setattr(placements, "unlisted_volumes", note_check)
-
-    async with leading() as world:
-        for number, node in enumerate("ab"):
-            world.bind(number, node)
-            world.decide(number, node)
-        await asyncio.sleep(INTERVAL)
-        checks.clear()
-        await asyncio.sleep(60)
-        assert checks == []
-        world.place(0, "a")
-        await asyncio.sleep(INTERVAL)
-        assert checks == ["db-0"]
 
 
 @virtually
