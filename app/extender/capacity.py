@@ -88,7 +88,12 @@ class NodeLosses:
         while True:
             await self._leads.wait()
             snapshot = self._read().view.snapshot
-            if self._predicted is None or not _has_same_objects(self._predicted, snapshot):
+            before = self._predicted
+            # What did not change is shared by two versions.
+            unchanged = before is not None and all(
+                getattr(before, name) is getattr(snapshot, name) for name in Snapshot.__struct_fields__
+            )
+            if not unchanged:
                 self._predicted = snapshot
                 self._round = asyncio.create_task(self._predict_all(snapshot), name="node losses")
                 try:
@@ -139,11 +144,6 @@ def _fullness(snapshot: Snapshot, name: str) -> float:
     disks = node.disks if node is not None else ()
     size = sum(disk.storage_maximum - disk.storage_reserved for disk in disks)
     return sum(disk.storage_scheduled for disk in disks) / size if size > 0 else 0.0
-
-
-def _has_same_objects(first: Snapshot, second: Snapshot) -> bool:
-    """Whether two versions have the very same objects; what did not change is shared."""
-    return all(getattr(first, name) is getattr(second, name) for name in Snapshot.__struct_fields__)
 
 
 _DISK_LABELS: Final = ("node", "disk")
