@@ -162,7 +162,11 @@ class Offers:
             await self._wait_for_outcome(remaining)
             await check_caller(hung_up)
         if answer.number:
-            await self._withdraw_without_caller(pod, answer.number, hung_up)
+            try:
+                await check_caller(hung_up)
+            except BaseException:
+                self._apply(outstanding_offer.Withdrawn(pod.uid, answer.number))
+                raise
         # Without candidates, no change of Longhorn's objects can help the pod. While refusals are only observed, no pod is refused.
         refused = bool(candidates) and not answer.decision.fits and not self._settings().observes
         if self._nudger is not None and refused:
@@ -188,13 +192,6 @@ class Offers:
                 self._start_watching(pod)
         return decision
 
-    async def _withdraw_without_caller(self, pod: Pod, number: int, hung_up: HungUp) -> None:
-        try:
-            await check_caller(hung_up)
-        except BaseException:
-            self._apply(outstanding_offer.Withdrawn(pod.uid, number))
-            raise
-
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Restores the previous leader's offers; what it decided is demand. If the record may lack some offers, returns
         once the decision about every pod is visible, or `SETTLE_TIMEOUT` after the leader's last answer.
@@ -203,8 +200,19 @@ class Offers:
             if record is not None:
                 await self._restore(record, undisturbed)
             if record is None or not (record.head.final and record.head.complete):
-                await self._wait_for_decisions(undisturbed)
-            await self._fill_contention()
+                until = self._clock() + SETTLE_TIMEOUT - undisturbed
+                undecided = offered_nodes.undecided_pods(self._cache.state().view)
+                while undecided and self._clock() < until:
+                    await asyncio.sleep(min(_RECHECK_INTERVAL, until - self._clock()))
+                    undecided &= offered_nodes.undecided_pods(self._cache.state().view)
+            contenders = self.contenders()
+            if isinstance(contenders, Competing):
+                state = self._cache.state()
+                budget = Budget(STEPS_PER_REQUEST)
+                query = ContentionQuery(state, contenders.demand, contenders.ledger, NO_REQUESTER, budget)
+                names = tuple(state.view.cluster.nodes)
+                # Otherwise the first request would have to compute the competitors of every node.
+                await self._evaluator.run(partial(self._contention.competitors, query, names))
         self._closed = False
         self.adopted = True
 
@@ -243,23 +251,6 @@ class Offers:
         except MissingObjectError:
             await self._evaluator.fetch_missing(pod)
             return offered_nodes.offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)
-
-    async def _wait_for_decisions(self, undisturbed: float) -> None:
-        until = self._clock() + SETTLE_TIMEOUT - undisturbed
-        undecided = offered_nodes.undecided_pods(self._cache.state().view)
-        while undecided and self._clock() < until:
-            await asyncio.sleep(min(_RECHECK_INTERVAL, until - self._clock()))
-            undecided &= offered_nodes.undecided_pods(self._cache.state().view)
-
-    async def _fill_contention(self) -> None:
-        contenders = self.contenders()
-        if isinstance(contenders, Competing):
-            state = self._cache.state()
-            budget = Budget(STEPS_PER_REQUEST)
-            query = ContentionQuery(state, contenders.demand, contenders.ledger, NO_REQUESTER, budget)
-            names = tuple(state.view.cluster.nodes)
-            # Otherwise the first request would have to compute the competitors of every node.
-            await self._evaluator.run(partial(self._contention.competitors, query, names))
 
     async def settle(self) -> bool:
         """Answers accepted requests and hands the offers over; returns whether a successor may answer at once. If the
@@ -340,18 +331,20 @@ class Offers:
         if self._store is not None:
             self._store.note(ledger)
         for outcome in outcomes:
-            self._log_outcome(outcome)
+            offer = outcome.offer
+            log.info(
+                "offer",
+                became=outcome.kind.value,
+                pod=f"{offer.pod.namespace}/{offer.pod.name}",
+                uid=offer.uid,
+                node=outcome.node,
+                nodes=len(offer.nodes),
+                ms=round((outcome.at - offer.made_at) * 1000, 1),
+            )
             if outcome.kind is not outstanding_offer.OutcomeKind.NARROWED:
                 self._on_offer_end(outcome)
         if outcomes:
             self._outcome.set()
-
-    def _log_outcome(self, outcome: outstanding_offer.Outcome) -> None:
-        offer = outcome.offer
-        pod = f"{offer.pod.namespace}/{offer.pod.name}"
-        ms = round((outcome.at - offer.made_at) * 1000, 1)
-        became = outcome.kind.value
-        log.info("offer", became=became, pod=pod, uid=offer.uid, node=outcome.node, nodes=len(offer.nodes), ms=ms)
 
     def _on_offer_end(self, outcome: outstanding_offer.Outcome) -> None:
         decided = outcome.kind is outstanding_offer.OutcomeKind.DECIDED
