@@ -179,10 +179,7 @@ class Offers:
             return await self._evaluator.decide(pod, candidates, self.contenders)
         await self._evaluator.fetch_missing(pod)
         async with self._lock:
-            generation = self._generation
             decision, contenders = await self._evaluate(pod, candidates)
-            if generation != self._generation or self._closed:
-                raise UnavailableError("the lead was lost while the pod was decided about")
             if isinstance(contenders, Competing):
                 # Without the hold, pods of lower priority would take the room while the victims end.
                 self._apply(offered_nodes.make_hold(pod, decision, self._cache.state().view))
@@ -283,10 +280,7 @@ class Offers:
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
     ) -> _Answer:
         async with self._lock:
-            generation = self._generation
             decision, contenders = await self._evaluate(pod, candidates)
-            if generation != self._generation or self._closed:
-                raise UnavailableError("the lead was lost while the pod was decided about")
             # kube-scheduler may have asked again meanwhile, and act on that answer's offer.
             await check_caller(hung_up)
             if not isinstance(contenders, Competing) or not decision.needs_offer:
@@ -307,7 +301,8 @@ class Offers:
         return _Answer(answered, offer.number if offer else 0)
 
     async def _evaluate(self, pod: Pod, candidates: Sequence[str]) -> tuple[Decision, Contenders]:
-        """Returns a decision that holds now, and the contenders that counted."""
+        """Returns a decision that holds now, and the contenders that counted; the caller holds the lock."""
+        generation = self._generation
         tries = 0
         while True:
             contenders = self.contenders()
@@ -316,6 +311,8 @@ class Offers:
             stale = offered_nodes.stale_nodes(decision, before, (self._cache.state(), self.contenders()))
             tries += 1
             if not stale or tries == _MAX_TRIES:
+                if generation != self._generation or self._closed:
+                    raise UnavailableError("the lead was lost while the pod was decided about")
                 return offered_nodes.exclude(decision, stale), contenders
 
     async def _wait_for_outcome(self, seconds: float) -> None:
