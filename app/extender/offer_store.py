@@ -148,6 +148,7 @@ class OfferStore:
         """
         # Without the record the successor waits until the last leader's answers are visible, so it is also read again
         # after a call without an answer.
+        data = b""
         for tries_left in reversed(range(_TRIES)):
             try:
                 data = await self._get()
