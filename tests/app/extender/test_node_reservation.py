@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from app.runtime.probes import PREFIX, UnavailableError
 from scheduler_core.decide.decision import FilterOptions
@@ -296,32 +295,6 @@ def test_one_pod_at_a_time_is_undecided_and_its_node_is_reserved(timeline: str) 
 
 
 @virtually
-async def test_a_node_is_reserved_until_all_replicas_are_listed() -> None:
-    world = NodeReservationWorld()
-    world.cache.put(
-        make.claim("logs-0", 10), make.claim("data-0", 10), make.pod("data-0", "logs-0", name="db-0", uid="u")
-    )
-    pod = make.as_pod(make.pod("data-0", "logs-0", name="db-0", uid="u"))
-    await world.decide(pod)
-    world.cache.put(make.pod("data-0", "logs-0", name="db-0", uid="u", node="a"))
-    await asyncio.sleep(0.1)
-    assert world.reservations.reserved_nodes() == {"a"}
-    for name in ("data-0", "logs-0"):
-        world.cache.put(*make.bound(name, 10), make.replica(f"r-{name}", f"vol-{name}", "a", size=10))
-        await asyncio.sleep(1)
-        assert world.reservations.reserved_nodes() == {"a"}
-    world.cache.put(make.longhorn_node("a", {"disk-1": make.disk(100, listed={"r-data-0": 10})}))
-    await asyncio.sleep(1)
-    assert world.reservations.reserved_nodes() == {"a"}
-    world.cache.put(make.longhorn_node("a", {"disk-1": make.disk(100, listed={"r-data-0": 10, "r-logs-0": 10})}))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0.001)
-    assert world.reservations.reserved_nodes() == frozenset()
-    assert world.observations(RESERVATION_WAIT, replicas_scheduled="true") == 1
-    assert world.total(RESERVATION_WAIT, replicas_scheduled="true") == pytest.approx(3.1, abs=0.01)
-
-
-@virtually
 async def test_losing_the_lead_right_after_an_answer_releases_the_lock() -> None:
     world = NodeReservationWorld()
     world.create(0, 1)
@@ -329,16 +302,6 @@ async def test_losing_the_lead_right_after_an_answer_releases_the_lock() -> None
     world.reservations.clear()
     assert await world.filter(1) == ["a", "b"]
     assert world.loop.time() == 0
-
-
-@virtually
-async def test_both_histograms_have_both_labels_from_the_start() -> None:
-    registry: CollectorRegistry = NodeReservationWorld().metrics.registry
-    for metric, label in ((SCHEDULING_WAIT, "pod_scheduled"), (RESERVATION_WAIT, "replicas_scheduled")):
-        assert [registry.get_sample_value(f"{metric}_count", {label: value}) for value in ("true", "false")] == [
-            0.0,
-            0.0,
-        ]
 
 
 @virtually

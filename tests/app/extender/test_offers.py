@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
+from app.extender.nudger import Nudger
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
+from app.extender.placements import Placements
 from app.extender.verbs import Verbs
 from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState, load_plugins
 from app.runtime.probes import PREFIX, HungUp, UnavailableError
@@ -105,6 +107,7 @@ class World:
         self.loop = virtual_loop()
         self.store = FakeOfferStore(fails=store == "fails") if store else None
         self.record: HandoverRecord | None = None
+        self.journal: list[str] = []  # requests, refusals and decisions, once they are observed
         self._pods: dict[int, Object] = {}
         self._priorities: dict[int, int] = {}
         self._begin()
@@ -115,6 +118,27 @@ class World:
             self.cache, self.evaluator, lambda: self.settings, self.metrics, self.loop.time, store=self.store
         )
         self.verbs = Verbs(self.evaluator, PolicyInForce(), decider=self.offers)
+
+    def observe(self) -> None:
+        self.offers.subscribe(cast("Nudger", self), cast("Placements", self))
+
+    def note_request(self, pod: Pod) -> None:
+        self.journal.append(f"{pod.name} requested")
+
+    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
+        self.journal.append(f"{pod.name} refused on {' '.join(candidates)}")
+
+    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
+        self.journal.append(f"{pod.name} goes to {node}, offered at {offered_at:g} s")
+
+    def enforce(self, mode: str) -> None:
+        self.settings = replace(self.settings, enforcement=Enforcement(mode))
+
+    def fill_during_evaluation(self, node: str) -> None:
+        self.evaluator.interruptions = [lambda: self.resize(node, space=10)]
+
+    def lose_lead_during_evaluation(self) -> None:
+        self.evaluator.interruptions = [self.offers.clear]
 
     def use_policy(self, file: Path, priority: Object, *plugins: str, gold: str = "") -> None:
         """Ranks nodes by one priority of a policy file; the node `gold` has a label gold."""
@@ -194,6 +218,9 @@ class World:
         """Sends /filter for the pod of this number; returns the nodes that fit."""
         return fitting_nodes(await self.decide(number, nodes or NODES, uid=uid))
 
+    async def filter_nowhere(self, number: int) -> list[str]:
+        return [reason.name for reason in (await self.decide(number, [])).reasons]
+
     async def filter_nominated(self, number: int, node: str) -> list[str]:
         return fitting_nodes(await self.decide_pod(nominated_pod(number, node), [node]))
 
@@ -255,6 +282,7 @@ class World:
 
     async def end(self) -> None:
         """Loses the lead, and asserts that nothing is left behind."""
+        assert self.evaluator.interruptions == []
         self.offers.clear()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -337,6 +365,21 @@ a late request of a caller that hung up leaves a newer offer alone
     0 create 0; filter 0 -> a b; offer_number 0 -> 1
     0 resize a b space=100; filter_and_hang_up 0 -> CallerGoneError; offer_number 0 -> 1
     0 resize a b space=10; filter_and_hang_up 0 -> CallerGoneError; offer_number 0 -> 1; offer 0 -> a b
+a node that fills up during the evaluation is not offered
+    0 create 0; fill_during_evaluation a; filter 0 -> b
+an evaluation that began in an earlier lead makes no offer
+    0 create 0; lose_lead_during_evaluation; filter 0 -> UnavailableError lead was lost; outstanding -> 0
+requests, refusals and decisions are observed
+    0 observe; create 0; create 1 160
+    3 filter 0 -> a; filter 1 -> none; select 0 b
+    3.001 journal -> db-0 requested db-1 requested db-1 refused on a b db-0 goes to b, offered at 3 s
+a request without candidates is not observed as a refusal
+    # It has no offer either.
+    0 observe; create 0; filter_nowhere 0 -> none; journal -> db-0 requested
+while refusals are only observed no pod counts as refused
+    # kube-scheduler gets every node, so that there is nothing to retry; enforcing takes effect with the next request.
+    0 observe; create 1 160; enforce observe; filter 1 -> none; enforce enforce; filter 1 -> none
+    0 journal -> db-1 requested db-1 requested db-1 refused on a b
 # An offer ends with its reason.
 a decision turns an offer into demand
     # The other node is free again at once.
@@ -534,16 +577,6 @@ async def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
 
 
 @virtually
-async def test_a_node_that_fills_up_during_the_evaluation_is_not_offered() -> None:
-    world = World()
-    world.create(0, 60)
-    world.evaluator.interruptions = [lambda: world.resize("a", space=10)]
-    assert await world.filter(0) == ["b"]
-    assert world.evaluator.interruptions == []
-    await world.end()
-
-
-@virtually
 async def test_nodes_that_do_not_stop_changing_are_left_out() -> None:
     cache = RestlessStateSource(two_nodes())
     world = World(cache=cache)
@@ -627,80 +660,6 @@ async def test_an_answer_that_is_refused_at_the_last_moment_leaves_no_offer() ->
 
     with pytest.raises(UnavailableError):
         await world.offers.decide(make.as_pod(database_pod(0)), NODES, refuse)
-    await world.end()
-
-
-@virtually
-async def test_an_evaluation_that_began_in_an_earlier_lead_makes_no_offer() -> None:
-    world = World()
-    world.create(0, 60)
-    world.evaluator.interruptions = [world.offers.clear]
-    with pytest.raises(UnavailableError):
-        await world.filter(0)
-    assert world.evaluator.interruptions == []
-    await world.end()
-
-
-class Journal:
-    """Records requests, refusals and decisions."""
-
-    def __init__(self) -> None:
-        self.entries: list[str] = []
-
-    def note_request(self, pod: Pod) -> None:
-        self.entries.append(f"{pod.name} requested")
-
-    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
-        self.entries.append(f"{pod.name} refused on {' '.join(candidates)}")
-
-    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
-        self.entries.append(f"{pod.name} goes to {node}, offered at {offered_at:g} s")
-
-
-@virtually
-async def test_requests_refusals_and_decisions_are_observed() -> None:
-    world = World()
-    journal: Any = Journal()
-    world.offers.subscribe(journal, journal)
-    world.create(0, 60)
-    world.create(1, 160)
-    await asyncio.sleep(3)
-    await world.filter(0)
-    await world.filter(1)
-    world.select(0, "b")
-    await asyncio.sleep(0.001)
-    await world.end()
-    assert journal.entries == [
-        "db-0 requested",
-        "db-1 requested",
-        "db-1 refused on a b",
-        "db-0 goes to b, offered at 3 s",
-    ]
-
-
-@virtually
-async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> None:
-    world = World()
-    journal: Any = Journal()
-    world.offers.subscribe(journal, journal)
-    world.create(0, 60)
-    decision = await world.offers.decide(make.as_pod(database_pod(0)), [], caller_waits)
-    assert not decision.reasons
-    assert journal.entries == ["db-0 requested"]
-    await world.end()
-
-
-@virtually
-async def test_while_refusals_are_only_observed_no_pod_counts_as_refused() -> None:
-    """kube-scheduler gets every node, so that there is nothing to retry; enforcing takes effect with the next request."""
-    world = World()
-    journal: Any = Journal()
-    world.offers.subscribe(journal, journal)
-    world.create(1, 160)
-    for mode in (Enforcement.OBSERVE, Enforcement.ENFORCE):
-        world.settings = replace(world.settings, enforcement=mode)
-        await world.filter(1)
-    assert journal.entries == ["db-1 requested", "db-1 requested", "db-1 refused on a b"]
     await world.end()
 
 
