@@ -38,9 +38,12 @@ def rows(*tables: dict[str, str] | str) -> list[Any]:
     """Returns the parameters of a test: timelines by name. In a text each name stands before its timeline, which is indented."""
     parameters = []
     for table in tables:
-        blocks = re.split(r"\n(?=\S)", table.strip()) if isinstance(table, str) else []
-        named = table if isinstance(table, dict) else dict(block.split("\n", 1) for block in blocks if block[0] != "#")
-        parameters += [pytest.param(timeline, id=name) for name, timeline in named.items()]
+        if isinstance(table, dict):
+            named = list(table.items())
+        else:
+            blocks = re.split(r"\n(?=\S)", table.strip())
+            named = [(block.partition("\n")[0], block.partition("\n")[2]) for block in blocks if block[0] != "#"]
+        parameters += [pytest.param(timeline, id=name) for name, timeline in named]
     return parameters
 
 
