@@ -372,7 +372,7 @@ an evaluation that began in an earlier lead makes no offer
 requests, refusals and decisions are observed
     0 observe; create 0; create 1 160
     3 filter 0 -> a; filter 1 -> none; select 0 b
-    3.001 journal -> db-0 requested db-1 requested db-1 refused on a b db-0 goes to b, offered at 3 s
+    4 journal -> db-0 requested db-1 requested db-1 refused on a b db-0 goes to b, offered at 3 s
 a request without candidates is not observed as a refusal
     # It has no offer either.
     0 observe; create 0; filter_nowhere 0 -> none; journal -> db-0 requested
