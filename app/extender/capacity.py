@@ -11,7 +11,6 @@ for it.
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -38,8 +37,6 @@ FIRST_NODES: Final = 100
 _FIRST_REST: Final = 2.0
 # Seconds of rest for each second of work. With what the rests cost it takes a tenth of the time.
 _REST: Final = 10.0
-# The latest predictions, by which the end of a round is estimated.
-_MEASURED: Final = 20
 
 
 class NodeLosses:
@@ -57,19 +54,6 @@ class NodeLosses:
         self._leads = asyncio.Event()
         self._predicted: Snapshot | None = None  # the objects of the latest round
         self._round: asyncio.Task[None] | None = None
-        self._open: Sequence[str] = ()
-        self._work: deque[float] = deque(maxlen=_MEASURED)
-
-    @property
-    def seconds_left(self) -> float:
-        """How long the round will take that has begun, by the time that the latest predictions took; 0 if that is not known."""
-        if not self._work:
-            return 0.0
-        known = len(self.latest)
-        new = sum(name not in self.latest for name in self._open)
-        first = max(0, min(new, FIRST_NODES - known))
-        rests = first * _FIRST_REST + (len(self._open) - first) * _REST
-        return (len(self._open) + rests) * sum(self._work) / len(self._work)
 
     def adopt(self) -> None:
         self._leads.set()
@@ -81,14 +65,18 @@ class NodeLosses:
         if self._round is not None:
             self._round.cancel()
         self.latest = MappingProxyType({})
-        self._open = ()
 
     async def run(self) -> None:
         """Predicts until cancelled."""
         while True:
             await self._leads.wait()
             snapshot = self._read().view.snapshot
-            if self._predicted is None or not _has_same_objects(self._predicted, snapshot):
+            before = self._predicted
+            # What did not change is shared by two versions.
+            unchanged = before is not None and all(
+                getattr(before, name) is getattr(snapshot, name) for name in Snapshot.__struct_fields__
+            )
+            if not unchanged:
                 self._predicted = snapshot
                 self._round = asyncio.create_task(self._predict_all(snapshot), name="node losses")
                 try:
@@ -105,17 +93,11 @@ class NodeLosses:
         if len(names) > node_loss.MAX_NODES:
             names = []
         self.latest = MappingProxyType({name: self.latest[name] for name in names if name in self.latest})
-        clock = asyncio.get_running_loop().time
-        for number, name in enumerate(names):
-            self._open = names[number:]
+        for name in names:
             first = name not in self.latest and len(self.latest) < FIRST_NODES
-            rest = _FIRST_REST if first else _REST
-            began = clock()
-            outcome = await self._predict(name, rest)
-            self._work.append((clock() - began) / (1 + rest))
+            outcome = await self._predict(name, _FIRST_REST if first else _REST)
             outcomes = {key: entry for key, entry in self.latest.items() if key != name}
             self.latest = MappingProxyType(outcomes if outcome is None else {**outcomes, name: outcome})
-        self._open = ()
 
     async def _predict(self, name: str, rest: float) -> node_loss.NodeLossOutcome | None:
         # None if it cannot be predicted.
@@ -139,11 +121,6 @@ def _fullness(snapshot: Snapshot, name: str) -> float:
     disks = node.disks if node is not None else ()
     size = sum(disk.storage_maximum - disk.storage_reserved for disk in disks)
     return sum(disk.storage_scheduled for disk in disks) / size if size > 0 else 0.0
-
-
-def _has_same_objects(first: Snapshot, second: Snapshot) -> bool:
-    """Whether two versions have the very same objects; what did not change is shared."""
-    return all(getattr(first, name) is getattr(second, name) for name in Snapshot.__struct_fields__)
 
 
 _DISK_LABELS: Final = ("node", "disk")

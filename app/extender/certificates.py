@@ -45,7 +45,7 @@ _NO_OTHER_USAGE: Final = dict.fromkeys(
     ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
     False,
 )
-_READS: Final = 4
+_READS: Final = 5
 _Contents = tuple[bytes | str, ...]
 
 
@@ -252,7 +252,18 @@ class CertificateFiles(CertificateReloader):
     async def check(self) -> float:
         """Reads the files, and uses them if their content changed."""
         contents = await asyncio.to_thread(_read, self._files)
-        problem = "" if contents == self._contents else self._take(contents)
+        problem = ""
+        if contents != self._contents:
+            try:
+                serving, authorities = _decode(self._files, contents)
+                # An authority of callers may change beside a certificate that has expired.
+                problem = serving.validity_problem(self._now()) if contents[:2] != self._contents[:2] else ""
+                if not problem:
+                    self._use(serving, authorities)
+                    self._contents = contents
+                    self._metrics.tls_reloads.count(LOADED)
+            except CertificateError as error:
+                problem = str(error)
         if problem and self._refused != (contents, problem):
             log.error("serving certificate refused, the one before stays", problem=problem)
             self._metrics.tls_reloads.count(REFUSED)
@@ -260,46 +271,26 @@ class CertificateFiles(CertificateReloader):
         self._refused = (contents, problem) if problem else None
         return RELOAD_INTERVAL
 
-    def _take(self, contents: _Contents) -> str:
-        """Uses what the files have now; returns why that cannot be used, or ""."""
-        try:
-            serving, authorities = _decode(self._files, contents)
-            problem = serving.validity_problem(self._now()) if contents[:2] != self._contents[:2] else ""
-            if problem:
-                return problem
-            self._use(serving, authorities)
-        except CertificateError as error:
-            return str(error)
-        self._contents = contents
-        self._metrics.tls_reloads.count(LOADED)
-        return ""
-
 
 def _read(files: TlsFiles) -> _Contents:
-    contents = _read_each(files)
+    paths = (files.certificate, files.private_key, files.client_ca)
+    contents: _Contents = ()
     # The files of a Secret change together. Two equal reads have none from before and one from after.
     for _ in range(_READS):
-        again = _read_each(files)
-        if again == contents:
+        before = contents
+        contents = tuple(read_content(path) if path else b"" for path in paths)
+        if contents == before:
             break
-        contents = again
     return contents
 
 
-def _read_each(files: TlsFiles) -> _Contents:
-    return tuple(
-        read_content(path) if path else b"" for path in (files.certificate, files.private_key, files.client_ca)
-    )
-
-
 def _decode(files: TlsFiles, contents: _Contents) -> tuple[ServingPair, bytes]:
-    certificate, key, authorities = map(_pem, (files.certificate, files.private_key, files.client_ca), contents)
+    pems: list[Pem] = []
+    for path, content in zip((files.certificate, files.private_key, files.client_ca), contents, strict=True):
+        if isinstance(content, str):
+            raise CertificateError(f"{path}: {content}")
+        pems.append(Pem(path, content))
+    certificate, key, authorities = pems
     serving = ServingPair.decode(certificate, key)
     trusted = decode_chain(authorities) if files.client_ca else []
     return serving, b"".join(authority.public_bytes(serialization.Encoding.DER) for authority in trusted)
-
-
-def _pem(path: str, content: bytes | str) -> Pem:
-    if isinstance(content, str):
-        raise CertificateError(f"{path}: {content}")
-    return Pem(path, content)

@@ -15,7 +15,7 @@ here, Longhorn's own choice is written. An answer that would come too late is gi
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -197,7 +197,10 @@ class PlacementGuard:
         contenders = self._context.contenders()
         if not isinstance(contenders, Competing):
             return []
-        alone = self._context.leads() and started >= self._behind_until and not self._watch_lags(wanted.node, started)
+        on_node = (each for each in self._allowances.values() if each.placement.node == wanted.node)
+        # If no watch shows an answer, it may be lost, and another process may have been asked.
+        watch_lags = any(started - each.at > UNSEEN_SECONDS for each in on_node)
+        alone = self._context.leads() and started >= self._behind_until and not watch_lags
         if not alone:
             contenders, _ = await asyncio.gather(self._contenders(wanted.node), self._read_written(wanted.node))
         while True:
@@ -210,7 +213,11 @@ class PlacementGuard:
             inputs = (wanted, self._cache.state(), contenders.ledger, self.allowances, search)
             decision = await self._evaluator.run(partial(placement_guard.guard_placement, *inputs), Urgency.REVIEW)
             current = await self._contenders(wanted.node) if alone else contenders
-            if _has_same_offers(contenders, current, {wanted.node, decision.allowance.node}):
+            nodes = {wanted.node, decision.allowance.node}
+            # An offer that was made meanwhile is to be kept, too.
+            if isinstance(current, Competing) and all(
+                current.ledger.offers_on(node) == contenders.ledger.offers_on(node) for node in nodes
+            ):
                 break
             contenders = current
         tampered = self._state is placement_guard.GuardState.TAMPERED
@@ -223,12 +230,6 @@ class PlacementGuard:
                 self._allow(written, self._clock())
         self._log(decision, wanted, written, self._clock() - started)
         return [] if refused else admission.placement_patch(wanted, written, has_annotations=request.has_annotations)
-
-    def _watch_lags(self, node: str, now: float) -> bool:
-        """Whether a watch should have shown an answer on a node by now."""
-        on_node = (each for each in self._allowances.values() if each.placement.node == node)
-        # The answer may be lost, and another process may have been asked.
-        return any(now - each.at > UNSEEN_SECONDS for each in on_node)
 
     async def _contenders(self, node: str) -> Contenders:
         return self._context.contenders() if self._context.leads() else await self._context.recorded(node)
@@ -311,10 +312,3 @@ class PlacementGuard:
             why=decision.detail,
             ms=round(seconds * 1000, 1),
         )
-
-
-def _has_same_offers(before: Competing, after: Contenders, nodes: Iterable[str]) -> bool:
-    # An offer that was made meanwhile is to be kept, too.
-    return isinstance(after, Competing) and all(
-        after.ledger.offers_on(node) == before.ledger.offers_on(node) for node in nodes
-    )

@@ -169,7 +169,9 @@ class ExtenderLifecycle(leader_loop.Program):
         settings = self._settings()
         problem = self.readiness_problem
         if not settings.enabled and not self._settings_pending:
-            return SwitchedOff(f"{ENABLED} is false ({_origin(settings)})")
+            origin = settings.origins.get(ENABLED, DEFAULTS)
+            source = "the default; see docs/configuration.md" if origin == DEFAULTS else f"says {origin}"
+            return SwitchedOff(f"{ENABLED} is false ({source})")
         if problem:
             return f"not ready: {problem}"
         if not elector.leading():
@@ -203,18 +205,19 @@ class ExtenderLifecycle(leader_loop.Program):
 
     async def run_tasks(self) -> None:
         """Runs caches and background tasks until cancelled."""
+
+        async def freeze_heap_after_sync() -> None:
+            await self._parts.cache.wait_for_sync()
+            server.freeze_heap()
+
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._parts.cache.run())
             tasks.create_task(self._parts.config_map.run())
-            tasks.create_task(self._freeze_heap_after_sync())
+            tasks.create_task(freeze_heap_after_sync())
             for run in self._parts.background:
                 tasks.create_task(run())
             for task in self._leader_tasks:
                 tasks.create_task(task.run())
-
-    async def _freeze_heap_after_sync(self) -> None:
-        await self._parts.cache.wait_for_sync()
-        server.freeze_heap()
 
     @property
     def competes(self) -> bool:
@@ -264,17 +267,26 @@ class ExtenderLifecycle(leader_loop.Program):
             await self._parts.guard.keep(term, self._settings().placement_guard)
         self._parts.metrics.heartbeat.labels(self._parts.node_name).set(not self.refusal())
 
-    async def _publish(self, term: int) -> None:
-        await self._service.keep(term)
-        await self._parts.guard.keep(term, self._settings().placement_guard)
-
     async def catch_up(self) -> None:
         """Returns once the cache has everything that the previous leader had."""
         # Meanwhile the Services must not lead to a process that has ended.
         if self._publishing is None:
-            publishing = self._publish(self._parts.elector.term)
-            self._publishing = asyncio.create_task(publishing, name="pointing the Services here")
-        self._record = await self._read_record()
+            term = self._parts.elector.term
+
+            async def publish() -> None:
+                await self._service.keep(term)
+                await self._parts.guard.keep(term, self._settings().placement_guard)
+
+            self._publishing = asyncio.create_task(publish(), name="pointing the Services here")
+        store = self._parts.offer_store
+        self._record = None
+        self._record_unusable = False
+        try:
+            if store is not None:
+                self._record = await store.read()
+        except (client.ApiError, RecordError) as error:
+            self._record_unusable = not (isinstance(error, client.ApiError) and error.not_found)
+            log.warning("the previous leader's offers are unknown", problem=str(error))
         cache = self._parts.cache
         record = self._record
         # A leader that ended in order says what it had; otherwise everything that happened before this call counts.
@@ -284,18 +296,6 @@ class ExtenderLifecycle(leader_loop.Program):
             if all((entry.offered.pod.namespace, entry.offered.pod.name) in pods for entry in record.offers):
                 return
         await cache.catch_up()
-
-    async def _read_record(self) -> HandoverRecord | None:
-        self._record_unusable = False
-        store = self._parts.offer_store
-        if store is None:
-            return None
-        try:
-            return await store.read()
-        except (client.ApiError, RecordError) as error:
-            self._record_unusable = not (isinstance(error, client.ApiError) and error.not_found)
-            log.warning("the previous leader's offers are unknown", problem=str(error))
-            return None
 
     async def adopt(self) -> None:
         """Restores the previous leader's reservations."""
@@ -363,8 +363,3 @@ class ExtenderLifecycle(leader_loop.Program):
         )
         for problem in settings.problems:
             log.warning("setting refused", problem=problem)
-
-
-def _origin(settings: ExtenderSettings) -> str:
-    origin = settings.origins.get(ENABLED, DEFAULTS)
-    return "the default; see docs/configuration.md" if origin == DEFAULTS else f"says {origin}"

@@ -15,7 +15,7 @@ than the proposal says: nodes stay reserved for that long, and so does the node 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
@@ -36,7 +36,6 @@ log = structlog.get_logger("reservation")
 ADOPTED_SECONDS: Final = 60.0
 # How late a replica may be noticed that the node listed before this process was notified.
 _RECHECK_INTERVAL: Final = 0.25
-_Result = TypeVar("_Result")
 
 
 class NodeReservations:
@@ -59,13 +58,14 @@ class NodeReservations:
         self._metrics = metrics
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._scheduling_waits: dict[asyncio.Task[str], Pod] = {}
-        self._replica_waits: dict[asyncio.Task[bool], tuple[Pod, str]] = {}
+        # For each pod the wait for its binding, then, with a node, that for its replicas there.
+        self._waits: dict[asyncio.Task[str], tuple[Pod, str]] = {}
         self._recovers_until = 0.0
-        self._forgotten: set[asyncio.Task[str] | asyncio.Task[bool]] = set()
+        # Counts leaderships: a wait of an earlier one is not counted, because this process did not see its end.
+        self._generation = 0
 
     def reserved_nodes(self) -> frozenset[str]:
-        return frozenset(node for _, node in self._replica_waits.values())
+        return frozenset(node for _, node in self._waits.values() if node)
 
     def contenders(self) -> Contenders:
         return ExcludedNodes(self.reserved_nodes())
@@ -93,7 +93,7 @@ class NodeReservations:
             self._lock.release()
             raise
         if waits:
-            self._keep_lock_for(pod)
+            self._start_wait(pod, "", self._settings().pod_scheduling_timeout)
         else:
             self._lock.release()
         return decision
@@ -123,48 +123,53 @@ class NodeReservations:
 
     def clear(self) -> None:
         """Forgets everything: another process leads."""
-        forgotten: list[asyncio.Task[str] | asyncio.Task[bool]] = [*self._scheduling_waits, *self._replica_waits]
-        # These waits are not counted: this process does not see their end.
-        self._forgotten.update(forgotten)
-        for task in forgotten:
+        self._generation += 1
+        for task in self._waits:
             task.cancel()
 
     def _end_waits(self, pod: Pod) -> None:
         # kube-scheduler has given up the attempt for a pod that it requests again.
-        for wait, waiting in self._scheduling_waits.items():
-            if _identity(waiting) == _identity(pod):
-                wait.cancel()
-        for replica_wait, (owner, _) in list(self._replica_waits.items()):
+        for task, (owner, _) in list(self._waits.items()):
             if _identity(owner) == _identity(pod):
-                del self._replica_waits[replica_wait]
-                replica_wait.cancel()
+                del self._waits[task]
+                task.cancel()
 
-    def _keep_lock_for(self, pod: Pod) -> None:
+    def _start_wait(self, pod: Pod, node: str, seconds: float) -> None:
+        """Waits for the replicas on a node, or without one for the binding, after which the lock is released."""
         started = self._clock()
-        task = asyncio.create_task(self._wait_for_binding(pod), name=f"decision about {pod.key}")
-        self._scheduling_waits[task] = pod
-        task.add_done_callback(lambda done: self._on_scheduling_end(done, started))
+        generation = self._generation
+        name = f"replicas of {pod.key}" if node else f"decision about {pod.key}"
 
-    def _on_scheduling_end(self, task: asyncio.Task[str], started: float) -> None:
-        pod = self._scheduling_waits.pop(task)
-        node = _result(task) or ""
-        if task in self._forgotten:
-            self._forgotten.discard(task)
-        else:
-            self._metrics.pod_scheduling_wait(self._clock() - started, scheduled=bool(node))
-            if not node and self._recovers:
-                node = self._decided_node(pod)
-            if node:
-                self._reserve(pod, node)
-        self._lock.release()
+        def on_end(task: asyncio.Task[str]) -> None:
+            self._waits.pop(task, None)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                log.error("a wait failed", task=task.get_name(), exc_info=error)
+            # A wait that was cancelled, or failed, which must not happen, has no outcome.
+            outcome = "" if task.cancelled() or error is not None else task.result()
+            forgotten = generation != self._generation
+            waited = self._clock() - started
+            if node and not forgotten:
+                self._metrics.node_reservation(waited, listed=bool(outcome))
+            if not node and not forgotten:
+                self._metrics.pod_scheduling_wait(waited, scheduled=bool(outcome))
+                self._reserve(pod, outcome or self._decided_node(pod))
+            if not node:
+                self._lock.release()
 
-    async def _wait_for_binding(self, pod: Pod) -> str:
-        """Returns the pod's node, "" if it was not bound in time."""
+        task = asyncio.create_task(self._wait(pod, node, seconds), name=name)
+        self._waits[task] = pod, node
+        task.add_done_callback(on_end)
+
+    async def _wait(self, pod: Pod, node: str, seconds: float) -> str:
         try:
-            async with asyncio.timeout(self._settings().pod_scheduling_timeout):
-                return await self._binding_node(pod)
+            async with asyncio.timeout(seconds):
+                return await (self._listing_node(pod, node) if node else self._binding_node(pod))
         except TimeoutError:
-            log.warning("pod not scheduled in time", pod=pod.key, uid=pod.uid)
+            if node:
+                log.warning("replicas not listed in time, node no longer reserved", pod=pod.key, uid=pod.uid, node=node)
+            else:
+                log.warning("pod not scheduled in time", pod=pod.key, uid=pod.uid)
             return ""
 
     async def _binding_node(self, pod: Pod) -> str:
@@ -190,43 +195,20 @@ class NodeReservations:
         return self._clock() < self._recovers_until
 
     def _decided_node(self, pod: Pod) -> str:
+        """Returns the node chosen for a pod that was not bound in time, "" unless this process took over lately."""
         view = self._cache.state().view
         current = view.snapshot.pods.get((pod.namespace, pod.name))
-        return (
-            existing_replicas.decided_node(current, view)
-            if current is not None and _identity(current) == _identity(pod)
-            else ""
-        )
+        if not self._recovers or current is None or _identity(current) != _identity(pod):
+            return ""
+        return existing_replicas.decided_node(current, view)
 
     def _reserve(self, pod: Pod, node: str) -> None:
-        seconds: float = self._settings().node_reservation_timeout
-        if seconds <= 0:
-            return
-        if self._recovers:
-            seconds = max(seconds, ADOPTED_SECONDS)
-        started = self._clock()
-        task = asyncio.create_task(self._wait_for_replicas(pod, node, seconds), name=f"replicas of {pod.key}")
-        self._replica_waits[task] = pod, node
-        task.add_done_callback(lambda done: self._on_reservation_end(done, started))
+        seconds = float(self._settings().node_reservation_timeout)
+        if node and seconds > 0:
+            self._start_wait(pod, node, max(seconds, ADOPTED_SECONDS) if self._recovers else seconds)
 
-    def _on_reservation_end(self, task: asyncio.Task[bool], started: float) -> None:
-        self._replica_waits.pop(task, None)
-        listed = bool(_result(task))
-        if task in self._forgotten:
-            self._forgotten.discard(task)
-        else:
-            self._metrics.node_reservation(self._clock() - started, listed=listed)
-
-    async def _wait_for_replicas(self, pod: Pod, node: str, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._listing(pod, node)
-        except TimeoutError:
-            log.warning("replicas not listed in time, node no longer reserved", pod=pod.key, uid=pod.uid, node=node)
-            return False
-
-    async def _listing(self, pod: Pod, node: str) -> bool:
-        """Returns True once no replica is awaited, False if the pod is bound elsewhere."""
+    async def _listing_node(self, pod: Pod, node: str) -> str:
+        """Returns the node once no replica is awaited there, "" if the pod is bound elsewhere."""
         required = self._evaluator.options.require_best_effort
         with self._cache.listening(("longhorn_nodes", node)) as changed:
             while True:
@@ -234,26 +216,15 @@ class NodeReservations:
                 current = view.snapshot.pods.get((pod.namespace, pod.name))
                 if current is not None and existing_replicas.decided_node(current, view) not in ("", node):
                     # The node may have been chosen only.
-                    return False
+                    return ""
                 try:
                     if not existing_replicas.unlisted_volumes(pod, node, view, require_best_effort=required):
-                        return True
+                        return node
                 except ResolutionError as error:
                     log.debug("cannot tell yet what is awaited", pod=pod.key, problem=str(error))
                 # Claims, volumes and replicas matter too, in any order.
                 await wait_at_most(changed, _RECHECK_INTERVAL)
                 changed.clear()
-
-
-def _result(task: asyncio.Task[_Result]) -> _Result | None:
-    """Returns the result of an ended task, None if it was cancelled, or failed, which must not happen."""
-    if task.cancelled():
-        return None
-    error = task.exception()
-    if error is not None:
-        log.error("a wait failed", task=task.get_name(), exc_info=error)
-        return None
-    return task.result()
 
 
 def _identity(pod: Pod) -> str:

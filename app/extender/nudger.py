@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import UTC, datetime
 from typing import Final
-from weakref import WeakValueDictionary
 
 import structlog
 from msgspec import Struct, field
@@ -34,12 +33,13 @@ from scheduler_core.evaluation.contention import Contention, EquivalenceCache
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.demand_index import DemandIndex
-from scheduler_core.volumes.resolve import Resolution, exceeds_attach_limit, missing_storage_classes, resolve
+from scheduler_core.volumes.resolve import exceeds_attach_limit, missing_storage_classes, resolve
 
 log = structlog.get_logger("nudge")
 
 # Memory is bounded; further pods wait for kube-scheduler's own retries, up to five minutes.
 MAX_REMEMBERED: Final = 5000
+_MAX_CANDIDATE_LISTS: Final = 100
 TURN_INTERVAL: Final = 0.25
 # Some space becomes free by time alone, without any event.
 REVIEW_INTERVAL: Final = 30.0
@@ -53,17 +53,11 @@ CALL_SECONDS: Final = 5.0
 _PERHAPS_ANOTHER_POD: Final = (409, 422)
 
 
-class Candidates(Struct, frozen=True, weakref=True, eq=False):
-    """The nodes a pod was refused on; equal lists are one object, so they are compared by identity."""
-
-    names: tuple[str, ...]
-
-
 class RefusedPod(Struct, eq=False):
     """A pod that was refused."""
 
     pod: Pod  # as kube-scheduler sent it
-    candidates: Candidates  # where it was refused the last time
+    candidates: tuple[str, ...]  # where it was refused the last time
     since: float  # when it was refused first
     last: float
     selected_node: str = ""  # the node that its claims had selected when it was refused the last time, "" for none
@@ -77,59 +71,6 @@ class RefusedPod(Struct, eq=False):
     @property
     def ready_at(self) -> float:
         return max(self.backoff.ready_at, self.retry_by)
-
-
-class RefusedPods:
-    """Refused pods by UID, and refused pods that a request names at present."""
-
-    def __init__(self) -> None:
-        self._refused: dict[str, RefusedPod] = {}
-        self._aside: caches.LruMap[str, RefusedPod] = caches.LruMap(MAX_REMEMBERED)
-        self._candidates: WeakValueDictionary[tuple[str, ...], Candidates] = WeakValueDictionary()
-
-    def __len__(self) -> int:
-        return len(self._refused)
-
-    def remember(self, pod: Pod, candidates: Sequence[str], now: float, selected_node: str = "") -> RefusedPod | None:
-        """Records a refusal and returns it, None for a pod without UID, or if there are `MAX_REMEMBERED` older ones."""
-        earlier = self._refused.get(pod.uid)
-        if not pod.uid or (earlier is None and len(self._refused) >= MAX_REMEMBERED):
-            return None
-        names = tuple(candidates)
-        shared = self._candidates.setdefault(names, Candidates(names))
-        refusal = earlier or self._aside.pop(pod.uid) or RefusedPod(pod, shared, now, now)
-        refusal.pod = pod
-        refusal.candidates = shared
-        refusal.last = now
-        refusal.selected_node = selected_node
-        refusal.retry_by = -math.inf
-        self._refused[pod.uid] = refusal
-        return refusal
-
-    def set_aside(self, uid: str) -> None:
-        """A request names the pod. If it is refused again, its age and its back-off continue; the `MAX_REMEMBERED` latest such pods are kept."""
-        if uid in self._refused:
-            self._aside.put(uid, self._refused.pop(uid))
-
-    def forget(self, uid: str) -> None:
-        """Drops a pod that no request will name again."""
-        self._refused.pop(uid, None)
-
-    def clear(self) -> None:
-        self._refused.clear()
-        self._aside.clear()
-
-    def is_current(self, refusal: RefusedPod) -> bool:
-        return self._refused.get(refusal.pod.uid) is refusal
-
-    def oldest_wait(self, now: float) -> float:
-        """Returns for how long the pod that was refused first waits, 0 without one."""
-        # A copy, because another thread may add a pod meanwhile.
-        return max((now - refusal.since for refusal in list(self._refused.values())), default=0.0)
-
-    def oldest_first(self) -> list[RefusedPod]:
-        """Returns the refused pods by their first refusal, ties by UID."""
-        return sorted(self._refused.values(), key=lambda refusal: (refusal.since, refusal.pod.uid))
 
 
 async def write_nudge(client: KubeClient, pod: Pod, at: str) -> bool:
@@ -151,14 +92,6 @@ async def write_nudge(client: KubeClient, pod: Pod, at: str) -> bool:
             raise
         return False
     return True
-
-
-class _Turn(Struct):
-    """The limits of one turn."""
-
-    of_loop: Turns
-    ends_at: float
-    decisions_left: int = MAX_DECISIONS
 
 
 class Nudger:
@@ -192,7 +125,11 @@ class Nudger:
         self._count = count
         self._clock = clock
         self._now = now
-        self._refusals = RefusedPods()
+        self._refused: dict[str, RefusedPod] = {}
+        # Pods that a request names at present. If one is refused again, its age and its back-off continue.
+        self._aside: caches.LruMap[str, RefusedPod] = caches.LruMap(MAX_REMEMBERED)
+        # Equal lists are one object: 5,000 lists of 5,000 names would take 200 MB.
+        self._candidates: caches.LruMap[tuple[str, ...], tuple[str, ...]] = caches.LruMap(_MAX_CANDIDATE_LISTS)
         self._pending = nudge.PendingNudges()
         self._rate = nudge.NUDGE_LIMIT
         # Nudged pods count also where pods are evaluated alone.
@@ -201,6 +138,7 @@ class Nudger:
         self._no_demand = DemandIndex.of(build_view(empty_snapshot(), now(), 0))
         self._round: deque[RefusedPod] = deque()
         self._unfit: set[Hashable] = set()
+        self._decisions_left = 0  # in this turn
         # Of the latest round over all pods, what decisions depend on: version and ended nudges, and the offers of other pods.
         self._reviewed = (-1, -1)
         self._reviewed_offers: object = None
@@ -210,23 +148,34 @@ class Nudger:
         self._logged_failures: set[tuple[int, str]] = set()
 
     def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
-        """Remembers a pod that was refused on all these nodes."""
+        """Remembers a pod that was refused on all these nodes, unless it has no UID, or `MAX_REMEMBERED` are older."""
         self._pending.end(pod.uid)
-        if exceeds_attach_limit(pod):
-            # With so many volumes no change of the cluster can help the pod.
+        earlier = self._refused.get(pod.uid)
+        full = earlier is None and len(self._refused) >= MAX_REMEMBERED
+        # With too many volumes no change of the cluster can help the pod.
+        if not pod.uid or full or exceeds_attach_limit(pod):
             return
-        selected_node = self._cache.state().view.selected_node(pod)
-        refusal = self._refusals.remember(pod, candidates, self._clock(), selected_node)
-        if refusal is not None:
-            self._schedule_review(refusal)
-            self._wake.set()
+        now = self._clock()
+        names = tuple(candidates)
+        names = self._candidates.get(names) or names
+        self._candidates.put(names, names)
+        refusal = earlier or self._aside.pop(pod.uid) or RefusedPod(pod, names, now, now)
+        refusal.pod = pod
+        refusal.candidates = names
+        refusal.last = now
+        refusal.selected_node = self._cache.state().view.selected_node(pod)
+        refusal.retry_by = -math.inf
+        self._refused[pod.uid] = refusal
+        self._schedule_review(refusal)
+        self._wake.set()
 
     def note_request(self, pod: Pod) -> None:
         """Ends the pod's pending nudge, because a request names it. If the pod is offered nodes, what it takes counts
         as an offer from now on.
         """
         self._pending.end(pod.uid)
-        self._refusals.set_aside(pod.uid)
+        if pod.uid in self._refused:
+            self._aside.put(pod.uid, self._refused.pop(pod.uid))
 
     def adopt(self) -> None:
         """Remembers pods that the previous leader refused, as their conditions show, but none with a selected node.
@@ -239,7 +188,8 @@ class Nudger:
 
     def clear(self) -> None:
         """Forgets everything: another process leads."""
-        self._refusals.clear()
+        self._refused.clear()
+        self._aside.clear()
         self._pending.clear()
         self._round.clear()
         self._logged_failures.clear()
@@ -248,19 +198,22 @@ class Nudger:
     def waiting(self) -> tuple[nudge.WaitingPod, ...]:
         """The remembered pods, the one refused first comes first."""
         now = self._clock()
-        return tuple(
-            nudge.WaitingPod(each.pod, now - each.since, each.nudges) for each in self._refusals.oldest_first()
-        )
+        return tuple(nudge.WaitingPod(each.pod, now - each.since, each.nudges) for each in self._oldest_first())
+
+    def _oldest_first(self) -> list[RefusedPod]:
+        return sorted(self._refused.values(), key=lambda refusal: (refusal.since, refusal.pod.uid))
 
     @property
     def remembered(self) -> int:
         """Number of remembered pods; may be read from any thread."""
-        return len(self._refusals)
+        return len(self._refused)
 
     @property
     def oldest_wait(self) -> float:
         """Seconds since the first refusal of the pod that waits longest, 0 without one; may be read from any thread."""
-        return self._refusals.oldest_wait(self._clock())
+        now = self._clock()
+        # A copy, because another thread may add a pod meanwhile.
+        return max((now - refusal.since for refusal in list(self._refused.values())), default=0.0)
 
     async def run(self) -> None:
         """Nudges until cancelled."""
@@ -269,7 +222,7 @@ class Nudger:
                 await self._wake.wait()
                 await asyncio.sleep(TURN_INTERVAL)
                 await self._take_turn(patches)
-                if not self._refusals:
+                if not self._refused:
                     self._wake.clear()
 
     def _schedule_review(self, refusal: RefusedPod) -> None:
@@ -278,15 +231,20 @@ class Nudger:
         self._due_at = min(self._due_at, refusal.ready_at)
 
     async def _take_turn(self, patches: asyncio.TaskGroup) -> None:
-        turn = _Turn(Turns(self._clock), self._clock() + TURN_SECONDS)
+        turns = Turns(self._clock)
+        ends_at = self._clock() + TURN_SECONDS
+        self._decisions_left = MAX_DECISIONS
         self._pending.expire(self._clock())
         if not self._round:
             self._begin_round()
-        while self._round and turn.decisions_left and self._rate.ready_at <= self._clock() < turn.ends_at:
+        while self._round and self._decisions_left and self._rate.ready_at <= self._clock() < ends_at:
             refusal = self._round.popleft()
-            if self._refusals.is_current(refusal):
-                await self._review(refusal, turn, patches)
-            await turn.of_loop.end_if_due()
+            if self._is_current(refusal):
+                await self._review(refusal, patches)
+            await turns.end_if_due()
+
+    def _is_current(self, refusal: RefusedPod) -> bool:
+        return self._refused.get(refusal.pod.uid) is refusal
 
     def _begin_round(self) -> None:
         """Starts a round over the pods that are due, or over all pods if something changed and every `REVIEW_INTERVAL`."""
@@ -304,23 +262,30 @@ class Nudger:
             self._review_at = now + REVIEW_INTERVAL
         self._due_at = math.inf
         self._unfit.clear()
-        self._round.extend(refusal for refusal in self._refusals.oldest_first() if review_all or refusal.pending)
+        self._round.extend(refusal for refusal in self._oldest_first() if review_all or refusal.pending)
 
-    async def _review(self, refusal: RefusedPod, turn: _Turn, patches: asyncio.TaskGroup) -> None:
+    async def _review(self, refusal: RefusedPod, patches: asyncio.TaskGroup) -> None:
         view = self._cache.state().view
         pod = self._waiting_pod(refusal, view)
         if pod is None:
             self._pending.end(refusal.pod.uid)
-            self._refusals.forget(refusal.pod.uid)
-        elif refusal.ready_at > self._clock():
+            del self._refused[refusal.pod.uid]
+            return
+        if refusal.ready_at > self._clock():
             self._schedule_review(refusal)
-        else:
-            refusal.pending = False
-            decision = await self._fitting_decision(pod, view, refusal, turn)
-            view = self._cache.state().view
-            waits_still = self._refusals.is_current(refusal) and self._waiting_pod(refusal, view) is not None
-            if decision is not None and waits_still:
-                self._nudge(pod, view, refusal, decision, patches)
+            return
+        refusal.pending = False
+        decision = await self._fitting_decision(pod, view, refusal)
+        view = self._cache.state().view
+        waits_still = self._is_current(refusal) and self._waiting_pod(refusal, view) is not None
+        if decision is None or not waits_still:
+            return
+        now = self._clock()
+        self._pending.add(pod, decision, view, now)
+        self._rate = self._rate.after(now)
+        refusal.backoff = refusal.backoff.after(now)
+        refusal.retry_by = now + nudge.PENDING_NUDGE_LIFETIME
+        patches.create_task(self._write(pod, refusal), name=f"nudge {pod.key}")
 
     def _waiting_pod(self, refusal: RefusedPod, view: View) -> Pod | None:
         """Returns the pod as it is now, None if it does not wait."""
@@ -337,20 +302,21 @@ class Nudger:
         decided = current.node_name or selected_node != refusal.selected_node
         return current if current.live and not decided else None
 
-    async def _fitting_decision(self, pod: Pod, view: View, refusal: RefusedPod, turn: _Turn) -> Decision | None:
+    async def _fitting_decision(self, pod: Pod, view: View, refusal: RefusedPod) -> Decision | None:
         """Returns the decision about a pod that fits some node, or None."""
-        # A pod is not evaluated if an equivalent one did not fit in this round.
-        resolution = self._resolution(pod, view)
-        if resolution is None:
+        # A watch will deliver what is missing.
+        if missing_storage_classes(pod, view):
             return None
-        # A refused pod has no offer: it ended when a request named the pod.
-        equivalence = None if pod.uid in self._pending else nudge.equivalence_key(pod, resolution, view)
-        key = None if equivalence is None else (refusal.candidates, equivalence)
-        if key is not None and key in self._unfit:
-            return None
-        turn.decisions_left -= 1
         try:
-            decision = await self._evaluator.decide(pod, refusal.candidates.names, self._contenders_with_nudges)
+            resolution = resolve(pod, view, require_best_effort=self._evaluator.options.require_best_effort)
+            # A refused pod has no offer: it ended when a request named the pod.
+            equivalence = None if pod.uid in self._pending else nudge.equivalence_key(pod, resolution, view)
+            key = None if equivalence is None else (refusal.candidates, equivalence)
+            # A pod is not evaluated if an equivalent one did not fit in this round.
+            if key is not None and key in self._unfit:
+                return None
+            self._decisions_left -= 1
+            decision = await self._evaluator.decide(pod, refusal.candidates, self._contenders_with_nudges)
         except errors.ResolutionError as error:
             log.debug("cannot decide about a refused pod", pod=pod.key, uid=pod.uid, problem=str(error))
             return None
@@ -361,15 +327,6 @@ class Nudger:
             self._unfit.add(key)
         return None
 
-    def _resolution(self, pod: Pod, view: View) -> Resolution | None:
-        """Returns the pod's volumes, None if an object is missing, which a watch will deliver."""
-        if missing_storage_classes(pod, view):
-            return None
-        try:
-            return resolve(pod, view, require_best_effort=self._evaluator.options.require_best_effort)
-        except errors.ResolutionError:
-            return None
-
     def _contenders_with_nudges(self) -> Contenders:
         contenders = self._contenders()
         if isinstance(contenders, Competing):
@@ -378,37 +335,26 @@ class Nudger:
             return values.replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
         return Competing(self._no_demand, self._pending.add_to(self._no_offers), self._contention, EquivalenceCache())
 
-    def _nudge(self, pod: Pod, view: View, refusal: RefusedPod, decision: Decision, patches: asyncio.TaskGroup) -> None:
-        now = self._clock()
-        self._pending.add(pod, decision, view, now)
-        self._rate = self._rate.after(now)
-        refusal.backoff = refusal.backoff.after(now)
-        refusal.retry_by = now + nudge.PENDING_NUDGE_LIFETIME
-        patches.create_task(self._write(pod, refusal), name=f"nudge {pod.key}")
-
     async def _write(self, pod: Pod, refusal: RefusedPod) -> None:
         # To the microsecond: a patch that changes nothing causes no retry.
         at = self._now().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         try:
             patched = await self._patch(pod, at)
         except ApiError as error:
-            self._on_failure(refusal, error)
+            # It is repeated after the pod's back-off; the first of its kind is logged.
+            self._count("failed")
+            kind = (error.status, error.reason)
+            if kind not in self._logged_failures:
+                self._logged_failures.add(kind)
+                log.warning("cannot nudge; further failures like this are only counted", problem=str(error))
+            refusal.retry_by = -math.inf
+            if self._is_current(refusal):
+                self._schedule_review(refusal)
             return
         self._count("patched" if patched else "gone")
         if patched:
             refusal.nudges += 1
             log.info("nudged", pod=pod.key, uid=pod.uid, waited=round(self._clock() - refusal.since, 1))
-        elif self._refusals.is_current(refusal):
+        elif self._is_current(refusal):
             self._pending.end(pod.uid)
-            self._refusals.forget(pod.uid)
-
-    def _on_failure(self, refusal: RefusedPod, error: ApiError) -> None:
-        """Counts a failed nudge, which is repeated after the pod's back-off, and logs the first of its kind."""
-        self._count("failed")
-        kind = (error.status, error.reason)
-        if kind not in self._logged_failures:
-            self._logged_failures.add(kind)
-            log.warning("cannot nudge; further failures like this are only counted", problem=str(error))
-        refusal.retry_by = -math.inf
-        if self._refusals.is_current(refusal):
-            self._schedule_review(refusal)
+            del self._refused[pod.uid]

@@ -60,10 +60,6 @@ class _ConfigMap(msgspec.Struct, rename="camel"):
             raise handover_record.RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
 
 
-class _Version(msgspec.Struct):
-    metadata: _Metadata
-
-
 class OfferStore:
     """Reads and writes the record of offers.
 
@@ -150,7 +146,16 @@ class OfferStore:
             RecordError: it is damaged, or not of a leader that held the Lease before this process
             ApiError: it cannot be read
         """
-        data = await self._get_repeatedly()
+        # Without the record the successor waits until the last leader's answers are visible, so it is also read again
+        # after a call without an answer.
+        data = b""
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                data = await self._get()
+                break
+            except ApiError as error:
+                if not tries_left or not error.unreachable:
+                    raise
         if not data:
             return None
         record = await asyncio.to_thread(handover_record.decode_record, data)
@@ -221,19 +226,9 @@ class OfferStore:
                 if not tries_left or not (error.conflict or (final and error.unreachable)):
                     raise
                 continue
-            self._version = msgspec.json.decode(raw, type=_Version).metadata.resource_version
+            self._version = msgspec.json.decode(raw, type=_ConfigMap).metadata.resource_version
             return True
         return False
-
-    async def _get_repeatedly(self) -> bytes:
-        """Returns the stored record as `_get`, also after calls without an answer."""
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._get()
-            except ApiError as error:
-                if not error.unreachable:
-                    raise
-        return await self._get()
 
     async def _get(self) -> bytes:
         """Returns the stored record, b"" if there is none; the next write is based on this version."""

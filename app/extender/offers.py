@@ -162,7 +162,11 @@ class Offers:
             await self._wait_for_outcome(remaining)
             await check_caller(hung_up)
         if answer.number:
-            await self._withdraw_without_caller(pod, answer.number, hung_up)
+            try:
+                await check_caller(hung_up)
+            except BaseException:
+                self._apply(outstanding_offer.Withdrawn(pod.uid, answer.number))
+                raise
         # Without candidates, no change of Longhorn's objects can help the pod. While refusals are only observed, no pod is refused.
         refused = bool(candidates) and not answer.decision.fits and not self._settings().observes
         if self._nudger is not None and refused:
@@ -175,10 +179,7 @@ class Offers:
             return await self._evaluator.decide(pod, candidates, self.contenders)
         await self._evaluator.fetch_missing(pod)
         async with self._lock:
-            generation = self._generation
             decision, contenders = await self._evaluate(pod, candidates)
-            if generation != self._generation or self._closed:
-                raise UnavailableError("the lead was lost while the pod was decided about")
             if isinstance(contenders, Competing):
                 # Without the hold, pods of lower priority would take the room while the victims end.
                 self._apply(offered_nodes.make_hold(pod, decision, self._cache.state().view))
@@ -188,13 +189,6 @@ class Offers:
                 self._start_watching(pod)
         return decision
 
-    async def _withdraw_without_caller(self, pod: Pod, number: int, hung_up: HungUp) -> None:
-        try:
-            await check_caller(hung_up)
-        except BaseException:
-            self._apply(outstanding_offer.Withdrawn(pod.uid, number))
-            raise
-
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Restores the previous leader's offers; what it decided is demand. If the record may lack some offers, returns
         once the decision about every pod is visible, or `SETTLE_TIMEOUT` after the leader's last answer.
@@ -203,8 +197,19 @@ class Offers:
             if record is not None:
                 await self._restore(record, undisturbed)
             if record is None or not (record.head.final and record.head.complete):
-                await self._wait_for_decisions(undisturbed)
-            await self._fill_contention()
+                until = self._clock() + SETTLE_TIMEOUT - undisturbed
+                undecided = offered_nodes.undecided_pods(self._cache.state().view)
+                while undecided and self._clock() < until:
+                    await asyncio.sleep(min(_RECHECK_INTERVAL, until - self._clock()))
+                    undecided &= offered_nodes.undecided_pods(self._cache.state().view)
+            contenders = self.contenders()
+            if isinstance(contenders, Competing):
+                state = self._cache.state()
+                budget = Budget(STEPS_PER_REQUEST)
+                query = ContentionQuery(state, contenders.demand, contenders.ledger, NO_REQUESTER, budget)
+                names = tuple(state.view.cluster.nodes)
+                # Otherwise the first request would have to compute the competitors of every node.
+                await self._evaluator.run(partial(self._contention.competitors, query, names))
         self._closed = False
         self.adopted = True
 
@@ -244,23 +249,6 @@ class Offers:
             await self._evaluator.fetch_missing(pod)
             return offered_nodes.offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)
 
-    async def _wait_for_decisions(self, undisturbed: float) -> None:
-        until = self._clock() + SETTLE_TIMEOUT - undisturbed
-        undecided = offered_nodes.undecided_pods(self._cache.state().view)
-        while undecided and self._clock() < until:
-            await asyncio.sleep(min(_RECHECK_INTERVAL, until - self._clock()))
-            undecided &= offered_nodes.undecided_pods(self._cache.state().view)
-
-    async def _fill_contention(self) -> None:
-        contenders = self.contenders()
-        if isinstance(contenders, Competing):
-            state = self._cache.state()
-            budget = Budget(STEPS_PER_REQUEST)
-            query = ContentionQuery(state, contenders.demand, contenders.ledger, NO_REQUESTER, budget)
-            names = tuple(state.view.cluster.nodes)
-            # Otherwise the first request would have to compute the competitors of every node.
-            await self._evaluator.run(partial(self._contention.competitors, query, names))
-
     async def settle(self) -> bool:
         """Answers accepted requests and hands the offers over; returns whether a successor may answer at once. If the
         offers cannot be recorded, waits until none is outstanding, at most for `SETTLE_TIMEOUT`.
@@ -292,10 +280,7 @@ class Offers:
         self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
     ) -> _Answer:
         async with self._lock:
-            generation = self._generation
             decision, contenders = await self._evaluate(pod, candidates)
-            if generation != self._generation or self._closed:
-                raise UnavailableError("the lead was lost while the pod was decided about")
             # kube-scheduler may have asked again meanwhile, and act on that answer's offer.
             await check_caller(hung_up)
             if not isinstance(contenders, Competing) or not decision.needs_offer:
@@ -316,7 +301,8 @@ class Offers:
         return _Answer(answered, offer.number if offer else 0)
 
     async def _evaluate(self, pod: Pod, candidates: Sequence[str]) -> tuple[Decision, Contenders]:
-        """Returns a decision that holds now, and the contenders that counted."""
+        """Returns a decision that holds now, and the contenders that counted; the caller holds the lock."""
+        generation = self._generation
         tries = 0
         while True:
             contenders = self.contenders()
@@ -325,6 +311,8 @@ class Offers:
             stale = offered_nodes.stale_nodes(decision, before, (self._cache.state(), self.contenders()))
             tries += 1
             if not stale or tries == _MAX_TRIES:
+                if generation != self._generation or self._closed:
+                    raise UnavailableError("the lead was lost while the pod was decided about")
                 return offered_nodes.exclude(decision, stale), contenders
 
     async def _wait_for_outcome(self, seconds: float) -> None:
@@ -340,18 +328,20 @@ class Offers:
         if self._store is not None:
             self._store.note(ledger)
         for outcome in outcomes:
-            self._log_outcome(outcome)
+            offer = outcome.offer
+            log.info(
+                "offer",
+                became=outcome.kind.value,
+                pod=f"{offer.pod.namespace}/{offer.pod.name}",
+                uid=offer.uid,
+                node=outcome.node,
+                nodes=len(offer.nodes),
+                ms=round((outcome.at - offer.made_at) * 1000, 1),
+            )
             if outcome.kind is not outstanding_offer.OutcomeKind.NARROWED:
                 self._on_offer_end(outcome)
         if outcomes:
             self._outcome.set()
-
-    def _log_outcome(self, outcome: outstanding_offer.Outcome) -> None:
-        offer = outcome.offer
-        pod = f"{offer.pod.namespace}/{offer.pod.name}"
-        ms = round((outcome.at - offer.made_at) * 1000, 1)
-        became = outcome.kind.value
-        log.info("offer", became=became, pod=pod, uid=offer.uid, node=outcome.node, nodes=len(offer.nodes), ms=ms)
 
     def _on_offer_end(self, outcome: outstanding_offer.Outcome) -> None:
         decided = outcome.kind is outstanding_offer.OutcomeKind.DECIDED

@@ -3,7 +3,7 @@ it overbooks.
 
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
-    every second → those pods are checked that changed, or whose node did
+    every second → those pods are checked
                  → a new report on all demand (`scheduler_core/monitor/placement_monitor.py`)
     a watch delivers a replica with its disk → the moment is noted → with the next report on demand comes one on overbooked disks
                                                                      (`scheduler_core/monitor/overbooking_monitor.py`)
@@ -14,7 +14,6 @@ anywhere. It counts no disk that was overbooked before.
 """
 
 import asyncio
-import math
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -26,7 +25,6 @@ from msgspec import Struct
 from app.evaluator import Evaluator, StateSource
 from app.extender.metrics import Metrics, Outstanding
 from app.runtime import decision_thread, wait_at_most
-from scheduler_core.caches import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.decide import decision, offered_nodes
 from scheduler_core.errors import ResolutionError
@@ -44,9 +42,6 @@ INTERVAL: Final = 1.0
 MAX_PLACEMENT_SECONDS: Final = 300.0
 # A log line names this many volumes; their number is logged too.
 _MAX_VOLUMES_LOGGED: Final = 50
-# A pod is checked when it, its node or the demand there has changed, and this often while an object that it names is missing: a volume
-# that only prefers the node is in no demand.
-_RECHECK_INTERVAL: Final = 2.0
 
 
 class _FollowEnd(Enum):
@@ -66,21 +61,6 @@ class _FollowedPod(Struct):
     offered_at: float  # when the pod was offered nodes
     decided_at: float  # when the decision was seen
     seen: bool = False  # whether a view had the pod; a pod that no view had yet is not gone
-    checked: kube.Pod | None = None  # the pod at the last check
-    check_at: float = -math.inf  # when it is checked even if nothing has changed
-
-    @property
-    def ends_at(self) -> float:
-        return self.decided_at + MAX_PLACEMENT_SECONDS
-
-    def needs_check(self, view: View, changed_nodes: frozenset[str] | None, now: float) -> bool:
-        """Whether the pod or its node has changed since the last check, or `check_at` has come; None: any node may have."""
-        changed = changed_nodes is None or self.node in changed_nodes
-        return (
-            changed
-            or now >= self.check_at
-            or view.snapshot.pods.get((self.pod.namespace, self.pod.name)) is not self.checked
-        )
 
 
 class Placements:
@@ -105,7 +85,6 @@ class Placements:
         self._deliveries: dict[tuple[str, str], float] = {}
         self._contention = Contention()
         self._followed_pods: dict[str, _FollowedPod] = {}
-        self._checked: tuple[ChangeLog, ...] = (ChangeLog(), ChangeLog())  # of the state that was checked last
         self._leads = False
         self._adopted = asyncio.Event()
 
@@ -169,17 +148,9 @@ class Placements:
             await wait_at_most(self._adopted, INTERVAL)
 
     async def _check_followed_pods(self) -> None:
-        if not self._followed_pods:
-            return
         turns = decision_thread.Turns(self._clock)
-        state = self._cache.state()
-        view = state.view
-        now = self._clock()
-        before = self._checked
-        self._checked = (state.profiles.changelog, state.demand.changelog)
-        changed = nodes_changed_since(before, self._checked)
-        due = [followed for followed in self._followed_pods.values() if followed.needs_check(view, changed, now)]
-        for followed in due:
+        view = self._cache.state().view
+        for followed in list(self._followed_pods.values()):
             # In another turn the pod may have been decided again, or all may have been cleared.
             if self._followed_pods.get(followed.pod.uid) is followed:
                 end = self._follow_end(followed, view)
@@ -237,9 +208,6 @@ class Placements:
             )
 
     def _follow_end(self, followed: _FollowedPod, view: View) -> _FollowEnd | None:
-        now = self._clock()
-        followed.checked = view.snapshot.pods.get((followed.pod.namespace, followed.pod.name))
-        followed.check_at = followed.ends_at
         current = offered_nodes.current_pod(followed.pod, view)
         if current is not None and decided_node(current, view) not in ("", followed.node):
             return _FollowEnd.ELSEWHERE
@@ -249,12 +217,12 @@ class Placements:
                 return _FollowEnd.PLACED
         except ResolutionError as error:
             log.debug("cannot tell yet what is awaited", pod=followed.pod.key, problem=str(error))
-            followed.check_at = min(followed.ends_at, now + _RECHECK_INTERVAL)
         gone = followed.seen if current is None else not current.live
         followed.seen |= current is not None
         if gone:
             return _FollowEnd.GONE
-        return _FollowEnd.LATE if now >= followed.ends_at else None
+        late = self._clock() >= followed.decided_at + MAX_PLACEMENT_SECONDS
+        return _FollowEnd.LATE if late else None
 
     def _end_following(self, followed: _FollowedPod, end: _FollowEnd) -> None:
         del self._followed_pods[followed.pod.uid]

@@ -21,7 +21,7 @@ from app.runtime.decision_thread import Urgency
 from app.schemas.remedies_answer import RemedyAnswer, remedy_answer
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.caches import LruMap
-from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
+from scheduler_core.decide.decision import Contenders, Decision
 from scheduler_core.decide.explain import Explanation, explain_part
 from scheduler_core.decide.filter import filter_nodes
 from scheduler_core.errors import CoreError
@@ -96,25 +96,21 @@ class RequestedResults(Generic[_Key, _Result]):
     """Owner of the results of one kind, worked out one at a time, those for the keys of the latest request first.
 
     Args:
+        evaluator: has the state that results depend on; a result of an earlier one is replaced when it is asked for
         name: of the task
         compute: works out a result
-        version: returns the version of what results depend on; a result of an earlier one is replaced when it is asked for
         capacity: how many results are kept
     """
 
     def __init__(
-        self, name: str, compute: Callable[[_Key], Awaitable[_Result]], version: Callable[[], int], capacity: int
+        self, evaluator: Evaluator, name: str, compute: Callable[[_Key], Awaitable[_Result]], capacity: int
     ) -> None:
+        self._evaluator = evaluator
         self._name = name
         self._compute = compute
-        self._version = version
         self._results: LruMap[_Key, tuple[int, _Result]] = LruMap(capacity)
         self._requested: Sequence[_Key] = ()
         self._task: asyncio.Task[None] | None = None
-
-    def latest(self, key: _Key) -> _Result | None:
-        entry = self._results.get(key)
-        return None if entry is None else entry[1]
 
     async def request(self, keys: Sequence[_Key], wait: float = _WAIT) -> list[_Result | None]:
         """Returns the latest results as soon as all are there, at most after `wait` seconds; None for one that is still
@@ -125,11 +121,12 @@ class RequestedResults(Generic[_Key, _Result]):
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._work(), name=self._name)
             await asyncio.wait((self._task,), timeout=wait)
-        return [self.latest(key) for key in keys]
+        entries = [self._results.get(key) for key in keys]
+        return [None if entry is None else entry[1] for entry in entries]
 
     def _is_current(self, key: _Key) -> bool:
         entry = self._results.get(key)
-        return entry is not None and entry[0] == self._version()
+        return entry is not None and entry[0] == self._evaluator.view.version
 
     async def _work(self) -> None:
         while self._requested:
@@ -140,7 +137,7 @@ class RequestedResults(Generic[_Key, _Result]):
                     break
                 if self._is_current(key):
                     continue
-                version = self._version()
+                version = self._evaluator.view.version
                 try:
                     self._results.put(key, (version, await self._compute(key)))
                 except Exception:
@@ -172,14 +169,9 @@ class StatusReporter:
         self._report = StatusReport()
         self._made_at = -MIN_AGE
         self._lock = asyncio.Lock()
-        self._rows = self._results("rows of waiting pods", self._work_out_row, _MAX_PODS)
-        self._drains = self._results("drains for the status page", self._predict_drain, _MAX_DRAINS)
-        self._remedies = self._results("remedies for the status page", self._find_remedies, _MAX_PODS)
-
-    def _results(
-        self, name: str, compute: Callable[[_Key], Awaitable[_Result]], capacity: int
-    ) -> RequestedResults[_Key, _Result]:
-        return RequestedResults(name, compute, lambda: self._evaluator.view.version, capacity)
+        self._rows = RequestedResults(evaluator, "rows of waiting pods", self._work_out_row, _MAX_PODS)
+        self._drains = RequestedResults(evaluator, "drains for the status page", self._predict_drain, _MAX_DRAINS)
+        self._remedies = RequestedResults(evaluator, "remedies for the status page", self._find_remedies, _MAX_PODS)
 
     @property
     def state(self) -> ClusterState:
@@ -219,7 +211,16 @@ class StatusReporter:
         return report
 
     async def _predict_drain(self, node: str) -> DrainReport:
-        work = partial(_predict_drain, self._read(), node, self._evaluator.options)
+        state = self._read()
+        options = self._evaluator.options
+
+        def work() -> Prediction:
+            before = Situation(predicted_cluster.cluster_without_scheduling(state))
+            after = cluster_changes.drain(before, (node,))
+            # A seed is reproducible, not secret.
+            chances = [random.Random(f"0/{number}").randrange for number in range(_ORDERS)]  # noqa: S311
+            return predict(before, after, [timeline.run_order(after, options, chance) for chance in chances])
+
         try:
             return DrainReport(node, await self._evaluator.run(work, Urgency.BACKGROUND))
         except CoreError as error:
@@ -280,17 +281,6 @@ class StatusSources(Struct, frozen=True):
     caches: "Callable[[], Mapping[str, CacheStatus]]" = dict
     identity: str = ""  # of this process; "" for a snapshot file
     now: Callable[[], datetime] = partial(datetime.now, UTC)
-
-
-def _predict_drain(state: ClusterState, node: str, options: FilterOptions) -> Prediction:
-    before = Situation(predicted_cluster.cluster_without_scheduling(state))
-    after = cluster_changes.drain(before, (node,))
-    results: list[timeline.OrderResult] = []
-    for number in range(_ORDERS):
-        # A seed is reproducible, not secret.
-        chance = random.Random(f"0/{number}")  # noqa: S311
-        results.append(timeline.run_order(after, options, chance.randrange))
-    return predict(before, after, results)
 
 
 def cordoned_nodes(state: ClusterState) -> Mapping[str, str]:

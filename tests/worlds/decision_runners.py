@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from app.runtime.decision_thread import OnCallersThread, Urgency
 from scheduler_core.packing.budget import giving_way
-from tests.worlds.virtual_time import virtual_loop
 
 
 class LaterRunner(OnCallersThread):
@@ -17,16 +16,6 @@ class LaterRunner(OnCallersThread):
     async def run(self, work: Callable[[], Any], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> Any:
         await asyncio.sleep(0)
         return await super().run(work, urgency, rest)
-
-
-class RestingRunner(OnCallersThread):
-    """Rests after some work, in a virtual loop."""
-
-    async def run(self, work: Callable[[], Any], urgency: Urgency = Urgency.DECISION, rest: float = 0.0) -> Any:
-        began = virtual_loop().time()
-        result = await super().run(work, urgency, rest)
-        await asyncio.sleep(rest * (virtual_loop().time() - began))
-        return result
 
 
 _Result = TypeVar("_Result")

@@ -34,8 +34,17 @@ class World(Protocol):
         """Asserts that nothing is left behind."""
 
 
-def rows(*tables: dict[str, str]) -> list[Any]:
-    return [pytest.param(timeline, id=name) for table in tables for name, timeline in table.items()]
+def rows(*tables: dict[str, str] | str) -> list[Any]:
+    """Returns the parameters of a test: timelines by name. In a text each name stands before its timeline, which is indented."""
+    parameters = []
+    for table in tables:
+        if isinstance(table, dict):
+            named = list(table.items())
+        else:
+            blocks = re.split(r"\n(?=\S)", table.strip())
+            named = [(block.partition("\n")[0], block.partition("\n")[2]) for block in blocks if block[0] != "#"]
+        parameters += [pytest.param(timeline, id=name) for name, timeline in named]
+    return parameters
 
 
 def play(create_world: Callable[..., World], timeline: str) -> None:

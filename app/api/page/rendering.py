@@ -122,7 +122,6 @@ def tiles(
     report: StatusReport,
     service: "ServiceState | None",
     losses: Mapping[str, NodeLossOutcome],
-    losses_seconds_left: float,
 ) -> list[Tile]:
     """Returns the tiles of a report; what only a leader knows is unknown elsewhere."""
     leads = service is not None and service.answering
@@ -131,7 +130,7 @@ def tiles(
         _stuck_tile(service if leads else None),
         _misplacement_tile(service if leads else None),
         _largest_volume_tile(report),
-        _losses_tile(report, service, losses, losses_seconds_left),
+        _losses_tile(report, service, losses),
         _free_space_tile(report),
     ]
 
@@ -176,9 +175,7 @@ def _largest_volume_tile(report: StatusReport) -> Tile:
     return Tile("Largest volume that fits", short_bytes(largest), "good" if largest else "bad", note)
 
 
-def _losses_tile(
-    report: StatusReport, service: "ServiceState | None", losses: Mapping[str, NodeLossOutcome], seconds_left: float
-) -> Tile:
+def _losses_tile(report: StatusReport, service: "ServiceState | None", losses: Mapping[str, NodeLossOutcome]) -> Tile:
     """Returns how many nodes can be lost, of those whose loss is predicted."""
     label = "Nodes that can be lost"
     nodes = len(report.rows)
@@ -192,8 +189,7 @@ def _losses_tile(
     number = f"{safe:,} of {len(predicted):,}"
     mood = "good" if safe == len(predicted) else "warn"
     if len(predicted) < nodes:
-        end = f"; all in about {format_age(seconds_left)}" if seconds_left else ""
-        note = f"predicted for {len(predicted):,} of {format_count(nodes, 'node')} so far, the fullest first{end}"
+        note = f"predicted for {len(predicted):,} of {format_count(nodes, 'node')} so far, the fullest first"
         return Tile(label, number, mood if safe < len(predicted) else "", note)
     return Tile(label, number, mood, "each on its own, without waiting pods or lost data")
 

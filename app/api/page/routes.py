@@ -182,7 +182,7 @@ async def overview(site: Site, query: PageQuery) -> Context:
     waiting = await site.sources.reporter.waiting_rows(report.waiting[:_FIRST_WAITING])
     pods = await _with_remedies(site, report.waiting[:_FIRST_WAITING], waiting)
     losses = site.sources.losses.latest
-    shown = rendering.tiles(report, site.service, losses, site.sources.losses.seconds_left)
+    shown = rendering.tiles(report, site.service, losses)
     refresh = _SOON_SECONDS if any(row is None for row in waiting) else _REFRESH_SECONDS
     context = _frame(site, "Cluster", "/", refresh)
     return {

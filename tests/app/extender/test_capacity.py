@@ -10,7 +10,6 @@ import pytest
 from prometheus_client import generate_latest
 
 from app.evaluator import Evaluator
-from app.extender import capacity
 from app.extender.capacity import ROUND_INTERVAL, NodeLosses
 from app.extender.metrics import Metrics
 from app.runtime.decision_thread import DecisionRunner, DecisionThread
@@ -19,14 +18,13 @@ from scheduler_core.decide.decision import FilterOptions
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.packing.budget import give_way
 from scheduler_core.predict import node_loss
-from scheduler_core.predict.node_loss import MAX_NODES, NodeLossOutcome, predict_node_loss
+from scheduler_core.predict.node_loss import MAX_NODES, predict_node_loss
 from scheduler_core.predict.predicted_cluster import PredictedCluster
 from tests import builders as make
 from tests.builders import GI, kube_node
-from tests.worlds.decision_runners import RestingRunner
 from tests.worlds.predicted_clusters import growing_class, node, running
 from tests.worlds.state_source import FakeStateSource
-from tests.worlds.virtual_time import virtual_loop, virtually
+from tests.worlds.virtual_time import virtually
 
 
 def series(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
@@ -87,31 +85,6 @@ async def test_the_fullest_nodes_are_predicted_first() -> None:
         patch.setattr(node_loss, "predict_node_loss", note)
         await world.after(5, world.losses.adopt)
     assert order == ["c", "a", "b"]
-
-
-@virtually
-async def test_the_end_is_estimated_by_the_work_of_the_latest_predictions() -> None:
-    assert await estimates_with(first_nodes=100) == [0, 6, 3]
-    assert await estimates_with(first_nodes=2) == [0, 14, 11]
-
-
-async def estimates_with(first_nodes: int) -> list[float]:
-    """How long the rest will take, at the beginning of each of three predictions."""
-    world = World(RestingRunner())
-    world.cache.put(*node("c"))
-    estimates: list[float] = []
-
-    def work(*_: object) -> Any:
-        estimates.append(round(world.losses.seconds_left, 3))
-        virtual_loop().jump_to(virtual_loop().time() + 1)
-        return NodeLossOutcome("x", orders=1, pods=0, volumes=0, problems={})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_loss, "predict_node_loss", work)
-        patch.setattr(capacity, "FIRST_NODES", first_nodes)
-        await world.after(25, world.losses.adopt)
-    assert world.losses.seconds_left == 0
-    return estimates
 
 
 @virtually

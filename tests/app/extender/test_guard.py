@@ -196,131 +196,91 @@ def logs() -> Iterator[list[Any]]:
         yield lines
 
 
-DECIDING = {
-    "a choice that would break the plan is changed": """
-        0 disk x-on-b -> a; counted placements changed -> 1
-    """,
-    "placements at the same time see each other": """
-        0 disk x-on-b -> a; disk y-on-b -> b; awaited -> x-on-a y-on-b
-    """,
-    "observing changes nothing and counts what enforcing would change": """
-        0 world mode=observe; disk x-on-b -> b; counted placements changed -> 1; awaited -> x-on-b
-    """,
-    "a dry run is answered and not remembered": """
-        0 dry_run x-on-b -> a; awaited -> none; guard.activity.outcomes -> {}
-    """,
-    "a guard that is off changes nothing": """
-        0 world mode=off; disk x-on-b -> b; awaited -> none
-    """,
-    "without reservations nothing is changed": """
-        0 set competes=no; disk x-on-b -> b; awaited -> none
-    """,
-    "a process that does not lead keeps the same plan": """
-        # It follows from the cluster; nothing is read that a leader would have to give.
-        0 set leads=no; disk x-on-b -> a; guard.activity.outcomes -> {'changed': 1}
-    """,
-    "a standby keeps the offers that the leader recorded": """
-        0 set leads=no; replace_y_by_an_unbound_pod; dry_run x-on-b -> b; offer by=record; disk x-on-b -> a
-    """,
-    "an offer that is made meanwhile is kept too": """
-        0 replace_y_by_an_unbound_pod; set evaluator.seconds=0.1; disk x-on-b -> waits
-        0.05 offer
-        0.5 answer disk x-on-b -> a
-    """,
-    "an update of another shape is left alone": """
-        0 disk x-on-b disk_path= -> b; counted placements refused-shape -> 1
-    """,
-    "a place that the node does not list is left alone": """
-        # No watch will show it there.
-        0 disk x-on-b disk_path=/elsewhere/ -> b; counted placements refused-shape -> 1; awaited -> none
-    """,
-    "a decision that takes too long is given up": """
-        0 set evaluator.seconds=1.4; disk x-on-b -> waits
-        0.699 answer disk x-on-b -> waits
-        0.701 answer disk x-on-b -> b; counted placements late -> 1; show x-on-b; counted observations bypassed -> 1
-    """,
-    "a replica that is deleted takes no space": """
-        0 disk x-on-b; delete x; awaited -> none
-    """,
-    "a placement that is never written stops taking space": """
-        0 disk x-on-b; run
-        62 awaited -> none
-    """,
-}
-READING = {
-    "a standby reads what another process answered": """
-        # The watches of both lag differently: the placement of x on a is written, and shown to neither.
-        0 set leads=no; write x-on-a; disk y-on-a -> b; awaited -> x-on-a y-on-b
-    """,
-    "what cannot be read is decided by what the watches show": """
-        0 set leads=no; reading_fails; disk x-on-b -> a
-    """,
-    "a leader reads what was written after it took over": """
-        # The previous leader may have answered a moment ago; later its own answers are all that there are.
-        0 guard.adopt; dry_run x-on-b; reads -> 1
-        2.001 dry_run x-on-b; reads -> 1
-    """,
-    "a leader reads what was written if no watch shows its answer": """
-        # The answer may be lost, and a standby may have been asked: x is on b, and y needs a disk that is not there.
-        0 disk x-on-b -> a; write x-on-b; dry_run y-on-b; reads -> 0
-        0.5 dry_run y-on-b; reads -> 1; awaited -> x-on-b
-    """,
-    "a leader reads what was written after it stood still": """
-        # A standby may have answered meanwhile.
-        0 run
-        1 dry_run x-on-b; reads -> 0; stand_still 0.85; dry_run x-on-b; reads -> 1
-    """,
-    "after a decision that took too long the guard reads what was written": """
-        0 set evaluator.seconds=1.4; disk x-on-b -> waits
-        0.701 answer disk x-on-b -> b; set evaluator.seconds=0; disk y-on-b; reads -> 1
-    """,
-    "after an error the guard reads what was written": """
-        0 deciding_fails defect; disk x-on-b -> RuntimeError defect; deciding_fails; disk x-on-b; reads -> 1
-    """,
-    "a guard that decides nothing reads nothing": """
-        0 set leads=no competes=no; disk x-on-b -> b; reads -> 0
-    """,
-}
-PROOF = {
-    "the guard is proven by a placement that a watch shows as answered": """
-        0 evaluator.options.packing -> auto; prove; evaluator.options.packing -> exact; awaited -> none
-    """,
-    "a guard that cannot be reached is not proven": """
-        0 prove; set obstacle=expired; guard.proven -> no; evaluator.options.packing -> auto
-        0 set obstacle=; guard.proven -> yes
-    """,
-    "a placement that passes the guard by unproves it at once": """
-        0 prove; create other; show other-on-b; guard.proven -> no; evaluator.options.packing -> auto
-        0 show y-on-b y-on-b; guard.proven -> yes
-    """,
-    "a placement that passes a guard by that is off unproves it": """
-        0 prove; set mode=off; show y-on-b; set mode=enforce; guard.proven -> no
-    """,
-    "auto does not rely on the guard while a disk has a DiskSchedule": """
-        0 prove; evaluator.options.guarded -> yes; schedule_disk a; guard.proven -> yes; evaluator.options.guarded -> no
-    """,
-    "a placement that another process answered proves the guard too": """
-        0 set leads=no; show x-on-b x-on-b; guard.activity.health -> proven; counted observations confirmed -> 1
-    """,
-    "a change that is found otherwise ends changing": """
-        0 show y-on-b y-on-b; guard.proven -> yes; show x-on-b x-on-a disk=n-a; guard.activity.health -> tampered
-        0 guard.proven -> no; wait_for_space v 3; wait_for_space w 1; disk v-on-b -> b
-    """,
-}
+TIMELINES = """
+# A placement is left or changed.
+a choice that would break the plan is changed
+    0 disk x-on-b -> a; counted placements changed -> 1
+placements at the same time see each other
+    0 disk x-on-b -> a; disk y-on-b -> b; awaited -> x-on-a y-on-b
+observing changes nothing and counts what enforcing would change
+    0 world mode=observe; disk x-on-b -> b; counted placements changed -> 1; awaited -> x-on-b
+a dry run is answered and not remembered
+    0 dry_run x-on-b -> a; awaited -> none; guard.activity.outcomes -> {}
+a guard that is off changes nothing
+    0 world mode=off; disk x-on-b -> b; awaited -> none
+without reservations nothing is changed
+    0 set competes=no; disk x-on-b -> b; awaited -> none
+a process that does not lead keeps the same plan
+    # It follows from the cluster; nothing is read that a leader would have to give.
+    0 set leads=no; disk x-on-b -> a; guard.activity.outcomes -> {'changed': 1}
+a standby keeps the offers that the leader recorded
+    0 set leads=no; replace_y_by_an_unbound_pod; dry_run x-on-b -> b; offer by=record; disk x-on-b -> a
+an offer that is made meanwhile is kept too
+    0 replace_y_by_an_unbound_pod; set evaluator.seconds=0.1; disk x-on-b -> waits
+    0.05 offer
+    0.5 answer disk x-on-b -> a
+an update of another shape is left alone
+    0 disk x-on-b disk_path= -> b; counted placements refused-shape -> 1
+a place that the node does not list is left alone
+    # No watch will show it there.
+    0 disk x-on-b disk_path=/elsewhere/ -> b; counted placements refused-shape -> 1; awaited -> none
+a decision that takes too long is given up
+    0 set evaluator.seconds=1.4; disk x-on-b -> waits
+    0.699 answer disk x-on-b -> waits
+    0.701 answer disk x-on-b -> b; counted placements late -> 1; show x-on-b; counted observations bypassed -> 1
+a replica that is deleted takes no space
+    0 disk x-on-b; delete x; awaited -> none
+a placement that is never written stops taking space
+    0 disk x-on-b; run
+    62 awaited -> none
+# What was written is read where an answer may be unknown.
+a standby reads what another process answered
+    # The watches of both lag differently: the placement of x on a is written, and shown to neither.
+    0 set leads=no; write x-on-a; disk y-on-a -> b; awaited -> x-on-a y-on-b
+what cannot be read is decided by what the watches show
+    0 set leads=no; reading_fails; disk x-on-b -> a
+a leader reads what was written after it took over
+    # The previous leader may have answered a moment ago; later its own answers are all that there are.
+    0 guard.adopt; dry_run x-on-b; reads -> 1
+    2.001 dry_run x-on-b; reads -> 1
+a leader reads what was written if no watch shows its answer
+    # The answer may be lost, and a standby may have been asked: x is on b, and y needs a disk that is not there.
+    0 disk x-on-b -> a; write x-on-b; dry_run y-on-b; reads -> 0
+    0.5 dry_run y-on-b; reads -> 1; awaited -> x-on-b
+a leader reads what was written after it stood still
+    # A standby may have answered meanwhile.
+    0 run
+    1 dry_run x-on-b; reads -> 0; stand_still 0.85; dry_run x-on-b; reads -> 1
+after a decision that took too long the guard reads what was written
+    0 set evaluator.seconds=1.4; disk x-on-b -> waits
+    0.701 answer disk x-on-b -> b; set evaluator.seconds=0; disk y-on-b; reads -> 1
+after an error the guard reads what was written
+    0 deciding_fails defect; disk x-on-b -> RuntimeError defect; deciding_fails; disk x-on-b; reads -> 1
+a guard that decides nothing reads nothing
+    0 set leads=no competes=no; disk x-on-b -> b; reads -> 0
+# Placements prove the guard.
+the guard is proven by a placement that a watch shows as answered
+    0 evaluator.options.packing -> auto; prove; evaluator.options.packing -> exact; awaited -> none
+a guard that cannot be reached is not proven
+    0 prove; set obstacle=expired; guard.proven -> no; evaluator.options.packing -> auto
+    0 set obstacle=; guard.proven -> yes
+a placement that passes the guard by unproves it at once
+    0 prove; create other; show other-on-b; guard.proven -> no; evaluator.options.packing -> auto
+    0 show y-on-b y-on-b; guard.proven -> yes
+a placement that passes a guard by that is off unproves it
+    0 prove; set mode=off; show y-on-b; set mode=enforce; guard.proven -> no
+auto does not rely on the guard while a disk has a DiskSchedule
+    0 prove; evaluator.options.guarded -> yes; schedule_disk a; guard.proven -> yes; evaluator.options.guarded -> no
+a placement that another process answered proves the guard too
+    0 set leads=no; show x-on-b x-on-b; guard.activity.health -> proven; counted observations confirmed -> 1
+a change that is found otherwise ends changing
+    0 show y-on-b y-on-b; guard.proven -> yes; show x-on-b x-on-a disk=n-a; guard.activity.health -> tampered
+    0 guard.proven -> no; wait_for_space v 3; wait_for_space w 1; disk v-on-b -> b
+"""
 
 
-@pytest.mark.parametrize("timeline", rows(DECIDING))
-def test_a_placement_is_left_or_changed(timeline: str) -> None:
-    play(World, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(READING))
-def test_what_was_written_is_read_where_an_answer_may_be_unknown(timeline: str) -> None:
-    play(World, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(PROOF))
-def test_placements_prove_the_guard(timeline: str) -> None:
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_placements_are_reviewed(timeline: str) -> None:
     play(World, timeline)
 
 

@@ -274,183 +274,144 @@ class World:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-TAKING_OVER = {
-    "a new leader answers after catching up and adopting": """
-        # It does not answer as soon as it is elected. The Service is pointed here meanwhile.
-        0 hold catching-up; run; happened -> competes; lifecycle.refusal -> not the leader, other is; elector.win
-        1 cache.catch_ups -> 1; lifecycle.refusal -> taking over from the last leader; happened -> published guard-emptied; heartbeat -> 0
-        2 free catching-up; lifecycle.refusal -> none; happened -> adopted; heartbeat -> 1
-    """,
-    "catching up that does not end is tried again": """
-        # This goes on as long as the process leads; each time it has 15 s.
-        0 hold catching-up; run; elector.win
-        15 cache.catch_ups -> 1
-        31 cache.catch_ups -> 3; lifecycle.refusal -> taking over from the last leader; happened -> competes published guard-emptied published guard-emptied published guard-emptied
-        32 free catching-up; lifecycle.refusal -> none; happened -> adopted
-    """,
-    "a lead lost during catching up is not taken over": """
-        # A new term catches up again.
-        0 hold catching-up; run; elector.win
-        1 cache.catch_ups -> 1; elector.win; free catching-up
-        2 lifecycle.refusal -> none; cache.catch_ups -> 2; happened -> competes published guard-emptied adopted published
-    """,
-    "a lead lost during adoption is not taken over": """
-        # The adopted state is forgotten.
-        0 hold adopting; set elector.undisturbed=2.5; run; elector.win
-        1 happened -> competes published guard-emptied; reservations.undisturbed -> 2.5; lose; free adopting; happened -> adopted cleared
-        2 lifecycle.refusal -> not the leader, other is
-    """,
-    "leader tasks begin and end with the lead": """
-        # Two processes must neither nudge nor count the same misplacement.
-        0 world leader_task=yes
-        0 run; elector.win
-        1 happened -> competes task-runs adopted task-begins published guard-emptied; lose
-        2 happened -> cleared task-ends; elector.win
-        3 happened -> adopted task-begins published
-    """,
-}
-LOSING = {
-    "a stale cache ends the lead": """
-        # Another candidate may have a fresher cache. This process competes again with a fresh cache.
-        0 run; elector.win
-        1 lifecycle.refusal -> none; set cache.problem=stale; lifecycle.refusal -> not ready: stale
-        7 happened -> competes adopted published guard-emptied competes-no-more cleared; set cache.problem=
-        8 lifecycle.refusal -> none
-    """,
-    "a leader with a problem keeps the Lease silently until its decisions are visible": """
-        # For 5 s no other process answers. Without the problem it goes on, and the period starts again.
-        0 run; elector.win
-        1 set cache.problem=stale
-        5.9 elector.enabled -> yes; lifecycle.refusal -> not ready: stale; set cache.problem=
-        7 elector.enabled -> yes; lifecycle.refusal -> none
-        8 set cache.problem=stale
-        12.9 elector.enabled -> yes
-        13.6 elector.enabled -> no
-    """,
-    "a disabled leader withdraws from the Service before it releases the Lease": """
-        # A later withdrawal might overwrite a successor's endpoint.
-        0 run; elector.win
-        1 happened -> competes adopted published guard-emptied; configure enabled=false
-        1 lifecycle.refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
-        2 happened -> withdrawn
-        7 happened -> competes-no-more cleared
-    """,
-    "a disabled leader that cannot withdraw tries again": """
-        # After 2 s. It keeps the Lease meanwhile, and answers no request.
-        0 run; elector.win
-        1 publisher.calls -> 1; service refused; configure enabled=false
-        3.1 publisher.calls -> 2; elector.leading -> yes
-        3.6 publisher.calls -> 3; elector.leading -> yes; service works
-        3.6 lifecycle.refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
-        6 elector.enabled -> yes; happened -> competes adopted published guard-emptied withdrawn
-        11.5 elector.enabled -> no; happened -> competes-no-more cleared
-    """,
-    "a Service that cannot be written is tried again": """
-        # After 2 s. This process answers meanwhile, because requests may arrive otherwise.
-        0 service refused; run; elector.win
-        1 lifecycle.refusal -> none; publisher.calls -> 1
-        2.1 publisher.calls -> 1
-        2.6 publisher.calls -> 2; service works
-        5 happened -> competes adopted guard-emptied published
-    """,
-    "a process disabled after it lost the lead points the Service nowhere": """
-        # While disabled no process competes, so no leader would do it.
-        0 run; elector.win
-        1 lose
-        2 lifecycle.refusal -> not the leader, other is; happened -> competes adopted published guard-emptied cleared; configure enabled=false; lose nobody
-        3 happened -> withdrawn competes-no-more
-    """,
-    "a dead elector ends the process": """
-        # It could never lead again; a new process can.
-        0 run; set elector.alive=no
-        1 failure -> ExceptionGroup
-    """,
-    "after a crash the Lease runs out": """
-        # A release would say that the decisions of the last answers are visible.
-        0 run; elector.win
-        1 cache.run_fails.set; failure -> ExceptionGroup; happened -> competes adopted published guard-emptied ended
-    """,
-}
-DRAINING = {
-    "draining hands over step by step": """
-        # The process leads until it has settled, withdrawn and released the Lease.
-        0 run; elector.win
-        1 happened -> competes adopted published guard-emptied; hold settling; lifecycle.drain -> waits; lifecycle.refusal -> shutting down; lifecycle.late_refusal -> none
-        2 elector.leading -> yes; answer lifecycle.drain -> waits; free settling; answer lifecycle.drain -> none
-        2 happened -> settled cleared withdrawn released; answered_when_cleared -> no; lifecycle.late_refusal -> not the leader, other is
-    """,
-    "the Lease runs out if offers cannot be handed over": """
-        # A release would say that a successor can know every decision.
-        0 run; elector.win
-        1 happened -> competes adopted published guard-emptied; set reservations.hands_over=no; lifecycle.drain -> none
-        1 happened -> settled cleared withdrawn ended
-    """,
-    "draining is bounded": """
-        # Any step may hang: settling has 10 s, and the withdrawal 1 s.
-        0 run; elector.win
-        1 happened -> competes adopted published guard-emptied; hold settling; service hangs; lifecycle.drain -> waits
-        11.9 answer lifecycle.drain -> waits; happened -> cleared released
-        12.1 answer lifecycle.drain -> none
-    """,
-    "a follower drains without withdrawing": """
-        # It has not pointed the Service anywhere.
-        0 run; lifecycle.drain -> none; happened -> competes settled cleared released
-    """,
-}
-GUARD = {
-    "the placement guard is published by the leader while it is switched on": """
-        # A change of the setting takes effect at run time.
-        0 run; elector.win
-        1 happened -> competes adopted published guard-emptied; configure guard=observe
-        2 happened -> guard-published; guard -> observe published none; configure guard=off
-        3 happened -> guard-emptied
-    """,
-    "a new leader points the placement guard here while it catches up": """
-        # Until then API servers may wait for a process that has ended, a second for each placement.
-        0 configure guard=enforce; hold catching-up; run; elector.win
-        1 happened -> competes published guard-published; lifecycle.late_refusal -> taking over from the last leader; free catching-up
-        2 lifecycle.refusal -> none
-    """,
-    "a drained leader is removed from both Services before it returns": """
-        # Both servers listen until then, and no placement is changed any more.
-        0 configure guard=enforce; run; elector.win
-        1 happened -> competes adopted published guard-published; lifecycle.drain -> none; answered_when_cleared -> no
-        1 happened -> settled cleared withdrawn guard-withdrawn released
-    """,
-    "a disabled leader is removed from both Services": """
-        # The guard knows no plan without the extender.
-        0 configure guard=enforce; run; elector.win
-        1 happened -> competes adopted published guard-published; configure enabled=false
-        2 happened -> withdrawn guard-withdrawn
-        7 happened -> competes-no-more cleared
-        7 lifecycle.refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
-    """,
-    "trouble with the placement guard does not end the lead": """
-        # kube-scheduler is answered as before.
-        0 service refused guard=yes; configure guard=enforce; run; elector.win
-        1 guard -> enforce none PUT slice: may not; lifecycle.refusal -> none; lifecycle.drain -> none
-        1 happened -> competes adopted published settled cleared withdrawn released
-    """,
-}
+TIMELINES = """
+# A process answers once it has taken over.
+a new leader answers after catching up and adopting
+    # It does not answer as soon as it is elected. The Service is pointed here meanwhile.
+    0 hold catching-up; run; happened -> competes; lifecycle.refusal -> not the leader, other is; elector.win
+    1 cache.catch_ups -> 1; lifecycle.refusal -> taking over from the last leader; happened -> published guard-emptied; heartbeat -> 0
+    2 free catching-up; lifecycle.refusal -> none; happened -> adopted; heartbeat -> 1
+catching up that does not end is tried again
+    # This goes on as long as the process leads; each time it has 15 s.
+    0 hold catching-up; run; elector.win
+    15 cache.catch_ups -> 1
+    31 cache.catch_ups -> 3; lifecycle.refusal -> taking over from the last leader; happened -> competes published guard-emptied published guard-emptied published guard-emptied
+    32 free catching-up; lifecycle.refusal -> none; happened -> adopted
+a lead lost during catching up is not taken over
+    # A new term catches up again.
+    0 hold catching-up; run; elector.win
+    1 cache.catch_ups -> 1; elector.win; free catching-up
+    2 lifecycle.refusal -> none; cache.catch_ups -> 2; happened -> competes published guard-emptied adopted published
+a lead lost during adoption is not taken over
+    # The adopted state is forgotten.
+    0 hold adopting; set elector.undisturbed=2.5; run; elector.win
+    1 happened -> competes published guard-emptied; reservations.undisturbed -> 2.5; lose; free adopting; happened -> adopted cleared
+    2 lifecycle.refusal -> not the leader, other is
+leader tasks begin and end with the lead
+    # Two processes must neither nudge nor count the same misplacement.
+    0 world leader_task=yes
+    0 run; elector.win
+    1 happened -> competes task-runs adopted task-begins published guard-emptied; lose
+    2 happened -> cleared task-ends; elector.win
+    3 happened -> adopted task-begins published
+# A process that must not answer gives up its lead.
+a stale cache ends the lead
+    # Another candidate may have a fresher cache. This process competes again with a fresh cache.
+    0 run; elector.win
+    1 lifecycle.refusal -> none; set cache.problem=stale; lifecycle.refusal -> not ready: stale
+    7 happened -> competes adopted published guard-emptied competes-no-more cleared; set cache.problem=
+    8 lifecycle.refusal -> none
+a leader with a problem keeps the Lease silently until its decisions are visible
+    # For 5 s no other process answers. Without the problem it goes on, and the period starts again.
+    0 run; elector.win
+    1 set cache.problem=stale
+    5.9 elector.enabled -> yes; lifecycle.refusal -> not ready: stale; set cache.problem=
+    7 elector.enabled -> yes; lifecycle.refusal -> none
+    8 set cache.problem=stale
+    12.9 elector.enabled -> yes
+    13.6 elector.enabled -> no
+a disabled leader withdraws from the Service before it releases the Lease
+    # A later withdrawal might overwrite a successor's endpoint.
+    0 run; elector.win
+    1 happened -> competes adopted published guard-emptied; configure enabled=false
+    1 lifecycle.refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
+    2 happened -> withdrawn
+    7 happened -> competes-no-more cleared
+a disabled leader that cannot withdraw tries again
+    # After 2 s. It keeps the Lease meanwhile, and answers no request.
+    0 run; elector.win
+    1 publisher.calls -> 1; service refused; configure enabled=false
+    3.1 publisher.calls -> 2; elector.leading -> yes
+    3.6 publisher.calls -> 3; elector.leading -> yes; service works
+    3.6 lifecycle.refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
+    6 elector.enabled -> yes; happened -> competes adopted published guard-emptied withdrawn
+    11.5 elector.enabled -> no; happened -> competes-no-more cleared
+a Service that cannot be written is tried again
+    # After 2 s. This process answers meanwhile, because requests may arrive otherwise.
+    0 service refused; run; elector.win
+    1 lifecycle.refusal -> none; publisher.calls -> 1
+    2.1 publisher.calls -> 1
+    2.6 publisher.calls -> 2; service works
+    5 happened -> competes adopted guard-emptied published
+a process disabled after it lost the lead points the Service nowhere
+    # While disabled no process competes, so no leader would do it.
+    0 run; elector.win
+    1 lose
+    2 lifecycle.refusal -> not the leader, other is; happened -> competes adopted published guard-emptied cleared; configure enabled=false; lose nobody
+    3 happened -> withdrawn competes-no-more
+a dead elector ends the process
+    # It could never lead again; a new process can.
+    0 run; set elector.alive=no
+    1 failure -> ExceptionGroup
+after a crash the Lease runs out
+    # A release would say that the decisions of the last answers are visible.
+    0 run; elector.win
+    1 cache.run_fails.set; failure -> ExceptionGroup; happened -> competes adopted published guard-emptied ended
+# A process that ends hands over.
+draining hands over step by step
+    # The process leads until it has settled, withdrawn and released the Lease.
+    0 run; elector.win
+    1 happened -> competes adopted published guard-emptied; hold settling; lifecycle.drain -> waits; lifecycle.refusal -> shutting down; lifecycle.late_refusal -> none
+    2 elector.leading -> yes; answer lifecycle.drain -> waits; free settling; answer lifecycle.drain -> none
+    2 happened -> settled cleared withdrawn released; answered_when_cleared -> no; lifecycle.late_refusal -> not the leader, other is
+the Lease runs out if offers cannot be handed over
+    # A release would say that a successor can know every decision.
+    0 run; elector.win
+    1 happened -> competes adopted published guard-emptied; set reservations.hands_over=no; lifecycle.drain -> none
+    1 happened -> settled cleared withdrawn ended
+draining is bounded
+    # Any step may hang: settling has 10 s, and the withdrawal 1 s.
+    0 run; elector.win
+    1 happened -> competes adopted published guard-emptied; hold settling; service hangs; lifecycle.drain -> waits
+    11.9 answer lifecycle.drain -> waits; happened -> cleared released
+    12.1 answer lifecycle.drain -> none
+a follower drains without withdrawing
+    # It has not pointed the Service anywhere.
+    0 run; lifecycle.drain -> none; happened -> competes settled cleared released
+# The placement guard follows the lead.
+the placement guard is published by the leader while it is switched on
+    # A change of the setting takes effect at run time.
+    0 run; elector.win
+    1 happened -> competes adopted published guard-emptied; configure guard=observe
+    2 happened -> guard-published; guard -> observe published none; configure guard=off
+    3 happened -> guard-emptied
+a new leader points the placement guard here while it catches up
+    # Until then API servers may wait for a process that has ended, a second for each placement.
+    0 configure guard=enforce; hold catching-up; run; elector.win
+    1 happened -> competes published guard-published; lifecycle.late_refusal -> taking over from the last leader; free catching-up
+    2 lifecycle.refusal -> none
+a drained leader is removed from both Services before it returns
+    # Both servers listen until then, and no placement is changed any more.
+    0 configure guard=enforce; run; elector.win
+    1 happened -> competes adopted published guard-published; lifecycle.drain -> none; answered_when_cleared -> no
+    1 happened -> settled cleared withdrawn guard-withdrawn released
+a disabled leader is removed from both Services
+    # The guard knows no plan without the extender.
+    0 configure guard=enforce; run; elector.win
+    1 happened -> competes adopted published guard-published; configure enabled=false
+    2 happened -> withdrawn guard-withdrawn
+    7 happened -> competes-no-more cleared
+    7 lifecycle.refusal -> scheduler-extender-enabled is false (says ConfigMap longhorn-scheduler-extender)
+trouble with the placement guard does not end the lead
+    # kube-scheduler is answered as before.
+    0 service refused guard=yes; configure guard=enforce; run; elector.win
+    1 guard -> enforce none PUT slice: may not; lifecycle.refusal -> none; lifecycle.drain -> none
+    1 happened -> competes adopted published settled cleared withdrawn released
+"""
 
 
-@pytest.mark.parametrize("timeline", rows(TAKING_OVER))
-def test_a_process_answers_once_it_has_taken_over(timeline: str) -> None:
-    play(World, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(LOSING))
-def test_a_process_that_must_not_answer_gives_up_its_lead(timeline: str) -> None:
-    play(World, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(DRAINING))
-def test_a_process_that_ends_hands_over(timeline: str) -> None:
-    play(World, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(GUARD))
-def test_the_placement_guard_follows_the_lead(timeline: str) -> None:
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_when_a_process_leads_and_answers(timeline: str) -> None:
     play(World, timeline)
 
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from app.evaluator import Evaluator, no_contenders
 from app.extender.metrics import Metrics
-from app.extender.nudger import MAX_DECISIONS, MAX_REMEMBERED, TURN_INTERVAL, Nudger, RefusedPods, write_nudge
+from app.extender.nudger import MAX_DECISIONS, MAX_REMEMBERED, TURN_INTERVAL, Nudger, write_nudge
 from app.extender.offers import Offers
 from app.kube.client import ApiError
 from scheduler_core.decide.decision import Contenders, Decision, FilterOptions
@@ -37,6 +37,7 @@ class CountingEvaluator(Evaluator):
     def __init__(self, cache: FakeStateSource) -> None:
         super().__init__(cache, FilterOptions())
         self.evaluated: list[str] = []
+        self.candidates: list[Sequence[str]] = []
         self.after_filter: Callable[[], None] | None = None  # called after every evaluation
 
     async def decide(
@@ -44,6 +45,7 @@ class CountingEvaluator(Evaluator):
     ) -> Decision:
         """Records the pod, and evaluates it."""
         self.evaluated.append(pod.name)
+        self.candidates.append(candidates)
         decision = await super().decide(pod, candidates, contenders)
         if self.after_filter is not None:
             self.after_filter()
@@ -221,217 +223,174 @@ class World:
         await self.end()
 
 
-FITTING = {
-    "only as many pods are nudged as fit together, those refused first": """
-        # There is space for two of three pods.
-        0 run; create_and_refuse 1
-        0.1 create_and_refuse 0 2
-        1.1 fill a b space=60
-        4.1 nudged -> db-1 db-0
-    """,
-    "pending nudges of one node add up": """
-        # Only as many pods are nudged as the node has space for.
-        0 run; create_and_refuse 0 1 2 3 size=40
-        1 fill a space=90
-        4 nudged -> db-0 db-1
-    """,
-    "without reservations, too, only as many pods are nudged as fit together": """
-        # kube-scheduler must not be flooded.
-        0 world reservation_timeout=0
-        0 run; create_and_refuse 0 1 2
-        2 evaluations -> 1; fill a b space=60
-        5 nudged -> db-0 db-1
-    """,
-    "offered space is not free": """
-        # The third pod is nudged once a pod with an offer is deleted.
-        0 fill a b space=60; create 0; create 1; create 2; ask 0 -> yes no; ask 1 -> no yes; run; refuse 2
-        3 nudged -> none; delete 0
-        4 nudged -> db-2
-    """,
-    "a pending nudge does not compete with requests": """
-        # The ledger of offers never has it.
-        0 run; create_and_refuse 0; create 1; fill a space=60
-        1 nudged -> db-0; offers_outstanding -> 0; ask 1 -> yes no
-    """,
-    "a pod is nudged only for the nodes it was refused on": """
-        # kube-scheduler itself has excluded the other nodes.
-        0 run; create 0; refuse_on 0 b; fill a space=60
-        2 nudged -> none; fill b space=60
-        3 nudged -> db-0
-    """,
-    "a slow patch does not hold up other nudges": """
-        # Patches do not wait for each other.
-        0 hold_patches_of 0; run; create_and_refuse 0 1; fill a b space=60
-        1 nudged -> db-1
-    """,
-    "of a thousand equivalent pods one is evaluated while it does not fit": """
-        # When some fit, only as many are evaluated.
-        0 run; create_and_refuse_up_to 1000
-        1 evaluations -> 1; fill a space=10
-        2 evaluations -> 2; fill a space=60
-        3 evaluations -> 4; nudged -> db-0
-    """,
-    "objects that a refused pod names and the state lacks are not fetched": """
-        # A watch will deliver them; a GET per review would be a flood.
-        0 run; create_and_refuse 0 1; delete_claim 0; create_claim 1 storage_class=later; fill a b space=60
-        10 nudged -> none; cache.fetched -> none; create_claim 0; create_class later
-        11 nudged_first -> db-0 db-1
-    """,
-}
-WHEN = {
-    "a nudged pod is left alone until kube-scheduler should have retried it": """
-        # Changes do not matter meanwhile.
-        0 run; create_and_refuse 0; fill a space=60
-        0.5 nudged -> db-0; fill b space=1
-        1 fill b space=2
-        2 fill b space=3
-        2.9 fill b space=4
-        3 nudged -> db-0
-    """,
-    "a nudge without a request gives way to other pods": """
-        # The first pod may lack CPU, so it is not requested; its back-off grows.
-        0 run; create_and_refuse 0 1
-        1 fill a space=60
-        15 nudged_first -> db-0 db-1
-    """,
-    "without changes pods are only reviewed periodically": """
-        # Some space becomes free by time alone.
-        0 run; create_and_refuse 0
-        29 evaluations -> 1
-        59 evaluations -> 2; nudged -> none
-    """,
-    "without remembered pods the nudger is idle": """
-        # It does not read the contenders.
-        0 run
-        1000 contenders_reads -> 0; create_and_refuse 0
-        1000.3 contenders_reads -> 2
-        1001 requested 0
-        1002 contenders_reads -> 3; fill a space=60
-        2000 contenders_reads -> 0
-    """,
-    "the wait of the pod that was refused first is known": """
-        # A later refusal changes nothing; without pods it is 0.
-        0 nudger.oldest_wait -> 0; create_and_refuse 0
-        30 create_and_refuse 1
-        40 nudger.oldest_wait -> 40; requested 0; nudger.oldest_wait -> 10
-    """,
-}
-FORGETTING = {
-    "a requested pod is forgotten": """
-        # It gets an answer, not a nudge.
-        0 run; create_and_refuse 0; requested 0; remembered -> none; fill a space=60
-        100 nudged -> none
-    """,
-    "a requested pod ends its pending nudge": """
-        # Its offer counts instead, if it has one, and the next pod has its turn.
-        0 run; create_and_refuse 0 1; pods_ask_when_nudged; fill a space=60
-        0.6 nudged -> db-0 db-1
-    """,
-    "a deleted pod is forgotten": """
-        # Free space does not matter.
-        0 run; create_and_refuse 0
-        1 remembered -> db-0; delete 0; fill a space=60
-        2 remembered -> none; nudged -> none
-    """,
-    "a bound pod is forgotten": """
-        0 run; create_and_refuse 0
-        1 remembered -> db-0; show 0 a; fill a space=60
-        2 remembered -> none; nudged -> none
-    """,
-    "a finished pod is forgotten": """
-        0 run; create_and_refuse 0
-        1 remembered -> db-0; show 0 phase=Failed; fill a space=60
-        2 remembered -> none; nudged -> none
-    """,
-    "a pod that is being deleted is forgotten": """
-        0 run; create_and_refuse 0
-        1 remembered -> db-0; show 0 deleting=1; fill a space=60
-        2 remembered -> none; nudged -> none
-    """,
-    "a pod whose name another pod has is forgotten": """
-        0 run; create_and_refuse 0
-        1 remembered -> db-0; show 0 uid=uid-of-another; fill a space=60
-        2 remembered -> none; nudged -> none
-    """,
-    "a pod that no watch has delivered yet is not gone": """
-        # The cache may still have an earlier pod of the name.
-        0 create_claim 0; show 0 uid=uid-of-its-predecessor; run; refuse 0
-        1 remembered -> db-0; fill a space=60
-        2 nudged -> db-0
-    """,
-    "a pod that no watch ever delivers is forgotten": """
-        # It was deleted before the watch delivered it.
-        0 create_claim 0; run; refuse 0
-        59 remembered -> db-0
-        91 remembered -> none
-    """,
-    "a pod that is gone when it is patched is forgotten": """
-        # It counts as gone, and the next pod has its turn.
-        0 next_patch_finds_no_pod; run; create_and_refuse 0 1; fill a space=60
-        1 nudged -> db-0 db-1; results -> gone patched; remembered -> db-1
-    """,
-    "a pod whose node is selected after its refusal is forgotten": """
-        # Its nudges would be wasted: kube-scheduler is binding it.
-        0 run; create_and_refuse 0
-        1 select 0 a
-        2 remembered -> none; fill a b space=60
-        32 nudged -> none
-    """,
-    "a pod that is refused with a selected node is nudged": """
-        # Its binding failed: the claim keeps the node that was selected before.
-        0 run; create 0; select 0 a; refuse 0
-        1 remembered -> db-0; fill b space=60
-        2 nudged -> db-0
-    """,
-    "a refused pod is forgotten when another node is selected": """
-        0 run; create 0; select 0 a; refuse 0
-        1 remembered -> db-0; select 0 b
-        2 remembered -> none
-    """,
-    "a refused pod is forgotten when its node is selected again": """
-        # The claim had lost it meanwhile.
-        0 run; create 0; select 0 a; refuse 0
-        1 remembered -> db-0; select 0
-        2 remembered -> db-0; select 0 a
-        3 remembered -> none
-    """,
-    "a pod that is bound during its evaluation is not nudged": """
-        # kube-scheduler was faster.
-        0 bind_during_the_next_evaluation 0 a; run; create_and_refuse 0; fill a space=60
-        1 nudged -> none; remembered -> none
-    """,
-    "losing the lead forgets everything": """
-        # The next leader nudges the pods.
-        0 run; create_and_refuse 0 1
-        1 nudger.clear; remembered -> none; fill a space=60
-        101 nudged -> none
-    """,
-    "after a take-over pods whose conditions name a reason of the extender are remembered": """
-        # They may be nudged for any Longhorn node. Other pods are left alone; the bound one takes what is free on its node.
-        0 create 0; create 1; create 2; create 3; decline 0; decline 1 lacking=Insufficient_cpu; decline 3 node=a; nudger.adopt
-        0 remembered -> db-0; run; fill a b space=60
-        1 nudged -> db-0
-    """,
-    "after a take-over pods with a selected node are not nudged": """
-        # The previous leader's answer led to that node; the condition is older.
-        0 create 0; create 1; decline 0; decline 1; select 0 a; nudger.adopt; remembered -> db-1; run; fill a b space=60
-        30 nudged_first -> db-1
-    """,
-}
+TIMELINES = """
+# Refused pods that fit are nudged.
+only as many pods are nudged as fit together, those refused first
+    # There is space for two of three pods.
+    0 run; create_and_refuse 1
+    0.1 create_and_refuse 0 2
+    1.1 fill a b space=60
+    4.1 nudged -> db-1 db-0
+pending nudges of one node add up
+    # Only as many pods are nudged as the node has space for.
+    0 run; create_and_refuse 0 1 2 3 size=40
+    1 fill a space=90
+    4 nudged -> db-0 db-1
+without reservations, too, only as many pods are nudged as fit together
+    # kube-scheduler must not be flooded.
+    0 world reservation_timeout=0
+    0 run; create_and_refuse 0 1 2
+    2 evaluations -> 1; fill a b space=60
+    5 nudged -> db-0 db-1
+offered space is not free
+    # The third pod is nudged once a pod with an offer is deleted.
+    0 fill a b space=60; create 0; create 1; create 2; ask 0 -> yes no; ask 1 -> no yes; run; refuse 2
+    3 nudged -> none; delete 0
+    4 nudged -> db-2
+a pending nudge does not compete with requests
+    # The ledger of offers never has it.
+    0 run; create_and_refuse 0; create 1; fill a space=60
+    1 nudged -> db-0; offers_outstanding -> 0; ask 1 -> yes no
+a pod is nudged only for the nodes it was refused on
+    # kube-scheduler itself has excluded the other nodes.
+    0 run; create 0; refuse_on 0 b; fill a space=60
+    2 nudged -> none; fill b space=60
+    3 nudged -> db-0
+a slow patch does not hold up other nudges
+    # Patches do not wait for each other.
+    0 hold_patches_of 0; run; create_and_refuse 0 1; fill a b space=60
+    1 nudged -> db-1
+of a thousand equivalent pods one is evaluated while it does not fit
+    # When some fit, only as many are evaluated.
+    0 run; create_and_refuse_up_to 1000
+    1 evaluations -> 1; fill a space=10
+    2 evaluations -> 2; fill a space=60
+    3 evaluations -> 4; nudged -> db-0
+objects that a refused pod names and the state lacks are not fetched
+    # A watch will deliver them; a GET per review would be a flood.
+    0 run; create_and_refuse 0 1; delete_claim 0; create_claim 1 storage_class=later; fill a b space=60
+    10 nudged -> none; cache.fetched -> none; create_claim 0; create_class later
+    11 nudged_first -> db-0 db-1
+# Pods are reviewed and nudged at intervals.
+a nudged pod is left alone until kube-scheduler should have retried it
+    # Changes do not matter meanwhile.
+    0 run; create_and_refuse 0; fill a space=60
+    0.5 nudged -> db-0; fill b space=1
+    1 fill b space=2
+    2 fill b space=3
+    2.9 fill b space=4
+    3 nudged -> db-0
+a nudge without a request gives way to other pods
+    # The first pod may lack CPU, so it is not requested; its back-off grows.
+    0 run; create_and_refuse 0 1
+    1 fill a space=60
+    15 nudged_first -> db-0 db-1
+without changes pods are only reviewed periodically
+    # Some space becomes free by time alone.
+    0 run; create_and_refuse 0
+    29 evaluations -> 1
+    59 evaluations -> 2; nudged -> none
+without remembered pods the nudger is idle
+    # It does not read the contenders.
+    0 run
+    1000 contenders_reads -> 0; create_and_refuse 0
+    1000.3 contenders_reads -> 2
+    1001 requested 0
+    1002 contenders_reads -> 3; fill a space=60
+    2000 contenders_reads -> 0
+the wait of the pod that was refused first is known
+    # A later refusal changes nothing; without pods it is 0.
+    0 nudger.oldest_wait -> 0; create_and_refuse 0
+    30 create_and_refuse 1
+    40 nudger.oldest_wait -> 40; requested 0; nudger.oldest_wait -> 10
+# Pods that need no nudge are forgotten.
+a requested pod is forgotten
+    # It gets an answer, not a nudge.
+    0 run; create_and_refuse 0; requested 0; remembered -> none; fill a space=60
+    100 nudged -> none
+a requested pod ends its pending nudge
+    # Its offer counts instead, if it has one, and the next pod has its turn.
+    0 run; create_and_refuse 0 1; pods_ask_when_nudged; fill a space=60
+    0.6 nudged -> db-0 db-1
+a deleted pod is forgotten
+    # Free space does not matter.
+    0 run; create_and_refuse 0
+    1 remembered -> db-0; delete 0; fill a space=60
+    2 remembered -> none; nudged -> none
+a bound pod is forgotten
+    0 run; create_and_refuse 0
+    1 remembered -> db-0; show 0 a; fill a space=60
+    2 remembered -> none; nudged -> none
+a finished pod is forgotten
+    0 run; create_and_refuse 0
+    1 remembered -> db-0; show 0 phase=Failed; fill a space=60
+    2 remembered -> none; nudged -> none
+a pod that is being deleted is forgotten
+    0 run; create_and_refuse 0
+    1 remembered -> db-0; show 0 deleting=1; fill a space=60
+    2 remembered -> none; nudged -> none
+a pod whose name another pod has is forgotten
+    0 run; create_and_refuse 0
+    1 remembered -> db-0; show 0 uid=uid-of-another; fill a space=60
+    2 remembered -> none; nudged -> none
+a pod that no watch has delivered yet is not gone
+    # The cache may still have an earlier pod of the name.
+    0 create_claim 0; show 0 uid=uid-of-its-predecessor; run; refuse 0
+    1 remembered -> db-0; fill a space=60
+    2 nudged -> db-0
+a pod that no watch ever delivers is forgotten
+    # It was deleted before the watch delivered it.
+    0 create_claim 0; run; refuse 0
+    59 remembered -> db-0
+    91 remembered -> none
+a pod that is gone when it is patched is forgotten
+    # It counts as gone, and the next pod has its turn.
+    0 next_patch_finds_no_pod; run; create_and_refuse 0 1; fill a space=60
+    1 nudged -> db-0 db-1; results -> gone patched; remembered -> db-1
+a pod whose node is selected after its refusal is forgotten
+    # Its nudges would be wasted: kube-scheduler is binding it.
+    0 run; create_and_refuse 0
+    1 select 0 a
+    2 remembered -> none; fill a b space=60
+    32 nudged -> none
+a pod that is refused with a selected node is nudged
+    # Its binding failed: the claim keeps the node that was selected before.
+    0 run; create 0; select 0 a; refuse 0
+    1 remembered -> db-0; fill b space=60
+    2 nudged -> db-0
+a refused pod is forgotten when another node is selected
+    0 run; create 0; select 0 a; refuse 0
+    1 remembered -> db-0; select 0 b
+    2 remembered -> none
+a refused pod is forgotten when its node is selected again
+    # The claim had lost it meanwhile.
+    0 run; create 0; select 0 a; refuse 0
+    1 remembered -> db-0; select 0
+    2 remembered -> db-0; select 0 a
+    3 remembered -> none
+a pod that is bound during its evaluation is not nudged
+    # kube-scheduler was faster.
+    0 bind_during_the_next_evaluation 0 a; run; create_and_refuse 0; fill a space=60
+    1 nudged -> none; remembered -> none
+losing the lead forgets everything
+    # The next leader nudges the pods.
+    0 run; create_and_refuse 0 1
+    1 nudger.clear; remembered -> none; fill a space=60
+    101 nudged -> none
+after a take-over pods whose conditions name a reason of the extender are remembered
+    # They may be nudged for any Longhorn node. Other pods are left alone; the bound one takes what is free on its node.
+    0 create 0; create 1; create 2; create 3; decline 0; decline 1 lacking=Insufficient_cpu; decline 3 node=a; nudger.adopt
+    0 remembered -> db-0; run; fill a b space=60
+    1 nudged -> db-0
+after a take-over pods with a selected node are not nudged
+    # The previous leader's answer led to that node; the condition is older.
+    0 create 0; create 1; decline 0; decline 1; select 0 a; nudger.adopt; remembered -> db-1; run; fill a b space=60
+    30 nudged_first -> db-1
+"""
 
 
-@pytest.mark.parametrize("timeline", rows(FITTING))
-def test_refused_pods_that_fit_are_nudged(timeline: str) -> None:
-    play(World, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(WHEN))
-def test_pods_are_reviewed_and_nudged_at_intervals(timeline: str) -> None:
-    play(World, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(FORGETTING))
-def test_pods_that_need_no_nudge_are_forgotten(timeline: str) -> None:
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_refused_pods_are_nudged_or_forgotten(timeline: str) -> None:
     play(World, timeline)
 
 
@@ -611,12 +570,15 @@ async def test_a_bounded_number_of_pods_is_remembered_those_refused_first() -> N
     assert "late" in world.remembered
 
 
-def test_equal_candidate_lists_are_stored_once() -> None:
-    refused_pods = RefusedPods()
-    for number in range(MAX_REMEMBERED):
-        refused_pods.remember(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES), 0.0)
-    assert len(refused_pods) == MAX_REMEMBERED
-    assert len({id(refusal.candidates) for refusal in refused_pods.oldest_first()}) == 1
+@virtually
+async def test_equal_candidate_lists_are_stored_once() -> None:
+    world = World()
+    async with world.running():
+        for number in range(3):
+            world.create_and_refuse(number, size=60 + number)
+        await asyncio.sleep(1)
+    assert len(world.evaluator.candidates) == 3
+    assert len(set(map(id, world.evaluator.candidates))) == 1
 
 
 @virtually

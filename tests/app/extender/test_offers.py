@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from app.evaluator import Evaluator
 from app.extender.metrics import Metrics
+from app.extender.nudger import Nudger
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
+from app.extender.placements import Placements
 from app.extender.verbs import Verbs
 from app.policy import PolicyFile, PolicyInForce, SnapshotGenericState, load_plugins
 from app.runtime.probes import PREFIX, HungUp, UnavailableError
@@ -105,6 +107,7 @@ class World:
         self.loop = virtual_loop()
         self.store = FakeOfferStore(fails=store == "fails") if store else None
         self.record: HandoverRecord | None = None
+        self.journal: list[str] = []  # requests, refusals and decisions, once they are observed
         self._pods: dict[int, Object] = {}
         self._priorities: dict[int, int] = {}
         self._begin()
@@ -115,6 +118,27 @@ class World:
             self.cache, self.evaluator, lambda: self.settings, self.metrics, self.loop.time, store=self.store
         )
         self.verbs = Verbs(self.evaluator, PolicyInForce(), decider=self.offers)
+
+    def observe(self) -> None:
+        self.offers.subscribe(cast("Nudger", self), cast("Placements", self))
+
+    def note_request(self, pod: Pod) -> None:
+        self.journal.append(f"{pod.name} requested")
+
+    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
+        self.journal.append(f"{pod.name} refused on {' '.join(candidates)}")
+
+    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
+        self.journal.append(f"{pod.name} goes to {node}, offered at {offered_at:g} s")
+
+    def enforce(self, mode: str) -> None:
+        self.settings = replace(self.settings, enforcement=Enforcement(mode))
+
+    def fill_during_evaluation(self, node: str) -> None:
+        self.evaluator.interruptions = [lambda: self.resize(node, space=10)]
+
+    def lose_lead_during_evaluation(self) -> None:
+        self.evaluator.interruptions = [self.offers.clear]
 
     def use_policy(self, file: Path, priority: Object, *plugins: str, gold: str = "") -> None:
         """Ranks nodes by one priority of a policy file; the node `gold` has a label gold."""
@@ -194,6 +218,9 @@ class World:
         """Sends /filter for the pod of this number; returns the nodes that fit."""
         return fitting_nodes(await self.decide(number, nodes or NODES, uid=uid))
 
+    async def filter_nowhere(self, number: int) -> list[str]:
+        return [reason.name for reason in (await self.decide(number, [])).reasons]
+
     async def filter_nominated(self, number: int, node: str) -> list[str]:
         return fitting_nodes(await self.decide_pod(nominated_pod(number, node), [node]))
 
@@ -255,6 +282,7 @@ class World:
 
     async def end(self) -> None:
         """Loses the lead, and asserts that nothing is left behind."""
+        assert self.evaluator.interruptions == []
         self.offers.clear()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -262,316 +290,256 @@ class World:
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
-MAKING = {
-    "a pod without competitors is offered every node that fits": """
-        # kube-scheduler's scoring decides, and the request does not wait.
-        0 create 0 40; filter 0 -> a b; offer 0 -> a b
-    """,
-    "in a burst each pod is offered the nodes with most free space": """
-        # Where an offer would leave no room for as much again, one node of two is offered.
-        0 create 0 30; create 1 30; create 2 30; filter 0 -> a b; filter 1 -> a; filter 2 -> b
-        0 reasons 1 -> ROOM NOT_OFFERED
-    """,
-    "simultaneous requests never get the same space": """
-        # No node of 100 Gi is offered to two of four pods of 60 Gi. While another pod waits for its turn, an offer has no more nodes
-        # than that pod can spare.
-        0 create 0; create 1; create 2; create 3; filter_together 0 1 2 3 -> waits
-        0.05 select 0 a
-        0.249 offer 1 -> b
-        0.251 answer filter_together 0 1 2 3 -> a b none none
-    """,
-    "a second request replaces the pod's own offer": """
-        # Retries and one-node probes of the same pod do not compete with its offer.
-        0 create 0; filter 0 -> a b; filter 0 -> a b; filter 0 a -> a; offer 0 -> a; filter 0 -> a b; outstanding -> 1
-    """,
-    "with a node-reservation time-out of 0 nothing is offered": """
-        # Every pod is evaluated alone.
-        0 world reservation_timeout=0
-        0 create 0; create 1; filter 0 -> a b; filter 1 -> a b; idle
-    """,
-    "a pod whose claim does not exist is an error and gets no offer": """
-        # It is an error without reservations, too.
-        0 filter 7 -> MissingObjectError data-7; idle
-    """,
-    "fetching a missing object does not hold up other requests": """
-        # While the API server is slow, another pod is answered.
-        0 create 0 30; create_unseen 1; set cache.fetch_seconds=1.5; filter 1 -> waits
-        0.1 filter 0 -> a b
-        1.499 offer 0 -> a b
-        1.501 answer filter 1 -> a
-    """,
-    "a pod whose volumes may go anywhere gets an offer too": """
-        # Its volume counts on every node until one is selected, and as demand afterwards.
-        0 create 0 60 storage_class=far; filter 0 -> a b; create 1; filter 1 -> waits
-        0.251 answer filter 1 -> none; select 0 a storage_class=far; idle
-    """,
-    "a pod that fits nowhere at its second request loses its offer": """
-        # Other pods get the space when it is free again.
-        0 create 0; filter 0 -> a b; resize a b space=10; filter 0 -> none; offer 0 -> none
-        0 resize a b space=200; create 1; filter 1 -> a b
-    """,
-    "nothing is offered to a pod that does not exist": """
-        # Requests about made-up pods would otherwise take the space of real ones.
-        0 create_claim 0; filter 0 -> a b; offer 0 -> none; cache.fetched -> default/db-0
-    """,
-    "nothing is held at a preemption for a pod that does not exist": """
-        0 create_claim 0; preempt 0 a -> a; outstanding -> 0
-    """,
-    "nothing is offered to a pod of another UID": """
-        # The pod of this name is a later one.
-        0 create 0; filter 0 uid=made-up -> a b; outstanding -> 0
-    """,
-    "a pod that the state has is not read again": """
-        # No request to the API server is on the way of a decision.
-        0 create 0; filter 0 -> a b; cache.fetched -> none
-    """,
-}
-WAITING = {
-    "a request waits briefly for the decision about an offer": """
-        # The first pod is decided 100 ms after the second request.
-        0 create 0; filter 0 -> a b; create 1; filter 1 -> waits
-        0.1 select 0 a; answer filter 1 -> b
-    """,
-    "a request that waited in vain is refused as waiting": """
-        # kube-scheduler's only loop must not be blocked for longer.
-        0 create 0; filter 0 -> a b; create 1; reasons 1 -> waits
-        0.249 outstanding -> 1
-        0.2499 offer 0 -> a b
-        0.2501 answer reasons 1 -> WAITING WAITING
-    """,
-    "with a pod-scheduling time-out of 0 no request waits": """
-        # The second pod is refused at once.
-        0 world scheduling_timeout=0
-        0 create 0; filter 0 -> a b; create 1; filter 1 -> none
-    """,
-    "a caller that has hung up leaves no offer": """
-        # kube-scheduler's time-out ended before the answer.
-        0 create 0; filter_and_hang_up 0 -> CallerGoneError; idle
-    """,
-    "a caller that hangs up once its offer is made leaves no offer": """
-        0 create 0; filter_and_hang_up 0 after=1 -> CallerGoneError; idle
-    """,
-    "a late request of a caller that hung up leaves a newer offer alone": """
-        # kube-scheduler acts on the answer to its newer request.
-        0 create 0; filter 0 -> a b; offer_number 0 -> 1
-        0 resize a b space=100; filter_and_hang_up 0 -> CallerGoneError; offer_number 0 -> 1
-        0 resize a b space=10; filter_and_hang_up 0 -> CallerGoneError; offer_number 0 -> 1; offer 0 -> a b
-    """,
-}
-ENDING = {
-    "a decision turns an offer into demand": """
-        # The other node is free again at once.
-        0 create 0; filter 0 -> a b; create 1; select 0 a; offer 0 -> none; ended_offers true -> 1
-        0 reasons 1 -> SPOKEN_FOR ROOM
-    """,
-    "a nomination narrows an offer unless it comes from preemption": """
-        # Preemption nominates with the condition PodScheduled=False, for nodes that were never evaluated.
-        0 create 0; filter 0 -> a b; refuse 0 b; offer 0 -> a b; nominate 0; nominate 0 a; offer 0 -> a
-    """,
-    "a nomination counts for as long as it stands": """
-        # In a large burst kube-scheduler's other writes are more than a minute behind.
-        0 create 0; filter 0 -> a b; create 1; nominate 0 a
-        600 reasons 1 -> SPOKEN_FOR ROOM
-    """,
-    "an offer ends when its pod is deleted": """
-        # kube-scheduler has not decided by then.
-        0 create 0; filter 0 -> a b; delete 0; idle; ended_offers false -> 1
-    """,
-    "an offer ends one second after its pod was declared unschedulable": """
-        # No decision followed.
-        0 create 0; filter 0 -> a b
-        3 refuse 0
-        3.9 offer 0 -> a b
-        4.1 idle
-    """,
-    "an offer lives a minute at most": """
-        # kube-scheduler may have failed.
-        0 create 0; filter 0 -> a b
-        59.9 offer 0 -> a b
-        60.1 idle
-    """,
-    "a wide offer that replaces a decided one expires": """
-        # Its watcher waited for no time at all.
-        0 create 0; filter 0 -> a b; nominate 0 a; filter 0 -> a b
-        100 outstanding -> 0
-    """,
-    "a predecessor of the same name does not end the offer": """
-        # A StatefulSet's new pod has the name of the old pod, which the watch may still show.
-        0 create 0; create_unseen 0 of=pod; show 0 uid=uid-of-its-predecessor; filter 0 -> a b; offer 0 -> a b
-        0 show 0; offer 0 -> a b; show 0 uid=uid-of-its-predecessor; idle
-    """,
-    "an offer of a pod that no view shows ends": """
-        # A nomination would keep it for ever; the pod was deleted before its watch showed it.
-        0 create_unseen 0 of=pod; filter_nominated 0 a -> a; offer 0 -> a
-        61 offer 0 -> none; idle
-    """,
-}
-TAKE_OVER = {
-    "after a take-over a nomination is demand": """
-        # Nothing else shows the previous leader's answer.
-        0 create 0; nominate 0 a; adopt inf -> none; create 1; reasons 1 -> SPOKEN_FOR ROOM
-    """,
-    "a new leader waits until the previous leader's decisions are visible": """
-        # The pod shows its decision 2 s later.
-        0 create 0; adopt 0 -> waits
-        2 answer adopt 0 -> waits; nominate 0 b
-        2.5 answer adopt 0 -> none
-    """,
-    "a new leader waits for an undecided pod until 5 s after the last answer": """
-        # There may have been no request for it.
-        0 create 0; adopt 0 -> waits
-        4.999 answer adopt 0 -> waits
-        5.001 answer adopt 0 -> none
-    """,
-    "a new leader counts the 3 s since the last answer": """
-        # The previous leader may have answered then.
-        0 create 0; adopt 3 -> waits
-        1.999 answer adopt 3 -> waits
-        2.001 answer adopt 3 -> none
-    """,
-    "a new leader does not wait a minute after the last answer": """
-        # What was decided is visible.
-        0 create 0; adopt 60 -> none
-    """,
-    "a new leader does not wait if no pod is undecided": """
-        # A cluster at rest is taken over at once.
-        0 create 0; bind 0 a; adopt 0 -> none
-    """,
-    "a new leader restores recorded offers at once": """
-        # They count, narrow and end as if the leader had not changed: a final record makes waiting unnecessary.
-        0 create 0; filter 0 -> a b
-        20 restart; adopt inf -> none; offer 0 -> a b
-        59.9 offer 0 -> a b
-        60.1 offer 0 -> none
-    """,
-    "a killed leader's offers are restored with at least their age": """
-        # The time since it may have answered last has passed; the wait for what it did not record stays.
-        0 create 0; filter 0 -> a b; restart killed=yes; adopt 4 -> waits
-        0.999 answer adopt 4 -> waits
-        1.001 answer adopt 4 -> none; offer 0 -> a b
-        55.9 offer 0 -> a b
-        56.1 idle
-    """,
-    "the offer of a pod that is bound meanwhile is not restored": """
-        # What followed from it is visible.
-        0 create 0; filter 0 -> a b; restart; bind 0 a; adopt inf -> none; offer 0 -> none
-    """,
-    "the offer of a pod whose name another pod has meanwhile is not restored": """
-        0 create 0; filter 0 -> a b; restart; show 0 uid=other; adopt inf -> none; offer 0 -> none
-    """,
-    "the offer of a pod that has finished meanwhile is not restored": """
-        0 create 0; filter 0 -> a b; restart; finish 0; adopt inf -> none; offer 0 -> none
-    """,
-    "the offer of a pod that is decided meanwhile is not restored": """
-        0 create 0; filter 0 -> a b; restart; select 0 a; adopt inf -> none; offer 0 -> none
-    """,
-    "restoring fetches what no watch has delivered": """
-        # Without its claim the offer could not be restored.
-        0 create_unseen 0; filter 0 -> a b; restart; forget_claim 0; adopt inf -> none; offer 0 -> a b
-    """,
-    "an unchanged condition does not end a restored offer": """
-        # A digest suffices to recognise it; another one ends the offer after a second.
-        0 create 0; nominate 0 status=False message=no_space; filter 0 -> a b; restart; adopt inf -> none
-        5 offer 0 -> a b; nominate 0 status=False message=still_no_space
-        5.9 offer 0 -> a b
-        6.1 offer 0 -> none
-    """,
-}
-HAND_OVER = {
-    "draining waits until offers have ended": """
-        # They end by a decision or by age; then a successor may answer at once.
-        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
-        2 answer offers.settle -> waits; select 0 a; answer offers.settle -> yes; idle
-    """,
-    "draining waits 5 s at most": """
-        # If an offer is open then that no successor can know, the Lease must run out.
-        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
-        4.999 answer offers.settle -> waits
-        5.001 answer offers.settle -> no
-    """,
-    "draining waits for an accepted request whose pod is looked for": """
-        # Its offer is handed over with the others.
-        0 world slow=yes store=works
-        0 adopt inf -> none; create_unseen 0 of=pod; filter 0 -> waits
-        0.1 offers.settle -> waits
-        0.501 answer offers.settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
-    """,
-    "a leader that has not adopted yet hands nothing over": """
-        # Its own record would hide its predecessor's.
-        0 world store=works
-        0 offers.settle -> no; handed_over -> no record
-    """,
-    "draining records the open offers without waiting for decisions": """
-        # The pod's decision is under way.
-        0 world store=works
-        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> yes; handed_over -> uid-0
-    """,
-    "draining answers accepted requests first": """
-        # What they are offered is recorded, too.
-        0 world store=works
-        0 adopt inf -> none; create_unseen 0; set cache.fetch_seconds=1.5; filter 0 -> waits
-        0.1 offers.settle -> waits
-        1.501 answer offers.settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
-    """,
-    "a request that takes too long for the hand-over gets no offer": """
-        # The record is written, and must have every offer: requests have 3 s.
-        0 world store=works
-        0 adopt inf -> none; create_unseen 0; set cache.fetch_seconds=4; filter 0 -> waits
-        0.1 offers.settle -> waits
-        3.099 answer offers.settle -> waits
-        3.101 answer offers.settle -> yes
-        4.001 answer filter 0 -> UnavailableError; handed_over -> no offer
-    """,
-    "if the record cannot be written draining waits as without": """
-        # The successor must not start at once.
-        0 world store=fails
-        0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
-        4.999 answer offers.settle -> waits
-        5.001 answer offers.settle -> no
-    """,
-}
-PREEMPTION = {
-    "the node that preemption makes room on is held": """
-        # Against pods of lower or equal priority, until the nomination goes.
-        0 create 1; create 0 priority=5; create 2 priority=6; preempt 0 a -> a; refuse 0 a
-        120 reasons 1 -> SPOKEN_FOR ROOM; reasons 2 -> ROOM SPOKEN_FOR; refuse 0
-        122 offer 0 -> none
-    """,
-    "no room is held for a pod that fits nowhere": """
-        # Preemption is pointless there, and no victim ends.
-        0 create 0 600 priority=5; preempt 0 a -> none; offer 0 -> none; idle
-    """,
-    "a hold outlives a refusal while its nomination stands": """
-        # While victims end, kube-scheduler asks about the other nodes only.
-        0 create 0 priority=5; refuse 0 a; create 1; resize b space=10; preempt 0 a -> a; filter 0 b -> none; offer 0 -> a
-        0 reasons 1 -> SPOKEN_FOR INSUFFICIENT_STORAGE
-    """,
-    "what a pod of higher priority was offered comes before a hold": """
-        # It was offered what is held for another, and a third pod must not get it, too.
-        0 create 0 50 priority=5; create 2 90 priority=100; create 1 40; resize b space=10; preempt 0 a -> a
-        0 filter 2 -> a; filter 1 -> waits
-        0.251 answer filter 1 -> none
-    """,
-}
+TIMELINES = """
+# A request is answered with an offer.
+a pod without competitors is offered every node that fits
+    # kube-scheduler's scoring decides, and the request does not wait.
+    0 create 0 40; filter 0 -> a b; offer 0 -> a b
+in a burst each pod is offered the nodes with most free space
+    # Where an offer would leave no room for as much again, one node of two is offered.
+    0 create 0 30; create 1 30; create 2 30; filter 0 -> a b; filter 1 -> a; filter 2 -> b
+    0 reasons 1 -> ROOM NOT_OFFERED
+simultaneous requests never get the same space
+    # No node of 100 Gi is offered to two of four pods of 60 Gi. While another pod waits for its turn, an offer has no more nodes
+    # than that pod can spare.
+    0 create 0; create 1; create 2; create 3; filter_together 0 1 2 3 -> waits
+    0.05 select 0 a
+    0.249 offer 1 -> b
+    0.251 answer filter_together 0 1 2 3 -> a b none none
+a second request replaces the pod's own offer
+    # Retries and one-node probes of the same pod do not compete with its offer.
+    0 create 0; filter 0 -> a b; filter 0 -> a b; filter 0 a -> a; offer 0 -> a; filter 0 -> a b; outstanding -> 1
+with a node-reservation time-out of 0 nothing is offered
+    # Every pod is evaluated alone.
+    0 world reservation_timeout=0
+    0 create 0; create 1; filter 0 -> a b; filter 1 -> a b; idle
+a pod whose claim does not exist is an error and gets no offer
+    # It is an error without reservations, too.
+    0 filter 7 -> MissingObjectError data-7; idle
+fetching a missing object does not hold up other requests
+    # While the API server is slow, another pod is answered.
+    0 create 0 30; create_unseen 1; set cache.fetch_seconds=1.5; filter 1 -> waits
+    0.1 filter 0 -> a b
+    1.499 offer 0 -> a b
+    1.501 answer filter 1 -> a
+a pod whose volumes may go anywhere gets an offer too
+    # Its volume counts on every node until one is selected, and as demand afterwards.
+    0 create 0 60 storage_class=far; filter 0 -> a b; create 1; filter 1 -> waits
+    0.251 answer filter 1 -> none; select 0 a storage_class=far; idle
+a pod that fits nowhere at its second request loses its offer
+    # Other pods get the space when it is free again.
+    0 create 0; filter 0 -> a b; resize a b space=10; filter 0 -> none; offer 0 -> none
+    0 resize a b space=200; create 1; filter 1 -> a b
+nothing is offered to a pod that does not exist
+    # Requests about made-up pods would otherwise take the space of real ones.
+    0 create_claim 0; filter 0 -> a b; offer 0 -> none; cache.fetched -> default/db-0
+nothing is held at a preemption for a pod that does not exist
+    0 create_claim 0; preempt 0 a -> a; outstanding -> 0
+nothing is offered to a pod of another UID
+    # The pod of this name is a later one.
+    0 create 0; filter 0 uid=made-up -> a b; outstanding -> 0
+a pod that the state has is not read again
+    # No request to the API server is on the way of a decision.
+    0 create 0; filter 0 -> a b; cache.fetched -> none
+a request waits briefly for the decision about an offer
+    # The first pod is decided 100 ms after the second request.
+    0 create 0; filter 0 -> a b; create 1; filter 1 -> waits
+    0.1 select 0 a; answer filter 1 -> b
+a request that waited in vain is refused as waiting
+    # kube-scheduler's only loop must not be blocked for longer.
+    0 create 0; filter 0 -> a b; create 1; reasons 1 -> waits
+    0.249 outstanding -> 1
+    0.2499 offer 0 -> a b
+    0.2501 answer reasons 1 -> WAITING WAITING
+with a pod-scheduling time-out of 0 no request waits
+    # The second pod is refused at once.
+    0 world scheduling_timeout=0
+    0 create 0; filter 0 -> a b; create 1; filter 1 -> none
+a caller that has hung up leaves no offer
+    # kube-scheduler's time-out ended before the answer.
+    0 create 0; filter_and_hang_up 0 -> CallerGoneError; idle
+a caller that hangs up once its offer is made leaves no offer
+    0 create 0; filter_and_hang_up 0 after=1 -> CallerGoneError; idle
+a late request of a caller that hung up leaves a newer offer alone
+    # kube-scheduler acts on the answer to its newer request.
+    0 create 0; filter 0 -> a b; offer_number 0 -> 1
+    0 resize a b space=100; filter_and_hang_up 0 -> CallerGoneError; offer_number 0 -> 1
+    0 resize a b space=10; filter_and_hang_up 0 -> CallerGoneError; offer_number 0 -> 1; offer 0 -> a b
+a node that fills up during the evaluation is not offered
+    0 create 0; fill_during_evaluation a; filter 0 -> b
+an evaluation that began in an earlier lead makes no offer
+    0 create 0; lose_lead_during_evaluation; filter 0 -> UnavailableError lead was lost; outstanding -> 0
+requests, refusals and decisions are observed
+    0 observe; create 0; create 1 160
+    3 filter 0 -> a; filter 1 -> none; select 0 b
+    4 journal -> db-0 requested db-1 requested db-1 refused on a b db-0 goes to b, offered at 3 s
+a request without candidates is not observed as a refusal
+    # It has no offer either.
+    0 observe; create 0; filter_nowhere 0 -> none; journal -> db-0 requested
+while refusals are only observed no pod counts as refused
+    # kube-scheduler gets every node, so that there is nothing to retry; enforcing takes effect with the next request.
+    0 observe; create 1 160; enforce observe; filter 1 -> none; enforce enforce; filter 1 -> none
+    0 journal -> db-1 requested db-1 requested db-1 refused on a b
+# An offer ends with its reason.
+a decision turns an offer into demand
+    # The other node is free again at once.
+    0 create 0; filter 0 -> a b; create 1; select 0 a; offer 0 -> none; ended_offers true -> 1
+    0 reasons 1 -> SPOKEN_FOR ROOM
+a nomination narrows an offer unless it comes from preemption
+    # Preemption nominates with the condition PodScheduled=False, for nodes that were never evaluated.
+    0 create 0; filter 0 -> a b; refuse 0 b; offer 0 -> a b; nominate 0; nominate 0 a; offer 0 -> a
+a nomination counts for as long as it stands
+    # In a large burst kube-scheduler's other writes are more than a minute behind.
+    0 create 0; filter 0 -> a b; create 1; nominate 0 a
+    600 reasons 1 -> SPOKEN_FOR ROOM
+an offer ends when its pod is deleted
+    # kube-scheduler has not decided by then.
+    0 create 0; filter 0 -> a b; delete 0; idle; ended_offers false -> 1
+an offer ends one second after its pod was declared unschedulable
+    # No decision followed.
+    0 create 0; filter 0 -> a b
+    3 refuse 0
+    3.9 offer 0 -> a b
+    4.1 idle
+an offer lives a minute at most
+    # kube-scheduler may have failed.
+    0 create 0; filter 0 -> a b
+    59.9 offer 0 -> a b
+    60.1 idle
+a wide offer that replaces a decided one expires
+    # Its watcher waited for no time at all.
+    0 create 0; filter 0 -> a b; nominate 0 a; filter 0 -> a b
+    100 outstanding -> 0
+a predecessor of the same name does not end the offer
+    # A StatefulSet's new pod has the name of the old pod, which the watch may still show.
+    0 create 0; create_unseen 0 of=pod; show 0 uid=uid-of-its-predecessor; filter 0 -> a b; offer 0 -> a b
+    0 show 0; offer 0 -> a b; show 0 uid=uid-of-its-predecessor; idle
+an offer of a pod that no view shows ends
+    # A nomination would keep it for ever; the pod was deleted before its watch showed it.
+    0 create_unseen 0 of=pod; filter_nominated 0 a -> a; offer 0 -> a
+    61 offer 0 -> none; idle
+# Offers outlive a change of the leader.
+after a take-over a nomination is demand
+    # Nothing else shows the previous leader's answer.
+    0 create 0; nominate 0 a; adopt inf -> none; create 1; reasons 1 -> SPOKEN_FOR ROOM
+a new leader waits until the previous leader's decisions are visible
+    # The pod shows its decision 2 s later.
+    0 create 0; adopt 0 -> waits
+    2 answer adopt 0 -> waits; nominate 0 b
+    2.5 answer adopt 0 -> none
+a new leader waits for an undecided pod until 5 s after the last answer
+    # There may have been no request for it.
+    0 create 0; adopt 0 -> waits
+    4.999 answer adopt 0 -> waits
+    5.001 answer adopt 0 -> none
+a new leader counts the 3 s since the last answer
+    # The previous leader may have answered then.
+    0 create 0; adopt 3 -> waits
+    1.999 answer adopt 3 -> waits
+    2.001 answer adopt 3 -> none
+a new leader does not wait a minute after the last answer
+    # What was decided is visible.
+    0 create 0; adopt 60 -> none
+a new leader does not wait if no pod is undecided
+    # A cluster at rest is taken over at once.
+    0 create 0; bind 0 a; adopt 0 -> none
+a new leader restores recorded offers at once
+    # They count, narrow and end as if the leader had not changed: a final record makes waiting unnecessary.
+    0 create 0; filter 0 -> a b
+    20 restart; adopt inf -> none; offer 0 -> a b
+    59.9 offer 0 -> a b
+    60.1 offer 0 -> none
+a killed leader's offers are restored with at least their age
+    # The time since it may have answered last has passed; the wait for what it did not record stays.
+    0 create 0; filter 0 -> a b; restart killed=yes; adopt 4 -> waits
+    0.999 answer adopt 4 -> waits
+    1.001 answer adopt 4 -> none; offer 0 -> a b
+    55.9 offer 0 -> a b
+    56.1 idle
+the offer of a pod that is bound meanwhile is not restored
+    # What followed from it is visible.
+    0 create 0; filter 0 -> a b; restart; bind 0 a; adopt inf -> none; offer 0 -> none
+the offer of a pod whose name another pod has meanwhile is not restored
+    0 create 0; filter 0 -> a b; restart; show 0 uid=other; adopt inf -> none; offer 0 -> none
+the offer of a pod that has finished meanwhile is not restored
+    0 create 0; filter 0 -> a b; restart; finish 0; adopt inf -> none; offer 0 -> none
+the offer of a pod that is decided meanwhile is not restored
+    0 create 0; filter 0 -> a b; restart; select 0 a; adopt inf -> none; offer 0 -> none
+restoring fetches what no watch has delivered
+    # Without its claim the offer could not be restored.
+    0 create_unseen 0; filter 0 -> a b; restart; forget_claim 0; adopt inf -> none; offer 0 -> a b
+an unchanged condition does not end a restored offer
+    # A digest suffices to recognise it; another one ends the offer after a second.
+    0 create 0; nominate 0 status=False message=no_space; filter 0 -> a b; restart; adopt inf -> none
+    5 offer 0 -> a b; nominate 0 status=False message=still_no_space
+    5.9 offer 0 -> a b
+    6.1 offer 0 -> none
+draining waits until offers have ended
+    # They end by a decision or by age; then a successor may answer at once.
+    0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
+    2 answer offers.settle -> waits; select 0 a; answer offers.settle -> yes; idle
+draining waits 5 s at most
+    # If an offer is open then that no successor can know, the Lease must run out.
+    0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
+    4.999 answer offers.settle -> waits
+    5.001 answer offers.settle -> no
+draining waits for an accepted request whose pod is looked for
+    # Its offer is handed over with the others.
+    0 world slow=yes store=works
+    0 adopt inf -> none; create_unseen 0 of=pod; filter 0 -> waits
+    0.1 offers.settle -> waits
+    0.501 answer offers.settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
+a leader that has not adopted yet hands nothing over
+    # Its own record would hide its predecessor's.
+    0 world store=works
+    0 offers.settle -> no; handed_over -> no record
+draining records the open offers without waiting for decisions
+    # The pod's decision is under way.
+    0 world store=works
+    0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> yes; handed_over -> uid-0
+draining answers accepted requests first
+    # What they are offered is recorded, too.
+    0 world store=works
+    0 adopt inf -> none; create_unseen 0; set cache.fetch_seconds=1.5; filter 0 -> waits
+    0.1 offers.settle -> waits
+    1.501 answer offers.settle -> yes; answer filter 0 -> a b; handed_over -> uid-0
+a request that takes too long for the hand-over gets no offer
+    # The record is written, and must have every offer: requests have 3 s.
+    0 world store=works
+    0 adopt inf -> none; create_unseen 0; set cache.fetch_seconds=4; filter 0 -> waits
+    0.1 offers.settle -> waits
+    3.099 answer offers.settle -> waits
+    3.101 answer offers.settle -> yes
+    4.001 answer filter 0 -> UnavailableError; handed_over -> no offer
+if the record cannot be written draining waits as without
+    # The successor must not start at once.
+    0 world store=fails
+    0 adopt inf -> none; create 0; filter 0 -> a b; offers.settle -> waits
+    4.999 answer offers.settle -> waits
+    5.001 answer offers.settle -> no
+# Preemption holds the room it makes.
+the node that preemption makes room on is held
+    # Against pods of lower or equal priority, until the nomination goes.
+    0 create 1; create 0 priority=5; create 2 priority=6; preempt 0 a -> a; refuse 0 a
+    120 reasons 1 -> SPOKEN_FOR ROOM; reasons 2 -> ROOM SPOKEN_FOR; refuse 0
+    122 offer 0 -> none
+no room is held for a pod that fits nowhere
+    # Preemption is pointless there, and no victim ends.
+    0 create 0 600 priority=5; preempt 0 a -> none; offer 0 -> none; idle
+a hold outlives a refusal while its nomination stands
+    # While victims end, kube-scheduler asks about the other nodes only.
+    0 create 0 priority=5; refuse 0 a; create 1; resize b space=10; preempt 0 a -> a; filter 0 b -> none; offer 0 -> a
+    0 reasons 1 -> SPOKEN_FOR INSUFFICIENT_STORAGE
+what a pod of higher priority was offered comes before a hold
+    # It was offered what is held for another, and a third pod must not get it, too.
+    0 create 0 50 priority=5; create 2 90 priority=100; create 1 40; resize b space=10; preempt 0 a -> a
+    0 filter 2 -> a; filter 1 -> waits
+    0.251 answer filter 1 -> none
+"""
 
 
-@pytest.mark.parametrize("timeline", rows(MAKING, WAITING))
-def test_a_request_is_answered_with_an_offer(timeline: str) -> None:
-    play(World, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(ENDING))
-def test_an_offer_ends_with_its_reason(timeline: str) -> None:
-    play(World, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(TAKE_OVER, HAND_OVER))
-def test_offers_outlive_a_change_of_the_leader(timeline: str) -> None:
-    play(World, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(PREEMPTION))
-def test_preemption_holds_the_room_it_makes(timeline: str) -> None:
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_what_is_offered_to_which_pod(timeline: str) -> None:
     play(World, timeline)
 
 
@@ -605,16 +573,6 @@ async def test_a_priority_that_fails_refuses_no_pod(tmp_path: Path) -> None:
         world.create(number, 30)
         await world.filter(number)
     assert world.offer(1) == ["a"]
-    await world.end()
-
-
-@virtually
-async def test_a_node_that_fills_up_during_the_evaluation_is_not_offered() -> None:
-    world = World()
-    world.create(0, 60)
-    world.evaluator.interruptions = [lambda: world.resize("a", space=10)]
-    assert await world.filter(0) == ["b"]
-    assert world.evaluator.interruptions == []
     await world.end()
 
 
@@ -702,80 +660,6 @@ async def test_an_answer_that_is_refused_at_the_last_moment_leaves_no_offer() ->
 
     with pytest.raises(UnavailableError):
         await world.offers.decide(make.as_pod(database_pod(0)), NODES, refuse)
-    await world.end()
-
-
-@virtually
-async def test_an_evaluation_that_began_in_an_earlier_lead_makes_no_offer() -> None:
-    world = World()
-    world.create(0, 60)
-    world.evaluator.interruptions = [world.offers.clear]
-    with pytest.raises(UnavailableError):
-        await world.filter(0)
-    assert world.evaluator.interruptions == []
-    await world.end()
-
-
-class Journal:
-    """Records requests, refusals and decisions."""
-
-    def __init__(self) -> None:
-        self.entries: list[str] = []
-
-    def note_request(self, pod: Pod) -> None:
-        self.entries.append(f"{pod.name} requested")
-
-    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
-        self.entries.append(f"{pod.name} refused on {' '.join(candidates)}")
-
-    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
-        self.entries.append(f"{pod.name} goes to {node}, offered at {offered_at:g} s")
-
-
-@virtually
-async def test_requests_refusals_and_decisions_are_observed() -> None:
-    world = World()
-    journal: Any = Journal()
-    world.offers.subscribe(journal, journal)
-    world.create(0, 60)
-    world.create(1, 160)
-    await asyncio.sleep(3)
-    await world.filter(0)
-    await world.filter(1)
-    world.select(0, "b")
-    await asyncio.sleep(0.001)
-    await world.end()
-    assert journal.entries == [
-        "db-0 requested",
-        "db-1 requested",
-        "db-1 refused on a b",
-        "db-0 goes to b, offered at 3 s",
-    ]
-
-
-@virtually
-async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> None:
-    world = World()
-    journal: Any = Journal()
-    world.offers.subscribe(journal, journal)
-    world.create(0, 60)
-    decision = await world.offers.decide(make.as_pod(database_pod(0)), [], caller_waits)
-    assert not decision.reasons
-    assert journal.entries == ["db-0 requested"]
-    await world.end()
-
-
-@virtually
-async def test_while_refusals_are_only_observed_no_pod_counts_as_refused() -> None:
-    """kube-scheduler gets every node, so that there is nothing to retry; enforcing takes effect with the next request."""
-    world = World()
-    journal: Any = Journal()
-    world.offers.subscribe(journal, journal)
-    world.create(1, 160)
-    for mode in (Enforcement.OBSERVE, Enforcement.ENFORCE):
-        world.settings = replace(world.settings, enforcement=mode)
-        await world.filter(1)
-    assert journal.entries == ["db-1 requested", "db-1 requested", "db-1 refused on a b"]
     await world.end()
 
 

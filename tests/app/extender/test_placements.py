@@ -11,17 +11,13 @@ from structlog.testing import capture_logs
 from structlog.types import EventDict
 
 from app.evaluator import Evaluator
-from app.extender import placements
 from app.extender.metrics import Metrics, Outstanding
 from app.extender.placements import INTERVAL, MAX_PLACEMENT_SECONDS, Placements
 from app.runtime.probes import PREFIX
-from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import NO_CONTENDERS, Contenders, FilterOptions
 from scheduler_core.evaluation.contention import Contention
-from scheduler_core.model.kube import Pod
 from scheduler_core.monitor.overbooking_monitor import SETTLE_TIME, OverbookingReport
 from scheduler_core.monitor.placement_monitor import STUCK_AFTER, Misplaced, PlacementReport
-from scheduler_core.volumes.existing_replicas import unlisted_volumes
 from tests import builders as make
 from tests.worlds.decision_runners import LaterRunner
 from tests.worlds.state_source import FakeStateSource
@@ -153,94 +149,74 @@ async def leading(world: World | None = None) -> AsyncIterator[World]:
     await world.end()
 
 
-FOLLOWING = {
-    "a pod whose second volume is missing is not placed yet": """
-        0 bind 0 a; bind 1 a; decide_for_two_volumes a; place 0 a; list_replica 0 a
-        5 placements.followed -> 1
-    """,
-    "the order of watch events does not matter": """
-        0 bind 0 a; list_replica 0 a; decide 0 a
-        1.1 placements.followed -> 1; place 0 a
-        2.1 ended_waits true -> 1 2
-    """,
-    "a deleted pod is not followed any more": """
-        0 bind 0 a; decide 0 a
-        1.1 delete 0
-        2.1 ended_waits false -> 1 2; became -> gone
-    """,
-    "a pod that is being deleted is not followed any more": """
-        0 bind 0 a deleting=1; decide 0 a
-        1.1 became -> gone
-    """,
-    "a failed pod is not followed any more": """
-        0 bind 0 a phase=Failed; decide 0 a
-        1.1 became -> gone
-    """,
-    "a successor of the same name is not the pod": """
-        0 bind 0 a; decide 0 a
-        1.1 bind 0 a uid=another; place 0 b
-        2.1 became -> gone
-    """,
-    "a pod that no watch has delivered yet is not gone": """
-        # The selected node of its claim may be delivered first.
-        0 decide 0 a
-        5 placements.followed -> 1; became -> none
-    """,
-    "a pod that is bound to another node is not placed": """
-        0 show 0; decide 0 a
-        1.1 bind 0 b
-        2.1 became -> elsewhere
-    """,
-    "the same decision again does not restart the wait": """
-        0 bind 0 a; place 0 a; decide 0 a
-        2.1 decide 0 a; list_replica 0 a
-        3.1 ended_waits true -> 1 3
-    """,
-    "a decision for another node ends the first wait": """
-        0 show 0; decide 0 a
-        2.125 decide 0 b; became -> elsewhere; bind 0 b; place 0 b; list_replica 0 b
-        3.2 ended_waits true -> 1 0.875
-    """,
-    "a pod whose volumes only prefer their node is placed at once": """
-        # Their replicas may be on any node.
-        0 world best_effort=prefer
-        0.1 bind 0 a; decide 0 a
-        1.1 ended_waits true -> 1 0.9
-    """,
-}
-LEADING = {
-    "a new leader counts no disk that was overbooked before": """
-        0.1 placements.clear; place_at_once 60 x y
-        5 placements.adopt
-        10 overbookings -> 0; placements.overbookings.overbooked -> none
-    """,
-    "a new leader counts a disk that is overbooked after it took over": """
-        0.1 placements.clear; placements.adopt
-        0.3 place_at_once 60 x y
-        5 overbookings -> 1
-    """,
-    "a follower makes no report": """
-        # Two processes would count the same misplacement.
-        0 placements.clear; bind 0 a; place 0 b
-        5 misplacements -> 0; has_no_report -> yes; placements.adopt
-        5.01 misplacements -> 1
-    """,
-    "losing the lead forgets everything": """
-        # Followed pods are not counted, because their outcomes are not observed.
-        0 bind 0 a; place 0 b; decide 0 a
-        1.01 has_no_report -> no; placements.clear; placements.followed -> 0; has_no_report -> yes
-        302 ended_waits true -> 0 0; ended_waits false -> 0 0
-    """,
-}
+TIMELINES = """
+# A pod is followed until its volumes are placed.
+a pod whose second volume is missing is not placed yet
+    0 bind 0 a; bind 1 a; decide_for_two_volumes a; place 0 a; list_replica 0 a
+    5 placements.followed -> 1
+the order of watch events does not matter
+    0 bind 0 a; list_replica 0 a; decide 0 a
+    1.1 placements.followed -> 1; place 0 a
+    2.1 ended_waits true -> 1 2
+a deleted pod is not followed any more
+    0 bind 0 a; decide 0 a
+    1.1 delete 0
+    2.1 ended_waits false -> 1 2; became -> gone
+a pod that is being deleted is not followed any more
+    0 bind 0 a deleting=1; decide 0 a
+    1.1 became -> gone
+a failed pod is not followed any more
+    0 bind 0 a phase=Failed; decide 0 a
+    1.1 became -> gone
+a successor of the same name is not the pod
+    0 bind 0 a; decide 0 a
+    1.1 bind 0 a uid=another; place 0 b
+    2.1 became -> gone
+a pod that no watch has delivered yet is not gone
+    # The selected node of its claim may be delivered first.
+    0 decide 0 a
+    5 placements.followed -> 1; became -> none
+a pod that is bound to another node is not placed
+    0 show 0; decide 0 a
+    1.1 bind 0 b
+    2.1 became -> elsewhere
+the same decision again does not restart the wait
+    0 bind 0 a; place 0 a; decide 0 a
+    2.1 decide 0 a; list_replica 0 a
+    3.1 ended_waits true -> 1 3
+a decision for another node ends the first wait
+    0 show 0; decide 0 a
+    2.125 decide 0 b; became -> elsewhere; bind 0 b; place 0 b; list_replica 0 b
+    3.2 ended_waits true -> 1 0.875
+a pod whose volumes only prefer their node is placed at once
+    # Their replicas may be on any node.
+    0 world best_effort=prefer
+    0.1 bind 0 a; decide 0 a
+    1.1 ended_waits true -> 1 0.9
+# Only a leader counts.
+a new leader counts no disk that was overbooked before
+    0.1 placements.clear; place_at_once 60 x y
+    5 placements.adopt
+    10 overbookings -> 0; placements.overbookings.overbooked -> none
+a new leader counts a disk that is overbooked after it took over
+    0.1 placements.clear; placements.adopt
+    0.3 place_at_once 60 x y
+    5 overbookings -> 1
+a follower makes no report
+    # Two processes would count the same misplacement.
+    0 placements.clear; bind 0 a; place 0 b
+    5 misplacements -> 0; has_no_report -> yes; placements.adopt
+    5.01 misplacements -> 1
+losing the lead forgets everything
+    # Followed pods are not counted, because their outcomes are not observed.
+    0 bind 0 a; place 0 b; decide 0 a
+    1.01 has_no_report -> no; placements.clear; placements.followed -> 0; has_no_report -> yes
+    302 ended_waits true -> 0 0; ended_waits false -> 0 0
+"""
 
 
-@pytest.mark.parametrize("timeline", rows(FOLLOWING))
-def test_a_pod_is_followed_until_its_volumes_are_placed(timeline: str) -> None:
-    play(LeadingWorld, timeline)
-
-
-@pytest.mark.parametrize("timeline", rows(LEADING))
-def test_only_a_leader_counts(timeline: str) -> None:
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_the_leader_follows_pods_until_they_are_placed(timeline: str) -> None:
     play(LeadingWorld, timeline)
 
 
@@ -408,29 +384,6 @@ async def test_rounds_that_take_long_leave_most_of_the_time_to_decisions() -> No
             await asyncio.sleep(0.25)
         assert world.placements.followed == 1
     assert 5 <= len(spent) <= 12
-
-
-@virtually
-async def test_a_pod_is_checked_only_when_something_has_changed_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks: list[str] = []
-
-    def note_check(pod: Pod, node: str, view: View, *, require_best_effort: bool) -> tuple[str, ...]:
-        checks.append(pod.name)
-        return unlisted_volumes(pod, node, view, require_best_effort=require_best_effort)
-
-    monkeypatch.setattr(placements, "unlisted_volumes", note_check)
-
-    async with leading() as world:
-        for number, node in enumerate("ab"):
-            world.bind(number, node)
-            world.decide(number, node)
-        await asyncio.sleep(INTERVAL)
-        checks.clear()
-        await asyncio.sleep(60)
-        assert checks == []
-        world.place(0, "a")
-        await asyncio.sleep(INTERVAL)
-        assert checks == ["db-0"]
 
 
 @virtually
