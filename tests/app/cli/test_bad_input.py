@@ -78,7 +78,7 @@ OTHERS: Final = (
     (("serve", "--snapshot", "x", "--port", "http"), "'--port'"),
     (("serve", "--snapshot", "x", "--port", "65536"), "'--port'"),
     (("serve", "--snapshot", "x", "--max-body", "lots"), "--max-body: 'lots'"),
-    (("serve", "--snapshot", "x", "--max-body", "0"), "--max-body: 0 must be more"),
+    (("serve", "--snapshot", "x", "--max-body", "0"), "--max-body: must be positive"),
     (("serve", "--snapshot", "x", "--log-level", "all"), "--log-level all"),
     (("serve", "--snapshot", "x", "--log-format", "xml"), "'--log-format'"),
     (("serve", "--snapshot", "/nowhere"), "/nowhere: cannot be read"),

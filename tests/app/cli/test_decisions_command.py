@@ -99,7 +99,7 @@ def test_json_is_the_answer_of_the_leader(extender_url: str, run: Run) -> None:
     ("body", "problem"),
     [
         (b"<html>", "the answer is not the extender's: "),
-        (b"[]", "it is no DecisionList"),
+        (b"[]", "the answer is not the extender's: "),
         (b'{"kind": "DecisionList"}', "`recorded`"),
         (b"x" * 1001, "the answer has more than 1000 bytes"),
     ],
