@@ -88,27 +88,6 @@ def test_the_answer_explains_the_node_of_a_bound_pod(schedule: Any, tmp_path: Pa
     }
 
 
-def test_a_pod_that_cannot_be_decided_gets_the_problem_as_message(schedule: Any, tmp_path: Path) -> None:
-    """Its service affinity follows a pod whose node is gone; counts of nodes would not help."""
-    file = tmp_path / "policy.json"
-    affinity = {"name": "Zone", "argument": {"serviceAffinity": {"labels": ["zone"]}}}
-    file.write_text(json.dumps({"predicates": [affinity]}))
-    first = pod("web-0", nodeName="gone")
-    second = pod("web-1")
-    for entry in (first, second):
-        entry["metadata"]["labels"] = {"app": "web"}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"namespace": "shop", "name": "web"},
-        "spec": {"selector": {"app": "web"}},
-    }
-    code, answer = schedule([node("a"), first, second, service], "--policy", str(file))
-    (unplaced,) = answer["unschedulable"]
-    assert code == 1
-    assert unplaced["message"] == "node 'gone' of pod shop/web-0, which service affinity follows, is not known"
-
-
 @pytest.mark.parametrize(
     ("unready", "message"),
     [
@@ -207,7 +186,7 @@ def test_longhorn_rules_count_the_volumes_of_pods_bound_before(schedule: Any) ->
     assert unplaced["message"] == f"0/2 nodes are available: 2 {Reason.SPOKEN_FOR.text}."
 
 
-def test_the_message_names_a_missing_claim(schedule: Any) -> None:
+def test_the_message_of_a_pod_that_cannot_be_decided_names_its_missing_claim(schedule: Any) -> None:
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]
     objects = flat([node("a")], [longhorn_node("a", 100)], [pod("db", volumes=volumes)])
     code, answer = schedule(objects, "--policy", str(POLICIES / "extender.json"))

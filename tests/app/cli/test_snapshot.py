@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +14,7 @@ from app.kube.resources import STATEFUL_SETS
 from app.kube.snapshot_file import load_snapshot, read_objects
 from scheduler_core.model.generic import PodCount
 from tests import builders as make
-from tests.app.cli.test_explain_live import live_cluster, run_in_thread
+from tests.app.cli.test_explain_live import forbidding, live_cluster, run_in_thread
 from tests.builders import csi_node
 from tests.worlds.cluster_cache import PATHS, REPLICAS
 from tests.worlds.command_line import Result, Run
@@ -222,18 +221,6 @@ async def test_csi_nodes_are_written_if_they_may_be_listed(tmp_path: Path, run_c
         refused = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
     assert (refused.code, load_snapshot(str(file)).snapshot.csi_nodes) == (0, None)
     assert "warning: csinodes.storage.k8s.io cannot be listed" in refused.err
-
-
-def forbidding(api: FakeApi, *paths: str) -> FakeApi:
-    """The fake API server, which refuses to list these paths."""
-    listed = api.handle
-    refuse = failing(403, "no", "Forbidden")
-
-    async def handle(request: Any) -> Any:
-        return await (refuse(request) if request.path in paths else listed(request))
-
-    api.handle = handle  # type: ignore[method-assign]
-    return api
 
 
 def ordered_cluster(*stored: Object) -> list[Object]:
