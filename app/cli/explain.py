@@ -377,20 +377,16 @@ def _print_pods(answers: Sequence[dict[str, Any]], console: Console, *, wide: bo
     if not answers:
         console.write("no pod waits for a node")
         return
-    console.section(("POD", "NODES", "REASONS"), (_pod_row(answer, wide=wide) for answer in answers))
+    rows: list[Sequence[Cell]] = []
+    for answer in answers:
+        reasons = Counter(node["reason"] for node in answer["nodes"].values() if not node["fits"])
+        shown = reasons.most_common(None if wide else _MAX_REASONS)
+        others = reasons.total() - sum(count for _, count in shown)
+        shown += [("other reasons", others)] if others else []
+        texts = ", ".join(f"{reason} ({count})" for reason, count in shown)
+        fitting = len(_fitting(answer))
+        counts = (f"{fitting}/{len(answer['nodes'])}", "green" if fitting else "red")
+        rows.append((answer["pod"], counts, answer["error"] or texts))
+    console.section(("POD", "NODES", "REASONS"), rows)
     waiting = sum(not _fitting(answer) for answer in answers)
     console.write(f"{format_count(len(answers), 'waiting pod')}, {waiting} without a node that fits", "bold")
-
-
-def _pod_row(answer: dict[str, Any], *, wide: bool) -> Sequence[Cell]:
-    reasons = Counter(node["reason"] for node in answer["nodes"].values() if not node["fits"])
-    shown = reasons.most_common(None if wide else _MAX_REASONS)
-    texts = [f"{reason} ({count})" for reason, count in shown]
-    others = reasons.total() - sum(count for _, count in shown)
-    texts += [f"other reasons ({others})"] if others else []
-    style = "green" if _fitting(answer) else "red"
-    return (
-        answer["pod"],
-        (f"{len(_fitting(answer))}/{len(answer['nodes'])}", style),
-        answer["error"] or ", ".join(texts),
-    )

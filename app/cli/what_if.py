@@ -195,7 +195,8 @@ def what_if(
         # Its import brings the template engine, which no other output needs.
         from app.cli.what_if_report import write_report
 
-        write_report(html, answer, _command_line(verbs), query.snapshot or "the live cluster")
+        lines = [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
+        write_report(html, answer, lines, query.snapshot or "the live cluster")
     render.show_answer(
         "WhatIf", answer.data(), output, lambda console: print_prediction(answer, console), succeeds=prediction.succeeds
     )
@@ -210,10 +211,6 @@ def _check_place(file: Path) -> None:
         problem = str(error.strerror)
     if problem:
         raise CoreError(f"--html {file}: cannot be written: {problem}")
-
-
-def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
-    return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
 
 
 def _remedies(
