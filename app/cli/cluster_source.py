@@ -29,9 +29,9 @@ from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.convert.kubectl import read_pod, workload_spec
 from scheduler_core.convert.snapshot_kinds import PREDICTED_KINDS, group_of
 from scheduler_core.decide import decision, kube_scheduler_filters
-from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.errors import CoreError
 from scheduler_core.model import kube
-from scheduler_core.model.quantity import format_count, natural_key, parse_bytes
+from scheduler_core.model.quantity import format_count, natural_key
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 if TYPE_CHECKING:
@@ -216,7 +216,18 @@ def snapshot(
     """
     objects = cluster_objects(kubeconfig, context, longhorn_namespace, progress=sys.stderr.isatty() or file is not None)
     object_list = {"apiVersion": "v1", "kind": "List", "items": objects}
-    text = _format(object_list, output)
+    if output is SnapshotFormat.JSON:
+        text = json_text(object_list, indent=1)
+    else:
+        import yaml
+
+        class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+            """Also quotes texts such as 1.5e3: PyYAML takes them for texts, but YAML 1.2, which kubectl and this program
+            read, for numbers.
+            """
+
+        Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+        text = yaml_text(partial(yaml.dump, Dumper=Dumper), object_list)
     if file is None:
         print_result(text)
         return
@@ -225,20 +236,6 @@ def snapshot(
     except OSError as error:
         raise CoreError(f"{file}: cannot be written: {error.strerror}") from error
     print_line(f"wrote {format_count(len(objects), 'object')} to {file}", err=True)
-
-
-def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:
-    if output is SnapshotFormat.JSON:
-        return json_text(object_list, indent=1)
-    import yaml
-
-    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-        """Also quotes texts such as 1.5e3: PyYAML takes them for texts, but YAML 1.2, which kubectl and this program
-        read, for numbers.
-        """
-
-    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
-    return yaml_text(partial(yaml.dump, Dumper=Dumper), object_list)
 
 
 def predicted_cluster(source: ClusterSource) -> "PredictedCluster":
@@ -259,20 +256,7 @@ def seeded_choice(seed: str) -> "Choose":
 
 def read_rate(text: str | None) -> int | None:
     """Returns the bytes per second of `--rebuild-rate`, None without it; raises a CoreError if it is not positive."""
-    return None if text is None else positive_bytes(text, "--rebuild-rate")
-
-
-def positive_bytes(text: str, subject: str) -> int:
-    """Returns the bytes of a quantity; `subject` is the option as written. Raises a CoreError if it is no quantity, or
-    not positive.
-    """
-    try:
-        size = parse_bytes(text)
-    except QuantityError as error:
-        raise CoreError(f"{subject}: {error}") from error
-    if size <= 0:
-        raise CoreError(f"{subject}: must be positive")
-    return size
+    return None if text is None else flags.positive_bytes(text, "--rebuild-rate")
 
 
 def wait_line(seconds: float) -> str:

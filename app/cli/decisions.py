@@ -5,9 +5,9 @@ Data flow of `waiting`, for which no extender needs to run: a cluster or a snaps
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from app.cli import options as flags
 from app.cli.cluster_source import POD_PREFIXES, ClusterSource, ExplainedPod, Query, Rules
-from app.cli.render import Cell, Console, ListOutput, Refreshing, Table, document, shorten, show, show_progress
+from app.cli.render import Cell, Console, ListOutput, Refreshing, document, shorten, show_progress
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.cluster.view import View
 from scheduler_core.decide.decision import MAX_DECISIONS, Competing, DecisionOutcome, FilterOptions
@@ -24,7 +24,7 @@ from scheduler_core.decide.kube_scheduler_filters import kube_scheduler_refusals
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.cluster import parse_time
-from scheduler_core.model import kube, quantity
+from scheduler_core.model import quantity
 from scheduler_core.monitor.report import NearestNode, WaitingRow, candidate_nodes, waiting_pods, waiting_row
 
 if TYPE_CHECKING:
@@ -71,7 +71,12 @@ def waiting(
         pods = [pod for pod in waiting_pods(state.view) if namespace in (None, pod.namespace)]
         shown = show_progress(pods[:limit], "Deciding about pods")
         contenders = Competing.without_offers(state)
-        rows = [_row(pod, source, state, rules.options, contenders) for pod in shown]
+        rows = []
+        for pod in shown:
+            claims = pod_claims(pod, source.snapshot, source.objects.affinities)
+            refusals = kube_scheduler_refusals(pod, candidate_nodes(state.view), source.objects.state, claims)
+            texts = {name: refusal.text for name, refusal in refusals.items()}
+            rows.append(waiting_row(pod, state, rules.options, contenders, texts))
         found = _remedies(rows, source, rules.options, remedies)
         items = [
             {
@@ -89,26 +94,15 @@ def waiting(
         ]
         return document("WaitingPodList", {"count": len(pods), "items": items})
 
-    def table(answer: dict[str, Any]) -> Table:
-        return lambda console: print_waiting(answer, console, flags.now())
-
-    if refreshing.watch:
-        refreshing.run(lambda: table(read()), output)
-        return
-    answer = read()
-    show(answer, output, table(answer), (f"pod/{item['pod'].partition('/')[2]}" for item in answer["items"]))
+    answer = refreshing.show(
+        read, output, lambda answer, console: print_waiting(answer, console, flags.now()), _pod_names
+    )
     if answer["count"]:
         raise typer.Exit(SOME_WAIT)
 
 
-def _row(
-    pod: kube.Pod, source: ClusterSource, state: ClusterState, options: FilterOptions, contenders: Competing
-) -> WaitingRow:
-    objects = source.objects
-    claims = pod_claims(pod, source.snapshot, objects.affinities)
-    refusals = kube_scheduler_refusals(pod, candidate_nodes(state.view), objects.state, claims)
-    texts = {name: refusal.text for name, refusal in refusals.items()}
-    return waiting_row(pod, state, options, contenders, texts)
+def _pod_names(answer: dict[str, Any]) -> Iterable[str]:
+    return (f"pod/{item['pod'].partition('/')[2]}" for item in answer["items"])
 
 
 def _remedies(
@@ -139,6 +133,11 @@ def print_waiting(answer: dict[str, Any], console: Console, now: datetime) -> No
 
 def _waiting_cells(item: dict[str, Any], now: datetime) -> Sequence[str]:
     created = parse_time(item["since"])
+    closest: NearestNode | None = item["closest"]
+    nearest = "-"
+    if closest is not None:
+        lack = f"lacks {quantity.format_bytes(closest.missing)}" if closest.missing else closest.reason.text
+        nearest = f"{closest.node}: {lack}"
     return (
         item["pod"],
         item["since"] or "-",
@@ -146,7 +145,7 @@ def _waiting_cells(item: dict[str, Any], now: datetime) -> Sequence[str]:
         quantity.format_bytes(item["size"]) if item["size"] else "-",
         f"{item['fits']} of {item['nodes']}",
         _why(item),
-        _closest(item["closest"]),
+        nearest,
         item["remedy"].text if item["remedy"] is not None else "-",
     )
 
@@ -159,17 +158,9 @@ def _why(item: dict[str, Any]) -> str:
     reasons: dict[str, int] = item["reasons"]
     shown = list(reasons.items())[:_MAX_REASONS]
     others = sum(reasons.values()) - sum(count for _, count in shown)
-    return "; ".join([*(f"{reason} ({count})" for reason, count in shown), *([f"others ({others})"] if others else [])])
+    return "; ".join(f"{reason} ({count})" for reason, count in [*shown, *([("others", others)] if others else [])])
 
 
-def _closest(closest: NearestNode | None) -> str:
-    if closest is None:
-        return "-"
-    lack = f"lacks {quantity.format_bytes(closest.missing)}" if closest.missing else closest.reason.text
-    return f"{closest.node}: {lack}"
-
-
-_KIND: Final = "DecisionList"
 _DEFAULT_LIMIT: Final = 50
 _MAX_NODES: Final = 3
 _STYLES: Final = {"fits": "green", "refused": "red", "error": "red"}
@@ -207,8 +198,8 @@ class Leader(Struct, frozen=True):
             raise CoreError("--cert-file and --key-file go together")
 
 
-class DecisionEntry(msgspec.Struct):
-    """A decision of the answer, as far as the table shows it."""
+class _Decision(Struct):
+    """A decision of the leader's answer, as far as the table shows it."""
 
     time: str = ""
     verb: str = ""
@@ -223,12 +214,12 @@ class DecisionEntry(msgspec.Struct):
     milliseconds: float = 0.0
 
 
-class DecisionEntries(msgspec.Struct, rename="camel"):
-    """The answer, as far as the table shows it."""
+class _Decisions(Struct, rename="camel"):
+    """The leader's answer, as far as the table shows it."""
 
-    kind: str
+    kind: Literal["DecisionList"]
     recorded: int
-    items: tuple[DecisionEntry, ...]
+    items: tuple[_Decision, ...]
     next_before: int | None = None
 
 
@@ -266,14 +257,15 @@ def decisions(
     query = _query(pod, namespace, outcome, limit)
 
     def read() -> dict[str, Any]:
-        return asyncio.run(_read(query, leader, kubeconfig, context, longhorn_namespace))
+        body = asyncio.run(_read(query, leader, kubeconfig, context, longhorn_namespace))
+        try:
+            data: dict[str, Any] = json.loads(body)
+            msgspec.convert(data, type=_Decisions)
+        except (ValueError, msgspec.ValidationError) as error:
+            raise CoreError(f"the answer is not the extender's: {error}") from error
+        return data
 
-    if refreshing.watch:
-        refreshing.run(lambda: _table(_entries(read())), output)
-        return
-    data = read()
-    entries = _entries(data)
-    show(data, output, _table(entries), (f"pod/{entry.pod.partition('/')[2]}" for entry in entries.items))
+    refreshing.show(read, output, _print, _pod_names)
 
 
 def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | None, limit: int) -> str:
@@ -294,44 +286,22 @@ def _query(pod: str | None, namespace: str | None, outcome: DecisionOutcome | No
     return urlencode({key: value for key, value in parameters.items() if value is not None})
 
 
-async def _read(
-    query: str, leader: Leader, kubeconfig: str | None, context: str | None, namespace: str
-) -> dict[str, Any]:
+async def _read(query: str, leader: Leader, kubeconfig: str | None, context: str | None, namespace: str) -> bytes:
     """Returns the leader's answer, without a URL through the API server; raises a CoreError without a leader."""
     from app.extender.installation_calls import direct_call, leader_call
 
     path = f"decisions?{query}"
     if leader.url:
         call = direct_call(leader.url, leader.ca_file, leader.cert_file, leader.key_file, leader.server_name)
-        return _decode(await call(path))
+        return await call(path)
     from app.kube.client import KubeClient
 
     async with await KubeClient.connect(kubeconfig, context) as client:
-        return _decode(await (await leader_call(client, namespace))(path))
+        return await (await leader_call(client, namespace))(path)
 
 
-def _decode(body: bytes) -> dict[str, Any]:
-    try:
-        data = json.loads(body)
-    except ValueError as error:
-        raise CoreError(f"the answer is not the extender's: {error}") from error
-    if not isinstance(data, dict) or data.get("kind") != _KIND:
-        raise CoreError("the answer is not the extender's: it is no DecisionList")
-    return data
-
-
-def _entries(data: dict[str, Any]) -> DecisionEntries:
-    try:
-        return msgspec.convert(data, type=DecisionEntries)
-    except msgspec.ValidationError as error:
-        raise CoreError(f"the answer is not the extender's: {error}") from error
-
-
-def _table(answer: DecisionEntries) -> Table:
-    return lambda console: _print(answer, console)
-
-
-def _print(answer: DecisionEntries, console: Console) -> None:
+def _print(data: dict[str, Any], console: Console) -> None:
+    answer = msgspec.convert(data, type=_Decisions)
     if not answer.items:
         recorded = f"none of the leader's {answer.recorded} decisions is selected"
         console.write(recorded if answer.recorded else "nothing is decided yet")
@@ -343,23 +313,17 @@ def _print(answer: DecisionEntries, console: Console) -> None:
         console.write("there are older decisions; see --limit")
 
 
-def _cells(entry: DecisionEntry) -> list[Cell]:
+def _cells(entry: _Decision) -> list[Cell]:
     result = f"{entry.outcome} (observed)" if entry.observed else entry.outcome
+    detail = entry.error or shorten(entry.offered, _MAX_NODES, total=entry.fits)
+    if not entry.error and not entry.fits:
+        detail = "; ".join(f"{reason} ({count})" for reason, count in entry.refused.items())
     return [
         f"{entry.time.partition('.')[0].removesuffix('Z')}Z",
         entry.pod,
         entry.verb,
         (result, _STYLES.get(entry.outcome, "")),
         f"{entry.fits} of {entry.nodes}",
-        _detail(entry),
+        detail,
         f"{entry.milliseconds:.1f}",
     ]
-
-
-def _detail(entry: DecisionEntry) -> str:
-    """The offered nodes; without any, why the others are refused."""
-    if entry.error:
-        return entry.error
-    if not entry.fits:
-        return "; ".join(f"{reason} ({count})" for reason, count in entry.refused.items())
-    return shorten(entry.offered, _MAX_NODES, total=entry.fits)

@@ -6,7 +6,7 @@ the others → its JSON, or a line for each node.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Final
 
@@ -26,7 +26,7 @@ from app.cli.options import namespace_option, now
 from app.cli.render import NO, YES, Cell, Console, ExplainOutput, document, show, warn
 from app.schemas.decision import NodeAnswer, VolumeAnswer, disk_names, explain_answer
 from scheduler_core.cluster.view import View
-from scheduler_core.decide.decision import NO_CONTENDERS, Competing, Contenders, FilterOptions
+from scheduler_core.decide.decision import NO_CONTENDERS, Competing, FilterOptions
 from scheduler_core.decide.explain import explain_nodes
 from scheduler_core.decide.kube_scheduler_filters import (
     PluginRefusal,
@@ -123,72 +123,74 @@ def explain(
         raise CoreError("explain takes one of a pod, --claim and --volume; see --help")
     query.check_standard_input(*given)
     source = query.read()
-    _warn_of_unknown_nodes(node, source.snapshot)
-    question = _Question(source, node, rules.options, alone=alone, all_nodes=all_nodes)
+    for name in node or ():
+        if name not in source.snapshot.nodes and name not in source.snapshot.longhorn_nodes:
+            warn(f"--node {name}: there is no such node")
     if volume is not None:
         succeeds = _show_volume(volume, source, node, output)
     elif given:
         named = claim_pod(claim, namespace, source) if claim is not None else select_pod(given[0], namespace, source)
-        succeeds = _show_pod(question.ask_with_remedies(named, remedies), output)
+        answer = _Question(source, named.snapshot, node, rules.options, alone=alone, all_nodes=all_nodes).ask(named)
+        # A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without
+        # kube-scheduler.
+        if not (node or alone or all_nodes or _fitting(answer) or answer["error"]):
+            answer |= _remedies(named, source, rules.options, remedies)
+        succeeds = _show_pod(answer, output)
     else:
-        succeeds = _show_pods([question.try_to_ask(entry) for entry in waiting_pods(namespace, source)], output)
+        question = _Question(source, source.snapshot, node, rules.options, alone=alone, all_nodes=all_nodes)
+        succeeds = _show_pods([question.ask(entry) for entry in waiting_pods(namespace, source)], output)
     if not succeeds:
         raise typer.Exit(DOES_NOT_FIT)
+
+
+def _remedies(pod: ExplainedPod, source: ClusterSource, options: FilterOptions, limit: int) -> dict[str, Any]:
+    from app.cli.remedies import cheapest_remedies
+
+    remedies = cheapest_remedies(pod, source, options, limit)
+    return {"remedy": remedies[0] if remedies else None, "remedies": remedies}
 
 
 class _Question:
     """The cluster, the nodes and the options of an explanation."""
 
     def __init__(
-        self, source: ClusterSource, nodes: list[str] | None, options: FilterOptions, *, alone: bool, all_nodes: bool
+        self,
+        source: ClusterSource,
+        snapshot: Snapshot,
+        nodes: list[str] | None,
+        options: FilterOptions,
+        *,
+        alone: bool,
+        all_nodes: bool,
     ) -> None:
-        self._source = source
+        self._objects = source.objects
         self._nodes = nodes
         self._options = options
-        self._alone = alone
         self._all_nodes = all_nodes
-        self._latest: tuple[Snapshot, ClusterState, Contenders] | None = None
-
-    def _state(self, snapshot: Snapshot) -> tuple[ClusterState, Contenders]:
-        if self._latest is None or self._latest[0] is not snapshot:
-            state = ClusterState.of(View.of(snapshot, now()))
-            self._latest = snapshot, state, NO_CONTENDERS if self._alone else Competing.without_offers(state)
-        return self._latest[1:]
-
-    def try_to_ask(self, pod: ExplainedPod) -> dict[str, Any]:
-        try:
-            return self.ask(pod)
-        except ResolutionError as error:
-            return _explanation(pod, error=str(error))
-
-    def ask_with_remedies(self, pod: ExplainedPod, limit: int) -> dict[str, Any]:
-        answer = self.try_to_ask(pod)
-        # A remedy is for the whole cluster, so none is sought for some nodes, for the pod alone, or without
-        # kube-scheduler.
-        if _fitting(answer) or answer["error"] or self._nodes or self._alone or self._all_nodes:
-            return answer
-        from app.cli.remedies import cheapest_remedies
-
-        remedies = cheapest_remedies(pod, self._source, self._options, limit)
-        return {**answer, "remedy": remedies[0] if remedies else None, "remedies": remedies}
+        self._state = ClusterState.of(View.of(snapshot, now()))
+        self._contenders = NO_CONTENDERS if alone else Competing.without_offers(self._state)
 
     def ask(self, pod: ExplainedPod) -> dict[str, Any]:
-        """Returns the explanation of a pod. As in the cluster, Longhorn's rules decide about the nodes that
-        kube-scheduler's plugins admit; what they say about the other nodes is decided apart. Raises a ResolutionError
-        if an object that the pod names does not exist or contradicts it.
+        """Returns the explanation of a pod, which has an error if an object that the pod names does not exist or contradicts
+        it. As in the cluster, Longhorn's rules decide about the nodes that kube-scheduler's plugins admit; what they say
+        about the other nodes is decided apart.
         """
         snapshot = pod.snapshot
-        cluster = self._source.objects.state
+        cluster = self._objects.state
         # A snapshot without Kubernetes nodes has Longhorn's.
         candidates = sorted(set(self._nodes or snapshot.nodes or snapshot.longhorn_nodes), key=natural_key)
         refusals = {}
         if not self._all_nodes:
-            claims = pod_claims(pod.pod, snapshot, self._source.objects.affinities)
+            claims = pod_claims(pod.pod, snapshot, self._objects.affinities)
             refusals = kube_scheduler_refusals(pod.pod, candidates, cluster, claims)
-        state, contenders = self._state(snapshot)
         admitted = [name for name in candidates if name not in refusals]
         groups = [names for names in (admitted, list(refusals)) if names] or [[]]
-        explanations = [explain_nodes(pod.pod, names, state, self._options, contenders) for names in groups]
+        try:
+            explanations = [
+                explain_nodes(pod.pod, names, self._state, self._options, self._contenders) for names in groups
+            ]
+        except ResolutionError as error:
+            return _explanation(pod, error=str(error))
         answers = [explain_answer(pod.pod, explanation) for explanation in explanations]
         entries = {name: entry for answer in answers for name, entry in answer.nodes.items()}
         for name, entry in entries.items():
@@ -232,14 +234,8 @@ def _fitting(answer: dict[str, Any]) -> list[str]:
 def _node_data(
     name: str, longhorn: NodeAnswer, disks: Mapping[str, str], refusal: PluginRefusal | None, *, asked: bool
 ) -> dict[str, Any]:
-    """Returns what JSON has of a node: it fits if kube-scheduler's own plugins admit it and Longhorn's disks have room.
-
-    Args:
-        name: of the node
-        longhorn: what Longhorn's rules say
-        disks: names of the node's disks by UUID
-        refusal: that of the first plugin, None if all that were asked admit the node
-        asked: whether kube-scheduler's plugins were asked, which need the node's object
+    """Returns what JSON has of a node: it fits if kube-scheduler's own plugins, if `asked`, admit it and Longhorn's disks have
+    room. `refusal` is that of the first plugin; `disks` are names by UUID.
     """
     admitted = not asked or refusal is None
     plugin, text = (refusal.plugin, refusal.text) if refusal is not None else ("", "")
@@ -259,12 +255,6 @@ def _node_data(
             for volume, uuid in longhorn.plan.items()
         },
     }
-
-
-def _warn_of_unknown_nodes(names: Iterable[str] | None, snapshot: Snapshot) -> None:
-    for name in names or ():
-        if name not in snapshot.nodes and name not in snapshot.longhorn_nodes:
-            warn(f"--node {name}: there is no such node")
 
 
 def _show_volume(name: str, source: ClusterSource, nodes: list[str] | None, output: ExplainOutput) -> bool:
@@ -336,9 +326,12 @@ def _node_rows(answer: dict[str, Any], *, wide: bool) -> Iterator[Sequence[Cell]
         groups.setdefault(key, []).append(name)
     for names in groups.values():
         node = answer["nodes"][names[0]]
-        missing = _missing([answer["nodes"][name]["missing"] for name in names])
+        sizes = [answer["nodes"][name]["missing"] for name in names]
+        missing = "-".join(format_bytes(size) for size in sorted({min(sizes), max(sizes)}) if size)
         cells = (_names(names), YES if node["fits"] else NO, _kube_scheduler(node), node["longhorn"]["reason"], missing)
-        yield (*cells, _plan_and_detail(node)) if wide else cells
+        plan = ", ".join(f"{volume} on {disk['name']}" for volume, disk in node["disks"].items())
+        details = (plan, node["detail"], _competing_volumes(node["competing"]))
+        yield (*cells, "; ".join(filter(None, details))) if wide else cells
 
 
 def _kube_scheduler(node: dict[str, Any]) -> str:
@@ -351,11 +344,6 @@ def _names(names: Sequence[str]) -> str:
         return names[0]
     shown = max(1, sum(width <= _MAX_NAMES_WIDTH for width in accumulate(map(len, names[:_MAX_NAMES]))))
     return f"{len(names)} nodes: {', '.join(names[:shown])}" + (", ..." if len(names) > shown else "")
-
-
-def _missing(sizes: Sequence[int]) -> str:
-    missing = [format_bytes(size) for size in sorted({min(sizes), max(sizes)}) if size]
-    return "-".join(missing)
 
 
 def _volume_line(volume: VolumeAnswer) -> str:
@@ -374,11 +362,6 @@ def _volume_line(volume: VolumeAnswer) -> str:
     return f"{line}; replicas: {replicas}" if replicas else line
 
 
-def _plan_and_detail(node: dict[str, Any]) -> str:
-    plan = ", ".join(f"{volume} on {disk['name']}" for volume, disk in node["disks"].items())
-    return "; ".join(filter(None, (plan, node["detail"], _competing_volumes(node["competing"]))))
-
-
 def _competing_volumes(competing: Sequence[dict[str, Any]]) -> str:
     volumes = [
         f"{each['volume']}{f' of pod {pod}' if (pod := each['pod']) else ''} ({format_bytes(each['size'])})"
@@ -394,20 +377,16 @@ def _print_pods(answers: Sequence[dict[str, Any]], console: Console, *, wide: bo
     if not answers:
         console.write("no pod waits for a node")
         return
-    console.section(("POD", "NODES", "REASONS"), (_pod_row(answer, wide=wide) for answer in answers))
+    rows: list[Sequence[Cell]] = []
+    for answer in answers:
+        reasons = Counter(node["reason"] for node in answer["nodes"].values() if not node["fits"])
+        shown = reasons.most_common(None if wide else _MAX_REASONS)
+        others = reasons.total() - sum(count for _, count in shown)
+        shown += [("other reasons", others)] if others else []
+        texts = ", ".join(f"{reason} ({count})" for reason, count in shown)
+        fitting = len(_fitting(answer))
+        counts = (f"{fitting}/{len(answer['nodes'])}", "green" if fitting else "red")
+        rows.append((answer["pod"], counts, answer["error"] or texts))
+    console.section(("POD", "NODES", "REASONS"), rows)
     waiting = sum(not _fitting(answer) for answer in answers)
     console.write(f"{format_count(len(answers), 'waiting pod')}, {waiting} without a node that fits", "bold")
-
-
-def _pod_row(answer: dict[str, Any], *, wide: bool) -> Sequence[Cell]:
-    reasons = Counter(node["reason"] for node in answer["nodes"].values() if not node["fits"])
-    shown = reasons.most_common(None if wide else _MAX_REASONS)
-    texts = [f"{reason} ({count})" for reason, count in shown]
-    others = reasons.total() - sum(count for _, count in shown)
-    texts += [f"other reasons ({others})"] if others else []
-    style = "green" if _fitting(answer) else "red"
-    return (
-        answer["pod"],
-        (f"{len(_fitting(answer))}/{len(answer['nodes'])}", style),
-        answer["error"] or ", ".join(texts),
-    )

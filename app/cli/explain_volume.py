@@ -92,8 +92,16 @@ def _rules(order: Sequence[Rule], refusal: Refusal | None, numbers: Mapping[Rule
 def print_volume(answer: dict[str, Any], console: Console) -> None:
     """Prints the replicas, the candidates, and every node and disk with the rule that decided and its numbers."""
     console.write(f"volume {answer['volume']}", "bold")
-    for line in _headlines(answer):
-        console.paragraph(line)
+    sizes = f"{format_bytes(answer['size'])}, {format_bytes(answer['actualSize'])} written"
+    wanted = f"replicas wanted: {answer['numberOfReplicas']}, data locality {answer['dataLocality']}"
+    console.paragraph(f"{sizes}, {wanted}")
+    for replica in answer["replicas"]:
+        state = "failed" if replica.failed else "healthy" if replica.healthy else "not healthy yet"
+        console.paragraph(f"replica {replica.name}: {f'{replica.node}, {state}' if replica.node else 'no node yet'}")
+    asked = f"replica {answer['nextReplica']}" if answer["nextReplica"] else "one more replica"
+    console.paragraph(f"asked about: {asked}")
+    if answer["waitsForAttachment"]:
+        console.paragraph("Longhorn places it only once the volume is attached, on that node first")
     console.print()
     console.print(console.table_of(("NODE", "DISK", "CANDIDATE", "RULE", "NUMBERS"), _rows(answer["nodes"])))
     console.print()
@@ -104,18 +112,6 @@ def print_volume(answer: dict[str, Any], console: Console) -> None:
     if not answer["candidates"]:
         reported = "; ".join(answer["reasons"]) or "nothing: the rules above are silent in Longhorn"
         console.write(f"  Longhorn itself reports {reported}")
-
-
-def _headlines(answer: dict[str, Any]) -> Iterator[str]:
-    sizes = f"{format_bytes(answer['size'])}, {format_bytes(answer['actualSize'])} written"
-    wanted = f"replicas wanted: {answer['numberOfReplicas']}, data locality {answer['dataLocality']}"
-    yield f"{sizes}, {wanted}"
-    for replica in answer["replicas"]:
-        state = "failed" if replica.failed else "healthy" if replica.healthy else "not healthy yet"
-        yield f"replica {replica.name}: " + (f"{replica.node}, {state}" if replica.node else "no node yet")
-    yield "asked about: " + (f"replica {answer['nextReplica']}" if answer["nextReplica"] else "one more replica")
-    if answer["waitsForAttachment"]:
-        yield "Longhorn places it only once the volume is attached, on that node first"
 
 
 def _rows(nodes: Mapping[str, dict[str, Any]]) -> Iterator[Sequence[Cell]]:

@@ -151,7 +151,7 @@ def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
     request_memory = limit * 5 // 8
     if not max_body:
         return int(request_memory / PEAK_FACTOR), request_memory
-    size = _parse_size("--max-body", max_body)
+    size = positive_bytes(max_body, "--max-body")
     if size * PEAK_FACTOR > request_memory:
         warn(f"--max-body {max_body} is more than a quarter of the memory limit, {limit} bytes")
     return size, max(request_memory, int(size * PEAK_FACTOR))
@@ -161,16 +161,19 @@ def process_memory(memory_limit: str) -> int:
     """Returns the memory that this process may use, in bytes, or raises a CoreError if `--memory-limit` is no size."""
     from app.memory import memory_limit as container_limit
 
-    return _parse_size("--memory-limit", memory_limit) if memory_limit else container_limit()
+    return positive_bytes(memory_limit, "--memory-limit") if memory_limit else container_limit()
 
 
-def _parse_size(flag: str, text: str) -> int:
+def positive_bytes(text: str, subject: str) -> int:
+    """Returns the bytes of a quantity; `subject` is the option as written. Raises a CoreError if it is no quantity, or
+    not positive.
+    """
     try:
         size = parse_bytes(text)
     except QuantityError as error:
-        raise CoreError(f"{flag}: {error}") from error
+        raise CoreError(f"{subject}: {error}") from error
     if size <= 0:
-        raise CoreError(f"{flag}: {text} must be more than 0 bytes")
+        raise CoreError(f"{subject}: must be positive")
     return size
 
 

@@ -2,7 +2,6 @@
 drain fits.
 """
 
-from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -78,7 +77,10 @@ def headroom(
 
     def table(console: render.Console) -> None:
         _print_headroom(result, closest, console)
-        console.end(notes, _headroom_summary(result, template))
+        most = result.limit if result.limit_reached else result.most
+        least = "at least " if result.limit_reached else "" if result.least == most else f"{result.least} to "
+        fit = format_count(most, f"more pod of {template} fits", f"more pods of {template} fit")
+        console.end(notes, f"{least}{fit}, in {format_count(result.orders, 'order')}")
 
     render.show_answer("Headroom", data, output, table, succeeds=succeeds)
 
@@ -98,13 +100,6 @@ def _print_headroom(result: Headroom, closest: ClosestNode | None, console: rend
     others = [text for text in result.refusals if text != first]
     for text in others[:_MAX_REFUSALS]:
         console.write(f"in {result.refusals[text]} of {format_count(result.orders, 'order')}: {text}")
-
-
-def _headroom_summary(result: Headroom, template: str) -> str:
-    most = result.limit if result.limit_reached else result.most
-    least = "at least " if result.limit_reached else "" if result.least == most else f"{result.least} to "
-    fit = format_count(most, f"more pod of {template} fits", f"more pods of {template} fit")
-    return f"{least}{fit}, in {format_count(result.orders, 'order')}"
 
 
 _DEFAULT_TRIES: Final = 50
@@ -139,12 +134,12 @@ def maintenance(
     source = query.read(needs_nodes=True)
     snapshot = source.snapshot
     names = tuple(dict.fromkeys(nodes or sorted(snapshot.nodes or snapshot.longhorn_nodes)))
-    with render.progress_of(len(names), "Draining nodes") as report:
+    with render.progress_of("Draining nodes", len(names)) as report:
         request = MaintenanceRequest(
             start=Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets),
             nodes=names,
             options=rules.options,
-            courses=[partial(_choose, text) for text in orders.seeds],
+            courses=[partial(_choose, seed) for seed in orders.seeds],
             tries=tries,
             report=report,
         )
@@ -197,24 +192,24 @@ def _print_order(order: DrainOrder, rate: int | None, console: render.Console) -
     if wait:
         console.write(f"after each drain {cluster_source.wait_line(wait)}")
         console.print()
-    console.section(("NODE", "WHEN", "DOES NOT FIT BECAUSE"), _failed_rows(order))
-
-
-def _step_cells(step: DrainStep, rate: int | None) -> list[str]:
-    ranges: list[Iterable[str]] = [
-        map(str, step.pods),
-        map(str, step.reduced_volumes),
-        map(format_bytes, step.copied_bytes),
-    ]
-    ranges += [(render.format_duration(size / rate) for size in step.copied_bytes)] if rate else []
-    return [step.node, *(render.format_range(*pair) for pair in ranges)]
-
-
-def _failed_rows(order: DrainOrder) -> Iterator[tuple[str, str, str]]:
+    rows = []
     for entry in order.failed:
         after = "after these, and even first" if entry.first_problems else "after these"
         when = "in any order" if entry.blocked else after if order.steps else "first"
-        yield entry.node, when, render.shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
+        problems = render.shorten(entry.problems or entry.first_problems, _MAX_PROBLEMS, "; ")
+        rows.append((entry.node, when, problems))
+    console.section(("NODE", "WHEN", "DOES NOT FIT BECAUSE"), rows)
+
+
+def _step_cells(step: DrainStep, rate: int | None) -> list[str]:
+    cells = [
+        step.node,
+        render.format_range(*map(str, step.pods)),
+        render.format_range(*map(str, step.reduced_volumes)),
+        render.format_range(*map(format_bytes, step.copied_bytes)),
+    ]
+    takes = [render.format_duration(size / rate) for size in step.copied_bytes] if rate else []
+    return [*cells, render.format_range(*takes)] if takes else cells
 
 
 def _order_summary(order: DrainOrder) -> str:

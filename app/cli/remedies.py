@@ -3,13 +3,13 @@
 """
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
 from app.cli import cluster_source, render
-from app.cli.options import namespace_option
+from app.cli.options import namespace_option, positive_bytes
 from app.schemas.remedies_answer import RemedyAnswer, move_commands, remedy_answer
 from scheduler_core.decide import decision
 from scheduler_core.decide.filter import candidate_volumes, check_existing_volumes
@@ -71,7 +71,7 @@ def remedies(
     if pod.snapshot.disk_schedules:
         raise CoreError("remedies cannot predict a cluster whose disks are allocated through DiskSchedules")
     cluster = cluster_source.predicted_cluster(replace(source, snapshot=pod.snapshot))
-    with render.show_status("Searching for remedies"):
+    with render.progress_of("Searching for remedies"):
         volumes = candidate_volumes(pod.pod, cluster.node_names, cluster.state.view, rules.options)
         check_existing_volumes(volumes.resolution)
         search = find_remedies(pod.pod, cluster, rules.options, limit)
@@ -81,25 +81,21 @@ def remedies(
     def table(console: render.Console) -> None:
         if search.fits:
             console.write(f"pod {pod.pod.key} fits as it is")
-        else:
-            _print_remedies(pod.pod.key, answers, console, complete=search.complete)
+            return
+        for number, remedy in enumerate(answers, start=1):
+            console.write(f"{number}. {remedy.text}", "bold")
+            console.commands(remedy.commands, indent="   ")
+        if answers:
+            console.print()
+        if not search.complete:
+            console.write(
+                "not searched further: so many changed clusters were decided already; there may be cheaper remedies"
+            )
+        count = format_count(len(answers), "remedy", "remedies")
+        shown = f"{count}, the cheapest first" if answers else "no remedy was found"
+        console.write(f"pod {pod.pod.key} fits nowhere; {shown}", "bold")
 
     render.show_answer("Remedies", data, output, table, succeeds=search.fits)
-
-
-def _print_remedies(pod: str, answers: Collection[RemedyAnswer], console: render.Console, *, complete: bool) -> None:
-    for number, remedy in enumerate(answers, start=1):
-        console.write(f"{number}. {remedy.text}", "bold")
-        console.commands(remedy.commands, indent="   ")
-    if answers:
-        console.print()
-    if not complete:
-        console.write(
-            "not searched further: so many changed clusters were decided already; there may be cheaper remedies"
-        )
-    count = format_count(len(answers), "remedy", "remedies")
-    shown = f"{count}, the cheapest first" if answers else "no remedy was found"
-    console.write(f"pod {pod} fits nowhere; {shown}", "bold")
 
 
 def cheapest_remedies(
@@ -149,7 +145,7 @@ def rebalance(
 
     Exit code 0: the goal is reached already, or there is a plan. 1: there is none. 2: bad input.
     """
-    least = None if size is None else cluster_source.positive_bytes(size, "--size")
+    least = None if size is None else positive_bytes(size, "--size")
     source = query.read(needs_nodes=True)
     situation = Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets)
     name, storage_class = _goal_name(goal, situation, source)
@@ -159,7 +155,7 @@ def rebalance(
         objective = waiting_pods_goal(situation, rules.options, lambda: map(cluster_source.seeded_choice, orders.seeds))
     else:
         objective = largest_volume_goal(situation.cluster, storage_class, least)
-    with render.show_status("Trying moves"):
+    with render.progress_of("Trying moves"):
         baseline = Baseline.of(situation, rules.options)
         result = find_moves(objective, baseline, max_moves)
     moves = _moves(result, situation.cluster, query.longhorn_namespace)
@@ -199,18 +195,16 @@ def _goal_name(text: str | None, situation: Situation, source: cluster_source.Cl
         return name, ""
     if name != LARGEST_VOLUME or (separator and not storage_class):
         raise CoreError(f"--goal {text}: expected {LARGEST_VOLUME}, {LARGEST_VOLUME}=STORAGECLASS or {WAITING_PODS}")
-    return name, storage_class or _default_class(situation, source)
-
-
-def _default_class(situation: Situation, source: cluster_source.ClusterSource) -> str:
+    if storage_class:
+        return name, storage_class
     default = situation.cluster.state.view.default_storage_class
     if default is not None and default.provisioner == DRIVER:
-        return default.name
+        return name, default.name
     names = sorted(entry.name for entry in source.snapshot.storage_classes.values() if entry.provisioner == DRIVER)
     if len(names) != 1:
         classes = f"there are {', '.join(names)}" if names else "there is none of Longhorn"
         raise CoreError(f"--goal {LARGEST_VOLUME}=STORAGECLASS must name a StorageClass: {classes}")
-    return names[0]
+    return name, names[0]
 
 
 def _moves(result: Rebalance, cluster: PredictedCluster, namespace: str) -> list[dict[str, Any]]:

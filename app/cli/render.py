@@ -10,6 +10,7 @@ lines here, tables by the console. Results for programs have escapes of their ow
 
 import io
 import json
+import re
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
@@ -56,8 +58,10 @@ def print_result(text: str) -> None:
 
 
 @contextmanager
-def progress_of(total: int, text: str) -> Iterator[Callable[[int], None]]:
-    """Shows on a terminal how much of a total is done; yields a function that takes the number."""
+def progress_of(text: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal how much of a total is done, or without a total that a computation runs; yields a function that
+    takes the number.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -70,27 +74,12 @@ def progress_of(total: int, text: str) -> Iterator[Callable[[int], None]]:
         yield lambda done: progress.update(task, completed=done)
 
 
-def show_progress(steps: Sequence[_Step], text: str) -> Iterable[_Step]:
+def show_progress(steps: Sequence[_Step], text: str) -> Iterator[_Step]:
     """Shows on a terminal how many steps are done."""
-    if not sys.stderr.isatty():
-        return steps
-    from rich.progress import track
-
-    from app.cli.console import EscapingConsole
-
-    return track(steps, text, console=EscapingConsole(stderr=True), transient=True)
-
-
-@contextmanager
-def show_status(text: str) -> Iterator[None]:
-    """Shows on a terminal that a computation of unknown length runs."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from app.cli.console import EscapingConsole
-
-    with EscapingConsole(stderr=True).status(text):
-        yield
+    with progress_of(text, len(steps)) as report:
+        for done, step in enumerate(steps):
+            report(done)
+            yield step
 
 
 FAILS: Final = 1
@@ -150,15 +139,27 @@ class Refreshing:
         typer.Option(metavar="SECONDS", min=0.5, max=3600, help="Seconds between two tables of --watch."),
     ] = 2.0
 
-    def run(self, draw: Callable[[], Table], output: ListOutput) -> None:
-        """Shows what `draw` reads until Ctrl-C. Raises a CoreError if standard output is no terminal, the output is no
-        table, or the first table cannot be read.
+    def show(
+        self,
+        read: Callable[[], dict[str, Any]],
+        output: ListOutput,
+        draw: Callable[[dict[str, Any], "EscapingConsole"], None],
+        names: Callable[[dict[str, Any]], Iterable[str]],
+    ) -> dict[str, Any]:
+        """Prints the answer that `read` returns, and returns it; with `--watch` draws it until Ctrl-C. Raises a CoreError
+        if that is asked for and standard output is no terminal, the output is no table, or the first answer cannot be
+        read.
         """
+        if not self.watch:
+            answer = read()
+            show(answer, output, partial(draw, answer), names(answer))
+            return answer
         if output is not ListOutput.TABLE:
             raise CoreError("--watch shows a table; it cannot be combined with --output")
         if not sys.stdout.isatty():
             raise CoreError("--watch needs a terminal; leave it out, or repeat the command")
-        refresh(draw, self.interval)
+        refresh(lambda: partial(draw, read()), self.interval)
+        raise typer.Exit
 
 
 def document(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,15 +183,11 @@ def plain_data(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain_data(entry) for key, entry in value.items()}
     if names := getattr(type(value), "__match_args__", ()):
-        return {_camel_case(name): plain_data(getattr(value, name)) for name in names}
+        keys = (re.sub("_(.)", lambda match: match[1].upper(), name) for name in names)
+        return {key: plain_data(getattr(value, name)) for key, name in zip(keys, names, strict=True)}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [plain_data(entry) for entry in value]
     return getattr(value, "text", value.value) if isinstance(value, Enum) else value
-
-
-def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
 
 
 def show(
@@ -224,7 +221,11 @@ def refresh(draw: Callable[[], Table], interval: float, sleep: Callable[[float],
     try:
         table = draw()
         while True:
-            _draw(table)
+            console = _console()
+            with console.capture() as capture:
+                table(console)
+            lines = capture.get().splitlines()[: max(1, console.height - 1)]
+            print_result(_CLEAR_SCREEN + "\n".join(lines) + "\n")
             sleep(interval)
             try:
                 table = draw()
@@ -236,14 +237,6 @@ def refresh(draw: Callable[[], Table], interval: float, sleep: Callable[[float],
 
 def _problem(text: str) -> Table:
     return lambda console: console.write(" ".join(text.split()), "red")
-
-
-def _draw(table: Table) -> None:
-    console = _console()
-    with console.capture() as capture:
-        table(console)
-    lines = capture.get().splitlines()[: max(1, console.height - 1)]
-    print_result(_CLEAR_SCREEN + "\n".join(lines) + "\n")
 
 
 def _console(**options: Any) -> "EscapingConsole":

@@ -31,10 +31,7 @@ from scheduler_core.generic.rule_registry import rule_inputs
 from scheduler_core.leadership.election import ElectionTiming
 
 if TYPE_CHECKING:
-    from app.kube.snapshot_file import LoadedCluster
     from app.scheduler.decision import WhatIfReport
-    from scheduler_core.convert.generic import PendingPod
-    from scheduler_core.generic.scheduler import SelectHost
 
 
 NOT_ALL_PLACED: Final = 1
@@ -147,10 +144,7 @@ def schedule(given: _Flags) -> None:
     # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
     options = values.replace(flags.filter_options(given.best_effort, given.packing), match_volumes=False)
     if given.snapshot is not None:
-        in_force = DEFAULT_POLICY if file is None else file.policy
-        loaded = _load(given.snapshot, in_force, given.scheduler_name)
-        choose = random.Random(_SNAPSHOT_SEED if given.seed is None else given.seed).choice  # noqa: S311 # which of equals is no secret
-        report = _what_if(loaded, in_force, choose, options, given.unsupported_constraints or UnsupportedMode.WARN)
+        report = _what_if(given, DEFAULT_POLICY if file is None else file.policy, options)
         show(report.data(), given.output, lambda console: _print_table(report, console))
         if report.unplaced:
             raise typer.Exit(NOT_ALL_PLACED)
@@ -190,38 +184,30 @@ def schedule(given: _Flags) -> None:
     run_process(run_scheduler(config, process_options, listener, lambda: print_line(start_message, err=True)))
 
 
-def _load(source: str, policy: Policy, scheduler: str) -> "tuple[LoadedCluster, list[PendingPod]]":
+def _what_if(given: _Flags, policy: Policy, options: FilterOptions) -> "WhatIfReport":
     from app.kube.snapshot_file import load_cluster
+    from app.scheduler.decision import what_if
 
+    source = str(given.snapshot)
     loaded = load_cluster(source, policy, longhorn=policy.reads_longhorn)
     for warning in loaded.warnings:
         warn(warning)
+    scheduler = given.scheduler_name
     pending = [entry for entry in loaded.pods.values() if entry.needs_node and scheduler in ("", entry.scheduler_name)]
     if not pending:
         selected = f" with spec.schedulerName {scheduler!r}" if scheduler else ""
         warn(f"{source}: no pod{selected} waits for a node, so there is nothing to schedule")
-    return loaded, pending
-
-
-def _what_if(
-    cluster: "tuple[LoadedCluster, list[PendingPod]]",
-    policy: Policy,
-    select_host: "SelectHost",
-    options: FilterOptions,
-    unsupported: UnsupportedMode,
-) -> "WhatIfReport":
-    from app.scheduler.decision import what_if
-
-    loaded, pending = cluster
     longhorn = None
     if policy.reads_longhorn:
         from app.scheduler.cache import LonghornSnapshot
 
         longhorn = LonghornSnapshot(loaded.snapshot, options, flags.now())
+    choose = random.Random(_SNAPSHOT_SEED if given.seed is None else given.seed).choice  # noqa: S311 # which of equals is no secret
+    unsupported = given.unsupported_constraints or UnsupportedMode.WARN
     # What a plugin prints is no result.
     with redirect_stdout(sys.stderr):
         shown = show_progress(sorted(pending, key=lambda pod: pod.queue_key), "Scheduling pods")
-        report = what_if(shown, loaded.state, policy, select_host, longhorn, unsupported)
+        report = what_if(shown, loaded.state, policy, choose, longhorn, unsupported)
     for placed in report.placed:
         if placed.unsupported:
             warn(f"{placed.pod}: {unsupported_message(placed.unsupported)}")
@@ -257,7 +243,16 @@ def check(
     Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.
     """
     content = read_policy(file, plugin).policy
-    show(_data(file, content), output, lambda console: _print_rules(content, console))
+    # Stable, and documented in docs/generic-scheduler.md.
+    data = {
+        "file": file,
+        "predicates": [_rule_data(entry) for entry in content.predicates],
+        "priorities": [{**_rule_data(entry), "weight": entry.weight} for entry in content.priorities],
+        "kinds": sorted(kinds_read(content)),
+        "longhorn": content.reads_longhorn,
+        "warnings": list(content.warnings),
+    }
+    show(data, output, lambda console: _print_rules(data, console))
 
 
 def read_policy(path: str, plugins: Sequence[str] | None) -> PolicyFile:
@@ -272,32 +267,17 @@ def read_policy(path: str, plugins: Sequence[str] | None) -> PolicyFile:
     return file
 
 
-def _data(file: str, policy: Policy) -> dict[str, Any]:
-    """Returns what is printed; stable, and documented in docs/generic-scheduler.md."""
-    return {
-        "file": file,
-        "predicates": [_entry(entry) for entry in policy.predicates],
-        "priorities": [{**_entry(entry), "weight": entry.weight} for entry in policy.priorities],
-        "kinds": sorted(kinds_read(policy)),
-        "longhorn": policy.reads_longhorn,
-        "warnings": list(policy.warnings),
-    }
-
-
-def _entry(entry: PolicyPredicate | PolicyPriority) -> dict[str, Any]:
+def _rule_data(entry: PolicyPredicate | PolicyPriority) -> dict[str, Any]:
     inputs = rule_inputs(entry.rule)
     return {"name": entry.name, "rule": entry.rule, "reads": list(inputs.fields), "kinds": sorted(inputs.kinds)}
 
 
-def _print_rules(policy: Policy, console: Console) -> None:
-    rules: list[tuple[str, PolicyPredicate | PolicyPriority, str]] = [
-        *(("predicate", entry, "") for entry in policy.predicates),
-        *(("priority", entry, str(entry.weight)) for entry in policy.priorities),
-    ]
+def _print_rules(data: dict[str, Any], console: Console) -> None:
     rows = (
-        (section, entry.name, entry.rule, weight, ", ".join(rule_inputs(entry.rule).fields) or "nothing")
-        for section, entry, weight in rules
+        (section, rule["name"], rule["rule"], str(rule.get("weight", "")), ", ".join(rule["reads"]) or "nothing")
+        for section, rules in (("predicate", data["predicates"]), ("priority", data["priorities"]))
+        for rule in rules
     )
     console.print(console.table_of(("SECTION", "NAME", "RULE", "WEIGHT", "READS"), rows))
-    kinds = [*sorted(kinds_read(policy)), *(["Longhorn's objects"] if policy.reads_longhorn else [])]
+    kinds = [*data["kinds"], *(["Longhorn's objects"] if data["longhorn"] else [])]
     console.write(f"needs {', '.join(kinds) or 'no objects'}")

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import typer
 import yaml
-from msgspec import Struct
 
 from app.cli.options import ContextOption, KubeconfigOption, LonghornNamespaceOption
 from app.cli.render import print_line, print_result, warn, yaml_text
@@ -124,18 +123,15 @@ def _check(platform: Platform, url_prefix: str, merge: Path | None, *, tls: bool
         raise CoreError(
             "--merge: Talos keeps the configuration in its machine configuration; see docs/platforms/talos.md"
         )
-    if url_prefix and not _is_http(url_prefix):
+    try:
+        parts = urlsplit(url_prefix)
+        complete = parts.scheme in {"http", "https"} and parts.hostname and parts.port is not None
+    except ValueError:
+        complete = False
+    if url_prefix and not complete:
         raise CoreError(f"--url-prefix {url_prefix}: expected http://HOST:PORT")
     if tls and url_prefix.startswith("http://"):
         raise CoreError(f"--url-prefix {url_prefix}: with --tls it begins with https://")
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port is not None
-    except ValueError:
-        return False
 
 
 def _text(registration: Registration) -> str:
@@ -174,19 +170,12 @@ async def _read(kubeconfig: str | None, context: str | None, namespace: str) -> 
             # No process listens behind the Service.
             host = "127.0.0.1"
             port = loopback_port
-        return (
-            f"{'https' if address.tls else 'http'}://{host}:{port}",
-            await read_scheduler_flags(client),
-            await read_version(client),
-        )
+        url = f"{'https' if address.tls else 'http'}://{host}:{port}"
+        return url, await read_scheduler_flags(client), await read_version(client)
 
 
-class _Edit(Struct, frozen=True):
-    """A piece of the text, from `start` to `end`, with what replaces it."""
-
-    start: int
-    end: int
-    text: str
+# A piece of the text, by its start and its end, with what replaces it.
+_Edit = tuple[int, int, str]
 
 
 def merge_configuration(name: str, text: str, wanted: Mapping[str, Any]) -> str:
@@ -198,17 +187,26 @@ def merge_configuration(name: str, text: str, wanted: Mapping[str, Any]) -> str:
     for problem in _problems(data, wanted):
         raise CoreError(f"{name}: {problem}")
     entries = data.get(_EXTENDERS) or []
-    merged_entries = _merge_entries(entries, wanted)
+    own = [index for index, entry in enumerate(entries) if _is_own(entry, wanted)]
+    place = own[0] if own else len(entries)
+    others = [entry for index, entry in enumerate(entries) if index not in own]
+    merged_entries = [*others[:place], *wanted[_EXTENDERS], *others[place:]]
     expected = {**data, _PERCENTAGE: wanted[_PERCENTAGE], _EXTENDERS: merged_entries}
     nodes = {key.value: value for key, value in root.value}
-    edits = []
+    edits: list[_Edit] = []
     if data.get(_PERCENTAGE) != wanted[_PERCENTAGE]:
-        edits.append(_percentage_edit(text, root, nodes.get(_PERCENTAGE), wanted[_PERCENTAGE]))
+        percentage = f"{_PERCENTAGE}: {wanted[_PERCENTAGE]}\n"
+        node = nodes.get(_PERCENTAGE)
+        if node is None:
+            edits.append((_line_end(text, root), _line_end(text, root), percentage))
+        else:
+            space = "" if text[node.start_mark.index - 1 : node.start_mark.index].isspace() else " "
+            edits.append((node.start_mark.index, node.end_mark.index, f"{space}{wanted[_PERCENTAGE]}"))
     if merged_entries != entries:
         edits.append(_extenders_edit(text, root, nodes.get(_EXTENDERS), entries, wanted))
     merged = text
-    for edit in sorted(edits, key=lambda each: each.start, reverse=True):
-        merged = merged[: edit.start] + edit.text + merged[edit.end :]
+    for start, end, piece in sorted(edits, reverse=True):
+        merged = merged[:start] + piece + merged[end:]
     if _load(merged) != expected:
         raise CoreError(
             f"{name}: cannot be merged as it is written; its {_EXTENDERS} must be a list of blocks, this one's next to each other"
@@ -261,42 +259,24 @@ def _is_own(entry: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return EXTENDER_RESOURCE in names or entry.get("urlPrefix") in addresses
 
 
-def _merge_entries(entries: Sequence[dict[str, Any]], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    own = [index for index, entry in enumerate(entries) if _is_own(entry, wanted)]
-    place = own[0] if own else len(entries)
-    others = [entry for index, entry in enumerate(entries) if index not in own]
-    return [*others[:place], *wanted[_EXTENDERS], *others[place:]]
-
-
-def _percentage_edit(text: str, root: yaml.Node, node: yaml.Node | None, percentage: int) -> _Edit:
-    if node is None:
-        return _append(text, root, f"{_PERCENTAGE}: {percentage}\n")
-    space = "" if text[node.start_mark.index - 1 : node.start_mark.index].isspace() else " "
-    return _Edit(node.start_mark.index, node.end_mark.index, f"{space}{percentage}")
-
-
 def _extenders_edit(
     text: str, root: yaml.Node, node: yaml.Node | None, entries: Sequence[dict[str, Any]], wanted: Mapping[str, Any]
 ) -> _Edit:
     written = yaml.safe_dump(wanted[_EXTENDERS], sort_keys=False, allow_unicode=True)
     if node is None:
-        return _append(text, root, f"{_EXTENDERS}:\n{written}")
+        end = _line_end(text, root)
+        return end, end, f"{_EXTENDERS}:\n{written}"
     if not entries:
         # An empty list, or no value: what is behind it on its line stays.
         end = _line_end(text, node)
-        return _Edit(node.start_mark.index, end, f"{text[node.end_mark.index : end].rstrip()}\n{written}")
+        return node.start_mark.index, end, f"{text[node.end_mark.index : end].rstrip()}\n{written}"
     lines = "".join(f"{' ' * node.start_mark.column}{line}\n" for line in written.splitlines())
     own = [child for child, entry in zip(node.value, entries, strict=True) if _is_own(entry, wanted)]
     if not own:
         end = _line_end(text, node)
-        return _Edit(end, end, lines)
+        return end, end, lines
     # Entries of the extender that are not one after the other are refused by the comparison.
-    return _Edit(text.rfind("\n", 0, own[0].start_mark.index) + 1, _line_end(text, own[-1]), lines)
-
-
-def _append(text: str, root: yaml.Node, lines: str) -> _Edit:
-    end = _line_end(text, root)
-    return _Edit(end, end, lines)
+    return text.rfind("\n", 0, own[0].start_mark.index) + 1, _line_end(text, own[-1]), lines
 
 
 def _line_end(text: str, node: yaml.Node) -> int:

@@ -261,7 +261,7 @@ def serve(config: _Config = None, *, given: Flags) -> None:
         alone=given.alone,
         plugins=tuple(given.plugin or ()),
         disk_metrics=given.disk_metrics,
-        tls=_tls_files(given.tls_cert_file, given.tls_private_key_file, given.client_ca_file),
+        tls=_tls_files(given),
         status_page=given.status_page,
     )
     if settings.policy is not None:
@@ -288,13 +288,13 @@ def serve(config: _Config = None, *, given: Flags) -> None:
     _serve_cluster(live_options, settings, given)
 
 
-def _tls_files(certificate: str, private_key: str, client_ca: str) -> TlsFiles | None:
-    """Returns the files of TLS, None for plain HTTP; raises a CoreError if one of them is missing."""
-    if not certificate and not private_key and not client_ca:
+def _tls_files(given: Flags) -> TlsFiles | None:
+    files = TlsFiles(given.tls_cert_file, given.tls_private_key_file, given.client_ca_file)
+    if files == TlsFiles("", "", ""):
         return None
-    if not certificate or not private_key:
+    if not given.tls_cert_file or not given.tls_private_key_file:
         raise CoreError("--tls-cert-file and --tls-private-key-file go together, and --client-ca-file needs both")
-    return TlsFiles(certificate, private_key, client_ca)
+    return files
 
 
 def _serve_snapshot(source: str, settings: Settings, given: Flags) -> None:
@@ -398,21 +398,16 @@ def _welcome(snapshot: Snapshot, address: str) -> str:
     nodes = quantity.format_count(len(snapshot.longhorn_nodes), "Longhorn node")
     counts = f"{nodes} and {quantity.format_count(len(snapshot.volumes), 'volume')}"
     lines = [f"Serving {counts} on {address} (docs: {address}/docs, Ctrl-C stops)"]
-    example = _example_request(snapshot)
-    # With TLS a caller has to name files.
-    if example and address.startswith("http:"):
-        body = shlex.quote(json.dumps(example))
-        lines += ["", "Ask it as kube-scheduler would:", "", f"  curl -s {address}/filter -d {body}", ""]
-    return "\n".join(lines)
-
-
-def _example_request(snapshot: Snapshot) -> dict[str, Any] | None:
-    """Returns a request about a pod with a claim, preferably a pending one, or None."""
+    # A pod with a claim, preferably a pending one.
     pods = sorted(
         (pod for pod in snapshot.pods.values() if pod.volumes), key=lambda pod: (pod.node_name != "", pod.key)
     )
     names = sorted(snapshot.nodes or snapshot.longhorn_nodes)[:_MAX_EXAMPLE_NODES]
-    return {"Pod": _kube_pod(pods[0]), "NodeNames": names} if pods and names else None
+    # With TLS a caller has to name files.
+    if pods and names and address.startswith("http:"):
+        body = shlex.quote(json.dumps({"Pod": _kube_pod(pods[0]), "NodeNames": names}))
+        lines += ["", "Ask it as kube-scheduler would:", "", f"  curl -s {address}/filter -d {body}", ""]
+    return "\n".join(lines)
 
 
 def _kube_pod(pod: kube.Pod) -> dict[str, Any]:

@@ -5,6 +5,7 @@ table or JSON. No extender needs to run.
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,7 +13,7 @@ import typer
 from msgspec import Struct
 
 from app.cli import cluster_source, options
-from app.cli.render import Cell, Console, ListOutput, Refreshing, Table, document, show
+from app.cli.render import Cell, Console, ListOutput, Refreshing, document
 from app.settings import BestEffort
 from scheduler_core import errors, values
 from scheduler_core.cluster.view import View
@@ -100,14 +101,12 @@ def top(
         }
         return document("NodeUsageList" if subject is Subject.NODES else "DiskUsageList", data)
 
-    def table(answer: dict[str, Any]) -> Table:
-        return lambda console: print_usage(answer, console, grouped=grouped)
-
-    if refreshing.watch:
-        refreshing.run(lambda: table(read()), output)
-        return
-    answer = read()
-    show(answer, output, table(answer), (f"node/{item['node']}" for item in answer["items"]))
+    refreshing.show(
+        read,
+        output,
+        partial(print_usage, grouped=grouped),
+        lambda answer: (f"node/{item['node']}" for item in answer["items"]),
+    )
 
 
 def _summary(report: StatusReport, state: ClusterState, best_effort: BestEffort) -> dict[str, Any]:
@@ -187,7 +186,16 @@ def print_usage(answer: dict[str, Any], console: Console, *, grouped: bool) -> N
     """Prints the cluster's numbers, then one row per node or disk. On a terminal a bar fills the width that is left.
     Grouped rows have a line with the sum of their zone.
     """
-    for line in _summary_lines(answer["summary"]):
+    summary = answer["summary"]
+    nodes = [f"{_count(summary['nodes'], 'node', 'nodes')} with {_count(summary['disks'], 'disk', 'disks')}"]
+    counts = {"not ready": summary["notReady"], "over the limit": summary["overLimit"], "closed": summary["closed"]}
+    nodes += [f"{count} {text}" for text, count in counts.items() if count]
+    stuck = summary["boundWithoutVolumes"]
+    pods = [_count(summary["waiting"], "pod waits", "pods wait")]
+    pods += [_count(stuck, "pod is bound without its volumes", "pods are bound without their volumes")] if stuck else []
+    if summary["misplaced"]:
+        pods.append(_count(summary["misplaced"], "volume is misplaced", "volumes are misplaced"))
+    for line in ("; ".join(nodes), "; ".join(pods), _largest_volumes(summary["largestVolumes"])):
         console.write(line, "bold")
     console.print()
     if not answer["items"]:
@@ -208,18 +216,6 @@ def print_usage(answer: dict[str, Any], console: Console, *, grouped: bool) -> N
 
 def _full_width(table: "rich_table.Table", console: Console) -> int:
     return console.measure(table, options=console.options.update(max_width=_UNLIMITED_WIDTH)).maximum
-
-
-def _summary_lines(summary: dict[str, Any]) -> list[str]:
-    stuck = summary["boundWithoutVolumes"]
-    pods = [_count(summary["waiting"], "pod waits", "pods wait")]
-    pods += [_count(stuck, "pod is bound without its volumes", "pods are bound without their volumes")] if stuck else []
-    if summary["misplaced"]:
-        pods.append(_count(summary["misplaced"], "volume is misplaced", "volumes are misplaced"))
-    nodes = [f"{_count(summary['nodes'], 'node', 'nodes')} with {_count(summary['disks'], 'disk', 'disks')}"]
-    counts = {"not ready": summary["notReady"], "over the limit": summary["overLimit"], "closed": summary["closed"]}
-    nodes += [f"{count} {text}" for text, count in counts.items() if count]
-    return ["; ".join(nodes), "; ".join(pods), _largest_volumes(summary["largestVolumes"])]
 
 
 def _largest_volumes(sizes: Mapping[str, int]) -> str:

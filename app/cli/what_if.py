@@ -5,7 +5,6 @@ what they have in common, and the steps of one order → JSON, tables, or a repo
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -164,7 +163,9 @@ def what_if(
     source = query.read(needs_nodes=not changes.apply)
     reader = what_if_changes.ChangeReader(source, namespace)
     before = Situation(cluster_source.predicted_cluster(source), parallel=source.parallel_sets)
-    after = reduce(lambda situation, change: change(situation), reader.read(verbs), before)
+    after = before
+    for change in [change for verb in verbs for change in reader.read(*verb)]:
+        after = change(after)
     options = rules.options
     seeds = orders.seeds
     results = [
@@ -180,6 +181,7 @@ def what_if(
         # The order that is shown is played again.
         timeline.run_order(after, options, cluster_source.seeded_choice(seeds[number]), history.observe)
     remedies = [] if unlucky is None else _remedies(results[number], after, options, query.longhorn_namespace)
+    notes = (cluster_source.CHANCE, *source.notes(drains=bool(after.drained)), *reader.skipped)
     order = {
         # From 0; it determines the order together with the seed.
         "number": number,
@@ -188,16 +190,15 @@ def what_if(
         "steps": tuple(history.points()),
         "remedies": remedies,
     }
-    notes = (cluster_source.CHANCE, *source.notes(drains=bool(after.drained)), *reader.notes)
     answer = WhatIf(prediction, order, orders.seed, rate, notes)
     if html is not None:
         # Its import brings the template engine, which no other output needs.
         from app.cli.what_if_report import write_report
 
-        write_report(html, answer, _command_line(verbs), query.snapshot or "the live cluster")
-    succeeds = prediction.succeeds
+        lines = [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
+        write_report(html, answer, lines, query.snapshot or "the live cluster")
     render.show_answer(
-        "WhatIf", answer.data(), output, lambda console: print_prediction(answer, console), succeeds=succeeds
+        "WhatIf", answer.data(), output, lambda console: print_prediction(answer, console), succeeds=prediction.succeeds
     )
 
 
@@ -210,10 +211,6 @@ def _check_place(file: Path) -> None:
         problem = str(error.strerror)
     if problem:
         raise CoreError(f"--html {file}: cannot be written: {problem}")
-
-
-def _command_line(verbs: Sequence[tuple[str, str]]) -> list[str]:
-    return [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {text}" for name, text in verbs]
 
 
 def _remedies(

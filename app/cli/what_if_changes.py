@@ -1,10 +1,11 @@
 """Reads what a prediction changes: the verbs of `longhorn-extender what-if`, and the workloads whose pods are created."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 from app.cli import cluster_source
+from app.cli.options import positive_bytes
 from app.kube.resources import Resource
 from app.kube.snapshot_file import is_file, pod_in_file, read_from, read_objects
 from scheduler_core.convert import kubectl, snapshot_kinds
@@ -13,15 +14,13 @@ from scheduler_core.convert.snapshot_kinds import WORKLOADS as WORKLOAD_KINDS
 from scheduler_core.errors import CoreError
 from scheduler_core.model import generic, kube
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
-from scheduler_core.predict import cluster_additions
-from scheduler_core.predict.cluster_changes import drain, expand, lose_disk, lose_nodes, lose_zone, set_setting
+from scheduler_core.predict import cluster_additions, cluster_changes
 from scheduler_core.predict.predicted_cluster import DAEMON_SET, STATEFUL_SET
 from scheduler_core.predict.situation import Change
 from scheduler_core.values import replace
 
 _MAX_COUNT: Final = 10_000
 _POD: Final = "Pod"
-_REPLICA_SET: Final = "ReplicaSet"
 _NAMESPACED: Final = frozenset({"PersistentVolumeClaim", "PodDisruptionBudget", *WORKLOAD_KINDS})
 
 
@@ -36,56 +35,38 @@ class ChangeReader:
         self._source = source
         self._namespace = namespace or cluster_source.DEFAULT_POD_NAMESPACE
         self._applied: dict[tuple[str, str, str], cluster_additions.Workload] = {}
-        self._skipped: dict[str, None] = {}
-        self._verbs: Mapping[str, Callable[[str], Sequence[Change]]] = {
-            "drain": lambda text: [partial(drain, nodes=_names(text, "--drain"))],
-            "lose": self._lose,
-            "scale": self._scale,
-            "setting": self._set_setting,
-            "expand": self._expand,
-            "add_node": self._add_node,
-            "add_disk": self._add_disk,
-            "apply": self._apply,
-        }
+        self.skipped: dict[str, None] = {}  # what the files of `--apply` have and no decision reads
 
-    def read(self, verbs: Sequence[tuple[str, str]]) -> list[Change]:
-        """Returns the changes of the verbs, in order, or raises a CoreError if a text cannot be read."""
-        return [change for verb, text in verbs for change in self._verbs[verb](text)]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the files of `--apply` have and no decision reads."""
-        return tuple(self._skipped)
-
-    def _lose(self, text: str) -> Sequence[Change]:
-        key, separator, zone = text.partition("=")
-        if separator:
-            if key != "zone" or not zone:
-                raise CoreError(f"--lose {text}: expected NODE, NODE/DISK or zone=NAME")
-            return [partial(lose_zone, zone=zone)]
-        node, slash, disk = text.partition("/")
-        if slash:
-            return [partial(lose_disk, node_name=node, disk_name=disk)]
-        return [partial(lose_nodes, nodes=_names(text, "--lose"))]
-
-    def _set_setting(self, text: str) -> Sequence[Change]:
-        name, value = _assignment(text, "--set", "SETTING=VALUE")
-        return [partial(set_setting, name=name, value=value)]
-
-    def _expand(self, text: str) -> Sequence[Change]:
-        name, size = _assignment(text, "--expand", "CLAIM=SIZE")
-        return [partial(expand, key=self._key(name), size=cluster_source.positive_bytes(size, f"--expand {text}"))]
+    def read(self, verb: str, text: str) -> Sequence[Change]:
+        """Returns the changes of a verb, or raises a CoreError if its text cannot be read."""
+        match verb:
+            case "drain":
+                return [partial(cluster_changes.drain, nodes=_names(text, "--drain"))]
+            case "lose":
+                return [_loss(text)]
+            case "scale":
+                return [self._scale(text)]
+            case "setting":
+                name, value = _assignment(text, "--set", "SETTING=VALUE")
+                return [partial(cluster_changes.set_setting, name=name, value=value)]
+            case "expand":
+                name, value = _assignment(text, "--expand", "CLAIM=SIZE")
+                size = positive_bytes(value, f"--expand {text}")
+                return [partial(cluster_changes.expand, key=self._key(name), size=size)]
+            case "add_node":
+                return [self._add_node(text)]
+            case "add_disk":
+                name, value = _assignment(text, "--add-disk", "NODE=SIZE")
+                size = positive_bytes(value, f"--add-disk {text}")
+                return [partial(cluster_additions.add_disk, node_name=name, size=size)]
+            case _:
+                return self._apply(text)
 
     def _key(self, name: str) -> NamespacedName:
         namespace, slash, own = name.partition("/")
         return (namespace, own) if slash else (self._namespace, name)
 
-    def _add_disk(self, text: str) -> Sequence[Change]:
-        node, size = _assignment(text, "--add-disk", "NODE=SIZE")
-        size_of_disk = cluster_source.positive_bytes(size, f"--add-disk {text}")
-        return [partial(cluster_additions.add_disk, node_name=node, size=size_of_disk)]
-
-    def _add_node(self, text: str) -> Sequence[Change]:
+    def _add_node(self, text: str) -> Change:
         values: dict[str, list[str]] = {}
         key = ""
         for part in text.split(","):
@@ -99,13 +80,13 @@ class ChangeReader:
             like = sorted(node.name for node in nodes if node.ready and node.schedulable and node.disks)[:1]
             if not like:
                 raise CoreError(f"--add-node {text}: no Longhorn node is ready; name one with like=NODE")
-        sizes = tuple(cluster_source.positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
+        sizes = tuple(positive_bytes(size, f"--add-node {text}") for size in values.pop("disks", []))
         if values or len(like) != 1 or len(counts) != 1:
             raise CoreError(f"--add-node {text}: expected like=NODE, count=N and disks=SIZE,SIZE")
         count = _count(counts[0], f"--add-node {text}")
-        return [partial(cluster_additions.add_nodes, like=like[0], count=count, disks=sizes)]
+        return partial(cluster_additions.add_nodes, like=like[0], count=count, disks=sizes)
 
-    def _scale(self, text: str) -> Sequence[Change]:
+    def _scale(self, text: str) -> Change:
         subject, number = _assignment(text, "--scale", "sts/NAME=N or deploy/NAME=N")
         prefix, _, name = subject.partition("/")
         resource = cluster_source.WORKLOADS.get(prefix.lower())
@@ -117,7 +98,7 @@ class ChangeReader:
         workload = self._applied.get(key)
         if workload is None:
             workload = named_workload(resource, own_name, namespace, self._source)
-        return [partial(cluster_additions.scale, workload=workload, count=count)]
+        return partial(cluster_additions.scale, workload=workload, count=count)
 
     def _apply(self, text: str) -> Sequence[Change]:
         objects: dict[tuple[str, Any], object | None] = {}
@@ -134,7 +115,7 @@ class ChangeReader:
             elif kind in WORKLOAD_KINDS:
                 raise CoreError(f"--apply {text}: objects of kind {kind} cannot be predicted")
             elif entry is None:
-                self._skipped[f"--apply {text}: objects of kind {kind} are not read"] = None
+                self.skipped[f"--apply {text}: objects of kind {kind} are not read"] = None
             else:
                 key, value = read_from(text, partial(entry.read, raw))
                 objects[entry.field, key] = value
@@ -148,6 +129,18 @@ class ChangeReader:
         replicas = kubectl.workload_spec(kind, raw).replicas
         count = None if replicas is None else _count(str(replicas), f"{kind} {workload.name}: spec.replicas")
         return partial(cluster_additions.scale, workload=workload, count=count)
+
+
+def _loss(text: str) -> Change:
+    key, separator, zone = text.partition("=")
+    if separator:
+        if key != "zone" or not zone:
+            raise CoreError(f"--lose {text}: expected NODE, NODE/DISK or zone=NAME")
+        return partial(cluster_changes.lose_zone, zone=zone)
+    node, slash, disk = text.partition("/")
+    if slash:
+        return partial(cluster_changes.lose_disk, node_name=node, disk_name=disk)
+    return partial(cluster_changes.lose_nodes, nodes=_names(text, "--lose"))
 
 
 def _pod(raw: object) -> kube.Pod:
@@ -193,15 +186,12 @@ def named_workload(
     CoreError if there is no such workload.
     """
     kind = resource.kind
-    if (
-        source.query.snapshot is not None
-        and (kind, namespace, name) not in source.objects.workloads
-        and kind in cluster_additions.MEMBER_NAMES
-    ):
-        members = cluster_additions.workload_members(kind, (namespace, name), source.snapshot.pods)
+    pods = source.snapshot.pods
+    listed = source.query.snapshot is None or (kind, namespace, name) in source.objects.workloads
+    if not listed and kind in cluster_additions.MEMBER_NAMES:
+        members = cluster_additions.workload_members(kind, (namespace, name), pods)
         if members:
-            pod = source.snapshot.pods[members[0]]
-            return _workload_of_member(kind, name, pod, source.snapshot)
+            return _workload_of_member(kind, name, pods[members[0]], source.snapshot)
     return workload_of(kind, cluster_source.read_workload(resource, name, namespace, source))
 
 
@@ -245,8 +235,8 @@ def pod_template(
         return _require_no_daemon_set(text, template), source.snapshot
     own = name if name and prefix.lower() in cluster_source.POD_PREFIXES else text
     pod = cluster_source.pod_by_name(text, own, namespace, source)
-    own_name = pod.name.rpartition("-")[0] if pod.owner in (STATEFUL_SET, _REPLICA_SET) else pod.name
-    kind = pod.owner if pod.owner in (STATEFUL_SET, _REPLICA_SET, DAEMON_SET) else _POD
+    own_name = pod.name.rpartition("-")[0] if pod.owner in (STATEFUL_SET, "ReplicaSet") else pod.name
+    kind = pod.owner if pod.owner in (STATEFUL_SET, "ReplicaSet", DAEMON_SET) else _POD
     template = _workload_of_member(kind, own_name, pod, source.snapshot)
     return _require_no_daemon_set(text, template), source.snapshot
 

@@ -11,6 +11,7 @@ from app.escaping import escape_invisible
         pytest.param("node\x1b[2J", r"node\x1b[2J", id="ASCII alone"),
         pytest.param("ä\x1b[2J", r"ä\x1b[2J", id="beside other letters"),
         pytest.param("a\u202eb", r"a\u202eb", id="direction"),
+        pytest.param("a/b:c ä ü 漢", "a/b:c ä ü 漢", id="ordinary letters"),
         pytest.param("a\u3164b", r"a\u3164b", id="a letter that is shown as nothing"),
     ],
 )

@@ -62,7 +62,7 @@ def goal_1() -> Situation:
     """The pods of the example's StatefulSet are to be placed."""
     source = Query(str(GOAL_1 / "snapshot.yaml")).read()
     situation = Situation(predicted_cluster(source), parallel=source.parallel_sets)
-    for change in ChangeReader(source, None).read([("apply", str(GOAL_1 / "statefulset.yaml"))]):
+    for change in ChangeReader(source, None).read("apply", str(GOAL_1 / "statefulset.yaml")):
         situation = change(situation)
     return situation
 

@@ -3,8 +3,9 @@
 import socket
 import ssl
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -12,6 +13,8 @@ from cryptography import x509
 from app.extender.certificates import ServingPair, server_context
 from app.settings import TlsFiles
 from devcluster.pki import CertificateAuthority, CertificatePair
+from devcluster.ports import Ports
+from tests.worlds.service import SnapshotProcess, serve_snapshot
 
 
 def client_context(bundle: bytes, *, strict: bool = True) -> ssl.SSLContext:
@@ -101,3 +104,30 @@ class MountedSecret:
     def write_pair(self, pair: CertificatePair, *authorities: CertificateAuthority) -> None:
         bundle = b"".join(authority.bundle.read_bytes() for authority in authorities)
         self.write({"tls.crt": pair.certificate.read_bytes(), "tls.key": pair.key.read_bytes(), "ca.crt": bundle})
+
+
+@dataclass(frozen=True)
+class TlsProcess:
+    """A process that serves the small cluster by TLS to callers with a certificate, and what a caller has."""
+
+    running: SnapshotProcess
+    probe_port: int
+    secret: MountedSecret
+    authority: CertificateAuthority
+    caller: CertificatePair
+
+
+@contextmanager
+def serve_with_tls(folder: Path, *options: str) -> Iterator[TlsProcess]:
+    """Serves the small cluster meanwhile; `options` are more of the command's."""
+    authority = CertificateAuthority.create(folder / "authority")
+    secret = MountedSecret(folder / "secret")
+    secret.write_pair(authority.server("server", [SERVER_HOST]), authority)
+    files = secret.files
+    ports = Ports()
+    probe_port = ports.take()
+    flags = ["--tls-cert-file", files.certificate, "--tls-private-key-file", files.private_key]
+    flags += ["--client-ca-file", files.client_ca, "--probe-port", str(probe_port), *options]
+    with serve_snapshot(folder, *flags) as running:
+        yield TlsProcess(running, probe_port, secret, authority, authority.client("caller"))
+    ports.release()

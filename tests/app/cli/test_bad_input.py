@@ -14,6 +14,8 @@ CLUSTER: Final = "examples/policies/cluster.yaml"
 PROGRAM: Final = "longhorn-extender: "
 MISSING: Final = "the name of a pod is missing; see --help"
 _WATCH: Final = ("schedule", "--watch", "--scheduler-name", "x")
+_DISKS: Final = ("disk-schedule", "--port", "0")
+_POLICY: Final = ("schedule", "--snapshot", CLUSTER, "--policy", "examples/policies/default.json")
 _URL: Final = ("decisions", "--url", "http://127.0.0.1:1")
 _TLS: Final = ("decisions", "--url", "https://a")
 # Of a snapshot with the nodes a and b and the pod db-0.
@@ -78,7 +80,7 @@ OTHERS: Final = (
     (("serve", "--snapshot", "x", "--port", "http"), "'--port'"),
     (("serve", "--snapshot", "x", "--port", "65536"), "'--port'"),
     (("serve", "--snapshot", "x", "--max-body", "lots"), "--max-body: 'lots'"),
-    (("serve", "--snapshot", "x", "--max-body", "0"), "--max-body: 0 must be more"),
+    (("serve", "--snapshot", "x", "--max-body", "0"), "--max-body: must be positive"),
     (("serve", "--snapshot", "x", "--log-level", "all"), "--log-level all"),
     (("serve", "--snapshot", "x", "--log-format", "xml"), "'--log-format'"),
     (("serve", "--snapshot", "/nowhere"), "/nowhere: cannot be read"),
@@ -108,6 +110,12 @@ OTHERS: Final = (
     ((*_TLS, "--cert-file", "tls.crt"), f"{PROGRAM}--cert-file and --key-file go together\n"),
     ((*_TLS, "--ca-file", "none"), f"{PROGRAM}--ca-file none: cannot be read: No such file or directory\n"),
     ((*_URL, "--limit", "0"), f"{PROGRAM}Invalid value for '--limit': expected at least 1; see --help\n"),
+    ((*_DISKS, "--kubeconfig", "/nowhere"), "no cluster to talk to: there is no file /nowhere"),
+    ((*_DISKS, "--renew-deadline", "20"), "leader election: expected 60 >= lease duration > renew deadline"),
+    ((*_DISKS, "--log-level", "loud"), "--log-level loud: expected one of debug"),
+    ((*_DISKS, "--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid port 0"),
+    ((*_DISKS, "--mirrored"), "No such option"),
+    ((*_POLICY, "--plugin", "no.such"), "plugin no.such: cannot be loaded: ModuleNotFoundError"),
     (("doctor", "--kubeconfig", "/no/such/file"), "/no/such/file"),
     (("doctor", "--url", "10.0.0.1"), "--url 10.0.0.1"),
     (("doctor", "--probe-timeout", "0"), "--probe-timeout"),

@@ -149,17 +149,6 @@ def test_commands_that_log_say_so() -> None:
     assert logging - SERVING == LOGGING
 
 
-def test_the_help_lists_commands_by_what_they_are_for(run: Run) -> None:
-    lines = run("--help").out.splitlines()
-    shown: dict[str, list[str]] = {}
-    for line in lines[lines.index("Run:") :]:
-        if line.endswith(":"):
-            shown[line.rstrip(":")] = []
-        elif line and not line.startswith("   "):
-            shown[list(shown)[-1]].append(line[2:].partition("  ")[0].rstrip())
-    assert shown == {title: list(group) for title, group in COMMANDS.items()}
-
-
 @pytest.mark.parametrize(("name", "text"), [pair for group in COMMANDS.values() for pair in group.items()])
 def test_a_commands_row_is_its_own_summary(name: str, text: str) -> None:
     command = load_command(name.partition(" ")[0])
@@ -167,17 +156,6 @@ def test_a_commands_row_is_its_own_summary(name: str, text: str) -> None:
         command = command.commands[name.partition(" ")[2]]
     summary = set(command.help.partition("\n\n")[0].lower().replace(",", "").split())
     assert set(text.lower().rstrip(".").replace(",", "").split()) <= {word.rstrip(".:") for word in summary} | {"a"}
-
-
-@pytest.mark.parametrize("name", ["compare", "version"])
-def test_commands_that_went_are_unknown(run: Run, name: str) -> None:
-    result = run(name)
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith(f"longhorn-extender: No such command '{name}'")
-
-
-def test_a_misspelt_command_gets_a_proposal(run: Run) -> None:
-    assert "Did you mean 'headroom'?" in run("headrom").err
 
 
 @pytest.mark.parametrize("name", ["serve", "schedule", "disk-schedule", "snapshot"])

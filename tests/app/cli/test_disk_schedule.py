@@ -1,4 +1,4 @@
-"""The command and its manifests: bad input is an error of one line, and both have the same flags."""
+"""The command and its manifests have the same flags."""
 
 import tomllib
 from pathlib import Path
@@ -9,28 +9,10 @@ import pytest
 from app.cli.commands import load_command
 from scheduler_core.model.disk_schedule import FINALIZER
 from tests.manifests.load import MANIFESTS, ROOT, documents, objects, permissions
-from tests.worlds.command_line import Run
 
 FOLDER = MANIFESTS / "disk-schedule"
 (POD,) = (entry["spec"]["template"]["spec"] for entry in objects(FOLDER) if entry["kind"] == "Deployment")
 (CONTAINER,) = POD["containers"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["--kubeconfig", "/nowhere"], "no cluster to talk to: there is no file /nowhere"),
-        (["--renew-deadline", "20"], "leader election: expected 60 >= lease duration > renew deadline"),
-        (["--log-level", "loud"], "--log-level loud: expected one of debug"),
-        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid port 0"),
-        (["--mirrored"], "No such option"),
-    ],
-)
-def test_bad_input_ends_with_one_line_and_exit_code_2(run: Run, arguments: list[str], problem: str) -> None:
-    result = run("disk-schedule", "--port", "0", *arguments)
-    assert result.code == 2
-    assert problem in result.err
-    assert len(result.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("folder", [FOLDER, FOLDER / "mirror"], ids=["allocate", "mirror"])

@@ -2,8 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,12 @@ from scheduler_core.installation import diagnosis
 from scheduler_core.installation.facts import Finding, Severity
 from tests import builders as make
 from tests.app.cli.test_explain_live import run_in_thread
-from tests.worlds.command_line import Run
+from tests.worlds.command_line import Result, Run
 from tests.worlds.fake_api import Behaviour, FakeApi, failing, serve
 from tests.worlds.service import EXTENDER
 
 NAMESPACE = "longhorn-system"
 NAME = "longhorn-scheduler-extender"
-LABELS = {"app.kubernetes.io/name": NAME}
 PROBE_KINDS = ("storageclasses", "persistentvolumeclaims", "namespaces", "pods")
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 CALL_FAILED = 'Post "http://10.0.0.1:9504/filter": dial tcp 10.0.0.1:9504: connect: connection refused'
@@ -72,6 +69,13 @@ class Api(FakeApi):
             return web.json_response(self._progress())
         return await super().handle(request)
 
+    def add_process(self, **ports: int) -> None:
+        """Adds the extender's pod `one` with ports by name."""
+        metadata = {"name": "one", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": NAME}}
+        container = {"ports": [{"name": name, "containerPort": port} for name, port in ports.items()]}
+        pod = {"metadata": metadata, "spec": {"containers": [container]}, "status": {"podIP": "10.0.0.1"}}
+        self.add(f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
+
     def _admit(self, body: dict[str, Any]) -> dict[str, Any]:
         resource = {"longhorn.io/scheduler-extender": "1"} if self.policy else {}
         body["spec"]["containers"][0]["resources"] = {"requests": resource}
@@ -82,25 +86,20 @@ class Api(FakeApi):
         return {"metadata": {"name": "probe"}, "status": {"conditions": [waiting]}}
 
 
-@asynccontextmanager
-async def serving(api: Api, folder: Path) -> AsyncIterator[str]:
-    """Serves the API; yields its kubeconfig."""
-    async with serve(api.handle, folder) as kubeconfig:
-        yield str(kubeconfig)
+async def run_doctor(handle: Any, folder: Path, run: Run, *arguments: str) -> Result:
+    """Runs the command on a cluster whose API server is `handle`."""
+    async with serve(handle, folder) as kubeconfig:
+        return await run_in_thread(run, "doctor", "--kubeconfig", str(kubeconfig), *arguments)
 
 
 async def findings(handle: Any, folder: Path, run: Run, *arguments: str) -> list[dict[str, Any]]:
-    """What is found of a cluster, whose API server is `handle`; without a probe."""
-    async with serve(handle, folder) as kubeconfig:
-        result = await run_in_thread(
-            run, "doctor", "--no-probe", "--kubeconfig", str(kubeconfig), "-o", "json", *arguments
-        )
+    """What is found without a probe."""
+    result = await run_doctor(handle, folder, run, "--no-probe", "-o", "json", *arguments)
     return list(result.answer["findings"])
 
 
 async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run: Run) -> None:
-    async with serving(Api(), tmp_path) as kubeconfig:
-        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig)
+    result = await run_doctor(Api().handle, tmp_path, run, "--no-probe")
     lines = result.rows
     assert (result.code, result.err) == (1, "")
     assert lines[0] == "CHECK RESULT FINDING"
@@ -114,14 +113,12 @@ async def test_the_table_has_each_finding_and_what_mends_it(tmp_path: Path, run:
     ("severity", "strict", "code"), [("warning", False, 0), ("warning", True, 1), ("error", False, 1), ("ok", True, 0)]
 )
 async def test_warnings_alone_fail_with_strict_only(
-    tmp_path: Path, run: Run, severity: str, strict: bool, code: int
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, *, severity: str, strict: bool, code: int
 ) -> None:
     finding = Finding(Severity(severity), "x", check="pods")
     arguments = ["--strict"] if strict else []
-    async with serving(Api(), tmp_path) as kubeconfig:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(diagnosis, "diagnose", lambda *_: [finding])
-            result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, *arguments)
+    monkeypatch.setattr(diagnosis, "diagnose", lambda *_: [finding])
+    result = await run_doctor(Api().handle, tmp_path, run, "--no-probe", *arguments)
     assert result.code == code
     assert result.out.endswith("all is well\n" if severity == "ok" else "1 to mend\n")
 
@@ -149,10 +146,7 @@ async def test_the_settings_are_read_without_a_process_that_answers(
 @pytest.mark.parametrize("ready", [True, False])
 async def test_with_tls_a_process_is_asked_by_its_port_for_probes(tmp_path: Path, run: Run, ready: bool) -> None:
     api = Api()
-    ports = [{"name": "http", "containerPort": 9504}, {"name": "probes", "containerPort": 9508}]
-    metadata = {"name": "one", "namespace": NAMESPACE, "labels": LABELS}
-    process = {"metadata": metadata, "spec": {"containers": [{"ports": ports}]}, "status": {"podIP": "10.0.0.1"}}
-    api.add(f"/api/v1/namespaces/{NAMESPACE}/pods", process)
+    api.add_process(http=9504, probes=9508)
     services = f"/api/v1/namespaces/{NAMESPACE}/services"
     spec = {"clusterIP": "10.43.0.9", "ports": [{"name": "https", "port": 9504}]}
     api.add(services, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec})
@@ -171,8 +165,7 @@ async def test_with_tls_a_process_is_asked_by_its_port_for_probes(tmp_path: Path
 
 
 async def test_json_has_the_findings_in_order(tmp_path: Path, run: Run) -> None:
-    async with serving(Api(), tmp_path) as kubeconfig:
-        result = await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json")
+    result = await run_doctor(Api().handle, tmp_path, run, "--no-probe", "-o", "json")
     answer = result.answer
     assert (answer["apiVersion"], answer["kind"], answer["well"]) == ("longhorn-extender/v1", "Diagnosis", False)
     assert answer["findings"][0] == {
@@ -187,8 +180,7 @@ async def test_whatever_the_probe_has_created_is_deleted(tmp_path: Path, run: Ru
     api = Api()
     api.condition = CALL_FAILED
     api.refuse = {refused}
-    async with serving(api, tmp_path) as kubeconfig:
-        result = await run_in_thread(run, "doctor", "--uninstall", "--kubeconfig", kubeconfig)
+    result = await run_doctor(api.handle, tmp_path, run, "--uninstall")
     assert result.code == 1
     assert [path for path in api.deleted if path in api.created] == api.created[::-1]
     assert ("still calls the extender" in result.out) is (refused == "")
@@ -198,8 +190,7 @@ async def test_without_a_policy_a_pod_without_the_resource_is_tried_as_well(tmp_
     api = Api()
     api.condition = CALL_FAILED
     api.policy = False
-    async with serving(api, tmp_path) as kubeconfig:
-        await run_in_thread(run, "doctor", "--kubeconfig", kubeconfig)
+    await run_doctor(api.handle, tmp_path, run)
     assert len(api.created) == 2 * len(PROBE_KINDS)
     assert sorted(api.deleted) == sorted(api.created)
 
@@ -248,8 +239,7 @@ async def test_what_cannot_be_removed_is_named(tmp_path: Path, run: Run) -> None
     async def handle(request: web.Request) -> web.StreamResponse:
         return await (failing(403, "no", "Forbidden") if request.method == "DELETE" else answer)(request)
 
-    async with serve(handle, tmp_path) as kubeconfig:
-        result = await run_in_thread(run, "doctor", "--uninstall", "--kubeconfig", str(kubeconfig))
+    result = await run_doctor(handle, tmp_path, run, "--uninstall")
     assert result.err.count("could not be removed") == len(api.created) == len(PROBE_KINDS)
 
 
@@ -267,10 +257,7 @@ async def test_the_placement_guard_is_tried_by_a_dry_run(
     api = Api()
     guard = f"{NAME}-placement-guard"
     api.add("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", {"metadata": {"name": guard}})
-    metadata = {"name": "one", "namespace": NAMESPACE, "labels": LABELS}
-    ports = [{"name": "http", "containerPort": 9504}, {"name": "https", "containerPort": 1234}]
-    process = {"metadata": metadata, "spec": {"containers": [{"ports": ports}]}, "status": {"podIP": "10.0.0.1"}}
-    api.add(f"/api/v1/namespaces/{NAMESPACE}/pods", process)
+    api.add_process(http=9504, https=1234)
     lease = {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": {"holderIdentity": "one"}}
     api.add(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases", lease)
     state = {"service": {"answering": True, "placementGuard": {"mode": "enforce"}}}
@@ -317,6 +304,5 @@ async def test_events_of_probes_do_not_count(tmp_path: Path, run: Run, pod: str,
 
 
 async def test_an_api_server_that_does_not_answer_is_one_line(tmp_path: Path, run: Run) -> None:
-    async with serve(failing(500, "down"), tmp_path) as kubeconfig:
-        result = await run_in_thread(run, "doctor", "--kubeconfig", str(kubeconfig))
+    result = await run_doctor(failing(500, "down"), tmp_path, run)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)

@@ -1,4 +1,4 @@
-"""The outputs that the README and the pages under docs/ show are what the commands print."""
+"""The outputs that the READMEs and the pages under docs/ show are what the commands print."""
 
 import re
 import shlex
@@ -17,6 +17,12 @@ PAGES: Final = {
     "docs/what-if.md": 1,
     "docs/operations.md": 2,
     "docs/generic-scheduler.md": 2,
+    "examples/goal-1-burst/README.md": 1,
+    "examples/goal-2-multiple-claims/README.md": 1,
+    "examples/goal-3-drain/README.md": 1,
+    "examples/goal-3-restart/README.md": 1,
+    "examples/mixed-cluster/README.md": 2,
+    "examples/plugin/README.md": 1,
 }
 # Of a snapshot, or without a source of their own.
 BLOCKS: Final = {

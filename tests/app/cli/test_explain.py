@@ -100,14 +100,6 @@ def test_json_has_its_documented_shape(explain: Callable[..., Any]) -> None:
     assert types == [bool, bool, str, str, type(None)]
 
 
-@pytest.mark.parametrize("output", ["table", "json", "yaml"])
-@pytest.mark.parametrize(
-    ("node", "code"), [pytest.param("node-1", 0, id="fits"), pytest.param("node-4", 1, id="does not fit")]
-)
-def test_the_exit_code_tells_whether_some_node_fits(run: Run, snapshot: str, output: str, node: str, code: int) -> None:
-    assert run("explain", "--snapshot", snapshot, "--pod", "db-0", "--node", node, "-o", output).code == code
-
-
 def test_nodes_may_be_given_even_unknown_ones(run: Run, snapshot: str) -> None:
     names = ["node-3", "[/red]", ":cow:", "node-3"]
     result = run(

@@ -34,6 +34,18 @@ async def live_cluster(folder: Path, objects: list[Object], api: FakeApi | None 
         yield str(kubeconfig)
 
 
+def forbidding(api: FakeApi, *paths: str) -> FakeApi:
+    """The fake API server, which refuses to list these paths."""
+    listed = api.handle
+    refuse = failing(403, "no", "Forbidden")
+
+    async def handle(request: Any) -> Any:
+        return await (refuse(request) if request.path in paths else listed(request))
+
+    api.handle = handle  # type: ignore[method-assign]
+    return api
+
+
 async def run_in_thread(run: Run, *arguments: str) -> Result:
     async with asyncio.timeout(60):
         return await asyncio.to_thread(run, *arguments)
@@ -80,14 +92,7 @@ async def test_a_snapshot_has_what_kube_scheduler_filters_by(tmp_path: Path, run
 
 
 async def test_namespaces_that_may_not_be_listed_are_a_warning(tmp_path: Path, run: Run) -> None:
-    api = FakeApi()
-    listed = api.handle
-
-    async def handle(request: Any) -> Any:
-        return await (failing(403, "no", "Forbidden")(request) if request.path == NAMESPACES else listed(request))
-
-    api.handle = handle  # type: ignore[method-assign]
-    async with live_cluster(tmp_path, constrained_cluster(), api) as kubeconfig:
+    async with live_cluster(tmp_path, constrained_cluster(), forbidding(FakeApi(), NAMESPACES)) as kubeconfig:
         result = await run_in_thread(run, "explain", "--kubeconfig", kubeconfig, "db-0")
     assert (result.code, result.err) == (
         0, "warning: namespaces cannot be listed, so a namespaceSelector of a pod selects none\n",

@@ -226,34 +226,22 @@ def test_a_pod_is_named_as_for_kubectl(run: Run, tmp_path: Path, arguments: list
 def test_explain_of_a_workload_says_which_pod_it_shows(
     run: Run, tmp_path: Path, kind: str, pods: dict[str, str], lines: list[str]
 ) -> None:
-    """One that waits comes first, then one that exists, then the one that the workload would create."""
+    """One that waits comes first, then one that exists; without any, it is the one that the workload in the file would create."""
     template = {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}}
     version = "batch/v1" if kind == "Job" else "apps/v1"
     workload = {"kind": kind, "apiVersion": version, "metadata": {"name": "db", "namespace": "shop"}, "spec": {"template": template}}  # fmt: skip
     members = [pod("data", name=name, namespace="shop", node=node) for name, node in pods.items()]
-    snapshot = write_list(tmp_path, [*two_nodes()[:-1], workload, *members])
+    snapshot = write_list(tmp_path, [*two_nodes()[:-1], *(members or [workload])])
     arguments = ["explain", "--snapshot", snapshot, f"{kind.lower()}/db", "-n", "shop"]
     answer = run(*arguments, "-o", "json").answer
     assert [f"pod {answer['pod']}", f"  {answer['selection']}"] == lines
     assert run(*arguments).out.splitlines()[:2] == lines
 
 
-@pytest.mark.parametrize(
-    ("subject", "nodes", "chosen"),
-    [
-        pytest.param(
-            ["sts/db", "-n", "shop"], {"db-0": "a", "db-1": "b", "db-10": "", "db-2": ""}, "db-2", id="StatefulSet"
-        ),
-        pytest.param(["--claim", "shop/data"], {"db-0": "a", "db-1": ""}, "db-1", id="claim"),
-    ],
-)
-def test_of_several_pods_the_first_that_waits_is_taken(
-    run: Run, tmp_path: Path, subject: list[str], nodes: dict[str, str], chosen: str
-) -> None:
-    """The file lacks the StatefulSet."""
-    pods = [pod("data", name=name, namespace="shop", node=node) for name, node in nodes.items()]
+def test_of_several_pods_that_use_a_claim_the_first_that_waits_is_taken(run: Run, tmp_path: Path) -> None:
+    pods = [pod("data", name=name, namespace="shop", node=node) for name, node in {"db-0": "a", "db-1": ""}.items()]
     file = write_list(tmp_path, [*two_nodes()[:-1], *pods])
-    assert run("explain", "--snapshot", file, *subject, "-o", "json").answer["pod"] == f"shop/{chosen}"
+    assert run("explain", "--snapshot", file, "--claim", "shop/data", "-o", "json").answer["pod"] == "shop/db-1"
 
 
 def test_a_claim_without_a_pod_is_asked_about_alone(run: Run, tmp_path: Path) -> None:
@@ -297,10 +285,6 @@ def test_a_waiting_pod_that_cannot_be_decided_about_has_the_reason(run: Run, tmp
     (line,) = [line for line in result.out.splitlines() if line.startswith("shop/db-1")]
     assert "shop/missing" in line
     assert "shop/db-0" in result.out
-
-
-def test_name_prints_the_nodes_that_fit(run: Run, snapshot: str) -> None:
-    assert run("explain", "--snapshot", snapshot, "db-0", "-o", "name").out == "node/b\n"
 
 
 @pytest.mark.parametrize(("nodes", "rows"), [(29, 29), (30, 2)])

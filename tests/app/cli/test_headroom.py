@@ -6,23 +6,15 @@ import pytest
 
 from tests.builders import Object, claim, pod, write_list
 from tests.worlds.command_line import Run
-from tests.worlds.predicted_clusters import growing_class, node, owned_pod, running
+from tests.worlds.predicted_clusters import growing_class, node, owned_pod, running, stateful_set
 
 
 def workload(kind: str = "StatefulSet", size: str = "40Gi") -> Object:
     """A workload with one claim per pod. It has no claim if it is no StatefulSet."""
-    spec = {
-        "storageClassName": "longhorn",
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": size}},
-    }
-    templates = [{"metadata": {"name": "data"}, "spec": spec}] if kind == "StatefulSet" else []
-    return {
-        "apiVersion": "apps/v1",
-        "kind": kind,
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {"template": {"spec": {"containers": [{"name": "main"}]}}, "volumeClaimTemplates": templates},
-    }
+    raw = {**stateful_set("web", 0, size), "kind": kind}
+    if kind != "StatefulSet":
+        del raw["spec"]["volumeClaimTemplates"]
+    return raw
 
 
 @pytest.fixture
@@ -58,17 +50,20 @@ def test_json_is_stable(run: Run, cluster: str, tmp_path: Path) -> None:
     assert answer["refused"]["closest"]["missing"] == 10 * 1024**3
 
 
-@pytest.mark.parametrize(("at_least", "code"), [("0", 0), ("3", 0), ("4", 1)])
+@pytest.mark.parametrize(
+    ("size", "options", "code"),
+    [
+        ("40Gi", ["--at-least", "0"], 0),
+        ("40Gi", ["--at-least", "3"], 0),
+        ("40Gi", ["--at-least", "4"], 1),
+        ("400Gi", [], 1),
+    ],
+)
 def test_the_exit_code_says_whether_enough_fit(
-    run: Run, cluster: str, tmp_path: Path, at_least: str, code: int
+    run: Run, cluster: str, tmp_path: Path, *, size: str, options: list[str], code: int
 ) -> None:
-    file = write_list(tmp_path / "web.json", workload())
-    assert run("headroom", file, "--snapshot", cluster, "--at-least", at_least).code == code
-
-
-def test_none_fits(run: Run, cluster: str, tmp_path: Path) -> None:
-    result = run("headroom", write_list(tmp_path / "web.json", workload(size="400Gi")), "--snapshot", cluster)
-    assert (result.code, result.rows[-1].startswith("0 more pods of ")) == (1, True)
+    result = run("headroom", write_list(tmp_path / "web.json", workload(size=size)), "--snapshot", cluster, *options)
+    assert (result.code, result.rows[-1].partition(" ")[0]) == (code, "3" if size == "40Gi" else "0")
 
 
 def test_a_limit_that_is_reached_is_said(run: Run, cluster: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import structlog
 import yaml
 
 from app.cli.commands import COMMANDS, LOGGING, load_command
-from tests.app.cli.test_doctor import Api, serving
+from tests.app.cli.test_doctor import Api, run_doctor
 from tests.app.cli.test_explain_live import live_cluster, run_in_thread
 from tests.builders import claim, storage_class
 from tests.worlds.command_line import Result, Run
@@ -118,10 +118,7 @@ async def test_a_written_snapshot_is_alone(run: Run, tmp_path: Path) -> None:
 
 
 async def test_a_diagnosis_is_alone(run: Run, tmp_path: Path) -> None:
-    async with serving(Api(), tmp_path) as kubeconfig:
-        assert_streams(
-            await run_in_thread(run, "doctor", "--no-probe", "--kubeconfig", kubeconfig, "-o", "json"), logged=True
-        )
+    assert_streams(await run_doctor(Api().handle, tmp_path, run, "--no-probe", "-o", "json"), logged=True)
 
 
 def test_the_decisions_are_alone(run: Run, tmp_path: Path) -> None:

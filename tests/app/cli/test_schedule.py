@@ -18,30 +18,21 @@ from app.scheduler.api_calls import SchedulerMetrics
 from app.scheduler.lifecycle import LEASE, SchedulerOptions
 from app.scheduler.scheduler import SchedulerConfig
 from scheduler_core.model.verdict import Reason
-from tests.builders import claim, flat, kube_node, longhorn_node, storage_class
+from tests.builders import Object, claim, flat, kube_node, longhorn_node, storage_class
 from tests.worlds.command_line import Run
+from tests.worlds.generic_objects import ready_node as node
+from tests.worlds.generic_objects import requesting_pod
 from tests.worlds.service import EXTENDER
 
 POLICIES = Path(__file__).parents[3] / "examples" / "policies"
 CLUSTER = str(POLICIES / "cluster.yaml")
-Object = dict[str, Any]
-
-
-def node(name: str, cpu: str = "4", **labels: str) -> Object:
-    """A ready node that takes ten pods."""
-    capacity = {"cpu": cpu, "memory": "8Gi", "pods": "10"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "status": {"capacity": capacity, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
 
 
 def pod(name: str, cpu: str = "1", **spec: Any) -> Object:
-    container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
-    metadata = {"namespace": "shop", "name": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container], **spec}}
+    raw = requesting_pod(name=name, cpu=cpu, namespace="shop")
+    raw["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    raw["spec"] |= spec
+    return raw
 
 
 @pytest.fixture
@@ -95,27 +86,6 @@ def test_the_answer_explains_the_node_of_a_bound_pod(schedule: Any, tmp_path: Pa
         "refused": {"insufficient CPU": 2},
         "unsupported": [],
     }
-
-
-def test_a_pod_that_cannot_be_decided_gets_the_problem_as_message(schedule: Any, tmp_path: Path) -> None:
-    """Its service affinity follows a pod whose node is gone; counts of nodes would not help."""
-    file = tmp_path / "policy.json"
-    affinity = {"name": "Zone", "argument": {"serviceAffinity": {"labels": ["zone"]}}}
-    file.write_text(json.dumps({"predicates": [affinity]}))
-    first = pod("web-0", nodeName="gone")
-    second = pod("web-1")
-    for entry in (first, second):
-        entry["metadata"]["labels"] = {"app": "web"}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"namespace": "shop", "name": "web"},
-        "spec": {"selector": {"app": "web"}},
-    }
-    code, answer = schedule([node("a"), first, second, service], "--policy", str(file))
-    (unplaced,) = answer["unschedulable"]
-    assert code == 1
-    assert unplaced["message"] == "node 'gone' of pod shop/web-0, which service affinity follows, is not known"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +186,7 @@ def test_longhorn_rules_count_the_volumes_of_pods_bound_before(schedule: Any) ->
     assert unplaced["message"] == f"0/2 nodes are available: 2 {Reason.SPOKEN_FOR.text}."
 
 
-def test_the_message_names_a_missing_claim(schedule: Any) -> None:
+def test_the_message_of_a_pod_that_cannot_be_decided_names_its_missing_claim(schedule: Any) -> None:
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]
     objects = flat([node("a")], [longhorn_node("a", 100)], [pod("db", volumes=volumes)])
     code, answer = schedule(objects, "--policy", str(POLICIES / "extender.json"))
@@ -356,13 +326,6 @@ def test_a_plugin_adds_rules_that_the_policy_names(run: Run) -> None:
     bindings = result.answer["bindings"]
     assert (result.code, len({entry["node"] for entry in bindings})) == (0, 6)
     assert [entry["scores"] for entry in bindings] == [{"FewestPods": 10}] * 6
-
-
-def test_a_plugin_that_does_not_exist_is_one_line(run: Run) -> None:
-    options = ("--policy", str(POLICIES / "default.json"), "--plugin", "no.such_module")
-    result = run("schedule", "--snapshot", str(POLICIES / "cluster.yaml"), *options)
-    assert result.code == 2
-    assert "plugin no.such_module: cannot be loaded: ModuleNotFoundError" in result.err.splitlines()[-1]
 
 
 def test_progress_is_shown_on_a_terminal() -> None:

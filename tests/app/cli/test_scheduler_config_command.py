@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tests.app.cli.test_explain_live import run_in_thread
 from tests.manifests.load import CONFIGS, MANIFESTS, documents, with_scores
-from tests.worlds.command_line import Run
+from tests.worlds.command_line import Result, Run
 from tests.worlds.fake_api import FakeApi, Object, failing, serve
 
 NAME = "longhorn-scheduler-extender"
@@ -56,6 +56,16 @@ async def cluster(
         yield str(kubeconfig)
 
 
+async def print_config(
+    run: Run, folder: Path, platform: str, *services: Object, options: Sequence[str] = (), **world: Any
+) -> Result:
+    """What the command prints for a cluster; `world` has what `cluster` takes."""
+    async with cluster(folder, world.pop("pods", []), *services, **world) as kubeconfig:
+        return await run_in_thread(
+            run, "scheduler-config", "--platform", platform, "--kubeconfig", kubeconfig, *options
+        )
+
+
 def expected_file(name: str, kubeconfig: str, *, scores: bool = False) -> Any:
     """A file of kube-scheduler-config with a cluster's address and kubeconfig."""
     config = yaml.safe_load(with_scores(CONFIGS / name) if scores else (CONFIGS / name).read_text())
@@ -74,9 +84,13 @@ def expected_file(name: str, kubeconfig: str, *, scores: bool = False) -> Any:
     ],
 )
 @pytest.mark.parametrize(("pods", "name"), [("requesting", "recommended-managed.yaml"), ("all", "recommended.yaml")])
-def test_it_prints_the_recommended_files(run: Run, platform: str, kubeconfig: str, pods: str, name: str) -> None:
-    result = run("scheduler-config", "--platform", platform, "--pods", pods, "--url-prefix", ADDRESS)
-    assert (result.code, yaml.safe_load(result.out)) == (0, expected_file(name, kubeconfig))
+@pytest.mark.parametrize("scores", [False, True], ids=["filter", "scores"])
+def test_it_prints_the_recommended_files(
+    run: Run, *, platform: str, kubeconfig: str, pods: str, name: str, scores: bool
+) -> None:
+    options = ["--pods", pods, "--url-prefix", ADDRESS, *(["--scores"] if scores else [])]
+    result = run("scheduler-config", "--platform", platform, *options)
+    assert (result.code, yaml.safe_load(result.out)) == (0, expected_file(name, kubeconfig, scores=scores))
     path = result.out.splitlines()[0].split()[1]
     assert f"config={path}" in result.err
     assert ("manifests/overlays/ask-policy" in result.err) is (pods == "requesting")
@@ -88,12 +102,6 @@ def test_for_talos_it_prints_a_patch_of_the_machine_configuration(run: Run) -> N
     del expected["clientConnection"]["kubeconfig"]
     assert (result.code, yaml.safe_load(result.out)) == (0, {"cluster": {"scheduler": {"config": expected}}})
     assert "talosctl --nodes ADDRESS patch machineconfig --patch @patch.yaml" in result.err
-
-
-def test_scores_are_asked_for_on_demand(run: Run) -> None:
-    result = run("scheduler-config", "--platform", "kubeadm", "--scores", "--url-prefix", ADDRESS)
-    scored = expected_file("recommended-managed.yaml", "/etc/kubernetes/scheduler.conf", scores=True)
-    assert yaml.safe_load(result.out) == scored
 
 
 def test_a_second_schedulers_file_is_that_of_its_overlay(run: Run) -> None:
@@ -109,11 +117,8 @@ def expected_with_tls() -> Any:
 
 
 async def test_with_tls_it_prints_the_file_for_it(tmp_path: Path, run: Run) -> None:
-    command = ("scheduler-config", "--platform", "kubeadm", "--kubeconfig")
-    async with cluster(tmp_path, [], service(port_name="https")) as kubeconfig:
-        by_name = await run_in_thread(run, *command, kubeconfig)
-    async with cluster(tmp_path, [], service()) as kubeconfig:
-        by_flag = await run_in_thread(run, *command, kubeconfig, "--tls")
+    by_name = await print_config(run, tmp_path, "kubeadm", service(port_name="https"))
+    by_flag = await print_config(run, tmp_path, "kubeadm", service(), options=["--tls"])
     assert yaml.safe_load(by_name.out) == yaml.safe_load(by_flag.out) == expected_with_tls()
     folder = expected_with_tls()["extenders"][0]["tlsConfig"]["caFile"].removesuffix("/ca.crt")
     assert by_name.err.splitlines()[0].startswith(f"Copy the Secret longhorn-scheduler-extender-client to {folder} ")
@@ -140,8 +145,7 @@ def test_a_second_scheduler_with_tls_reads_its_certificate_from_a_mounted_secret
     "flag", [["--kubeconfig=/somewhere/scheduler.conf"], ["--v=2", "--kubeconfig", "/somewhere/scheduler.conf"]]
 )
 async def test_address_and_kubeconfig_are_read_from_the_cluster(tmp_path: Path, run: Run, flag: list[str]) -> None:
-    async with cluster(tmp_path, [static_pod(*flag)], service()) as kubeconfig:
-        result = await run_in_thread(run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig)
+    result = await print_config(run, tmp_path, "kubeadm", service(), pods=[static_pod(*flag)])
     assert yaml.safe_load(result.out) == expected_file("recommended-managed.yaml", "/somewhere/scheduler.conf")
 
 
@@ -174,8 +178,7 @@ async def test_an_extender_on_its_nodes_loopback_is_called_there(
     tmp_path: Path, run: Run, pod: Object, port_name: str, address: str
 ) -> None:
     """It listens there by the host-network overlay. No process listens behind the Service's clusterIP then."""
-    async with cluster(tmp_path, [], service(port_name=port_name), extender=[pod]) as kubeconfig:
-        result = await run_in_thread(run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig)
+    result = await print_config(run, tmp_path, "kubeadm", service(port_name=port_name), extender=[pod])
     assert yaml.safe_load(result.out)["extenders"][0]["urlPrefix"] == address
 
 
@@ -201,8 +204,7 @@ async def test_without_the_right_to_read_pods_the_service_is_called(tmp_path: Pa
 
 
 async def test_an_address_of_ipv6_is_in_brackets(tmp_path: Path, run: Run) -> None:
-    async with cluster(tmp_path, [], service("fd00::9")) as kubeconfig:
-        result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
+    result = await print_config(run, tmp_path, "k3s", service("fd00::9"))
     config = yaml.safe_load(result.out)
     assert config["extenders"][0]["urlPrefix"] == "http://[fd00::9]:9504"
     assert config["clientConnection"]["kubeconfig"].startswith("/var/lib/rancher/k3s/")
@@ -217,8 +219,7 @@ async def test_an_address_of_ipv6_is_in_brackets(tmp_path: Path, run: Run) -> No
     ],
 )
 async def test_the_policy_is_that_of_the_clusters_version(tmp_path: Path, run: Run, version: str, step: str) -> None:
-    async with cluster(tmp_path, [], service(), version=version) as kubeconfig:
-        result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
+    result = await print_config(run, tmp_path, "k3s", service(), version=version)
     lines = [line.strip() for line in result.err.splitlines() if "ask-policy" in line or "in each pod" in line]
     assert len(lines) == 1
     assert lines[0].startswith(step)
@@ -232,29 +233,20 @@ def test_without_a_cluster_the_policy_of_each_version_is_named(run: Run) -> None
 
 
 async def test_flags_override_what_is_read(tmp_path: Path, run: Run) -> None:
-    async with cluster(tmp_path, [static_pod("--kubeconfig=/a")], service()) as kubeconfig:
-        result = await run_in_thread(
-            run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig, "--scheduler-kubeconfig", "/b"
-        )  # fmt: skip
+    pods = [static_pod("--kubeconfig=/a")]
+    options = ["--scheduler-kubeconfig", "/b"]
+    result = await print_config(run, tmp_path, "kubeadm", service(), pods=pods, options=options)
     assert yaml.safe_load(result.out)["clientConnection"]["kubeconfig"] == "/b"
 
 
 async def test_a_configuration_that_is_there_already_is_named(tmp_path: Path, run: Run) -> None:
     """Its other settings would be lost."""
-    async with cluster(tmp_path, [static_pod("--config=/mine.yaml")], service()) as kubeconfig:
-        result = await run_in_thread(run, "scheduler-config", "--platform", "kubeadm", "--kubeconfig", kubeconfig)
+    result = await print_config(run, tmp_path, "kubeadm", service(), pods=[static_pod("--config=/mine.yaml")])
     assert (result.code, "already reads /mine.yaml" in result.err) == (0, True)
 
 
-@pytest.mark.parametrize("cluster_ip", ["", "None"])
-async def test_a_service_without_an_address_is_bad_input(tmp_path: Path, run: Run, cluster_ip: str) -> None:
-    async with cluster(tmp_path, [], service(cluster_ip)) as kubeconfig:
-        result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
+@pytest.mark.parametrize("services", [[service("")], [service("None")], []], ids=["headless", "None", "no Service"])
+async def test_a_service_without_an_address_is_bad_input(tmp_path: Path, run: Run, services: list[Object]) -> None:
+    result = await print_config(run, tmp_path, "k3s", *services)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert "install the extender first" in result.err
-
-
-async def test_a_cluster_without_the_service_is_bad_input(tmp_path: Path, run: Run) -> None:
-    async with cluster(tmp_path, []) as kubeconfig:
-        result = await run_in_thread(run, "scheduler-config", "--platform", "k3s", "--kubeconfig", kubeconfig)
-    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)

@@ -92,7 +92,7 @@ def test_every_setting_of_the_config_map_is_a_key() -> None:
         pytest.param(
             "advertise: 127.0.0.1", "advertise: --advertise 127.0.0.1: an EndpointSlice takes no", id="an address"
         ),
-        pytest.param("max-body: 0", "max-body: --max-body: 0 must be more than 0 bytes", id="a size"),
+        pytest.param("max-body: 0", "max-body: --max-body: must be positive", id="a size"),
         pytest.param("- port", "expected lines KEY: VALUE", id="a list"),
         pytest.param("port: [", "line 1: is not YAML: ", id="no YAML"),
         pytest.param("[" * 10_000, "is not YAML: ", id="deep"),

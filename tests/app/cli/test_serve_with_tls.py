@@ -17,11 +17,10 @@ from app.runtime.connections import MAX_CONNECTIONS
 from app.runtime.http_protocol import MAX_HEAD_BYTES
 from devcluster.http_check import http_request
 from devcluster.pki import CertificateAuthority
-from devcluster.ports import Ports
 from tests.builders import write_list
 from tests.worlds.command_line import Run
-from tests.worlds.service import SnapshotProcess, by_names, db_pod, serve_snapshot, small_cluster
-from tests.worlds.tls import SERVER_HOST, MountedSecret
+from tests.worlds.service import by_names, db_pod, small_cluster
+from tests.worlds.tls import SERVER_HOST, TlsProcess, serve_with_tls
 
 REQUEST = json.dumps(by_names(db_pod())).encode()
 FITTING = ["node-1", "node-3"]
@@ -29,15 +28,13 @@ FITTING = ["node-1", "node-3"]
 
 @dataclass(frozen=True)
 class TlsService:
-    """A process that serves a snapshot by TLS, and a caller with a certificate."""
+    """A process that serves by TLS, and a caller with a certificate."""
 
-    running: SnapshotProcess
-    probe_port: int
-    secret: MountedSecret
+    process: TlsProcess
     caller: ssl.SSLContext
 
     def connect(self) -> ssl.SSLSocket:
-        connection = socket.create_connection(("127.0.0.1", self.running.port), timeout=20)
+        connection = socket.create_connection(("127.0.0.1", self.process.running.port), timeout=20)
         return self.caller.wrap_socket(connection, server_hostname=SERVER_HOST)
 
     def ask(self, connection: ssl.SSLSocket, body: bytes = REQUEST, *headers: str) -> http.client.HTTPResponse:
@@ -51,22 +48,12 @@ class TlsService:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[TlsService]:
-    """The small cluster, served by TLS to callers with a certificate."""
-    authority = CertificateAuthority.create(tmp_path / "authority")
-    secret = MountedSecret(tmp_path / "secret")
-    secret.write_pair(authority.server("server", [SERVER_HOST]), authority)
-    client = authority.client("kube-scheduler")
-    caller = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    caller.load_verify_locations(authority.bundle)
-    caller.load_cert_chain(client.certificate, client.key)
-    ports = Ports()
-    probe_port = ports.take()
-    files = secret.files
-    options = ["--tls-cert-file", files.certificate, "--tls-private-key-file", files.private_key]
-    options += ["--client-ca-file", files.client_ca, "--probe-port", str(probe_port), "--max-body", "1Mi"]
-    with serve_snapshot(tmp_path, *options) as running:
-        yield TlsService(running, probe_port, secret, caller)
-    ports.release()
+    """The process, and a caller with its certificate."""
+    with serve_with_tls(tmp_path, "--max-body", "1Mi") as process:
+        caller = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        caller.load_verify_locations(process.authority.bundle)
+        caller.load_cert_chain(process.caller.certificate, process.caller.key)
+        yield TlsService(process, caller)
 
 
 @pytest.mark.e2e
@@ -89,19 +76,19 @@ def test_callers_that_only_connect_leave_room_for_one_with_a_certificate(service
     """Although they are more than there may be, and have the same address."""
     with ExitStack() as stack:
         for _ in range(MAX_CONNECTIONS):
-            stack.enter_context(socket.create_connection(("127.0.0.1", service.running.port), timeout=20))
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.process.running.port), timeout=20))
         connection = stack.enter_context(closing(service.connect()))
         assert service.ask(connection).status == 200
-        assert http_request(f"http://127.0.0.1:{service.probe_port}/healthz") == (200, {"status": "ok"})
+        assert http_request(f"http://127.0.0.1:{service.process.probe_port}/healthz") == (200, {"status": "ok"})
 
 
 @pytest.mark.e2e
 def test_a_signal_ends_the_service_cleanly_with_an_open_connection(service: TlsService) -> None:
     with closing(service.connect()) as connection:
         service.ask(connection).read()
-        service.running.process.send_signal(signal.SIGTERM)
-        _, errors = service.running.process.communicate(timeout=20)
-        assert (service.running.process.returncode, "Traceback" in errors) == (0, False)
+        service.process.running.process.send_signal(signal.SIGTERM)
+        _, errors = service.process.running.process.communicate(timeout=20)
+        assert (service.process.running.process.returncode, "Traceback" in errors) == (0, False)
 
 
 @pytest.mark.smoke
@@ -110,7 +97,7 @@ def test_a_renewed_certificate_needs_no_restart(service: TlsService, tmp_path: P
     successor = CertificateAuthority.create(tmp_path / "successor", "successor")
     pair = successor.client("renewed")
     with closing(service.connect()) as former:
-        service.secret.write_pair(successor.server("server", [SERVER_HOST]), successor)
+        service.process.secret.write_pair(successor.server("server", [SERVER_HOST]), successor)
         service.caller.load_verify_locations(successor.bundle)
         service.caller.load_cert_chain(pair.certificate, pair.key)
         until_answered(service)

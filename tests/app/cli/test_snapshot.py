@@ -1,11 +1,10 @@
 """`longhorn-extender snapshot`: a file with everything that decisions read, and no secrets."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,13 +14,12 @@ from app.kube.resources import STATEFUL_SETS
 from app.kube.snapshot_file import load_snapshot, read_objects
 from scheduler_core.model.generic import PodCount
 from tests import builders as make
-from tests.app.cli.test_explain_live import live_cluster
+from tests.app.cli.test_explain_live import forbidding, live_cluster, run_in_thread
 from tests.builders import csi_node
 from tests.worlds.cluster_cache import PATHS, REPLICAS
 from tests.worlds.command_line import Result, Run
 from tests.worlds.fake_api import FakeApi, Object, failing, sending, write_kubeconfig
 from tests.worlds.predicted_clusters import disruption_budget, node, running, stateful_set
-from tests.worlds.service import EXTENDER
 from tests.worlds.two_nodes import database_pod, two_nodes
 
 RunCommand = Callable[..., Awaitable[Result]]
@@ -30,40 +28,17 @@ DISRUPTION_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 SECRET = "hunter2"  # noqa: S105 # must not be in any output
 
 
-async def run_process(*arguments: str) -> Result:
-    """Runs the program as a process beside the fake API server."""
-    process = await asyncio.create_subprocess_exec(
-        EXTENDER,
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(60):
-        out, err = await process.communicate()
-    assert b"Traceback" not in err
-    assert process.returncode is not None
-    return Result(process.returncode, out.decode(), err.decode())
-
-
 @pytest.fixture
 def run_command(run: Run) -> RunCommand:
     """Runs the program in a thread, next to the fake API server."""
-
-    async def run_in_thread(*arguments: str) -> Result:
-        async with asyncio.timeout(60):
-            return await asyncio.to_thread(run, *arguments)
-
-    return run_in_thread
+    return partial(run_in_thread, run)
 
 
-@asynccontextmanager
-async def served_cluster(
+def served_cluster(
     folder: Path, *objects: Object | list[Object], api: FakeApi | None = None
-) -> AsyncIterator[str]:
+) -> AbstractAsyncContextManager[str]:
     """Serves objects with a fake API server; yields its kubeconfig."""
-    async with live_cluster(folder, make.flat(*objects), api) as kubeconfig:
-        yield kubeconfig
+    return live_cluster(folder, make.flat(*objects), api)
 
 
 def secret_object(version: str, kind: str, name: str, namespace: str = "longhorn-system", **parts: Object) -> Object:
@@ -140,12 +115,10 @@ def cluster_with_secrets() -> list[Object]:
     return [*objects, other_class, image, scratch, schedule, backup, saved, content, stored, *settings]
 
 
-@pytest.mark.smoke
-@pytest.mark.e2e
 @pytest.mark.parametrize("form", ["yaml", "json"])
-async def test_no_secret_is_written(form: str, tmp_path: Path) -> None:
+async def test_no_secret_is_written(form: str, tmp_path: Path, run_command: RunCommand) -> None:
     async with served_cluster(tmp_path, cluster_with_secrets()) as kubeconfig:
-        result = await run_process("snapshot", "--kubeconfig", kubeconfig, "-o", form)
+        result = await run_command("snapshot", "--kubeconfig", kubeconfig, "-o", form)
     assert (result.code, result.err) == (0, "")
     assert SECRET not in result.out
     items = (json.loads if form == "json" else yaml.safe_load)(result.out)["items"]
@@ -248,18 +221,6 @@ async def test_csi_nodes_are_written_if_they_may_be_listed(tmp_path: Path, run_c
         refused = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
     assert (refused.code, load_snapshot(str(file)).snapshot.csi_nodes) == (0, None)
     assert "warning: csinodes.storage.k8s.io cannot be listed" in refused.err
-
-
-def forbidding(api: FakeApi, *paths: str) -> FakeApi:
-    """The fake API server, which refuses to list these paths."""
-    listed = api.handle
-    refuse = failing(403, "no", "Forbidden")
-
-    async def handle(request: Any) -> Any:
-        return await (refuse(request) if request.path in paths else listed(request))
-
-    api.handle = handle  # type: ignore[method-assign]
-    return api
 
 
 def ordered_cluster(*stored: Object) -> list[Object]:

@@ -22,10 +22,6 @@ CLASSES = "longhorn, longhorn-image, longhorn-local, longhorn-strict"
 HOSTILE = "\x1b[2J\u202e"
 
 
-def rows(text: str) -> list[str]:
-    return [" ".join(line.split()) for line in text.splitlines()]
-
-
 def shop(*more: Object | list[Object]) -> list[Object]:
     """Two nodes in two zones, and a pod that waits. They have 100Gi and 20Gi, and the pod waits for 50Gi."""
     waiting = make.pod("data", name="orders-0", namespace="shop")
@@ -39,7 +35,7 @@ def shop(*more: Object | list[Object]) -> list[Object]:
 
 def test_the_example_begins_with_its_numbers(run: Run) -> None:
     result = run("top", "--snapshot", EXAMPLE)
-    lines = rows(result.out)
+    lines = result.rows
     assert (result.code, result.err) == (0, "")
     assert lines[:3] == [
         "11 nodes with 16 disks; 3 closed",
@@ -54,7 +50,7 @@ def test_the_example_begins_with_its_numbers(run: Run) -> None:
 
 
 def test_disks_are_shown_one_by_one(run: Run) -> None:
-    lines = rows(run("top", "disks", "--snapshot", EXAMPLE, "--limit", "1").out)
+    lines = run("top", "disks", "--snapshot", EXAMPLE, "--limit", "1").rows
     assert lines[4:] == [
         "NODE DISK ZONE STATE WRITTEN SCHEDULED PROMISED FREE RESERVED SIZE",
         "west-3 ssd-0 west disk ssd-0 is being evicted (evictionRequested true) 410.35Gi 600Gi 0 300Gi 100Gi 1000Gi",
@@ -82,7 +78,7 @@ def test_rows_are_selected_and_sorted(run: Run, arguments: list[str], names: lis
 
 
 def test_a_zone_has_a_line_with_its_sum(tmp_path: Path, run: Run) -> None:
-    lines = rows(run("top", "--snapshot", make.write_list(tmp_path, shop()), "--group-by", "zone").out)
+    lines = run("top", "--snapshot", make.write_list(tmp_path, shop()), "--group-by", "zone").rows
     assert lines[5:9] == [
         "zone x 1 node 0 0 0 100Gi 0 100Gi",
         "large x open - 0 0 0 100Gi 0 100Gi",
@@ -132,7 +128,7 @@ async def test_a_live_cluster_is_read(tmp_path: Path, run: Run) -> None:
 def test_an_empty_cluster_has_no_rows(tmp_path: Path, run: Run) -> None:
     file = make.write_list(tmp_path, make.kube_node("n"))
     result = run("top", "--snapshot", file)
-    assert (result.code, rows(result.out)) == (
+    assert (result.code, result.rows) == (
         0,
         [
             "no nodes with no disks",
@@ -158,7 +154,7 @@ def test_trouble_is_counted(tmp_path: Path, run: Run) -> None:
         make.longhorn_node("shut", allow=False),
         make.longhorn_node("over", {"disk-1": make.disk(10, scheduled=11)}),
     ]
-    lines = rows(run("top", "--snapshot", make.write_list(tmp_path, shop(volume, nodes))).out)
+    lines = run("top", "--snapshot", make.write_list(tmp_path, shop(volume, nodes))).rows
     assert lines[0] == "5 nodes with 5 disks; 1 not ready; 1 over the limit; 1 closed"
     assert lines[1] == "1 pod waits; 1 pod is bound without its volumes; 1 volume is misplaced"
     assert [line.split()[0] for line in lines[5:10]] == ["down", "over", "shut", "small", "large"]
@@ -236,7 +232,7 @@ def test_a_waiting_pod_has_its_age_reasons_and_a_closest_node(
     claim = make.claim("big", 120)
     result = run("waiting", "--snapshot", make.write_list(tmp_path, shop(claim, make.pod("big", name="big"))))
     assert (result.code, result.err) == (1, "")
-    assert rows(result.out) == [
+    assert result.rows == [
         "POD SINCE AGE SIZE FITS WHY CLOSEST NODE REMEDY",
         "shop/orders-0 2026-01-02T03:04:05Z 325 d 50Gi 1 of 2 fits now; kube-scheduler has not tried again - -",
         "default/big - - 120Gi 0 of 2 insufficient Longhorn storage (2) large: lacks 20Gi grow disk large/disk-1 by 20Gi",

@@ -163,17 +163,6 @@ def test_a_stateful_set_is_scaled(run: Run, tmp_path: Path, has_stateful_set: bo
     assert pods == {**{f"default/db-{number}": "always" for number in (1, 2, 3)}, "default/db-4": "never"}
 
 
-@pytest.mark.parametrize(("policy", "outcome"), [("OrderedReady", "never"), ("Parallel", "always")])
-def test_a_moved_pod_waits_for_the_one_before_it(run: Run, tmp_path: Path, policy: str, outcome: str) -> None:
-    """Its StatefulSet in the file says so. The data of pod 0 is lost."""
-    nodes = [node("a", listed={"db-0-a": 30}), node("b", listed={"db-1-b": 30}), node("c")]
-    stored = stateful_set("db", 2, podManagementPolicy=policy)
-    file = write_list(tmp_path / "s.json", storage_class(), *nodes, running("db-0", "a"), running("db-1", "b"), stored)
-    result = run("what-if", "--snapshot", file, "--lose", "a", "--drain", "b", "-o", "json")
-    outcomes = {entry["pod"]: entry["outcome"] for entry in result.answer["pods"]}
-    assert outcomes == {"default/db-0": "never", "default/db-1": outcome}
-
-
 @pytest.mark.parametrize(
     ("verbs", "names"),
     [
