@@ -25,6 +25,7 @@ _RIGHT: Final = 12
 _TOP: Final = 14
 _BOTTOM: Final = 30
 _BAR_WIDTH: Final = 240
+_NICE: Final = (1, 2, 5)
 # Pairs of a step and the value, by step.
 Values = Sequence[tuple[int, int]]
 
@@ -109,13 +110,11 @@ class SizeBar(Struct, frozen=True):
 
 def line_plot(title: str, series: Mapping[str, Values], text: Callable[[int], str] = str) -> LinePlot:
     """Returns the plot of at least one quantity by name, each with at least one value, which `text` prints. The vertical
-    axis begins at 0, or at the least value if that is more than half of the greatest, and ends at the greatest.
+    axis begins at 0, or below the least value if that is more than half of the greatest.
     """
     steps = [step for each in series.values() for step, _ in each]
     values = [value for each in series.values() for _, value in each]
-    # A course far from 0 would be flat on an axis that begins there.
-    floor = min(values) if min(values) > max(values) - min(values) else 0
-    ceiling = max(*values, floor + 1)
+    floor, ceiling = _bounds(min(values), max(values))
     last = max(1, *steps)
 
     def place(step: int, value: int) -> tuple[float, float]:
@@ -123,12 +122,14 @@ def line_plot(title: str, series: Mapping[str, Values], text: Callable[[int], st
         down = HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - floor) / (ceiling - floor)
         return round(across, 1), round(down, 1)
 
+    middle = floor + (ceiling - floor) // 2
+    y_values = sorted({floor, ceiling} | ({middle} if (ceiling - floor) % 2 == 0 else set()))
     return LinePlot(
         title=title,
         description=" ".join(_describe(name, each, text) for name, each in series.items()),
         lines=[(name, _polyline([place(*value) for value in each])) for name, each in series.items()],
         x_ticks=[(place(step, floor)[0], str(step)) for step in sorted({0, last // 2, last})],
-        y_ticks=[(place(0, value)[1], text(value)) for value in (floor, ceiling)],
+        y_ticks=[(place(0, value)[1], text(value)) for value in y_values],
     )
 
 
@@ -148,6 +149,33 @@ def _describe(name: str, series: Values, text: Callable[[int], str]) -> str:
         f"{name}: {text(values[0])} at first, {text(values[-1])} in the end, "
         f"at least {text(min(values))}, at most {text(max(values))}."
     )
+
+
+def _bounds(least: int, most: int) -> tuple[int, int]:
+    """Returns where the vertical axis begins and ends; the end is greater."""
+    if least <= most - least:
+        return 0, _round_up(max(most, 1))
+    grain = _round_up(max(most - least, 1))
+    floor = least // grain * grain
+    return floor, floor + grain * -(-(most - floor) // grain) if most > floor else floor + grain
+
+
+def _round_up(value: int) -> int:
+    """Returns the least round number that is not below a positive number. Round are 1, 2, 5, 10, 20 and so on; bytes
+    are round in their binary unit.
+
+    >>> _round_up(1), _round_up(37), _round_up(3 * 1024**3)
+    (1, 50, 5368709120)
+    """
+    unit = 1
+    while value >= unit * 1024 and unit < 1024**4:
+        unit *= 1024
+    power = unit
+    while True:
+        for factor in _NICE:
+            if factor * power >= value:
+                return factor * power
+        power *= 10
 
 
 def size_bar(least: int, most: int, limit: int, scale: int) -> SizeBar:

@@ -146,14 +146,22 @@ def test_every_point_of_a_plot_is_within_its_axes(values: list[list[int]]) -> No
     assert (plot.y_ticks[0][0], plot.y_ticks[-1][0]) == (plot.bottom, plot.top)
 
 
-@pytest.mark.parametrize(("values", "ticks"), [([0, 3, 1], ["0", "3"]), ([0], ["0", "1"]), ([100, 97], ["97", "100"])])
-def test_the_axis_begins_at_0_unless_all_values_are_far_from_it(values: list[int], ticks: list[str]) -> None:
-    plot = line_plot("plot", {"a": list(enumerate(values))})
-    assert [text for _, text in plot.y_ticks] == ticks
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        pytest.param([0, 3, 1], ["0", "5"], id="from-zero"),
+        pytest.param([0], ["0", "1"], id="nothing"),
+        pytest.param([100, 97], ["95", "100"], id="far-from-zero"),
+        pytest.param([18, 4], ["0", "10", "20"], id="with-a-middle"),
+    ],
+)
+def test_the_axis_has_round_values(values: list[int], ticks: list[str]) -> None:
+    assert [text for _, text in line_plot("plot", {"a": list(enumerate(values))}).y_ticks] == ticks
 
 
-def test_a_plot_is_described_in_words() -> None:
+def test_bytes_have_round_values_of_their_unit() -> None:
     plot = line_plot("plot", {"a": [(0, 0), (1, 178 * 1024**3)]}, format_bytes)
+    assert [text for _, text in plot.y_ticks] == ["0", "100Gi", "200Gi"]
     assert plot.description == "a: 0 at first, 178Gi in the end, at least 0, at most 178Gi."
 
 
