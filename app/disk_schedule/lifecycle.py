@@ -29,12 +29,12 @@ from app.disk_schedule.controller import Controller, ControllerContext, Controll
 from app.disk_schedule.disk_controller import Allocator, Mirror, NodeController
 from app.disk_schedule.volume_controller import ImageController, ReplicaController, VolumeController
 from app.kube.client import KubeClient, pages
-from app.kube.event_recorder import EventRecorder
 from app.kube.reflector import Decode, Key, Timing
 from app.kube.resources import CRDS, DISK_SCHEDULES, PODS, Resource
 from app.kube.store import Store, Watch
 from app.runtime import leader_loop, server
 from app.runtime.elector import Elector
+from app.runtime.event_recorder import EventRecorder
 from app.runtime.probes import Health, UnavailableError, probe_application
 from scheduler_core.convert import disk_schedule, kube, meta
 from scheduler_core.errors import CoreError

@@ -31,8 +31,8 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient, pages
-from app.kube.event_recorder import EVENT, ApiDispatcher, EventRecorder
 from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES
+from app.runtime.event_recorder import EVENT, ApiDispatcher, EventRecorder
 from app.runtime.probes import BUCKETS, LabelledCounter
 from app.settings import LOADED, REFUSED
 from scheduler_core.backoff import Backoff

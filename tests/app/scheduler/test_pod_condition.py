@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from app.kube.event_recorder import MAX_REFUSALS
+from app.runtime.event_recorder import MAX_REFUSALS, ApiDispatcher
+from app.runtime.work_queue import Requeue
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.generic import not_scheduled_patch
 from scheduler_core.convert.kube import MAX_MESSAGE
@@ -182,7 +183,7 @@ async def test_a_refused_write_is_logged_and_does_not_stop_scheduling(tmp_path: 
 
 
 async def test_an_unanswered_write_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.kube.event_recorder._BACKOFF", Backoff(0.1, 0.3))
+    monkeypatch.setattr(ApiDispatcher, "backoffs", {Requeue.FAILED: Backoff(0.1, 0.3)})
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.plans["status"] = [failing(503, "etcd is away")] * 2
     with capture_logs() as logs:
@@ -196,7 +197,7 @@ async def test_a_write_that_always_fails_is_given_up_until_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A webhook may fail forever. The next attempt to schedule writes the condition again."""
-    monkeypatch.setattr("app.kube.event_recorder._BACKOFF", Backoff(0.01, 0.32))
+    monkeypatch.setattr(ApiDispatcher, "backoffs", {Requeue.FAILED: Backoff(0.01, 0.32)})
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.plans["status"] = [failing(500, "failed calling webhook")] * MAX_REFUSALS
     with capture_logs() as logs:

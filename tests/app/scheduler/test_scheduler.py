@@ -37,7 +37,7 @@ async def test_pods_of_other_schedulers_and_gated_pods_are_not_bound(tmp_path: P
 async def test_an_unschedulable_pod_gets_an_event_and_is_bound_when_a_node_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.kube.event_recorder.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("app.runtime.event_recorder.QUIET_SECONDS", 0.1)
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with running_scheduler(api, tmp_path):
         await until("the event", lambda: api.events_with("FailedScheduling"))
