@@ -277,7 +277,13 @@ class DiskScheduleLifecycle(leader_loop.Program):
     def start(self, term: int) -> None:
         """Starts the controllers, which reconcile every object first."""
         del term
-        self._controllers_task = asyncio.create_task(self._run_controllers(), name="controllers")
+
+        async def run_controllers() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for controller in self.controllers:
+                    tasks.create_task(controller.run(), name=controller.name)
+
+        self._controllers_task = asyncio.create_task(run_controllers(), name="controllers")
 
     async def stop(self) -> None:
         """Stops the controllers."""
@@ -290,11 +296,6 @@ class DiskScheduleLifecycle(leader_loop.Program):
 
     def begin_drain(self) -> None:
         self._draining = True
-
-    async def _run_controllers(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for controller in self.controllers:
-                tasks.create_task(controller.run(), name=controller.name)
 
 
 async def run_controllers(

@@ -8,7 +8,7 @@ what exists.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from app.disk_schedule.informer import (
     ImageObject,
@@ -75,20 +75,10 @@ class ControllerCache(Store):
         self._clock = timing.clock
         self._cluster: tuple[tuple[int, ...], float, Cluster] | None = None
 
-    @property
-    def problem(self) -> str:
-        return self.problem_of()
-
     def count_unreadable(self) -> Counter[str]:
         """Returns how many objects cannot be read, by kind."""
-        kinds: tuple[tuple[Resource, Informer[Any]], ...] = (
-            (resources.DISK_SCHEDULES, self.schedules),
-            (resources.LONGHORN_NODES, self.nodes),
-            (resources.LONGHORN_VOLUMES, self.volumes),
-            (resources.LONGHORN_REPLICAS, self.replicas),
-            (resources.LONGHORN_BACKING_IMAGES, self.images),
-        )
-        counts = Counter({resource.label: len(informer.unreadable()) for resource, informer in kinds})
+        kinds = self.kinds.items()
+        counts = Counter({label: sum(isinstance(each.value, Fault) for each in kind.values()) for label, kind in kinds})
         # The mirror needs its disks only, which can be read. The controller of backing images refuses it.
         refused = sum(1 for image in self.images.readable().values() if image.copies.faults)
         counts[resources.LONGHORN_BACKING_IMAGES.label] += refused
@@ -124,16 +114,15 @@ class ControllerCache(Store):
             replicas=readable(self.replicas.objects),
             volumes=CachedValues(self.disks.volume, self.volumes.objects.keys),
         )
-        replicas = CachedValues(
-            self._replicas_of, lambda: {replica.volume for replica in self.replicas.readable().values()}
-        )
+
+        def replicas_of(volume: str) -> tuple[Replica, ...] | None:
+            names = sorted(self.disks.replicas_of(volume))
+            return tuple(each for name in names if isinstance(each := self.replicas.value(name), Replica)) or None
+
+        replicas = CachedValues(replicas_of, lambda: {each.volume for each in self.replicas.readable().values()})
         cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=replicas)
         self._cluster = (revisions, clock, cluster)
         return cluster
-
-    def _replicas_of(self, volume: str) -> tuple[Replica, ...] | None:
-        names = sorted(self.disks.replicas_of(volume))
-        return tuple(each for name in names if isinstance(each := self.replicas.value(name), Replica)) or None
 
 
 class CachedValues(Mapping[str, _Value]):
@@ -171,9 +160,6 @@ def readable(objects: Mapping[str, InformerObject[_Value]]) -> CachedValues[_Val
     return CachedValues(find, objects.keys)
 
 
-DiskHandler = Callable[[str], None]
-
-
 class DiskIndex:
     """The occupancy and the space of every disk, by UUID, and which objects belong together. An object that cannot be
     read any more keeps its last place and size.
@@ -202,14 +188,14 @@ class DiskIndex:
         self._disks_of_request: defaultdict[str, set[str]] = defaultdict(set)
         self._space = DiskSpaces()
         self._changed: set[str] = set()
-        self._handlers: list[DiskHandler] = []
+        self._handlers: list[Callable[[str], None]] = []
         replicas.subscribe(self._on_replica_change)
         volumes.subscribe(self._on_volume_change)
         images.subscribe(self._on_image_change)
         schedules.subscribe(self._on_schedule_change)
         nodes.subscribe(self._on_node_change)
 
-    def subscribe(self, handler: DiskHandler) -> None:
+    def subscribe(self, handler: Callable[[str], None]) -> None:
         self._handlers.append(handler)
 
     def occupancy(self, uuid: str) -> DiskOccupancy:

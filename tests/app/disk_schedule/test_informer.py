@@ -17,6 +17,10 @@ def object_at(version: int, value: str, name: str = "a") -> InformerObject[str]:
     return InformerObject(name, str(version), value)
 
 
+def raw_at(version: str) -> bytes:
+    return json.dumps({"metadata": {"name": "a", "resourceVersion": version}}).encode()
+
+
 def subscribed_informer() -> tuple[Informer[str], list[Change]]:
     changes: list[Change] = []
     informer = Informer[str](lambda _: "decoded")
@@ -43,22 +47,16 @@ def test_a_new_version_of_an_unreadable_object_is_reported_even_with_the_same_fa
     assert changes == [("a", None, bad), ("a", bad, bad)]
 
 
-def test_the_answer_to_a_write_counts_before_its_watch_event() -> None:
+def test_the_answer_to_a_write_counts_before_its_watch_event_and_does_not_restore_a_deleted_object() -> None:
     informer, changes = subscribed_informer()
     informer.replace({"a": object_at(5, "old")})
-    informer.store_written(object_at(9, "written"))
+    informer.store(raw_at("9"))
     informer.change("a", object_at(7, "between"))
-    assert informer.value("a") == "written"
+    assert informer.value("a") == "decoded"
     informer.change("a", object_at(12, "later"))
-    assert changes == [("a", None, "old"), ("a", "old", "written"), ("a", "written", "later")]
-
-
-def test_the_answer_to_a_write_does_not_restore_a_deleted_object() -> None:
-    informer, _ = subscribed_informer()
-    informer.replace({"a": object_at(5, "old")})
     informer.change("a", None)
-    informer.store_written(object_at(9, "written"))
-    assert informer.get("a") is None
+    informer.store(raw_at("15"))
+    assert changes == [("a", None, "old"), ("a", "old", "decoded"), ("a", "decoded", "later"), ("a", "later", None)]
 
 
 def test_a_copy_of_all_objects_does_not_change() -> None:
@@ -78,26 +76,12 @@ def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
     assert str(decoded.value) == "spec.volumeSize '-5' is negative"
 
 
-def test_what_this_process_wrote_is_not_decoded_again() -> None:
+def test_a_version_that_is_in_the_cache_is_not_decoded_again() -> None:
+    """Mostly this process has written it."""
     informer, _ = subscribed_informer()
-    informer.replace({"a": object_at(5, "old")})
-    informer.store_written(object_at(6, "written"))
-    informer.store_written(object_at(7, "newest"))
-    values = []
-    for version in ("5", "6", "7", "8", ""):
-        _, decoded = informer.decode(json.dumps({"metadata": {"name": "a", "resourceVersion": version}}).encode())
-        values.append(decoded.value)
-    assert values == ["decoded", "newest", "newest", "decoded", "decoded"]
-
-
-def test_an_object_that_was_deleted_is_decoded_again() -> None:
-    informer, _ = subscribed_informer()
-    informer.replace({"a": object_at(5, "old")})
-    informer.store_written(object_at(6, "written"))
-    informer.change("a", None)
-    informer.change("a", object_at(8, "new"))
-    _, decoded = informer.decode(json.dumps({"metadata": {"name": "a", "resourceVersion": "6"}}).encode())
-    assert decoded.value == "decoded"
+    informer.replace({"a": object_at(7, "written")})
+    values = [informer.decode(raw_at(version))[1].value for version in ("6", "7", "8", "")]
+    assert values == ["decoded", "written", "decoded", "decoded"]
 
 
 def test_kept_bytes_are_the_object_without_managed_fields() -> None:
