@@ -27,7 +27,7 @@ from scheduler_core.model.disk_schedule import (
     Requests,
 )
 from scheduler_core.model.kube import Condition, condition
-from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
+from scheduler_core.model.longhorn import BackingImage, Node, Replica
 from scheduler_core.model.quantity import MAX_BYTES, format_bytes, join_first
 from scheduler_core.values import replace
 
@@ -233,7 +233,8 @@ def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
     are unknown, but they may be known soon. A node or disk that does not exist refuses, so that its requests are made
     on other disks; what is held stays held.
     """
-    disk = _find_disk(node, schedule.spec.disk)
+    disks = node.disks if isinstance(node, Node) else ()
+    disk = next((each for each in disks if each.name == schedule.spec.disk and each.in_status), None)
     where = f"Disk {schedule.spec.disk} on node {schedule.spec.node}"
     if isinstance(node, Fault):
         if schedule.deleting:
@@ -267,7 +268,7 @@ def describe_status(schedule: DiskSchedule, status: DiskScheduleStatus, limit: L
     status = replace(status, storage_available=available)
     conditions = writes.with_condition(status.conditions, _schedulable_condition(schedule, status, limit), now)
     if not schedule.faults:
-        return replace(status, conditions=writes.without_condition(conditions, writes.REQUESTS_VALID))
+        return replace(status, conditions=tuple(each for each in conditions if each.type != writes.REQUESTS_VALID))
     message = join_first([str(fault) for fault in schedule.faults], "; ")
     invalid = Condition(writes.REQUESTS_VALID, "False", writes.INVALID_REQUESTS, message)
     return replace(status, conditions=writes.with_condition(conditions, invalid, now))
@@ -285,11 +286,6 @@ def _schedulable_condition(schedule: DiskSchedule, status: DiskScheduleStatus, l
         message = f"{where % 'is over-allocated'}: {held} are scheduled, {available} are available"
         return Condition(writes.SCHEDULABLE, "False", writes.OVER_ALLOCATED, message)
     return Condition(writes.SCHEDULABLE, "True", "", where % "is ready for scheduling")
-
-
-def _find_disk(node: NodeLookup, name: str) -> Disk | None:
-    disks: Iterable[Disk] = node.disks if isinstance(node, Node) else ()
-    return next((disk for disk in disks if disk.name == name and disk.in_status), None)
 
 
 def mirror_spec(

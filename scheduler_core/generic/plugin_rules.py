@@ -48,10 +48,8 @@ class ArgumentError(PluginError):
 
 
 def contain(call: Callable[[], _Result], what: str) -> _Result:
-    """Runs code of a plugin; `what` begins the message of the error.
-
-    Raises:
-        PluginError: the code raised anything, also `SystemExit`
+    """Runs code of a plugin; `what` begins the message of the error. Raises a PluginError if the code raised anything,
+    also `SystemExit`.
     """
     try:
         return call()
@@ -106,10 +104,8 @@ class Plugins(Struct, frozen=True):
     origins: Mapping[tuple[str, str], str] = {}
 
     def add(self, origin: str, predicates: object, priorities: object) -> "Plugins":
-        """Returns these rules and those of another plugin, which messages call `origin`.
-
-        Raises:
-            PluginError: a rule cannot be used, or its name is taken
+        """Returns these rules and those of another plugin, which messages call `origin`. Raises a PluginError if a rule
+        cannot be used, or its name is taken.
         """
         return contain(lambda: self._add(origin, predicates, priorities), origin)
 
@@ -165,10 +161,8 @@ NO_PLUGINS: Final = Plugins()
 
 
 def convert_argument(raw: object, expected: type) -> object:
-    """Returns an argument as a plugin's rule reads it.
-
-    Raises:
-        ArgumentError: it has another shape, or the plugin's type does not take it
+    """Returns an argument as a plugin's rule reads it. Raises an ArgumentError if it has another shape, or the plugin's
+    type does not take it.
     """
     try:
         argument: object

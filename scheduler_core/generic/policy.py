@@ -104,10 +104,8 @@ mean is truncated: 10 x (4 - 2) is more than the sum of the weights."""
 
 
 def parse_policy(text: bytes, plugins: plugin_rules.Plugins = plugin_rules.NO_PLUGINS) -> Policy:
-    """Parses a policy file, which may name the rules of plugins.
-
-    Raises:
-        PolicyError: it is no JSON, no policy, or an entry of it cannot be used
+    """Parses a policy file, which may name the rules of plugins. Raises a PolicyError if it is no JSON, no policy, or
+    an entry of it cannot be used.
     """
     try:
         document = policy_file.read_policy_file(text, plugins)

@@ -76,10 +76,8 @@ class PolicyDocument(Struct):
 
 
 def read_policy_file(text: bytes, plugins: Plugins = NO_PLUGINS) -> PolicyDocument:
-    """Reads the JSON of a policy.
-
-    Raises:
-        WrongShapeError: it is no JSON, or values have the wrong type; names each entry that is wrong
+    """Reads the JSON of a policy. Raises a WrongShapeError if it is no JSON, or values have the wrong type; names each
+    entry that is wrong.
     """
     text = text.removeprefix(BOM_UTF8)
     try:

@@ -113,10 +113,8 @@ def host_name(cycle_state: CycleState, _: Argument) -> Check:
 def service_affinity(cycle_state: CycleState, argument: Argument) -> Check:
     """Whether the node matches the pod's service affinity (CheckServiceAffinity). The required value of each label in
     the argument is the one in the pod's node selector, with or without a service; otherwise that of the node of the
-    first pod of the pod's first service. A label that is in neither place is not required.
-
-    Raises:
-        UndecidableError: that node does not exist, or is cordoned; Kubernetes 1.1 does not distinguish these
+    first pod of the pod's first service. A label that is in neither place is not required. Raises an UndecidableError
+    if that node does not exist, or is cordoned; Kubernetes 1.1 does not distinguish these.
     """
     selector = dict(cycle_state.pod.scheduling.node_selector)
     required_labels = {label: selector[label] for label in argument.labels if label in selector}

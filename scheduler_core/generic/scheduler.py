@@ -336,10 +336,7 @@ def policy_refusals(
     pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
 ) -> dict[str, PolicyRefusal]:
     """Returns the nodes that the policy's predicates refuse. Each has the text of the first predicate that refuses it;
-    it is unresolvable if any predicate that refuses it is.
-
-    Raises:
-        UndecidableError: a predicate cannot be decided
+    it is unresolvable if any predicate that refuses it is. Raises an UndecidableError if a predicate cannot be decided.
     """
     entries = {entry.name: entry for entry in policy.predicates if not is_longhorn_rule(entry.rule)}
     if not entries:

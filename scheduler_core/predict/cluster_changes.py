@@ -35,10 +35,7 @@ _LONGHORN_WEBHOOK = "validator.longhorn.io"
 
 def drain(situation: Situation, nodes: tuple[str, ...]) -> Situation:
     """`kubectl drain --ignore-daemonsets --delete-emptydir-data` of nodes: cordons them and evicts their pods, and the
-    replicas that the node-drain-policy evicts.
-
-    Raises:
-        WhatIfError: there is no such node
+    replicas that the node-drain-policy evicts. Raises a WhatIfError if there is no such node.
     """
     cluster = situation.cluster
     for name in nodes:
@@ -130,10 +127,8 @@ def _restore_robustness(before: PredictedCluster, cluster: PredictedCluster, nam
 
 
 def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
-    """Nodes are gone for good, with their disks: fails their replicas; controllers create their pods again.
-
-    Raises:
-        WhatIfError: there is no such node
+    """Nodes are gone for good, with their disks: fails their replicas; controllers create their pods again. Raises a
+    WhatIfError if there is no such node.
     """
     for name in nodes:
         check_node(situation.cluster, name)
@@ -163,11 +158,7 @@ def lose_nodes(situation: Situation, nodes: tuple[str, ...]) -> Situation:
 
 
 def lose_zone(situation: Situation, zone: str) -> Situation:
-    """All nodes of a zone, by Kubernetes' label or Longhorn's status, are gone.
-
-    Raises:
-        WhatIfError: there is none
-    """
+    """All nodes of a zone, by Kubernetes' label or Longhorn's status, are gone. Raises a WhatIfError if there is none."""
     snapshot = situation.cluster.snapshot
     by_label = {name for name, node in snapshot.nodes.items() if node.labels.get(node_status.ZONE_LABEL) == zone}
     by_status = {name for name, node in snapshot.longhorn_nodes.items() if node.zone == zone}
@@ -192,11 +183,8 @@ def lose_disk(situation: Situation, node_name: str, disk_name: str) -> Situation
 
 
 def set_setting(situation: Situation, name: str, value: str) -> Situation:
-    """A Longhorn setting has another value.
-
-    Raises:
-        SettingError: Longhorn refuses the value
-        WhatIfError: no decision reads the setting
+    """A Longhorn setting has another value. Raises a SettingError if Longhorn refuses the value; a WhatIfError if no
+    decision reads the setting.
     """
     try:
         settings.check_new_value(name, value)

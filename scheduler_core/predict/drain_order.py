@@ -44,11 +44,8 @@ def maintain_node(
 ) -> Maintenance:
     """Drains a node, and uncordons it once the drain has finished.
 
-    Volumes may lack a replica meanwhile: the replicas on the node are there again after the maintenance, unless Longhorn has rebuilt
-    them elsewhere.
-
-    Raises:
-        WhatIfError: there is no such node
+    Volumes may lack a replica meanwhile: the replicas on the node are there again after the maintenance, unless
+    Longhorn has rebuilt them elsewhere. Raises a WhatIfError if there is no such node.
     """
     drained = drain(Situation(cluster, parallel=parallel), (node,))
     result = run_order(drained, options, choose)
@@ -149,11 +146,7 @@ class DrainOrder(Struct, frozen=True):
 
 
 def find_drain_order(request: MaintenanceRequest) -> DrainOrder:
-    """Searches an order of the nodes in which every drain fits.
-
-    Raises:
-        WhatIfError: a node does not exist
-    """
+    """Searches an order of the nodes in which every drain fits. Raises a WhatIfError if a node does not exist."""
     for name in request.nodes:
         check_node(request.start.cluster, name)
     clusters = tuple(run_order(request.start, request.options, course("")).cluster for course in request.courses)

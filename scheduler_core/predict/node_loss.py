@@ -45,11 +45,7 @@ class NodeLossOutcome(Struct, frozen=True):
 def predict_node_loss(
     cluster: PredictedCluster, node: str, options: FilterOptions, orders: Sequence[predicted_replicas.Choose]
 ) -> NodeLossOutcome:
-    """Predicts the loss of a node, once with each of at least one order.
-
-    Raises:
-        WhatIfError: there is no such node
-    """
+    """Predicts the loss of a node, once with each of at least one order. Raises a WhatIfError if there is no such node."""
     lost = cluster_changes.lose_nodes(Situation(cluster), (node,))
     # Pods without claims change nothing for volumes or for pods with claims.
     own = lost.cluster.snapshot.pods

@@ -73,11 +73,9 @@ class PodDecider:
         return PodDecision(nodes[choose(len(nodes))], decision=decision)
 
     def filter(self, pod: kube.Pod, admitted: Sequence[str], cluster: PredictedCluster) -> Decision:
-        """Returns the decision about the nodes that passed kube-scheduler's own filters, as `/filter` answers it, in which
-        the demand of pods bound before counts.
-
-        Raises:
-            ResolutionError: an object the pod names does not exist or contradicts it
+        """Returns the decision about the nodes that passed kube-scheduler's own filters, as `/filter` answers it, in
+        which the demand of pods bound before counts. Raises a ResolutionError if an object the pod names does not exist
+        or contradicts it.
         """
         state = cluster.state
         contenders = Competing(state.demand, self._ledger, self._contention, self._equivalence)

@@ -196,10 +196,8 @@ def _node_selector_term(term: longhorn.TopologyTerm) -> NodeSelectorTerm:
 
 
 def predicted_state(snapshot: Snapshot, now: datetime) -> ClusterState:
-    """Returns the state of a snapshot that changes can be applied to.
-
-    Raises:
-        WhatIfError: the snapshot's disks are allocated through DiskSchedules, which are not predicted
+    """Returns the state of a snapshot that changes can be applied to. Raises a WhatIfError if the snapshot's disks are
+    allocated through DiskSchedules, which are not predicted.
     """
     if snapshot.disk_schedules:
         raise WhatIfError(_DISK_SCHEDULES)
@@ -220,10 +218,8 @@ def persistent_state(snapshot: Snapshot, now: datetime) -> ClusterState:
 
 def cluster_without_scheduling(state: ClusterState) -> PredictedCluster:
     """Returns a cluster with no more than decisions read, in which kube-scheduler's own filters refuse nothing but
-    cordoned nodes.
-
-    Raises:
-        WhatIfError: the cluster's disks are allocated through DiskSchedules, which are not predicted
+    cordoned nodes. Raises a WhatIfError if the cluster's disks are allocated through DiskSchedules, which are not
+    predicted.
     """
     snapshot = state.view.snapshot
     if snapshot.disk_schedules:

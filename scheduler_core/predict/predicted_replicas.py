@@ -373,10 +373,7 @@ def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:
 
 def apply_move(cluster: PredictedCluster, move: ReplicaMove, target: DiskPlace) -> PredictedCluster:
     """Returns the cluster after a move to one of its targets; the new replica has a predicted name, which the real one
-    will not have.
-
-    Raises:
-        WhatIfError: the cluster does not have the volume, the replica or the disk
+    will not have. Raises a WhatIfError if the cluster does not have the volume, the replica or the disk.
     """
     volume = cluster.snapshot.volumes.get(move.volume)
     replica = cluster.snapshot.replicas.get(move.replica)
