@@ -184,7 +184,9 @@ def _places(replicas: Iterable[InformerObject[Replica]]) -> dict[str, str]:
 def _disks_to_leave(
     writes: Iterable[disk_writes.Write], places: Mapping[str, str], schedules: Mapping[str, DiskSchedule]
 ) -> set[str]:
-    leaving = {each.replica: places.get(each.replica) for each in writes if isinstance(each, disk_writes.AssignReplica)}
+    leaving = {
+        each.replica: places.get(each.replica, "") for each in writes if isinstance(each, disk_writes.AssignReplica)
+    }
     allocations = [
         (uuid, schedules[uuid].status.replicas.get(name)) for name, uuid in leaving.items() if uuid in schedules
     ]
