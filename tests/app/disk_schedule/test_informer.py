@@ -9,6 +9,8 @@ from app.disk_schedule.informer import Informer, InformerObject, read_image, rea
 from scheduler_core.convert.disk_schedule import read_disk_schedule
 from scheduler_core.convert.snapshot_kinds import REPLICA
 from scheduler_core.model.disk_schedule import Fault
+from tests.worlds.timeline import play, rows
+from tests.worlds.virtual_time import virtual_loop
 
 Change = tuple[str, str | Fault | None, str | Fault | None]
 
@@ -109,41 +111,41 @@ def test_images_and_disk_schedules_have_a_fault_per_field() -> None:
     assert [fault.field for fault in schedule.faults] == ["spec.replicas.r"]
 
 
-@pytest.mark.parametrize(("elapsed", "remaining"), [(0, 300.0), (100, 200.0), (300, 0.0), (1000, 0.0)])
-def test_a_request_for_an_unknown_object_waits(elapsed: float, remaining: float) -> None:
-    now = [50.0]
-    orphans = OrphanRequests(300, lambda: now[0])
-    assert orphans.remaining_wait("r") == 300
-    now[0] += elapsed
-    assert orphans.remaining_wait("r") == remaining
+class Orphans(OrphanRequests):
+    """Missing objects, for which requests are withdrawn after 300 seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(300, virtual_loop().time)
+
+    async def end(self) -> None:
+        pass
 
 
-def test_a_request_for_a_deleted_object_does_not_wait() -> None:
-    now = [50.0]
-    orphans = OrphanRequests(300, lambda: now[0])
-    orphans.mark_deleted("r")
-    assert orphans.remaining_wait("r") == 0
-    now[0] += 299
-    orphans.stop_waiting("r")
-    assert orphans.remaining_wait("r") == 0
-    now[0] += 1
-    orphans.stop_waiting("r")
-    assert orphans.remaining_wait("r") == 300
+TIMELINES = {
+    "a request for an unknown object waits": """
+        0    remaining_wait r -> 300
+        100  remaining_wait r -> 200
+        300  remaining_wait r -> 0
+        1000 remaining_wait r -> 0
+    """,
+    "a request for a deleted object does not wait": """
+        0   mark_deleted r; remaining_wait r -> 0
+        299 stop_waiting r; remaining_wait r -> 0
+        301 stop_waiting r; remaining_wait r -> 300
+    """,
+    "a request that is withdrawn late does not wait": """
+        0    mark_deleted r; remaining_wait r -> 0
+        1000 remaining_wait r -> 0
+    """,
+    "deletions are remembered for a limited time": """
+        0   mark_deleted a
+        150 mark_deleted b
+        300 mark_deleted a
+        451 mark_deleted c; __len__ -> 2
+    """,
+}
 
 
-def test_a_request_that_is_withdrawn_late_does_not_wait() -> None:
-    now = [50.0]
-    orphans = OrphanRequests(300, lambda: now[0])
-    orphans.mark_deleted("r")
-    assert orphans.remaining_wait("r") == 0
-    now[0] += 1000
-    assert orphans.remaining_wait("r") == 0
-
-
-def test_deletions_are_remembered_for_a_limited_time() -> None:
-    now = [50.0]
-    orphans = OrphanRequests(300, lambda: now[0])
-    for name in ("a", "b", "a", "c"):
-        orphans.mark_deleted(name)
-        now[0] += 150
-    assert len(orphans) == 2
+@pytest.mark.parametrize("timeline", rows(TIMELINES))
+def test_orphaned_requests(timeline: str) -> None:
+    play(Orphans, timeline)
