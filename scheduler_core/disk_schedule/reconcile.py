@@ -207,14 +207,12 @@ def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStat
         return False
     change = abs(wanted.storage_available - current.storage_available)
     material = change * _MATERIAL_PART >= abs(current.storage_available)
-    return not material and _without_limit(current) == _without_limit(wanted)
-
-
-def _without_limit(status: DiskScheduleStatus) -> DiskScheduleStatus:
-    conditions = tuple(
-        replace(each, message="") if each.reason == writes.OVER_ALLOCATED else each for each in status.conditions
+    first, second = (
+        [replace(each, message="") if each.reason == writes.OVER_ALLOCATED else each for each in status.conditions]
+        for status in (current, wanted)
     )
-    return replace(status, storage_available=None, conditions=conditions)
+    as_current = replace(wanted, storage_available=current.storage_available, conditions=current.conditions)
+    return not material and first == second and as_current == current
 
 
 def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
@@ -328,16 +326,6 @@ class AllocationEvent(Struct, frozen=True):
 
 def allocation_events(schedule: DiskSchedule, status: DiskScheduleStatus) -> tuple[AllocationEvent, ...]:
     """Returns what a new status changes for the requests of a DiskSchedule."""
-    held = format_bytes(status.storage_scheduled)
-    limit = "" if status.storage_available is None else f" of {format_bytes(status.storage_available)}"
-    return tuple(
-        AllocationEvent(reason, f"{join_first(sentences, ', ')}; {held}{limit} are held")
-        for reason, sentences in _changes(schedule, status).items()
-        if sentences
-    )
-
-
-def _changes(schedule: DiskSchedule, status: DiskScheduleStatus) -> dict[str, list[str]]:
     changes: dict[str, list[str]] = {GRANTED: [], REJECTED: [], RELEASED: []}
     for kind in RequestKind:
         before = schedule.status.allocations(kind)
@@ -354,4 +342,10 @@ def _changes(schedule: DiskSchedule, status: DiskScheduleStatus) -> dict[str, li
             rejected = new is not None and new.state is AllocationState.REJECTED
             if rejected and (old is None or old.state is not AllocationState.REJECTED):
                 changes[REJECTED].append(f"{format_bytes(requested - new_size)} more for {kind.value} {name}")
-    return changes
+    held = format_bytes(status.storage_scheduled)
+    limit = "" if status.storage_available is None else f" of {format_bytes(status.storage_available)}"
+    return tuple(
+        AllocationEvent(reason, f"{join_first(sentences, ', ')}; {held}{limit} are held")
+        for reason, sentences in changes.items()
+        if sentences
+    )

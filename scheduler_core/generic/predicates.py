@@ -347,12 +347,13 @@ def even_pods_spread(cycle_state: CycleState, _: Argument) -> Check:
     constraints = cycle_state.pod.scheduling.constraints.spread
     if not constraints:
         return always_fits
-    limits = _spread_counts(cycle_state, constraints)
     labels = cycle_state.pod.scheduling.labels
-    checked = [
-        (constraint.topology_key, counts, _max_count(constraint, counts) - int(constraint.selects(labels)))
-        for constraint, counts in zip(constraints, limits, strict=True)
-    ]
+    checked: list[tuple[str, Counter[str], int]] = []
+    for constraint, counts in zip(constraints, _spread_counts(cycle_state, constraints), strict=True):
+        # How many pods a domain may have with one more pod: minMatchNum plus maxSkew.
+        min_count = min(counts.values()) if counts and len(counts) >= constraint.min_domains else 0
+        max_count = min_count + constraint.max_skew - int(constraint.selects(labels))
+        checked.append((constraint.topology_key, counts, max_count))
 
     def check(node_info: NodeInfo) -> str:
         for key, counts, max_count in checked:
@@ -364,12 +365,6 @@ def even_pods_spread(cycle_state: CycleState, _: Argument) -> Check:
         return FITS
 
     return check
-
-
-def _max_count(constraint: SpreadConstraint, counts: Counter[str]) -> int:
-    """How many pods a domain may have with one more pod: minMatchNum plus maxSkew."""
-    min_count = min(counts.values()) if counts and len(counts) >= constraint.min_domains else 0
-    return min_count + constraint.max_skew
 
 
 def _spread_counts(cycle_state: CycleState, constraints: Sequence[SpreadConstraint]) -> list[Counter[str]]:

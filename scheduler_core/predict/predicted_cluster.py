@@ -299,9 +299,9 @@ def show_change(cluster: PredictedCluster, change: StatusChange) -> PredictedClu
     earlier = {disk.name: disk for disk in change.before.disks}
     later = {disk.name: disk for disk in change.after.disks}
     for disk in node.disks:
-        if disk.name in earlier and disk.name in later and earlier[disk.name] != later[disk.name]:
-            shown = _add_difference(disk, earlier[disk.name], later[disk.name])
-            node = with_disk(node, with_schedulable_condition(cluster, shown))
+        before, after = earlier.get(disk.name), later.get(disk.name)
+        if before is not None and after is not None and before != after:
+            node = with_disk(node, with_schedulable_condition(cluster, _add_difference(disk, before, after)))
     return cluster.update({("longhorn_nodes", node.name): node})
 
 

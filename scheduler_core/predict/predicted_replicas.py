@@ -331,7 +331,10 @@ def replica_moves(cluster: PredictedCluster, name: str) -> Iterable[ReplicaMove]
     volume = cluster.snapshot.volumes[name]
     choices = new_replica_placement(cluster, _volume_while_moving(volume)).choices
     candidates = tuple(choice.candidate for choice in choices)
-    if not candidates or not _has_backing_image(cluster, volume, candidates):
+    image = cluster.state.view.cluster.backing_image(volume.backing_image) if volume.backing_image else None
+    # Longhorn would copy the image otherwise, and the copy takes space, too.
+    copied = image is not None and all(candidate.disk_uuid in image.disks for candidate in candidates)
+    if not candidates or (volume.backing_image and not copied):
         return ()
     targets = tuple(DiskPlace(candidate.node.name, candidate.disk.name) for candidate in candidates)
     # Auto-balance might add a replica after the move.
@@ -352,14 +355,6 @@ def is_auto_balanced(cluster: PredictedCluster, volume: longhorn.Volume) -> bool
 def _is_steady(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
     view = cluster.state.view
     return replenishments(view.cluster, volume, view.replicas_of(volume.name)) == {NO_REPLENISHMENT}
-
-
-def _has_backing_image(cluster: PredictedCluster, volume: longhorn.Volume, candidates: Iterable[DiskCandidate]) -> bool:
-    if not volume.backing_image:
-        return True
-    image = cluster.state.view.cluster.backing_image(volume.backing_image)
-    # Longhorn would copy the image otherwise, and the copy takes space, too.
-    return image is not None and all(candidate.disk_uuid in image.disks for candidate in candidates)
 
 
 def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:

@@ -68,15 +68,6 @@ async def test_a_change_that_may_help_ends_a_back_off(tmp_path: Path) -> None:
         assert api.bindings == [("big", "large")]
 
 
-async def test_equal_failures_cost_one_write(tmp_path: Path) -> None:
-    """The second attempt is only counted, because its message is the same."""
-    api = SchedulingApi(node("small", "1"), pod("big", "3"))
-    async with running_scheduler(api, tmp_path):
-        await until("the event", lambda: api.events_with("FailedScheduling"))
-        await asyncio.sleep(2)  # it is tried again after a second
-        assert api.event_requests == 1
-
-
 async def test_a_refused_binding_is_tried_again(tmp_path: Path) -> None:
     api = SchedulingApi(node("a", "2"), pod("first", "2", priority=1))
     api.plan_bindings(failing(409, "the pod has changed", "Conflict"))
