@@ -31,7 +31,7 @@ from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, Fault
+from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, Fault, RequestKind
 from scheduler_core.model.longhorn import Node, Replica, Volume
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.values import replace
@@ -177,10 +177,11 @@ class DiskIndex:
         self._nodes = nodes
         self._volumes = volumes
         self._replicas = replicas
-        self._replica_occupants: defaultdict[str, dict[str, Occupant]] = defaultdict(dict)
-        self._image_occupants: defaultdict[str, dict[str, Occupant]] = defaultdict(dict)
-        self._disk_of_replica: dict[str, str] = {}
-        self._disks_of_image: dict[str, frozenset[str]] = {}
+        # By disk, and by kind and name, with the disks.
+        self._occupants: dict[RequestKind, defaultdict[str, dict[str, Occupant]]] = {
+            kind: defaultdict(dict) for kind in RequestKind
+        }
+        self._places: dict[tuple[RequestKind, str], Mapping[str, Occupant]] = {}
         self._volume_of_replica: dict[str, str] = {}
         self._replicas_of_volume: defaultdict[str, set[str]] = defaultdict(set)
         self._volumes_of_image: defaultdict[str, set[str]] = defaultdict(set)
@@ -199,7 +200,10 @@ class DiskIndex:
         self._handlers.append(handler)
 
     def occupancy(self, uuid: str) -> DiskOccupancy:
-        return DiskOccupancy(dict(self._replica_occupants.get(uuid, {})), dict(self._image_occupants.get(uuid, {})))
+        replicas, images = (
+            dict(self._occupants[kind].get(uuid, {})) for kind in (RequestKind.REPLICA, RequestKind.BACKING_IMAGE)
+        )
+        return DiskOccupancy(replicas, images)
 
     def space(self) -> DiskSpaces:
         """What a newcomer can get on each disk now; valid until the caller awaits."""
@@ -234,15 +238,15 @@ class DiskIndex:
         if isinstance(value, Replica):
             volume = self.volume(value.volume)
             size = value.size or (volume.size if volume else 0)
-            self._place_replica(replica, uuid, Occupant(size, has_data=False, backing_image=_image_of(volume)))
+            newcomer = Occupant(size, has_data=False, backing_image=_image_of(volume))
+            self._occupy(RequestKind.REPLICA, replica, {uuid: newcomer})
 
     def refresh(self, replica: str) -> None:
         """Counts a replica where the cache says it is."""
         value = self._replicas.value(replica)
-        if value is None:
-            self._place_replica(replica, "", None)
-        elif isinstance(value, Replica):
-            self._place_replica(replica, value.disk_id, replica_occupant(value, self.volume(value.volume)))
+        if not isinstance(value, Fault):
+            occupant = None if value is None else replica_occupant(value, self.volume(value.volume))
+            self._occupy(RequestKind.REPLICA, replica, {value.disk_id: occupant} if value and occupant else {})
 
     def volume(self, name: str) -> Volume | None:
         value = self._volumes.value(name)
@@ -271,16 +275,9 @@ class DiskIndex:
                 self.refresh(replica)
 
     def _on_image_change(self, name: str, _before: Version[ImageObject], after: Version[ImageObject]) -> None:
-        if isinstance(after, Fault):
-            return
-        occupants = image_occupants(after.copies) if after is not None else {}
-        for uuid in self._disks_of_image.get(name, frozenset()) - occupants.keys():
-            self._set_occupant(self._image_occupants, uuid, name, None)
-        for uuid, occupant in occupants.items():
-            self._set_occupant(self._image_occupants, uuid, name, occupant)
-        self._disks_of_image[name] = frozenset(occupants)
-        if not occupants:
-            del self._disks_of_image[name]
+        if not isinstance(after, Fault):
+            occupants = image_occupants(after.copies) if after is not None else {}
+            self._occupy(RequestKind.BACKING_IMAGE, name, occupants)
 
     def _on_schedule_change(self, name: str, before: Version[DiskSchedule], after: Version[DiskSchedule]) -> None:
         self._changed.add(name)
@@ -295,30 +292,24 @@ class DiskIndex:
     def _on_node_change(self, name: str, _before: object, _after: object) -> None:
         self._changed |= self._disks_of_node.get(name, set())
 
-    def _place_replica(self, name: str, uuid: str, occupant: Occupant | None) -> None:
-        old = self._disk_of_replica.pop(name, "")
-        if old and old != uuid:
-            self._set_occupant(self._replica_occupants, old, name, None)
-        if uuid:
-            self._set_occupant(self._replica_occupants, uuid, name, occupant)
-            if occupant is not None:
-                self._disk_of_replica[name] = uuid
-
-    def _set_occupant(
-        self, occupants: defaultdict[str, dict[str, Occupant]], uuid: str, name: str, occupant: Occupant | None
-    ) -> None:
-        on_disk = occupants[uuid]
-        if on_disk.get(name) == occupant:
-            return
-        if occupant is None:
-            del on_disk[name]
-        else:
-            on_disk[name] = occupant
-        if not on_disk:
-            del occupants[uuid]
-        self._changed.add(uuid)
-        for handler in self._handlers:
-            handler(uuid)
+    def _occupy(self, kind: RequestKind, name: str, occupants: Mapping[str, Occupant]) -> None:
+        """Places an object on these disks, and on no others."""
+        before = self._places.pop((kind, name), {})
+        if occupants:
+            self._places[kind, name] = occupants
+        for uuid in sorted(before.keys() | occupants.keys()):
+            if before.get(uuid) == occupants.get(uuid):
+                continue
+            on_disk = self._occupants[kind][uuid]
+            if uuid in occupants:
+                on_disk[name] = occupants[uuid]
+            else:
+                del on_disk[name]
+            if not on_disk:
+                del self._occupants[kind][uuid]
+            self._changed.add(uuid)
+            for handler in self._handlers:
+                handler(uuid)
 
 
 def _move(groups: defaultdict[str, set[str]], member: str, old: str, new: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from scheduler_core import errors, values
+from scheduler_core import errors
 from scheduler_core.convert.json_text import Path
 from scheduler_core.generic.cluster_state import NodeInfo
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
@@ -107,21 +107,19 @@ class Plugins(Struct, frozen=True):
         """Returns these rules and those of another plugin, which messages call `origin`. Raises a PluginError if a rule
         cannot be used, or its name is taken.
         """
-        return contain(lambda: self._add(origin, predicates, priorities), origin)
 
-    def _add(self, origin: str, predicates: object, priorities: object) -> "Plugins":
-        added_predicates = _by_name(predicates, PredicatePlugin, PREDICATES, self.origins)
-        added_priorities = _by_name(priorities, PriorityPlugin, PRIORITIES, self.origins)
-        return values.replace(
-            self,
-            predicates={**self.predicates, **added_predicates},
-            priorities={**self.priorities, **added_priorities},
-            origins={
-                **self.origins,
-                **{(PREDICATES.rule_kind, name): origin for name in added_predicates},
-                **{(PRIORITIES.rule_kind, name): origin for name in added_priorities},
-            },
-        )
+        def call() -> Plugins:
+            added_predicates = _by_name(predicates, PredicatePlugin, PREDICATES, self.origins)
+            added_priorities = _by_name(priorities, PriorityPlugin, PRIORITIES, self.origins)
+            origins = {(PREDICATES.rule_kind, name): origin for name in added_predicates}
+            origins |= {(PRIORITIES.rule_kind, name): origin for name in added_priorities}
+            return Plugins(
+                {**self.predicates, **added_predicates},
+                {**self.priorities, **added_priorities},
+                {**self.origins, **origins},
+            )
+
+        return contain(call, origin)
 
     def texts(
         self, rule: str, cycle_state: CycleState, argument: object, node_infos: Sequence[NodeInfo]
@@ -229,12 +227,10 @@ def _fault(rule: PluginRule, registry: RuleRegistry[Any]) -> str:
         return f"function: {rule.function!r:.60} cannot be called"
     if isinstance(rule, PredicatePlugin) and type(rule.eviction_helps) is not bool:
         return f"eviction_helps: {rule.eviction_helps!r:.60} is not True or False"
-    if rule.argument is not None:
+    name = rule.name
+    with_argument = rule.argument is not None
+    if with_argument:
         _field_names(rule.argument)
-    return _name_fault(rule.name, registry, with_argument=rule.argument is not None)
-
-
-def _name_fault(name: str, registry: RuleRegistry[Any], *, with_argument: bool) -> str:
     if not name.isidentifier() or not name.isascii():
         return "a name has letters, digits and _, and begins with a letter"
     if name in registry.static or name in registry.configurable:
