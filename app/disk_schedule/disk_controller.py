@@ -268,7 +268,16 @@ class NodeController(Controller):
             if not (isinstance(schedule, DiskSchedule) and schedule.deleting):
                 # Its disk is gone, or another process has created the successor.
                 del self._predecessors[uuid]
-        occupancy = await self._list_occupancy() if creations else {}
+        occupancy: Mapping[str, DiskOccupancy] = {}
+        if creations:
+            read_replica = self.cache.replicas.object_of
+            replicas = [read_replica(raw).value for raw in await self.writer.list_all(LONGHORN_REPLICAS)]
+            images = [convert.backing_image_copies(raw) for raw in await self.writer.list_all(LONGHORN_BACKING_IMAGES)]
+            occupancy = occupancy_by_disk(
+                [each for each in replicas if not isinstance(each, Fault)],
+                {name: each.volume for name, each in self.cache.volumes.readable().items()},
+                [each for each in images if not isinstance(each, Fault)],
+            )
         conflict = False
         for change in changes:
             try:
@@ -281,15 +290,6 @@ class NodeController(Controller):
                     raise
                 conflict = True
         return Requeue.CONFLICT if conflict else None
-
-    async def _list_occupancy(self) -> dict[str, DiskOccupancy]:
-        replicas = [self.cache.replicas.object_of(raw).value for raw in await self.writer.list_all(LONGHORN_REPLICAS)]
-        images = [convert.backing_image_copies(raw) for raw in await self.writer.list_all(LONGHORN_BACKING_IMAGES)]
-        return occupancy_by_disk(
-            [each for each in replicas if not isinstance(each, Fault)],
-            {name: each.volume for name, each in self.cache.volumes.readable().items()},
-            [each for each in images if not isinstance(each, Fault)],
-        )
 
     async def _create(self, create: decisions.Create, occupancy: DiskOccupancy) -> None:
         schedule = decisions.new_schedule(create, occupancy, self._predecessors.get(create.uuid))

@@ -62,7 +62,13 @@ def allocate(
     conditions stay as they are.
     """
     draft = _Draft(spec, status, limit, occupancy)
-    for kind, name in _unsatisfied_requests(spec, draft):
+    unsatisfied = [
+        (kind, name)
+        for kind in RequestKind
+        for name, size in sorted(spec.requests(kind).items(), key=lambda request: request[0])
+        if size is None or size > draft.size((kind, name))
+    ]
+    for kind, name in sorted(unsatisfied, key=lambda key: (not draft.restores(key), draft.size(key) == 0)):
         draft.serve(kind, name)
     status = status.with_allocations(
         lambda kind: {
@@ -168,16 +174,6 @@ class _Draft:
 
     def _reject(self, key: _Key) -> None:
         self.held[key] = Allocation(AllocationState.REJECTED, self.size(key))
-
-
-def _unsatisfied_requests(spec: DiskScheduleSpec, draft: _Draft) -> list[_Key]:
-    requests = [
-        (kind, name)
-        for kind in RequestKind
-        for name, size in sorted(spec.requests(kind).items(), key=lambda request: request[0])
-        if size is None or size > draft.size((kind, name))
-    ]
-    return sorted(requests, key=lambda key: (not draft.restores(key), draft.size(key) == 0))
 
 
 def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:

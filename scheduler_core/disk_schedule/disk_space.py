@@ -93,9 +93,8 @@ def disk_space(schedule: DiskSchedule, node: NodeLookup, occupancy: DiskOccupanc
     place = schedule.spec.node, schedule.spec.disk
     if limit.reason or limit.available is None:
         return DiskSpace(*place, 0, limit.message, undecided=isinstance(node, Fault))
-    return DiskSpace(
-        *place, limit.available - taken_bytes(schedule, occupancy.with_adoption(schedule.adoption, schedule.spec))
-    )
+    taken = taken_bytes(schedule, occupancy.with_adoption(schedule.adoption, schedule.spec))
+    return DiskSpace(*place, limit.available - taken)
 
 
 class DiskAccounting(Struct, frozen=True):
@@ -108,12 +107,8 @@ class DiskAccounting(Struct, frozen=True):
 def account(disk: Disk, schedule: DiskSchedule, unlisted_replicas: Iterable[Replica]) -> DiskAccounting:
     """Returns what the DiskSchedule of a disk adds. A new request that the DiskSchedule rejected counts 0 there, and so
     does its Replica, which is about to leave; if Longhorn's status lists the replica, it still counts for Longhorn's
-    rules. A replica that is not in the DiskSchedule will be requested, so it counts for both.
-
-    Args:
-        disk: the disk, as the node's status describes it
-        schedule: the disk's DiskSchedule
-        unlisted_replicas: replicas placed on the disk that the node's status does not list yet
+    rules. A replica that is not in the DiskSchedule will be requested, so it counts for both. `unlisted_replicas` are
+    placed on the disk, and the node's status does not list them yet.
     """
     placed = {replica.name: replica.size for replica in unlisted_replicas}
     spec, status = schedule.spec, schedule.status

@@ -86,10 +86,7 @@ def sync_disks(
     only when it has no requests and nothing is held, so that no allocation is lost with it; until then it grants nothing
     (`reconcile.limit_of`). A DiskSchedule that is deleted although its disk is there is replaced by a successor.
 
-    Args:
-        nodes: all Longhorn nodes that can be read
-        schedules: all DiskSchedules by name
-        unreadable_nodes: names of the other nodes; they may list any disk, so nothing is deleted while there is one
+    `nodes` are all Longhorn nodes that can be read. The others may list any disk, so nothing is deleted while there is one.
     """
     places, problems = _locate_disks(nodes, schedules)
     changes: list[Change] = []
@@ -114,12 +111,8 @@ def sync_disks(
 def new_schedule(create: Create, occupancy: DiskOccupancy, predecessor: DiskSchedule | None = None) -> DiskSchedule:
     """Returns the DiskSchedule to create, with the requests of everything that is on the disk. So no newcomer can
     request the bytes of a replica that runs there before the replica does. A replica or copy that the disk's earlier
-    DiskSchedule knew keeps its request and what it was granted.
-
-    Args:
-        create: the disk
-        occupancy: what is on the disk, read after it was seen that there is no DiskSchedule
-        predecessor: the last version of the disk's earlier DiskSchedule; None if there was none, or it is not known
+    DiskSchedule knew keeps its request and what it was granted. `occupancy` is read after it was seen that there is no
+    DiskSchedule; `predecessor` is the last version of the earlier one, None if there was none, or it is not known.
     """
     earlier = predecessor or DiskSchedule(create.uuid)
     requests: dict[RequestKind, dict[str, int]] = {kind: {} for kind in RequestKind}
@@ -189,7 +182,11 @@ def reconcile(
     """
     limit = limit_of(schedule, node)
     occupancy = occupancy.with_adoption(schedule.adoption, schedule.spec)
-    status = allocate(schedule.spec, _adopt_grants(schedule), limit, occupancy)
+    grants = schedule.status
+    if not schedule.decided:
+        # A new DiskSchedule's first decision starts from the grants of its predecessor.
+        grants = grants.with_allocations(lambda kind: _grant_all(schedule.adoption.sizes(kind)))
+    status = allocate(schedule.spec, grants, limit, occupancy)
     status = describe_status(schedule, status, limit, now)
     # Fields of the status that cannot be read are ignored: they have to be overwritten even if nothing else differs.
     outdated = status != schedule.status or any(fault.in_status for fault in schedule.faults)
@@ -213,13 +210,6 @@ def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStat
     )
     as_current = replace(wanted, storage_available=current.storage_available, conditions=current.conditions)
     return not material and first == second and as_current == current
-
-
-def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
-    if schedule.decided:
-        return schedule.status
-    # A new DiskSchedule's first decision starts from the grants of its predecessor.
-    return schedule.status.with_allocations(lambda kind: _grant_all(schedule.adoption.sizes(kind)))
 
 
 def _grant_all(sizes: Requests) -> Allocations:

@@ -96,17 +96,9 @@ class DrainStep(Struct, frozen=True):
     @classmethod
     def of(cls, node: str, courses: Sequence[Maintenance]) -> "DrainStep":
         """Returns what a node's maintenance is in at least one course of events."""
-        return cls(
-            node=node,
-            pods=_range([result.pods for result in courses]),
-            copied_bytes=_range([result.copied_bytes for result in courses]),
-            reduced_volumes=_range([result.reduced_volumes for result in courses]),
-            rebuild_wait=max(result.rebuild_wait for result in courses),
-        )
-
-
-def _range(numbers: Sequence[int]) -> tuple[int, int]:
-    return min(numbers), max(numbers)
+        counts = ([each.pods, each.copied_bytes, each.reduced_volumes] for each in courses)
+        pods, copied_bytes, volumes = ((min(values), max(values)) for values in zip(*counts, strict=True))
+        return cls(node, pods, copied_bytes, volumes, max(result.rebuild_wait for result in courses))
 
 
 class MaintenanceRequest(Struct, frozen=True):

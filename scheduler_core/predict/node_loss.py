@@ -52,10 +52,8 @@ def predict_node_loss(
     waiting = tuple(key for key in lost.waiting or () if own[key].volumes)
     lost = replace(lost, pods={key: pod for key, pod in lost.pods.items() if own[key].volumes}, waiting=waiting)
     pods = [key for key in lost.pods if cluster.volumes_of(cluster.snapshot.pods[key])]
-    problems: list[str] = []
-    for choose in orders:
-        result = timeline.run_order(lost, options, choose)
-        problems += dict.fromkeys(_problems(cluster, lost, result))
+    results = (timeline.run_order(lost, options, choose) for choose in orders)
+    problems = [problem for result in results for problem in dict.fromkeys(_problems(cluster, lost, result))]
     return NodeLossOutcome(node, len(orders), len(pods), len(lost.degraded), prediction.sort_by_count(problems))
 
 

@@ -345,16 +345,16 @@ def replica_moves(cluster: PredictedCluster, name: str) -> Iterable[ReplicaMove]
         ReplicaMove(name, replica.name, origin, targets, replica.size, volume.actual_size)
         for replica, origin in origins
     )
-    return (move for move in moves if all(_is_steady(apply_move(cluster, move, target), volume) for target in checked))
+
+    def is_steady(after: PredictedCluster) -> bool:
+        view = after.state.view
+        return replenishments(view.cluster, volume, view.replicas_of(volume.name)) == {NO_REPLENISHMENT}
+
+    return (move for move in moves if all(is_steady(apply_move(cluster, move, target)) for target in checked))
 
 
 def is_auto_balanced(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
     return auto_balance_mode(volume, cluster.state.view.settings) != AUTO_BALANCE_DISABLED
-
-
-def _is_steady(cluster: PredictedCluster, volume: longhorn.Volume) -> bool:
-    view = cluster.state.view
-    return replenishments(view.cluster, volume, view.replicas_of(volume.name)) == {NO_REPLENISHMENT}
 
 
 def _volume_while_moving(volume: longhorn.Volume) -> longhorn.Volume:
